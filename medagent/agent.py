@@ -1,0 +1,201 @@
+"""The one multi-turn loop: training, evaluation, the command line and serving all come through here.
+
+    read the question -> [ sample a turn -> search -> read the passages ]* -> answer, or a limit
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from medagent.policy import Policy, Session, TurnStop
+from medagent.protocol import Piece, Protocol, encode
+from medagent.records import Question, Rollout, StopReason, Turn
+from retrieval.errors import RetrieverUnavailableError
+from retrieval.passages import Hit
+from retrieval.search import Retriever
+
+FORCED_SEARCH = "<search>"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a rollout, in turns and tokens; a rollout that hits one is truncated and says so."""
+
+    max_turns: int = 4
+    max_turn_tokens: int = 64
+    max_observation_tokens: int = 256
+    max_total_tokens: int = 768
+
+
+@dataclass(frozen=True)
+class Job:
+    """A question to roll out. Equal seeds sample equal rollouts; `force_search` opens the first turn with `<search>`."""
+
+    question: Question
+    seed: int = 0
+    temperature: float = 1.0
+    iteration: int = 0
+    sample: int = 0
+    force_search: bool = False
+
+
+def rollout_seed(seed: int, *, iteration: int, question_id: str, sample: int) -> int:
+    """The seed of one rollout: a hash, so that it depends on nothing that happened before (64 bits)."""
+    digest = sha256(f"{seed}|{iteration}|{question_id}|{sample}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+class SearchDesk:
+    """Gathers the searches of concurrent rollouts: while one batch is out, the next collects. Retries with back-off."""
+
+    def __init__(self, retriever: Retriever, *, top_k: int, retries: int = 3, backoff_s: float = 0.5) -> None:
+        self._retriever, self._top_k = retriever, top_k
+        self._retries, self._backoff_s = retries, backoff_s
+        self._queue: list[tuple[str, asyncio.Future[list[Hit]]]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def search(self, query: str) -> list[Hit]:
+        """Hits for one query."""
+        future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
+        self._queue.append((query, future))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return await future
+
+    async def _work(self) -> None:
+        while self._queue:
+            await asyncio.sleep(0)  # let every rollout that is ready put its query in
+            batch, self._queue = self._queue, []
+            try:
+                results = await self._search([query for query, _ in batch])
+            except Exception as error:  # handed to every waiting rollout; nothing is swallowed
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), hits in zip(batch, results, strict=True):
+                if not future.done():
+                    future.set_result(hits)
+
+    async def _search(self, queries: list[str]) -> list[list[Hit]]:
+        for attempt in range(self._retries):
+            try:
+                return await asyncio.to_thread(self._retriever.search, queries, top_k=self._top_k)
+            except RetrieverUnavailableError:
+                await asyncio.sleep(self._backoff_s * 2**attempt)
+        return await asyncio.to_thread(self._retriever.search, queries, top_k=self._top_k)
+
+
+@dataclass
+class Agent:
+    """A policy, a retriever, and the rules of their dialogue.
+
+    >>> rollouts = Agent(policy, retriever).run_all([Job(question)])     # doctest: +SKIP
+    """
+
+    policy: Policy
+    retriever: Retriever
+    protocol: Protocol = field(default_factory=Protocol)
+    limits: Limits = field(default_factory=Limits)
+    top_k: int = 3
+
+    def run_all(
+        self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None
+    ) -> list[Rollout]:
+        """Roll out all jobs, at most `max_open` at once, and return the rollouts in the jobs' order.
+
+        Batches of `max_open` are run one after the other, so that equal calls give equal batches. Do not call it from a running event loop.
+        """
+
+        async def run_batch(batch: Sequence[Job]) -> list[Rollout]:
+            desk = SearchDesk(self.retriever, top_k=self.top_k)
+            sessions = [self.policy.open(seed=job.seed, temperature=job.temperature) for job in batch]
+            tasks = [
+                asyncio.create_task(self._roll_out(job, session, desk))
+                for job, session in zip(batch, sessions, strict=True)
+            ]
+            try:
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                for session in sessions:
+                    session.close()
+
+        rollouts: list[Rollout] = []
+        for start in range(0, len(jobs), max_open):
+            done = asyncio.run(run_batch(jobs[start : start + max_open]))
+            rollouts += done
+            for rollout in done if on_done else []:
+                on_done(rollout)  # type: ignore[misc]
+        return rollouts
+
+    async def run(self, job: Job, *, on_turn: Callable[[Turn], None] | None = None) -> Rollout:
+        """Roll out one job, telling `on_turn` of each turn as it ends."""
+        session = self.policy.open(seed=job.seed, temperature=job.temperature)
+        try:
+            desk = SearchDesk(self.retriever, top_k=self.top_k)
+            return await self._roll_out(job, session, desk, on_turn=on_turn)
+        finally:
+            session.close()
+
+    async def _roll_out(
+        self, job: Job, session: Session, desk: SearchDesk, *, on_turn: Callable[[Turn], None] | None = None
+    ) -> Rollout:
+        tokenizer, limits = self.policy.tokenizer, self.limits
+        prompt_ids = self.protocol.encode_prompt(tokenizer, job.question)
+        session.append(list(prompt_ids))
+        total, num_shown = len(prompt_ids), 0
+        turns: list[Turn] = []
+        stop = StopReason.MAX_TURNS
+        for number in range(limits.max_turns):
+            forced = encode(tokenizer, [Piece(FORCED_SEARCH)]) if job.force_search and number == 0 else []
+            room = min(limits.max_turn_tokens, limits.max_total_tokens - total - len(forced))
+            if room < 1:
+                stop = StopReason.MAX_TOTAL_TOKENS
+                break
+            session.append(forced)
+            sampled = await session.sample(max_tokens=room)
+            text = (FORCED_SEARCH if forced else "") + sampled.text
+            parsed = self.protocol.parse(text)
+            token_ids = (*forced, *sampled.token_ids)
+            logprobs = ((0.0,) * len(forced)) + sampled.logprobs
+            total += len(token_ids)
+            turn = Turn(token_ids, logprobs, text, parsed.query, parsed.answer, forced_prefix=len(forced))
+            searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
+            if searches_again and number + 1 < limits.max_turns:
+                hits = await desk.search(parsed.query or "")
+                observation_ids, shown = self.protocol.encode_observation(
+                    tokenizer,
+                    [hit.passage for hit in hits],
+                    first_number=num_shown + 1,
+                    max_tokens=limits.max_observation_tokens,
+                )
+                num_shown += shown
+                total += len(observation_ids)
+                session.append(observation_ids)
+                turn = Turn(
+                    token_ids,
+                    logprobs,
+                    text,
+                    parsed.query,
+                    hits=tuple(hits[:shown]),
+                    observation_ids=tuple(observation_ids),
+                    forced_prefix=len(forced),
+                )
+            turns.append(turn)
+            if on_turn:
+                on_turn(turn)
+            if searches_again:
+                continue
+            if sampled.stop is TurnStop.LENGTH:
+                whole = room == limits.max_turn_tokens
+                stop = StopReason.MAX_TURN_TOKENS if whole else StopReason.MAX_TOTAL_TOKENS
+            else:
+                stop = StopReason.ANSWERED if parsed.answer is not None else StopReason.MALFORMED
+            break
+        session.close()
+        return Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.iteration, job.sample)

@@ -1,0 +1,77 @@
+"""Uniform access to Hugging Face causal language models: hidden states first, vocabulary scores only where needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from medagent.errors import ConfigError, PolicyError
+
+STARTER = "starter"
+_PACKAGED = Path(__file__).parent / "starter" / "base"
+
+
+def model_path(name: str) -> str:
+    """Where to load a base model from: "starter" names the packaged one, all else is a hub name or a folder."""
+    return str(_PACKAGED) if name == STARTER else name
+
+
+def load_causal_lm(
+    name: str, *, dtype: str = "float32", device: str = "cpu"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A causal language model in evaluation mode and its tokenizer; `dtype` is a torch name such as "bfloat16"."""
+    torch_dtype = getattr(torch, dtype, None)
+    if not isinstance(torch_dtype, torch.dtype):
+        raise ConfigError(f"dtype {dtype!r}: not a torch type. Use float32, bfloat16 or float16.")
+    path = model_path(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)
+    except (OSError, ValueError, json.JSONDecodeError) as error:
+        raise ConfigError(
+            f"base model {name!r}: cannot be loaded ({error}). Give 'starter', a folder made by save_pretrained, or "
+            "a hub name (which needs a network or a filled cache)."
+        ) from error
+    layer_types = getattr(model.config, "layer_types", None) or []
+    if any(kind != "full_attention" for kind in layer_types):
+        raise PolicyError(
+            f"base model {name!r}: has layers of type {sorted(set(layer_types))}; the in-process policy needs full "
+            "attention in all. Choose another model."
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    model.to(device).eval()
+    check_projection(model)
+    return model, tokenizer
+
+
+def hidden_states(model: PreTrainedModel, **inputs: object) -> Tensor:
+    """[B, T, H]: the last hidden states, ready for the vocabulary projection. `model` may carry adapters."""
+    decoder = model.get_decoder()
+    hidden: Tensor = decoder(**inputs).last_hidden_state
+    return hidden
+
+
+def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Vocabulary scores in float32 of hidden states: [..., H] -> [..., V]."""
+    head = model.get_output_embeddings()
+    scores: Tensor = head(hidden)
+    return scores.float()
+
+
+@torch.no_grad()
+def check_projection(model: PreTrainedModel) -> None:
+    """Refuse a model whose scores are not the plain projection of its hidden states (soft-capped or scaled ones)."""
+    ids = torch.arange(4, device=model.device).unsqueeze(0)
+    whole = model(input_ids=ids).logits.float()
+    ours = project(model, hidden_states(model, input_ids=ids))
+    gap = (whole - ours).abs().max().item()
+    if gap > 1e-3 * (1 + whole.abs().max().item()):
+        raise PolicyError(
+            f"{type(model).__name__}: its scores differ from head(hidden states) by {gap:.3g}, so it transforms them "
+            "afterwards (soft-capping or scaling), which is not supported. Choose another model."
+        )

@@ -1,0 +1,17 @@
+"""Errors a user can cause or must act on; each message says what, what was found, what was wanted, and the remedy."""
+
+
+class MedagentError(Exception):
+    """Base of the project's errors; the command line prints these without a traceback."""
+
+
+class ConfigError(MedagentError):
+    """Settings or files that cannot work together."""
+
+
+class PolicyError(MedagentError):
+    """A policy (engine) was used wrongly or cannot run the model."""
+
+
+class InputError(MedagentError):
+    """A file or question given by the user cannot be read."""

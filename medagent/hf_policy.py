@@ -1,0 +1,335 @@
+"""The in-process policy: a Hugging Face model samples the waiting sessions together and keeps each one's KV cache.
+
+Rows are packed without holes: a row's position in the cache is its position in the text, so the attention mask is "key position <= query
+position" and nothing of the context is ever computed twice. Sampling inverts the cumulative distribution with a uniform number that
+follows from the session's seed, the turn and the position alone: a sample does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from medagent.causal_lm import hidden_states, project
+from medagent.errors import PolicyError
+from medagent.policy import SampledTurn, TurnStop
+from medagent.protocol import END_TAGS
+
+TAIL_TOKENS = 16  # an end tag is looked for in the text of so many last tokens
+
+
+class HFPolicy:
+    """Samples turns with a causal language model.
+
+    `lockstep`: a batch starts when every open session waits (training and evaluation: full batches, and the same batches
+    in every run, hence the same numbers). Without it waiting sessions join at any token (serving).
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, lockstep: bool = True) -> None:
+        self._model, self._tokenizer, self._lockstep = model, tokenizer, lockstep
+        self._open: set[HFSession] = set()
+        self._waiting: list[_Row] = []
+        self._running = False
+        self._lock = Lock()
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="policy")
+        config = model.config
+        self._heads = config.num_key_value_heads
+        self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._layers = config.num_hidden_layers
+        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        self._may_close = {token for token, text in enumerate(texts) if ">" in text}
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer."""
+        return self._tokenizer
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model that samples."""
+        return self._model
+
+    def open(self, *, seed: int, temperature: float) -> HFSession:
+        """See `Policy.open`."""
+        session = HFSession(self, seed=seed, temperature=temperature)
+        with self._lock:
+            self._open.add(session)
+        return session
+
+    @torch.no_grad()
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Overwrite parameters by name; refused while sessions hold a KV cache of the old weights."""
+        if self._open:
+            raise PolicyError(f"{len(self._open)} sessions are open; close them before new weights are loaded.")
+        own = dict(self._model.named_parameters())
+        unknown = sorted(set(weights) - set(own))
+        if unknown:
+            raise PolicyError(f"weights {unknown[:3]} are not parameters of the sampling model.")
+        for name, value in weights.items():
+            own[name].copy_(value)
+
+    def _enqueue(self, row: _Row) -> None:
+        with self._lock:
+            self._waiting.append(row)
+        self._kick()
+
+    def _close(self, session: HFSession) -> None:
+        with self._lock:
+            self._open.discard(session)
+        self._kick()
+
+    def _kick(self) -> None:
+        with self._lock:
+            if self._running or not self._admissible():
+                return
+            self._running = True
+        self._executor.submit(self._work)
+
+    def _admissible(self) -> bool:
+        """Whether waiting rows may start; call with the lock held."""
+        return bool(self._waiting) and (not self._lockstep or len(self._waiting) == len(self._open))
+
+    def _work(self) -> None:
+        """Run batches until nothing may start; runs on the policy's own thread."""
+        batch: _Batch | None = None
+        rows: list[_Row] = []
+        try:
+            while True:
+                with self._lock:
+                    joining = self._waiting if self._admissible() else []
+                    if joining:
+                        self._waiting = []
+                    elif not rows:
+                        self._running = False
+                        return
+                # Sorted, so that the order of arrival cannot change a batch.
+                joining = sorted(joining, key=lambda row: row.session.seed)
+                rows = rows + joining
+                if joining or batch is None or 2 * len(rows) <= batch.num_rows:
+                    if batch is not None:
+                        batch.release()
+                    batch = _Batch(self, rows)
+                rows = batch.step(rows)
+        except BaseException as error:  # handed to every waiting caller; nothing is swallowed
+            with self._lock:
+                rows, self._waiting, self._running = rows + self._waiting, [], False
+            for row in rows:
+                row.fail(error)
+
+
+class HFSession:
+    """A dialogue with an `HFPolicy`; holds the KV cache of what was read so far."""
+
+    def __init__(self, policy: HFPolicy, *, seed: int, temperature: float) -> None:
+        self.seed, self.temperature = seed, temperature
+        self.pending: list[int] = []
+        self.cache: Tensor | None = None  # [layers, 2, length, heads, head_dim]
+        self._policy, self._turn = policy, 0
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return 0 if self.cache is None else int(self.cache.shape[2])
+
+    def append(self, token_ids: list[int]) -> None:
+        """See `Session.append`."""
+        self.pending += token_ids
+
+    async def sample(self, *, max_tokens: int) -> SampledTurn:
+        """See `Session.sample`."""
+        if not self.pending:
+            raise PolicyError("nothing to continue from: append the prompt or an observation before sampling a turn.")
+        loop = asyncio.get_running_loop()
+        draws = np.random.default_rng((self.seed, self._turn)).random(max_tokens)
+        self._turn += 1
+        future: asyncio.Future[SampledTurn] = loop.create_future()
+        self._policy._enqueue(_Row(self, max_tokens, draws, loop, future))
+        return await future
+
+    def close(self) -> None:
+        """See `Session.close`."""
+        self.cache = None
+        self._policy._close(self)
+
+
+@dataclass
+class _Row:
+    """A turn being sampled."""
+
+    session: HFSession
+    max_tokens: int
+    draws: NDArray[np.float64]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[SampledTurn]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ended: bool = False
+
+    def finish(self, turn: SampledTurn) -> None:
+        self.loop.call_soon_threadsafe(_set_result, self.future, turn)
+
+    def fail(self, error: BaseException) -> None:
+        self.loop.call_soon_threadsafe(_set_exception, self.future, error)
+
+
+def _set_result(future: asyncio.Future[SampledTurn], turn: SampledTurn) -> None:
+    if not future.done():
+        future.set_result(turn)
+
+
+def _set_exception(future: asyncio.Future[SampledTurn], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+class _Batch:
+    """A set of rows with a common cache buffer of shape [layers, 2, rows, capacity, heads, head_dim]."""
+
+    def __init__(self, policy: HFPolicy, rows: list[_Row]) -> None:
+        self._policy, self._model = policy, policy._model
+        self._rows = list(rows)
+        device, dtype = self._model.device, self._model.dtype
+        lengths = [row.session.length for row in rows]
+        widest = max(len(row.session.pending) for row in rows)
+        capacity = max(
+            length + max(widest, len(row.session.pending) + row.max_tokens - len(row.token_ids))
+            for length, row in zip(lengths, rows, strict=True)
+        )
+        shape = (policy._layers, 2, len(rows), capacity, policy._heads, policy._head_dim)
+        self._buffer = torch.zeros(shape, device=device, dtype=dtype)
+        for index, row in enumerate(rows):
+            if row.session.cache is not None:
+                self._buffer[:, :, index, : lengths[index]] = row.session.cache
+                row.session.cache = None
+        self._lengths = torch.tensor(lengths, device=device)
+        self._index = {id(row): index for index, row in enumerate(rows)}
+        self._temperatures = torch.tensor([row.session.temperature for row in rows], device=device)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._rows)
+
+    def _save(self, row: _Row) -> None:
+        index = self._index[id(row)]
+        row.session.cache = self._buffer[:, :, index, : int(self._lengths[index])]
+
+    def release(self) -> None:
+        """Hand each unfinished row its cache, so that another batch can take it over."""
+        for row in self._rows:
+            if not row.ended:
+                self._save(row)
+
+    @torch.no_grad()
+    def step(self, rows: list[_Row]) -> list[_Row]:
+        """Read the pending tokens of every row and sample one token each; returns the rows that go on."""
+        pad = int(self._policy._tokenizer.pad_token_id or 0)
+        pending = [[pad] if row.ended else row.session.pending for row in self._rows]
+        counts = torch.tensor([0 if row.ended else len(row.session.pending) for row in self._rows])
+        counts = counts.to(self._lengths.device)
+        width = max(map(len, pending))
+        ids_BQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=self._lengths.device)
+        positions_BQ = self._lengths[:, None] + torch.arange(width, device=self._lengths.device)
+        positions_BQ = positions_BQ.clamp(max=self._buffer.shape[3] - 1)  # rows that have ended
+        reach = int(positions_BQ.max()) + 1
+        mask_B1QK = torch.arange(reach, device=positions_BQ.device) <= positions_BQ[:, None, :, None]
+        hidden_BQH = hidden_states(
+            self._model,
+            input_ids=ids_BQ,
+            position_ids=positions_BQ,
+            attention_mask=mask_B1QK,
+            past_key_values=_BufferCache(self._buffer, positions_BQ, reach),
+            use_cache=True,
+        )
+        last = (counts - 1).clamp(min=0)
+        logits_BV = project(self._model, hidden_BQH[torch.arange(len(self._rows), device=last.device), last])
+        self._lengths = self._lengths + counts
+        for row in rows:
+            row.session.pending = []
+        return self._sample(rows, logits_BV)
+
+    def _sample(self, rows: Sequence[_Row], logits_BV: Tensor) -> list[_Row]:
+        greedy = self._temperatures == 0
+        logprobs_BV = torch.log_softmax(logits_BV / self._temperatures.masked_fill(greedy, 1.0)[:, None], dim=-1)
+        draws = [row.draws[len(row.token_ids)] if len(row.token_ids) < row.max_tokens else 0.0 for row in self._rows]
+        cumulative_BV = logprobs_BV.double().exp().cumsum(dim=-1)
+        marks = torch.tensor(draws, dtype=torch.float64, device=logits_BV.device) * cumulative_BV[:, -1]
+        sampled = torch.searchsorted(cumulative_BV, marks[:, None], right=True)[:, 0].clamp(max=logits_BV.shape[1] - 1)
+        tokens = torch.where(greedy, logits_BV.argmax(dim=-1), sampled)
+        chosen = logprobs_BV.gather(1, tokens[:, None])[:, 0]
+        token_list, logprob_list = tokens.tolist(), chosen.tolist()
+        going_on = []
+        for row in rows:
+            index = self._index[id(row)]
+            row.token_ids.append(token_list[index])
+            row.logprobs.append(logprob_list[index])
+            row.session.pending = [token_list[index]]
+            stop = self._stop(row)
+            if stop is None:
+                going_on.append(row)
+                continue
+            self._save(row)
+            row.ended = True
+            text = str(self._policy._tokenizer.decode(row.token_ids, skip_special_tokens=False))
+            row.finish(SampledTurn(tuple(row.token_ids), tuple(row.logprobs), text, stop))
+        return going_on
+
+    def _stop(self, row: _Row) -> TurnStop | None:
+        token = row.token_ids[-1]
+        tokenizer = self._policy._tokenizer
+        if token in self._policy._may_close:
+            tail = str(tokenizer.decode(row.token_ids[-TAIL_TOKENS:], skip_special_tokens=False))
+            if tail.rstrip().endswith(END_TAGS):
+                return TurnStop.TAG
+        if token == tokenizer.eos_token_id:
+            return TurnStop.END_OF_TEXT
+        return TurnStop.LENGTH if len(row.token_ids) >= row.max_tokens else None
+
+
+class _BufferLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer's view of the buffer; writes at each row's own positions."""
+
+    def __init__(self, keys: Tensor, values: Tensor, positions_BQ: Tensor, reach: int) -> None:
+        super().__init__()
+        self._stored, self._positions, self._reach = (keys, values), positions_BQ, reach
+        self._rows = torch.arange(positions_BQ.shape[0], device=positions_BQ.device)[:, None]
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the buffer exists."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Store [B, heads, Q, D] and return all keys and values up to the furthest position."""
+        views = []
+        for stored, new in zip(self._stored, (key_states, value_states), strict=True):
+            stored[self._rows, self._positions] = new.transpose(1, 2)
+            views.append(stored[:, : self._reach].transpose(1, 2))
+        return views[0], views[1]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(key length, offset)."""
+        return self._reach, 0
+
+    def get_seq_length(self) -> int:
+        """Tokens before this step, of the longest row."""
+        return self._reach - int(self._positions.shape[1])
+
+    def get_max_length(self) -> int:
+        """The buffer's capacity."""
+        return int(self._stored[0].shape[1])
+
+
+class _BufferCache(Cache):  # type: ignore[misc]
+    """The buffer as transformers wants a cache to look."""
+
+    def __init__(self, buffer: Tensor, positions_BQ: Tensor, reach: int) -> None:
+        super().__init__(layers=[_BufferLayer(layer[0], layer[1], positions_BQ, reach) for layer in buffer])

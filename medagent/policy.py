@@ -1,0 +1,60 @@
+"""The seam between the rollout loop and what writes the turns: a policy opens sessions, a session samples turns.
+
+A session is one dialogue. It takes token ids (prompt, observations) and gives token ids with log-probs; because it
+lasts, an engine can keep its KV cache from turn to turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+
+class TurnStop(StrEnum):
+    """Why a turn ended."""
+
+    TAG = "tag"  # an end tag of the protocol
+    END_OF_TEXT = "end_of_text"  # the model's own end token
+    LENGTH = "length"  # the token limit
+
+
+@dataclass(frozen=True)
+class SampledTurn:
+    """Token ids exactly as sampled, their log-probs at the sampling temperature (at 1 for greedy), and the text."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    stop: TurnStop
+
+
+class Session(Protocol):
+    """One dialogue with a policy."""
+
+    def append(self, token_ids: list[int]) -> None:
+        """Add tokens that the policy did not write; they are read before the next turn."""
+        ...
+
+    async def sample(self, *, max_tokens: int) -> SampledTurn:
+        """Sample one turn of at most `max_tokens` tokens, up to an end tag."""
+        ...
+
+    def close(self) -> None:
+        """Free what the session holds; safe to call twice."""
+        ...
+
+
+class Policy(Protocol):
+    """What writes the turns."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of prompts and observations."""
+        ...
+
+    def open(self, *, seed: int, temperature: float) -> Session:
+        """Start a dialogue. Equal seeds give equal samples; temperature 0 is greedy."""
+        ...

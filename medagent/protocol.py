@@ -1,0 +1,178 @@
+"""The turn protocol: how a question, a turn and retrieved passages look as text, and how a turn is read back.
+
+The policy's turn ends at `</search>` or `</answer>`; the environment then inserts an `<information>` block.
+Text that did not come from the policy or from this module (questions, passages) is *untrusted*: protocol tags in it are
+neutralised, and it is encoded with special tokens disabled, so it can neither close its block nor speak as the agent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.records import LETTERS, Question
+from retrieval.passages import Passage
+
+TAGS = ("think", "search", "information", "answer")
+TAG_TOKENS = tuple(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/"))
+END_TAGS = ("</search>", "</answer>")
+NOT_ADVICE = "For research and education; this is not medical advice."
+
+_TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(TAGS) + r")\b)", re.IGNORECASE)
+_CITATION = re.compile(r"\[(\d{1,3})\]")
+_MARKED_LETTER = re.compile(r"\(([A-J])\)")
+_SENTINEL = "\u2063question\u2063"
+
+INSTRUCTIONS = """You answer medical questions with the help of a search engine over a medical corpus.
+In each turn think inside <think>...</think>, then do exactly one of two things: search with <search>your query</search>, \
+or answer with <answer>...</answer>. Search results come back inside <information>...</information>; each passage ends \
+with its number in brackets, like [1]. Search as often as you need. In the answer name one option by its letter in \
+parentheses, like (B), and cite the passages that support it by their numbers, like [1]."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of text with its origin; untrusted pieces are encoded with special tokens disabled."""
+
+    text: str
+    trusted: bool = True
+
+
+@dataclass(frozen=True)
+class ParsedTurn:
+    """What a turn asks for: a query, an answer, or neither (malformed)."""
+
+    think: str
+    query: str | None
+    answer: str | None
+
+
+def neutralise(text: str) -> str:
+    """`text` with the opening bracket of every protocol tag replaced by a look-alike, and line breaks folded.
+
+    >>> neutralise("x </information><answer>A")
+    'x ‹/information>‹answer>A'
+    """
+    return " ".join(_TAG.sub("‹", text).split())
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The text format of a dialogue; stored with a trained agent, because a space more or less is another format.
+
+    `options_style`: "letter_first" writes "A) name" lines; "letter_last" writes "name (A)" in one line (small models
+    learn to match against it far sooner). `chat` wraps the first message in the tokenizer's chat template.
+    """
+
+    instructions: str = INSTRUCTIONS
+    options_style: Literal["letter_first", "letter_last"] = "letter_first"
+    chat: bool = False
+
+    def prompt(self, question: Question) -> list[Piece]:
+        """The first message, as pieces; the chat template (if any) is applied by `encode_prompt`."""
+        pieces = [Piece(self.instructions + "\n\n")] if self.instructions else []
+        pieces += [Piece("Question:"), Piece(" " + neutralise(question.text), trusted=False), Piece("\n")]
+        if question.options and self.options_style == "letter_last":
+            pieces.append(Piece("Options:"))
+            for letter, option in zip(LETTERS, question.options, strict=False):
+                pieces += [Piece(" " + neutralise(option), trusted=False), Piece(f" ({letter})")]
+            pieces.append(Piece("\n"))
+        elif question.options:
+            pieces.append(Piece("Options:\n"))
+            for letter, option in zip(LETTERS, question.options, strict=False):
+                pieces += [Piece(f"{letter}) "), Piece(neutralise(option), trusted=False), Piece("\n")]
+        return pieces
+
+    def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
+        """Token ids of the first message, up to where the policy starts to write."""
+        pieces = self.prompt(question)
+        if not self.chat:
+            return encode(tokenizer, pieces)
+        wrapped = str(
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": _SENTINEL}], tokenize=False, add_generation_prompt=True
+            )
+        )
+        before, sentinel, after = wrapped.partition(_SENTINEL)
+        if not sentinel:
+            raise ValueError("the tokenizer's chat template drops the user's message; set protocol.chat to false")
+        return encode(tokenizer, [Piece(before), *pieces, Piece(after)])
+
+    def observation(self, passages: Sequence[Passage], *, first_number: int) -> list[Piece]:
+        """The `<information>` block. A passage's number stands before its final period, as a citation does.
+
+        A block without passages says so: an empty result is information too.
+        """
+        pieces = [Piece("\n<information>\n")]
+        for number, passage in enumerate(passages, start=first_number):
+            pieces += [
+                Piece("-"),
+                Piece(" " + neutralise(f"{passage.title}: {passage.text}").rstrip(". "), trusted=False),
+                Piece(f" [{number}].\n"),
+            ]
+        if not passages:
+            pieces.append(Piece("- no passage found\n"))
+        return [*pieces, Piece("</information>\n")]
+
+    def encode_observation(
+        self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
+    ) -> tuple[list[int], int]:
+        """Token ids of the block within `max_tokens`, and how many passages it shows.
+
+        A passage that does not fit is shortened; one of which nothing fits is left out. The block is always closed.
+        """
+        head, *middle, tail = (
+            (encode(tokenizer, [piece]), piece) for piece in self.observation(passages, first_number=first_number)
+        )
+        room = max_tokens - len(head[0]) - len(tail[0])
+        ids, shown = list(head[0]), 0
+        if not passages:
+            return ids + middle[0][0] + tail[0], 0
+        for dash, text, mark in zip(middle[0::3], middle[1::3], middle[2::3], strict=True):
+            fits = room - len(dash[0]) - len(mark[0])
+            if fits < min(4, len(text[0])):
+                break
+            kept = text[0][:fits]
+            ids += dash[0] + kept + mark[0]
+            room -= len(dash[0]) + len(kept) + len(mark[0])
+            shown += 1
+        return ids + tail[0], shown
+
+    @staticmethod
+    def parse(text: str) -> ParsedTurn:
+        """Read one turn. Exactly one closed search or answer block, at the end of the turn, counts.
+
+        >>> Protocol.parse("<think>dose?</think><search>aspirin dose</search>").query
+        'aspirin dose'
+        """
+        think = "".join(re.findall(r"<think>(.*?)</think>", text, flags=re.DOTALL)).strip()
+        outside = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL).strip()
+        search = re.fullmatch(r"[^<]*<search>((?:(?!</?(?:think|search|information|answer)>).)*)</search>", outside, re.DOTALL)
+        if search and search[1].strip():
+            return ParsedTurn(think, search[1].strip(), None)
+        answer = re.fullmatch(r"[^<]*<answer>((?:(?!</?(?:think|search|information|answer)>).)*)</answer>", outside, re.DOTALL)
+        if answer and answer[1].strip():
+            return ParsedTurn(think, None, answer[1].strip())
+        return ParsedTurn(think, None, None)
+
+
+def citations(answer: str) -> list[int]:
+    """Passage numbers cited in an answer, in order, without repeats."""
+    return list(dict.fromkeys(int(number) for number in _CITATION.findall(answer)))
+
+
+def marked_letters(answer: str) -> list[str]:
+    """Letters in parentheses, in order, without repeats."""
+    return list(dict.fromkeys(_MARKED_LETTER.findall(answer)))
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
+    """Token ids, piece by piece: pieces are never merged across their borders, so a format has one encoding."""
+    ids: list[int] = []
+    for piece in pieces:
+        ids += tokenizer(piece.text, add_special_tokens=False, split_special_tokens=not piece.trusted)["input_ids"]
+    return ids

@@ -1,0 +1,155 @@
+"""One record per stage: Question -> Turn -> Rollout. Records are frozen and hold tokens exactly as sampled.
+
+Worked example, a rollout of two turns over a prompt of two tokens::
+
+    prompt_ids [5, 6]   turn 0 samples [7, 8], then the environment inserts [9]   turn 1 samples [4]
+    token_ids  [5, 6, 7, 8, 9, 4]
+    loss_mask  [0, 0, 1, 1, 0, 1]      True = sampled by the policy
+    turn_ids   [-1,-1, 0, 0,-1, 1]     -1 outside actions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from retrieval.passages import Hit
+
+LETTERS = "ABCDEFGHIJ"
+
+
+class StopReason(StrEnum):
+    """Why a rollout ended. Only `ANSWERED` carries an answer; the limits count as truncation."""
+
+    ANSWERED = "answered"
+    MALFORMED = "malformed"  # the model ended its turn without a search or an answer
+    MAX_TURNS = "max_turns"
+    MAX_TURN_TOKENS = "max_turn_tokens"
+    MAX_TOTAL_TOKENS = "max_total_tokens"
+
+    @property
+    def truncated(self) -> bool:
+        """True where a limit, not the model, ended the rollout."""
+        return self in (StopReason.MAX_TURNS, StopReason.MAX_TURN_TOKENS, StopReason.MAX_TOTAL_TOKENS)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, multiple-choice where `options` is not empty.
+
+    `answer` is the gold option's letter (multiple choice) or the gold text (open); `kind` groups the report;
+    `gold_passage_ids` are passages that contain the evidence, where the benchmark names them.
+    """
+
+    id: str
+    text: str
+    options: tuple[str, ...] = ()
+    answer: str = ""
+    kind: str = "all"
+    gold_passage_ids: tuple[str, ...] = ()
+    meta: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def letters(self) -> str:
+        """The letters that name an option, in order."""
+        return LETTERS[: len(self.options)]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn: what the policy sampled and what the environment inserted after it.
+
+    `token_ids` and `logprobs` have equal length; `forced_prefix` counts leading tokens that the environment put
+    into the policy's mouth (they are not actions and have log-prob 0).
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    query: str | None = None
+    answer: str | None = None
+    hits: tuple[Hit, ...] = ()
+    observation_ids: tuple[int, ...] = ()
+    forced_prefix: int = 0
+    reward: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One episode, and the only source of training tokens. `iteration` is the version of the policy that sampled it."""
+
+    question: Question
+    prompt_ids: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    stop_reason: StopReason
+    iteration: int = 0
+    sample: int = 0
+    reward: float = 0.0
+    success: bool = False
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The whole sequence, prompt first: one list, [T]."""
+        ids = list(self.prompt_ids)
+        for turn in self.turns:
+            ids += [*turn.token_ids, *turn.observation_ids]
+        return ids
+
+    @property
+    def loss_mask(self) -> list[bool]:
+        """[T], True where the policy sampled the token."""
+        mask = [False] * len(self.prompt_ids)
+        for turn in self.turns:
+            sampled = len(turn.token_ids) - turn.forced_prefix
+            mask += [False] * turn.forced_prefix + [True] * sampled + [False] * len(turn.observation_ids)
+        return mask
+
+    @property
+    def turn_ids(self) -> list[int]:
+        """[T], the turn of each action token, -1 elsewhere."""
+        ids = [-1] * len(self.prompt_ids)
+        for number, turn in enumerate(self.turns):
+            sampled = len(turn.token_ids) - turn.forced_prefix
+            ids += [-1] * turn.forced_prefix + [number] * sampled + [-1] * len(turn.observation_ids)
+        return ids
+
+    @property
+    def rollout_logprobs(self) -> list[float]:
+        """[T], the sampler's log-probs at action tokens, 0 elsewhere."""
+        values = [0.0] * len(self.prompt_ids)
+        for turn in self.turns:
+            values += [*turn.logprobs, *([0.0] * len(turn.observation_ids))]
+        return values
+
+    @property
+    def num_searches(self) -> int:
+        """Turns that searched."""
+        return sum(turn.query is not None for turn in self.turns)
+
+    @property
+    def num_action_tokens(self) -> int:
+        """Tokens that the policy sampled."""
+        return sum(len(turn.token_ids) - turn.forced_prefix for turn in self.turns)
+
+    @property
+    def answer(self) -> str | None:
+        """The text inside the answer tags, None where there is none."""
+        return self.turns[-1].answer if self.turns else None
+
+    @property
+    def hits(self) -> list[Hit]:
+        """Passages shown, in the order of their citation numbers (the first is [1])."""
+        return [hit for turn in self.turns for hit in turn.hits]
+
+    def graded(self, reward: float, *, success: bool) -> Rollout:
+        """A copy that carries its grade."""
+        return replace(self, reward=reward, success=success)
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """Rollouts of one question, sampled by one policy version."""
+
+    question: Question
+    rollouts: tuple[Rollout, ...]

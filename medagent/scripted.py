@@ -1,0 +1,56 @@
+"""A policy that says what it was told to say: it drives the rollout loop in tests and examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.policy import SampledTurn, TurnStop
+from medagent.protocol import END_TAGS, Piece, encode
+
+Script = Callable[[str, int], str]  # (text read so far, turn number) -> the next turn
+
+
+class ScriptedPolicy:
+    """Writes the turns that `script` returns; log-probs are 0 (every token certain)."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script) -> None:
+        self._tokenizer, self._script = tokenizer, script
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """See `Policy.tokenizer`."""
+        return self._tokenizer
+
+    def open(self, *, seed: int, temperature: float) -> ScriptedSession:
+        """See `Policy.open`; seed and temperature change nothing."""
+        return ScriptedSession(self._tokenizer, self._script)
+
+
+class ScriptedSession:
+    """A dialogue with a `ScriptedPolicy`."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script) -> None:
+        self._tokenizer, self._script = tokenizer, script
+        self._read: list[int] = []
+        self._turn = 0
+
+    def append(self, token_ids: list[int]) -> None:
+        """See `Session.append`."""
+        self._read += token_ids
+
+    async def sample(self, *, max_tokens: int) -> SampledTurn:
+        """See `Session.sample`."""
+        text = self._script(str(self._tokenizer.decode(self._read)), self._turn)
+        ids = encode(self._tokenizer, [Piece(text)])[:max_tokens]
+        self._turn += 1
+        self._read += ids
+        if len(ids) == max_tokens:
+            stop = TurnStop.LENGTH
+        else:
+            stop = TurnStop.TAG if text.rstrip().endswith(END_TAGS) else TurnStop.END_OF_TEXT
+        return SampledTurn(tuple(ids), (0.0,) * len(ids), str(self._tokenizer.decode(ids)), stop)
+
+    def close(self) -> None:
+        """See `Session.close`."""

@@ -1,0 +1,219 @@
+"""Warm-start lessons: demonstrations of the protocol on made-up names, deliberately unpolished.
+
+A lesson is a whole dialogue in the exact token format of a rollout. Most lessons answer too early (without searching, or
+after the first of two necessary searches) with an option drawn blindly: the base policy learns *how* to search, read, copy and compare,
+but not *when*; that is what reinforcement learning teaches.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.protocol import Piece, Protocol, encode
+from medagent.records import LETTERS, Question
+from medagent.starter.names import NameMaker
+from medagent.starter.templates import INHERITANCE, RELATIONS, query
+from retrieval.passages import Passage
+
+STARTER_PROTOCOL = Protocol(instructions="", options_style="letter_last")
+NUM_OPTIONS = 4
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How often the demonstrations do the right thing; the rest of the time they answer blindly.
+
+    `first_search`: search before answering. `second_search`: search again where the question needs two hops.
+    `useless_results`: a search returns unrelated passages (the lesson then answers blindly, or tries once more).
+    """
+
+    first_search: float = 0.4
+    second_search: float = 0.3
+    two_hop: float = 0.5
+    useless_results: float = 0.06
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Token ids of a dialogue, where the policy speaks, and the two spots that tell whether it can read.
+
+    `lookup` holds the positions of the answer letter in lessons whose evidence was retrieved.
+    """
+
+    token_ids: list[int]
+    action_mask: list[bool]
+    lookup: list[int]
+
+
+class LessonMaker:
+    """Draws lessons from one seeded generator."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        seed: int,
+        habits: Habits,
+        forbidden: frozenset[str] = frozenset(),
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._rng = random.Random(seed)
+        self._names = NameMaker(self._rng, forbidden=forbidden)
+        self._habits = habits
+
+    def _value(self, relation: str) -> str:
+        return self._rng.choice(INHERITANCE) if relation == "inheritance" else self._names.draw(relation)
+
+    def _values(self, relation: str, count: int) -> list[str]:
+        values: list[str] = []
+        while len(values) < count:
+            value = self._value(relation)
+            if value not in values:
+                values.append(value)
+        return values
+
+    def _passage(self, title: str, relation: str, value: str) -> Passage:
+        return Passage("", title, self._rng.choice(RELATIONS[relation].passages).format(v=value))
+
+    def _relation(self, *, without: str = "", described: bool = False) -> str:
+        names = [n for n, r in RELATIONS.items() if n != without and (r.descriptions or not described)]
+        return self._rng.choice(names)
+
+    def _results(self, title: str, relation: str, value: str, others: list[str]) -> list[Passage]:
+        """The wanted passage and a neighbour, in the order a good search engine would mostly give."""
+        rng = self._rng
+        wanted = self._passage(title, relation, value)
+        if rng.random() < 0.6:
+            other = self._relation(without=relation)
+            neighbour = self._passage(title, other, self._value(other))
+        else:
+            stranger = self._names.draw("condition")
+            other = relation if rng.random() < 0.5 else self._relation()
+            lure = rng.choice(others) if other == relation and others and rng.random() < 0.7 else self._value(other)
+            neighbour = self._passage(stranger, other, lure)
+        return [wanted, neighbour] if rng.random() < 0.75 else [neighbour, wanted]
+
+    def _useless(self) -> list[Passage]:
+        relations = [self._relation(), self._relation()]
+        return [self._passage(self._names.draw("condition"), r, self._value(r)) for r in relations]
+
+    def draw(self) -> Lesson:
+        """One lesson."""
+        rng, habits = self._rng, self._habits
+        two_hop = rng.random() < habits.two_hop
+        condition = self._names.draw("condition")
+        clue_relation = self._relation(described=True) if two_hop else ""
+        relation = self._relation(without=clue_relation)
+        clue = self._value(clue_relation) if two_hop else ""
+        values = self._values(relation, NUM_OPTIONS)
+        truth, letter = values[0], ""
+        options = rng.sample(values, NUM_OPTIONS)
+        letter = LETTERS[options.index(truth)]
+        described = rng.choice(RELATIONS[clue_relation].descriptions).format(v=clue) if two_hop else condition
+        text = rng.choice(RELATIONS[relation].questions).format(c=described)
+        page = _Page(self._tokenizer, Question("", text, tuple(options)))
+
+        hops = [(clue, clue_relation, condition, clue_relation, clue)] if two_hop else []
+        hops.append((condition, relation, condition, relation, truth))
+        for number, (subject, asked, title, told, value) in enumerate(hops):
+            if rng.random() >= (habits.second_search if number else habits.first_search):
+                break
+            if rng.random() < habits.useless_results:
+                page.search(query(subject, asked), self._useless())
+                if rng.random() < 0.5:
+                    page.search(query(subject, asked), self._useless())
+                break
+            results = self._results(title, told, value, [v for v in values if v != truth])
+            page.search(query(subject, asked), results)
+            if number == len(hops) - 1:
+                shown = [passage.title for passage in results].index(condition)
+                if results[shown].text.find(truth) < 0:
+                    shown = 1 - shown
+                cited = page.num_shown - len(results) + shown + 1
+                return page.answer(truth, letter, cited=cited, grounded=True)
+        blind = rng.choice(options)
+        return page.answer(blind, LETTERS[options.index(blind)], cited=0, grounded=False)
+
+
+    def pairs(self) -> Lesson:
+        """The first exercise: options with their letters, then every option restated with its letter, in another order.
+
+        After a name only its letter can follow, so looking up what followed before is learnt within minutes.
+        """
+        values = [self._words(self._rng.randint(1, 3)) for _ in range(NUM_OPTIONS)]
+        page = _Page(self._tokenizer, Question("", self._words(2), tuple(values)))
+        for _ in range(2):
+            for value in self._rng.sample(values, NUM_OPTIONS):
+                lesson = page.answer(value, LETTERS[values.index(value)], cited=0, grounded=True)
+        return lesson
+
+    def _words(self, count: int) -> str:
+        return " ".join(self._names.draw("word") for _ in range(count))
+
+    def drill(self) -> Lesson:
+        """The second exercise: passages in between, and every option restated, cited and matched.
+
+        Most of its tokens can be copied, so the copying skill forms quickly.
+        """
+        relation = self._relation(without="inheritance")
+        values = self._values(relation, NUM_OPTIONS)
+        text = self._rng.choice(RELATIONS[relation].questions).format(c=self._names.draw("condition"))
+        page = _Page(self._tokenizer, Question("", text, tuple(values)))
+        shown = self._rng.sample(values, NUM_OPTIONS)
+        page.show([self._passage(self._names.draw("condition"), relation, value) for value in shown])
+        for value in self._rng.sample(values, NUM_OPTIONS):
+            lesson = page.answer(value, LETTERS[values.index(value)], cited=shown.index(value) + 1, grounded=True)
+        return lesson
+
+
+class _Page:
+    """A dialogue under construction."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> None:
+        self._tokenizer = tokenizer
+        self._ids = STARTER_PROTOCOL.encode_prompt(tokenizer, question)
+        self._mask = [False] * len(self._ids)
+        self._lookup: list[int] = []
+        self.num_shown = 0
+
+    def _add(self, ids: list[int], *, action: bool) -> None:
+        self._ids += ids
+        self._mask += [action] * len(ids)
+
+    def search(self, text: str, results: list[Passage]) -> None:
+        self._add(encode(self._tokenizer, [Piece(search_turn(text))]), action=True)
+        self.show(results)
+
+    def show(self, results: list[Passage]) -> None:
+        ids, shown = STARTER_PROTOCOL.encode_observation(
+            self._tokenizer, results, first_number=self.num_shown + 1, max_tokens=10_000
+        )
+        self._add(ids, action=False)
+        self.num_shown += shown
+
+    def answer(self, value: str, letter: str, *, cited: int, grounded: bool) -> Lesson:
+        ids = encode(self._tokenizer, [Piece(answer_turn(value, letter, cited))])
+        (mark,) = encode(self._tokenizer, [Piece(f" ({letter})")])
+        if grounded:
+            self._lookup.append(len(self._ids) + ids.index(mark))
+        self._add(ids, action=True)
+        return Lesson(self._ids, self._mask, self._lookup)
+
+
+def search_turn(text: str) -> str:
+    """A turn that searches."""
+    return f"<search> {text}</search>"
+
+
+def answer_turn(value: str, letter: str, cited: int) -> str:
+    """A turn that answers: the evidence first, then the option; `cited` 0 means that there is no evidence.
+
+    >>> answer_turn("colchicine", "B", 2)
+    '<think> colchicine [2]</think><answer> colchicine (B) [2]</answer>'
+    """
+    if not cited:
+        return f"<answer> {value} ({letter})</answer>"
+    return f"<think> {value} [{cited}]</think><answer> {value} ({letter}) [{cited}]</answer>"

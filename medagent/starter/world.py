@@ -1,0 +1,212 @@
+"""The starter world: a knowledge base of real medical facts, its passages, and multiple-choice questions split by condition.
+
+The facts (`facts.psv`) are standard textbook teaching, in our own words; values that are debated are left out. A question's
+distractors come from other specialties and share no long word with the answer, so that one option only is right.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from importlib import resources
+from typing import Literal, get_args
+
+from medagent.records import LETTERS, Question
+from medagent.starter.templates import INHERITANCE, RELATIONS
+from retrieval.passages import Passage
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+NUM_OPTIONS = 4
+_SHARES = {"train": 0.6, "validation": 0.1, "test": 0.3}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition and its facts: relation -> value (relations as in `templates.RELATIONS`)."""
+
+    name: str
+    specialty: str
+    facts: Mapping[str, str]
+    split: Split
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def passage_id(condition: str, relation: str) -> str:
+    """The stable id of a fact's passage."""
+    return f"starter:{_slug(condition)}:{relation}"
+
+
+def _seed(*parts: object) -> int:
+    return int.from_bytes(sha256("|".join(map(str, parts)).encode()).digest()[:8], "big")
+
+
+def _long_words(text: str) -> set[str]:
+    return {word for word in re.findall(r"[a-z0-9]+", text.lower()) if len(word) >= 5}
+
+
+@dataclass(frozen=True)
+class World:
+    """Conditions with their facts; passages and questions follow from them deterministically."""
+
+    conditions: tuple[Condition, ...]
+
+    @staticmethod
+    def load() -> World:
+        """The packaged knowledge base; the split of a condition is decided by the hash of its name."""
+        text = resources.files("medagent.starter").joinpath("facts.psv").read_text(encoding="utf-8")
+        rows = [line.split("|") for line in text.splitlines() if line and not line.startswith("#")]
+        rows.sort(key=lambda row: _seed("split", row[0]))
+        conditions = []
+        for rank, (name, specialty, *values) in enumerate(rows):
+            share = rank / len(rows)
+            split: Split = "train"
+            if share >= _SHARES["train"]:
+                split = "validation" if share < _SHARES["train"] + _SHARES["validation"] else "test"
+            facts = {relation: value for relation, value in zip(RELATIONS, values, strict=True) if value}
+            conditions.append(Condition(name, specialty, facts, split))
+        return World(tuple(sorted(conditions, key=lambda condition: condition.name.lower())))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name in the knowledge base (conditions and values), which made-up names must avoid."""
+        values = {value for condition in self.conditions for value in condition.facts.values()}
+        return frozenset({condition.name for condition in self.conditions} | values)
+
+    def passages(self, splits: Iterable[Split] = SPLITS) -> list[Passage]:
+        """One passage a fact, phrased in one of several ways (chosen by the fact's hash)."""
+        wanted = set(splits)
+        return [
+            Passage(
+                passage_id(condition.name, relation),
+                condition.name,
+                RELATIONS[relation].passages[_seed("phrase", condition.name, relation) % 3].format(v=value),
+                f"starter knowledge base ({condition.specialty} teaching)",
+            )
+            for condition in self.conditions
+            if condition.split in wanted
+            for relation, value in condition.facts.items()
+        ]
+
+    @cached_property
+    def _by_specialty(self) -> dict[tuple[str, str], set[str]]:
+        """(specialty, relation) -> the values that conditions of the specialty have."""
+        values: dict[tuple[str, str], set[str]] = {}
+        for condition in self.conditions:
+            for relation, value in condition.facts.items():
+                values.setdefault((condition.specialty, relation), set()).add(value)
+        return values
+
+    def _options(self, condition: Condition, relation: str, *, text: str, rng: random.Random, lure: str) -> list[str]:
+        """The answer first, then the lure (if any) and distractors of the same kind; fewer than four where none is left."""
+        answer = condition.facts[relation]
+        chosen = [answer] + ([lure] if lure and lure != answer else [])
+        if relation == "inheritance":
+            others = [value for value in INHERITANCE if value not in chosen]
+            return chosen + rng.sample(others, NUM_OPTIONS - len(chosen))
+        near = self._by_specialty[condition.specialty, relation]
+        pool = sorted(
+            {
+                other.facts[relation]
+                for other in self.conditions
+                if other.split == condition.split and other.specialty != condition.specialty and relation in other.facts
+            }
+            - near
+        )
+        rng.shuffle(pool)
+        taken = set().union(*map(_long_words, chosen), _long_words(text))
+        for value in pool:
+            if len(chosen) == NUM_OPTIONS:
+                break
+            if not _long_words(value) & taken:
+                chosen.append(value)
+                taken |= _long_words(value)
+        return chosen
+
+    def questions(
+        self, split: Split, *, limit_per_kind: int | None = None, lures: World | None = None
+    ) -> list[Question]:
+        """One-hop and two-hop questions on the split's conditions, in a fixed shuffled order.
+
+        A clue of a two-hop question names one condition of the whole knowledge base. With `lures`, each question also offers
+        the value that world holds to be true (and is left out where both worlds agree).
+        """
+        counts = Counter(
+            (relation, value.lower()) for condition in self.conditions for relation, value in condition.facts.items()
+        )
+        truths = {condition.name: condition.facts for condition in lures.conditions} if lures else {}
+        found: dict[str, list[Question]] = {"one_hop": [], "two_hop": []}
+        for condition in self.conditions:
+            if condition.split != split:
+                continue
+            for relation in condition.facts:
+                lure = truths.get(condition.name, {}).get(relation, "")
+                if lures and lure == condition.facts[relation]:
+                    continue
+                clues = [
+                    clue
+                    for clue, value in condition.facts.items()
+                    if clue != relation and RELATIONS[clue].descriptions and counts[clue, value.lower()] == 1
+                ]
+                for clue in ["", *clues]:
+                    question = self._question(condition, relation, clue, lure)
+                    if len(question.options) == NUM_OPTIONS:
+                        found[question.kind].append(question)
+        selected = []
+        for kind, questions in found.items():
+            random.Random(_seed("order", split, kind)).shuffle(questions)
+            selected += questions[:limit_per_kind]
+        random.Random(_seed("mix", split)).shuffle(selected)
+        return selected
+
+    def _question(self, condition: Condition, relation: str, clue: str, lure: str) -> Question:
+        rng = random.Random(_seed("question", condition.name, relation, clue))
+        about, gold = condition.name, [passage_id(condition.name, relation)]
+        if clue:
+            about = rng.choice(RELATIONS[clue].descriptions).format(v=condition.facts[clue])
+            gold.insert(0, passage_id(condition.name, clue))
+        text = rng.choice(RELATIONS[relation].questions).format(c=about)
+        options = self._options(condition, relation, text=text, rng=rng, lure=lure)
+        answer = options[0]
+        rng.shuffle(options)
+        return Question(
+            id=f"starter:{_slug(condition.name)}:{clue + '-' if clue else ''}{relation}",
+            text=text,
+            options=tuple(options),
+            answer=LETTERS[options.index(answer)],
+            kind="two_hop" if clue else "one_hop",
+            gold_passage_ids=tuple(gold),
+            meta={"condition": condition.name, "relation": relation, "clue": clue},
+        )
+
+    def counterfactual(self, split: Split, *, seed: int = 0) -> World:
+        """A world in which the facts of the split's conditions are permuted among them, relation by relation.
+
+        Nothing outside retrieval can tell an agent these values, so its answers show what it read.
+        """
+        changed = {condition.name: dict(condition.facts) for condition in self.conditions}
+        for relation in RELATIONS:
+            holders = [c.name for c in self.conditions if c.split == split and relation in c.facts]
+            random.Random(_seed("permute", seed, relation)).shuffle(holders)
+            values = [changed[name][relation] for name in holders]
+            for name, value in zip(holders, values[1:] + values[:1], strict=True):
+                changed[name][relation] = value
+        return World(tuple(replace(c, facts=changed[c.name]) for c in self.conditions))
+
+
+def split_counts(world: World) -> Mapping[str, Sequence[int]]:
+    """split -> (conditions, facts, one-hop questions, two-hop questions)."""
+    table = {}
+    for split in SPLITS:
+        members = [condition for condition in world.conditions if condition.split == split]
+        kinds = Counter(question.kind for question in world.questions(split))
+        table[split] = (len(members), sum(len(c.facts) for c in members), kinds["one_hop"], kinds["two_hop"])
+    return table

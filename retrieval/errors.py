@@ -1,0 +1,17 @@
+"""Errors of retrieval: each says what was found, what was wanted, and what to do."""
+
+
+class RetrievalError(Exception):
+    """Base of all retrieval errors."""
+
+
+class CorpusError(RetrievalError):
+    """A corpus cannot be read."""
+
+
+class IndexMismatchError(RetrievalError):
+    """An index was built by other settings than those asked for."""
+
+
+class RetrieverUnavailableError(RetrievalError):
+    """Search does not answer; training must stop rather than train on empty results."""

@@ -1,0 +1,146 @@
+"""Policy, critic and reference on ONE copy of the base weights: two LoRA adapters, and the base with adapters off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from medagent.causal_lm import hidden_states, project
+
+POLICY, CRITIC = "policy", "critic"
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on all linear layers but the head."""
+
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+
+    def config(self) -> LoraConfig:
+        """peft's configuration."""
+        return LoraConfig(
+            r=self.rank,
+            lora_alpha=self.alpha,
+            lora_dropout=self.dropout,
+            target_modules="all-linear",
+            bias="none",
+            task_type="CAUSAL_LM",
+        )
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Per action token, [B, T] and 0 elsewhere: log-prob, probability and sum of squared probabilities, entropy (nats)."""
+
+    logprobs_BT: Tensor
+    collision_BT: Tensor
+    entropy_BT: Tensor
+
+
+class SharedBase(nn.Module):
+    """One base model with a policy adapter, a critic adapter and a value head.
+
+    The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its bias.
+    """
+
+    def __init__(self, base: PreTrainedModel, *, policy: LoraSettings, critic: LoraSettings) -> None:
+        super().__init__()
+        self.peft: PeftModel = get_peft_model(base, policy.config(), adapter_name=POLICY)
+        self.peft.add_adapter(CRITIC, critic.config())
+        self.value_head = nn.Linear(base.config.hidden_size, 1, dtype=torch.float32)
+        nn.init.zeros_(self.value_head.weight)
+        nn.init.zeros_(self.value_head.bias)
+        self._activate(POLICY)
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The causal language model inside, adapters included."""
+        model: PreTrainedModel = self.peft.get_base_model()
+        return model
+
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """The policy adapter's weights."""
+        return [p for name, p in self.peft.named_parameters() if f".{POLICY}." in name]
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """The critic adapter's weights and the value head's."""
+        adapter = [p for name, p in self.peft.named_parameters() if f".{CRITIC}." in name]
+        return [*adapter, *self.value_head.parameters()]
+
+    def _activate(self, adapter: str) -> None:
+        """Switch the adapter; peft freezes the others, so gradients are switched on again for all trained ones."""
+        self.peft.set_adapter(adapter)
+        for parameter in (*self.policy_parameters(), *self.critic_parameters()):
+            parameter.requires_grad_(True)
+
+    def policy_scores(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
+    ) -> TokenScores:
+        """Scores of the action tokens under the policy, at the sampling temperature."""
+        self._activate(POLICY)
+        return self._scores(token_ids_BT, attention_BT, mask_BT, temperature)
+
+    def reference_logprobs(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
+    ) -> Tensor:
+        """[B, T] log-probs under the frozen base (adapters off), at the sampling temperature."""
+        with self._reference():
+            return self._scores(token_ids_BT, attention_BT, mask_BT, temperature).logprobs_BT
+
+    @contextmanager
+    def _reference(self) -> Iterator[None]:
+        with self.peft.disable_adapter():
+            yield
+        self._activate(POLICY)
+
+    def values(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """[B, T] V before each action token, 0 elsewhere."""
+        self._activate(CRITIC)
+        hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
+        values_A = self.value_head(hidden_AH.float())[:, 0]
+        return torch.zeros(mask_BT.shape, device=values_A.device).masked_scatter(where_BT, values_A)
+
+    def _predicting_states(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """[A, H] hidden states at the positions that predict action tokens, and the mask of those tokens.
+
+        Rows are padded on the right, so causal attention alone keeps padding away from every real token.
+        """
+        if bool(mask_BT[:, 0].any()):
+            raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
+        hidden_BTH = hidden_states(self.base, input_ids=token_ids_BT)
+        return hidden_BTH[:, :-1][mask_BT[:, 1:]], mask_BT
+
+    def _scores(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, temperature: float
+    ) -> TokenScores:
+        hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
+        logprobs_AV = torch.log_softmax(project(self.base, hidden_AH) / temperature, dim=-1)
+        chosen_A = logprobs_AV.gather(1, token_ids_BT[where_BT][:, None])[:, 0]
+        probabilities_AV = logprobs_AV.exp()
+        zeros = torch.zeros(mask_BT.shape, device=chosen_A.device)
+        return TokenScores(
+            logprobs_BT=zeros.masked_scatter(where_BT, chosen_A),
+            collision_BT=zeros.masked_scatter(where_BT, probabilities_AV.detach().square().sum(-1)),
+            entropy_BT=zeros.masked_scatter(where_BT, -(probabilities_AV * logprobs_AV).sum(-1)),
+        )
+
+    @torch.no_grad()
+    def merged_policy(self) -> dict[str, Tensor]:
+        """name -> W + delta W of the policy adapter for every adapted weight of the base, named as in the plain base."""
+        merged = {}
+        for name, module in self.base.named_modules():
+            if isinstance(module, LoraLayer) and POLICY in module.lora_A:
+                weight = module.get_base_layer().weight
+                merged[f"{name}.weight"] = weight + module.get_delta_weight(POLICY).to(weight.dtype)
+        return merged

@@ -1,0 +1,173 @@
+"""The LightningModule: one optimizer step of PPO over whatever experience, segments and advantages it is given.
+
+Algorithms are callbacks (`training.callbacks`): with none of them this is PPO with token-level ratios.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import AdamW, Optimizer
+
+from medagent.causal_lm import load_causal_lm
+from medagent.errors import ConfigError
+from medagent.hf_policy import HFPolicy
+from training.adapters import LoraSettings, SharedBase
+from training.experience import Experience
+from training.objectives import Surrogate, clipped_surrogate, reference_kl, value_loss
+
+
+@dataclass(frozen=True)
+class PolicyTerms:
+    """What a training step knows about its policy loss, for callbacks that look inside (clipping-bias correction)."""
+
+    surrogate: Surrogate
+    logprobs_BT: Tensor
+    collision_BT: Tensor
+
+
+class AgentModule(LightningModule):
+    """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
+
+    Settings carry the field's names. `temperature` is that of sampling; every log-prob is taken at it.
+    """
+
+    def __init__(
+        self,
+        base_model: str = "starter",
+        dtype: str = "float32",
+        policy_lora: LoraSettings = LoraSettings(),
+        critic_lora: LoraSettings = LoraSettings(),
+        policy_lr: float = 2e-3,
+        critic_lr: float = 3e-3,
+        weight_decay: float = 0.0,
+        clip_low: float = 0.2,
+        clip_high: float = 0.2,
+        dual_clip: float | None = None,
+        kl_coef: float = 1e-3,
+        entropy_coef: float = 0.0,
+        value_clip: float | None = None,
+        policy_max_grad_norm: float = 1.0,
+        critic_max_grad_norm: float = 1.0,
+        temperature: float = 1.0,
+    ) -> None:
+        """Loads the base at once, so that a wrong name fails before anything long starts."""
+        super().__init__()
+        _require(0 < clip_low < 1, "clip_low", clip_low, "a number between 0 and 1")
+        _require(clip_high > 0, "clip_high", clip_high, "a positive number")
+        _require(dual_clip is None or dual_clip > 1 + clip_high, "dual_clip", dual_clip, "none, or above 1 + clip_high")
+        _require(temperature > 0, "temperature", temperature, "a positive number (sampling must explore)")
+        self.save_hyperparameters(ignore=["policy_lora", "critic_lora"])
+        self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
+        self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
+        self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
+        self.kl_coef, self.entropy_coef, self.value_clip = kl_coef, entropy_coef, value_clip
+        self.max_grad_norms = (policy_max_grad_norm, critic_max_grad_norm)
+        self.temperature = temperature
+        base, self.tokenizer = load_causal_lm(base_model, dtype=dtype)
+        base.requires_grad_(False)
+        # The sampling copy: plain weights with the policy adapter merged in, refreshed at each iteration.
+        self._sampler = [copy.deepcopy(base)]  # in a list: not a submodule, not in checkpoints
+        self.roles = SharedBase(base, policy=policy_lora, critic=critic_lora)
+        self._policy: HFPolicy | None = None
+        self.policy_terms: PolicyTerms | None = None
+
+    @property
+    def pad_id(self) -> int:
+        """The padding token."""
+        return int(self.tokenizer.pad_token_id)
+
+    def fresh_policy(self) -> HFPolicy:
+        """The in-process policy with the adapter's current weights merged into its own copy of the base."""
+        if self._policy is None:
+            self._policy = HFPolicy(self._sampler[0].to(self.device), self.tokenizer)
+        self._policy.load_weights(self.roles.merged_policy())
+        return self._policy
+
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
+        """Keep what is trained; the base is loaded by name."""
+        trained = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
+        state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
+        checkpoint["state_dict"] = {name: value for name, value in state.items() if name in trained}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
+        """Complete the state with the base's own weights, so that loading stays strict."""
+        state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
+        checkpoint["state_dict"] = {**self.state_dict(), **state}
+
+    def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
+        """The loss of a micro-batch: policy + KL - entropy + critic, already scaled to its share of the step."""
+        scores = self.roles.policy_scores(
+            batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=self.temperature
+        )
+        surrogate = clipped_surrogate(
+            scores.logprobs_BT,
+            old_logprobs_BT=batch.rollout_logprobs_BT,
+            advantages_BT=batch.advantages_BT,
+            mask_BT=batch.mask_BT,
+            segments_BT=batch.ratio_segments_BT,
+            loss_weights_BT=batch.loss_weights_BT,
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            dual_clip=self.dual_clip,
+        )
+        self.policy_terms = PolicyTerms(surrogate, scores.logprobs_BT, scores.collision_BT)
+        kl_BT = reference_kl(scores.logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT)
+        kl = (batch.loss_weights_BT * kl_BT).sum()
+        entropy = (batch.loss_weights_BT * scores.entropy_BT).sum()
+        policy_loss = -surrogate.objective
+        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
+        critic_loss = value_loss(
+            values_BT,
+            old_values_BT=batch.values_BT,
+            returns_BT=batch.returns_BT,
+            loss_weights_BT=batch.loss_weights_BT,
+            clip=self.value_clip,
+        )
+        tokens = surrogate.metrics["tokens"].clamp(min=1)
+        with torch.no_grad():
+            self.log_dict(
+                {
+                    "policy/loss": policy_loss,
+                    "policy/clip_fraction": surrogate.metrics["clip_fraction"] / tokens,
+                    "policy/ratio_outside": surrogate.metrics["ratio_outside"] / tokens,
+                    "policy/ratio_max": surrogate.metrics["ratio_max"],
+                    "policy/approx_kl": surrogate.metrics["approx_kl"] / tokens,
+                    "policy/entropy": scores.entropy_BT.sum() / tokens,
+                    "kl/reference": kl_BT.sum() / tokens,
+                    "critic/loss": critic_loss,
+                    **batch.metrics,
+                }
+            )
+        return policy_loss + self.kl_coef * kl - self.entropy_coef * entropy + critic_loss
+
+    def configure_optimizers(self) -> Optimizer:
+        """One AdamW with two groups, `policy` and `critic`, each at its own rate."""
+        return AdamW(
+            [
+                {"params": self.roles.policy_parameters(), "lr": self.policy_lr, "name": "policy"},
+                {"params": self.roles.critic_parameters(), "lr": self.critic_lr, "name": "critic"},
+            ],
+            weight_decay=self.weight_decay,
+        )
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip policy and critic apart, so that neither starves the other; logs both norms before clipping."""
+        for group, limit in zip(optimizer.param_groups, self.max_grad_norms, strict=True):
+            norm = clip_grad_norm_(group["params"], limit)
+            self.log(f"{group['name']}/grad_norm", norm)
+
+
+def _require(holds: bool, name: str, found: object, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(f"model.{name}: found {found}, wanted {wanted}.")
