@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Protocol
 
 from evaluation.grading import grade
 from medagent.records import Rollout
 
 
-@dataclass(frozen=True)
+class Reward(Protocol):
+    """Anything that grades a rollout: it returns the rollout with `reward` and `success` filled in."""
+
+    def __call__(self, rollout: Rollout) -> Rollout:
+        """The graded rollout."""
+        ...
+
+
 class OutcomeReward:
     """`correct` for the right option; `well_formed` for an answer that names one option but the wrong one."""
 
-    correct: float = 1.0
-    well_formed: float = 0.1
+    def __init__(self, correct: float = 1.0, well_formed: float = 0.1) -> None:
+        self.correct, self.well_formed = correct, well_formed
 
     def __call__(self, rollout: Rollout) -> Rollout:
         """The rollout with its reward and success filled in."""

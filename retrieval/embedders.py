@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -80,8 +80,7 @@ class SentenceTransformerEmbedder:
         self._model = SentenceTransformer(model, device=device)
         self._prefixes = (query_prefix, passage_prefix)
         self._batch_size = batch_size
-        name = Path(model).name if Path(model).exists() else model
-        self.identity = f"sentence-transformers:{name}:{query_prefix}:{passage_prefix}"
+        self.identity = "|".join(("sentence-transformers", model, query_prefix, passage_prefix))
 
     @property
     def dimension(self) -> int:
@@ -104,3 +103,17 @@ class SentenceTransformerEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """[N, D] unit vectors of queries, with the query prefix."""
         return self._embed(self._prefixes[0], texts)
+
+
+def embedder_from_identity(identity: str) -> Embedder:
+    """The embedder that an index or an agent names."""
+    match = re.fullmatch(r"hashed-ngrams:(\d+):(\d+)-(\d+)", identity)
+    if match:
+        return HashedNgramEmbedder(*map(int, match.groups()))
+    kind, *rest = identity.split("|")
+    if kind == "sentence-transformers" and len(rest) == 3:
+        return SentenceTransformerEmbedder(*rest)
+    raise RetrievalError(
+        f"embedder {identity!r}: unknown. Wanted 'hashed-ngrams:DIM:MIN-MAX' or "
+        "'sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX'."
+    )

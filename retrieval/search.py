@@ -44,7 +44,7 @@ class HybridRetriever:
         cache_size: int = 50_000,
     ) -> None:
         """`index` is a folder made by `medagent index build`; its embedder must be the given one (hashed n-grams by default)."""
-        folder = Path(index)
+        folder = self._folder = Path(index)
         self._embedder = embedder or HashedNgramEmbedder()
         manifest = Manifest.read(folder)
         if manifest.embedder != self._embedder.identity:
@@ -61,6 +61,21 @@ class HybridRetriever:
         self._cache: OrderedDict[tuple[str, int], list[Hit]] = OrderedDict()
         self._cache_size = cache_size
         self._lock = Lock()
+
+    @property
+    def folder(self) -> Path:
+        """The index folder."""
+        return self._folder
+
+    @property
+    def embedder(self) -> Embedder:
+        """What embeds the queries."""
+        return self._embedder
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """(dense, lexical) weights of the fusion."""
+        return self._weights
 
     def __len__(self) -> int:
         """Number of passages."""

@@ -48,10 +48,15 @@ def gae(
     return advantages_BT, torch.where(mask_BT, advantages_BT + values_BT, 0.0)
 
 
-def whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Zero mean and unit variance over the masked entries of the whole batch; zero elsewhere."""
-    chosen = values_BT[mask_BT]
-    if chosen.numel() < 2:
-        return torch.where(mask_BT, values_BT, 0.0)
-    scale = chosen.std(correction=0).clamp(min=1e-8)
-    return torch.where(mask_BT, (values_BT - chosen.mean()) / scale, 0.0)
+def moments(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """[3] count, sum and sum of squares over the mask, in float64; those of several ranks add up."""
+    chosen = values_BT[mask_BT].double()
+    return torch.stack([torch.tensor(float(chosen.numel()), dtype=torch.float64), chosen.sum(), chosen.square().sum()])
+
+
+def whiten(values_BT: Tensor, mask_BT: Tensor, totals: Tensor) -> Tensor:
+    """Zero mean and unit variance over all entries that `totals` (see `moments`) counts; zero off the mask."""
+    count = totals[0].clamp(min=1)
+    mean = totals[1] / count
+    scale = (totals[2] / count - mean.square()).clamp(min=0).sqrt().clamp(min=1e-8)
+    return torch.where(mask_BT, (values_BT - mean) / scale, 0.0).to(values_BT.dtype)

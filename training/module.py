@@ -76,6 +76,9 @@ class AgentModule(LightningModule):
         self.roles = SharedBase(base, policy=policy_lora, critic=critic_lora)
         self._policy: HFPolicy | None = None
         self.policy_terms: PolicyTerms | None = None
+        self._sums: dict[str, float] = {}
+        self._carried: dict[str, float] = {}
+        self._ratio_max = 0.0
 
     @property
     def pad_id(self) -> int:
@@ -129,22 +132,36 @@ class AgentModule(LightningModule):
             loss_weights_BT=batch.loss_weights_BT,
             clip=self.value_clip,
         )
-        tokens = surrogate.metrics["tokens"].clamp(min=1)
         with torch.no_grad():
-            self.log_dict(
-                {
-                    "policy/loss": policy_loss,
-                    "policy/clip_fraction": surrogate.metrics["clip_fraction"] / tokens,
-                    "policy/ratio_outside": surrogate.metrics["ratio_outside"] / tokens,
-                    "policy/ratio_max": surrogate.metrics["ratio_max"],
-                    "policy/approx_kl": surrogate.metrics["approx_kl"] / tokens,
-                    "policy/entropy": scores.entropy_BT.sum() / tokens,
-                    "kl/reference": kl_BT.sum() / tokens,
-                    "critic/loss": critic_loss,
-                    **batch.metrics,
-                }
-            )
+            self._tally(batch, surrogate, scores.entropy_BT.sum(), kl_BT.sum(), critic_loss)
+        if (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0:
+            self._log_step()
         return policy_loss + self.kl_coef * kl - self.entropy_coef * entropy + critic_loss
+
+    def _tally(self, batch: Experience, surrogate: Surrogate, entropy: Tensor, kl: Tensor, critic: Tensor) -> None:
+        """Add a micro-batch to the sums of its optimizer step; Lightning would log only the last one's."""
+        share = 1 / self.trainer.accumulate_grad_batches
+        sums = {
+            "policy/loss": -surrogate.objective.detach() * share,
+            "critic/loss": critic.detach() * share,
+            "tokens": surrogate.metrics["tokens"],
+            "policy/clip_fraction": surrogate.metrics["clip_fraction"],
+            "policy/ratio_outside": surrogate.metrics["ratio_outside"],
+            "policy/approx_kl": surrogate.metrics["approx_kl"],
+            "policy/entropy": entropy.detach(),
+            "kl/reference": kl.detach(),
+        }
+        for name, value in sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+        self._ratio_max = max(self._ratio_max, float(surrogate.metrics["ratio_max"]))
+        self._carried.update(batch.metrics)
+
+    def _log_step(self) -> None:
+        tokens = max(1.0, self._sums.pop("tokens"))
+        losses = ("policy/loss", "critic/loss")
+        means = {name: value if name in losses else value / tokens for name, value in self._sums.items()}
+        self.log_dict({**means, "policy/ratio_max": self._ratio_max, **self._carried})
+        self._sums, self._carried, self._ratio_max = {}, {}, 0.0
 
     def configure_optimizers(self) -> Optimizer:
         """One AdamW with two groups, `policy` and `critic`, each at its own rate."""

@@ -23,7 +23,15 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2
 
 from medagent.protocol import TAG_TOKENS
 from medagent.records import LETTERS
-from medagent.starter.lessons import Habits, Lesson, LessonMaker
+from medagent.saved import AgentSpec, save_agent
+from medagent.starter.lessons import (
+    STARTER_LIMITS,
+    STARTER_PROTOCOL,
+    STARTER_TOP_K,
+    Habits,
+    Lesson,
+    LessonMaker,
+)
 from medagent.starter.names import NameMaker
 from medagent.starter.templates import INHERITANCE, RELATIONS, query
 
@@ -44,7 +52,8 @@ class WarmStartConfig:
     batch_size: int = 32
     learning_rate: float = 2e-3
     warmup_steps: int = 100
-    decay_steps: int = 800
+    lesson_steps: int = 4500
+    decay_steps: int = 1500
     gate: float = 0.985
     max_minutes: float = 30.0
     habits: Habits = field(default_factory=Habits)
@@ -222,12 +231,14 @@ def warm_start(
         report(f"{stage.name:8s} step {step:5d}  loss {loss.item():.3f}  lookup {accuracy:6.1%}  {minutes:5.1f} min")
         if scale == 0:
             break
-        if stages and (accuracy >= stage.gate or minutes > 0.8 * config.max_minutes):
+        enough = step >= config.lesson_steps or stage.name != "lessons"
+        if stages and (accuracy >= stage.gate and enough or minutes > 0.8 * config.max_minutes):
             stage = stages.pop(0)
             batches = stream(stage.draw)
             decay_from = step if not stages else -1
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    spec = AgentSpec(".", "float32", STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K, retriever=None)
+    save_agent(out, spec, tokenizer)  # the format it was taught travels with the weights
     (out / "warm_start.json").write_text(json.dumps({"config": asdict(config), "figures": figures}, indent=2) + "\n")
     return figures

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.agent import Limits
 from medagent.protocol import Piece, Protocol, encode
 from medagent.records import LETTERS, Question
 from medagent.starter.names import NameMaker
@@ -19,6 +20,8 @@ from medagent.starter.templates import INHERITANCE, RELATIONS, query
 from retrieval.passages import Passage
 
 STARTER_PROTOCOL = Protocol(instructions="", options_style="letter_last")
+STARTER_LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512)
+STARTER_TOP_K = 2
 NUM_OPTIONS = 4
 
 
@@ -28,12 +31,14 @@ class Habits:
 
     `first_search`: search before answering. `second_search`: search again where the question needs two hops.
     `useless_results`: a search returns unrelated passages (the lesson then answers blindly, or tries once more).
+    `open_question`: no options are given, and the search is always made.
     """
 
     first_search: float = 0.4
     second_search: float = 0.3
     two_hop: float = 0.5
     useless_results: float = 0.06
+    open_question: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -114,14 +119,15 @@ class LessonMaker:
         letter = LETTERS[options.index(truth)]
         described = rng.choice(RELATIONS[clue_relation].descriptions).format(v=clue) if two_hop else condition
         text = rng.choice(RELATIONS[relation].questions).format(c=described)
-        page = _Page(self._tokenizer, Question("", text, tuple(options)))
+        is_open = rng.random() < habits.open_question
+        page = _Page(self._tokenizer, Question("", text, () if is_open else tuple(options)))
 
         hops = [(clue, clue_relation, condition, clue_relation, clue)] if two_hop else []
         hops.append((condition, relation, condition, relation, truth))
         for number, (subject, asked, title, told, value) in enumerate(hops):
-            if rng.random() >= (habits.second_search if number else habits.first_search):
+            if not is_open and rng.random() >= (habits.second_search if number else habits.first_search):
                 break
-            if rng.random() < habits.useless_results:
+            if not is_open and rng.random() < habits.useless_results:
                 page.search(query(subject, asked), self._useless())
                 if rng.random() < 0.5:
                     page.search(query(subject, asked), self._useless())
@@ -133,7 +139,7 @@ class LessonMaker:
                 if results[shown].text.find(truth) < 0:
                     shown = 1 - shown
                 cited = page.num_shown - len(results) + shown + 1
-                return page.answer(truth, letter, cited=cited, grounded=True)
+                return page.answer(truth, "" if is_open else letter, cited=cited, grounded=not is_open)
         blind = rng.choice(options)
         return page.answer(blind, LETTERS[options.index(blind)], cited=0, grounded=False)
 
@@ -196,8 +202,8 @@ class _Page:
 
     def answer(self, value: str, letter: str, *, cited: int, grounded: bool) -> Lesson:
         ids = encode(self._tokenizer, [Piece(answer_turn(value, letter, cited))])
-        (mark,) = encode(self._tokenizer, [Piece(f" ({letter})")])
         if grounded:
+            (mark,) = encode(self._tokenizer, [Piece(f" ({letter})")])
             self._lookup.append(len(self._ids) + ids.index(mark))
         self._add(ids, action=True)
         return Lesson(self._ids, self._mask, self._lookup)
@@ -214,6 +220,7 @@ def answer_turn(value: str, letter: str, cited: int) -> str:
     >>> answer_turn("colchicine", "B", 2)
     '<think> colchicine [2]</think><answer> colchicine (B) [2]</answer>'
     """
+    mark = f" ({letter})" if letter else ""
     if not cited:
-        return f"<answer> {value} ({letter})</answer>"
-    return f"<think> {value} [{cited}]</think><answer> {value} ({letter}) [{cited}]</answer>"
+        return f"<answer> {value}{mark}</answer>"
+    return f"<think> {value} [{cited}]</think><answer> {value}{mark} [{cited}]</answer>"

@@ -6,6 +6,7 @@ The warm start teaches copying and comparing on these alone, so that nothing it 
 from __future__ import annotations
 
 import random
+import string
 from collections.abc import Callable, Collection
 
 _ONSETS = "b c d f g h j k l m n p r s t v w x y z br ch cl cr dr fl fr gl gr ph pl pr qu rh sc sh sl sp st str th tr".split()
@@ -71,7 +72,9 @@ class NameMaker:
         return "".join(one(_ONSETS) + one(_VOWELS) + one(_CODAS) for _ in range(count))
 
     def _root(self) -> str:
-        """A word stem: morphemes, syllables, or both."""
+        """A word stem: morphemes, syllables, or both, at times with stray letters."""
+        if self._rng.random() < 0.1:
+            return self._odd().lower() + self._syllables(1)
         shape = self._rng.random()
         if shape < 0.35:
             return self._syllables(self._rng.randint(1, 3))
@@ -81,8 +84,22 @@ class NameMaker:
             return self._rng.choice(_STEMS) + self._pick("o", "i", "") + self._rng.choice(_STEMS)
         return self._syllables(1) + self._rng.choice(_STEMS)
 
+    def _odd(self) -> str:
+        """Letters without a pattern, as in gene symbols, acronyms and foreign words: every short token gets its turn."""
+        letters = "".join(self._rng.choices(string.ascii_lowercase, k=self._rng.randint(2, 7)))
+        shape = self._rng.random()
+        if shape < 0.4:
+            return letters
+        if shape < 0.55:
+            return letters.capitalize()
+        symbol = letters[: self._rng.randint(1, 4)].upper()
+        tail = self._pick("", str(self._rng.randint(0, 99)), f"-{self._rng.randint(0, 9)}", letters[-1].upper())
+        return self._pick("", "", "17-", "t", "anti-") + symbol + tail
+
     def _word(self) -> str:
-        """Any lower-case word, at times with a hyphen or a digit."""
+        """Any word, at times with a hyphen or a digit."""
+        if self._rng.random() < 0.2:
+            return self._odd()
         shape = self._rng.random()
         if shape < 0.5:
             return self._rng.choice(_NOUNS)
@@ -145,7 +162,7 @@ class NameMaker:
         return f"{self._rng.choice(_TESTS)} {self._rng.choice(_LINKS)} {self._word()} {self._word()}"
 
     def _phrase(self) -> str:
-        words = [self._word() for _ in range(self._rng.randint(2, 4))]
+        words = [self._word() for _ in range(self._rng.choice((2, 3, 3, 4, 4, 5, 6)))]
         if len(words) > 2:
             words[-2] = self._rng.choice(_LINKS)
         return " ".join(words)

@@ -1,0 +1,227 @@
+"""The command line: `medagent demo | train | evaluate | ask | chat | index | search | starter`.
+
+This module alone may import every package, and does so inside its commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from jsonargparse import auto_cli
+
+from medagent.errors import MedagentError
+from retrieval.errors import RetrievalError
+
+
+def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, threads: int = 0) -> None:
+    """Watch a small agent learn to search: measure, train with ST-PPO, measure again, ask it a question.
+
+    Args:
+        out: Folder for indexes, logs, report and agent; an earlier demo there is replaced.
+        seed: Seed of questions, sampling and initialisation.
+        iterations: Training iterations; none takes the number in configs/demo.yaml.
+        threads: Torch threads; 0 keeps torch's own choice.
+    """
+    from training.demo import run_demo
+
+    run_demo(Path(out), seed=seed, iterations=iterations, threads=threads)
+
+
+def train() -> None:
+    """Train an agent: `medagent train --config FILE` plus overrides; `medagent train --help` lists every setting."""
+
+
+def evaluate(
+    agent: str = "runs/demo/agent",
+    benchmark: Literal["starter", "pubmedqa", "jsonl"] = "starter",
+    path: str | None = None,
+    split: Literal["train", "validation", "test"] = "test",
+    start: int = 0,
+    stop: int | None = None,
+    index: str | None = None,
+    temperature: float = 0.0,
+    force_search: bool = False,
+    seed: int = 0,
+    out: str = "runs/evaluation",
+) -> None:
+    """Measure an agent on a benchmark and write report.json, report.html and rollouts.jsonl.
+
+    Args:
+        agent: Folder of an exported agent, or "starter" for the untrained base policy.
+        benchmark: "starter" (packaged), "pubmedqa" (published JSON), "jsonl" (your own questions).
+        path: The benchmark's file, for pubmedqa and jsonl.
+        split: Which conditions of the starter world to ask about.
+        start: First question of the file's order to use.
+        stop: Question to stop before; none takes all.
+        index: Index to search instead of the agent's own.
+        temperature: Sampling temperature; 0 is greedy.
+        force_search: Make every first turn a search.
+        seed: Seed of sampling.
+        out: Folder for the report.
+    """
+    from evaluation.command import evaluate_agent, open_benchmark
+
+    questions = open_benchmark(benchmark, path=path, split=split).questions()[start:stop]
+    evaluate_agent(
+        agent,
+        questions,
+        name=benchmark,
+        index=index,
+        temperature=temperature,
+        force_search=force_search,
+        seed=seed,
+        out=Path(out),
+    )
+
+
+def ask(
+    question: str,
+    agent: str = "runs/demo/agent",
+    options: list[str] | None = None,
+    index: str | None = None,
+    temperature: float = 0.0,
+) -> None:
+    """Ask one question and watch the agent think, search and answer with its sources.
+
+    Args:
+        question: The question.
+        agent: Folder of an exported agent, or "starter" for the untrained base policy.
+        options: Answer options for multiple choice, e.g. --options '["aspirin", "colchicine"]'.
+        index: Index to search instead of the agent's own.
+        temperature: Sampling temperature; 0 is greedy.
+    """
+    from rich.console import Console
+
+    from medagent.asking import answer_aloud, open_agent
+
+    ready = open_agent(agent, index=index)
+    asyncio.run(answer_aloud(ready, question, tuple(options or ()), temperature=temperature, console=Console()))
+
+
+def chat(agent: str = "runs/demo/agent", index: str | None = None, temperature: float = 0.0) -> None:
+    """Ask questions one after the other; each is answered on its own. Empty line or Ctrl-D ends.
+
+    Args:
+        agent: Folder of an exported agent, or "starter" for the untrained base policy.
+        index: Index to search instead of the agent's own.
+        temperature: Sampling temperature; 0 is greedy.
+    """
+    from medagent.asking import chat_loop, open_agent
+
+    chat_loop(open_agent(agent, index=index), temperature=temperature)
+
+
+def index_build(
+    corpus: str,
+    out: str = "indexes/default",
+    embedder: str = "hashed-ngrams:1024:3-5",
+    max_words: int = 200,
+    overwrite: bool = False,
+) -> None:
+    """Build an index from a corpus, with progress; run it again after an interruption and it goes on.
+
+    Args:
+        corpus: A .jsonl file, a text or Markdown file, a folder of these, a PubMedQA file as pubmedqa:FILE, or the packaged
+            corpus: starter, starter:train (without the test conditions).
+        out: Folder of the index.
+        embedder: "hashed-ngrams:DIM:MIN-MAX", or "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
+        max_words: Longest passage cut from text and Markdown documents, in words.
+        overwrite: Replace an index of other content there.
+    """
+    from evaluation.command import build_index_aloud
+
+    build_index_aloud(corpus, Path(out), embedder=embedder, max_words=max_words, overwrite=overwrite)
+
+
+def index_rebuild(folder: str) -> None:
+    """Make an index's search structures afresh from its passage and embedding files.
+
+    Args:
+        folder: Folder of the index.
+    """
+    from retrieval.index import rebuild_index
+
+    manifest = rebuild_index(Path(folder))
+    print(f"Rebuilt {folder}: {manifest.num_passages:,} passages.")
+
+
+def search(query: str, index: str = "runs/demo/index", top_k: int = 5) -> None:
+    """Search an index and print the passages.
+
+    Args:
+        query: What to search for.
+        index: Folder of the index.
+        top_k: How many passages.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    from medagent.saved import open_retriever
+
+    console = Console(highlight=False)
+    for number, hit in enumerate(open_retriever(index).search([query], top_k=top_k)[0], start=1):
+        passage = hit.passage
+        console.print(f"[bold]{number}. {escape(passage.title)}[/bold] [dim]{escape(passage.id)}  {hit.score:.4f}[/dim]")
+        console.print(f"   {escape(passage.text)}  [dim]{escape(passage.source)}[/dim]")
+
+
+def starter_build(out: str = "runs/starter-base", seed: int = 0, max_minutes: float = 30.0, threads: int = 0) -> None:
+    """Make the starter base policy from scratch on made-up names (up to 30 minutes on 2 cores).
+
+    Args:
+        out: Folder for tokenizer and weights.
+        seed: Seed of names, lessons and initialisation.
+        max_minutes: Time limit of the training.
+        threads: Torch threads; 0 keeps torch's own choice.
+    """
+    import torch
+
+    from medagent.starter.world import World
+    from training.warm_start import WarmStartConfig, warm_start
+
+    if threads:
+        torch.set_num_threads(threads)
+    config = WarmStartConfig(seed=seed, max_minutes=max_minutes)
+    figures = warm_start(Path(out), config, forbidden=World.load().names)
+    print(f"Saved to {out}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes.")
+
+
+COMMANDS = {
+    "demo": demo,
+    "train": train,
+    "evaluate": evaluate,
+    "ask": ask,
+    "chat": chat,
+    "index": {"_help": "Build or rebuild an index.", "build": index_build, "rebuild": index_rebuild},
+    "search": search,
+    "starter": {"_help": "Make the starter base policy.", "build": starter_build},
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; a user's error is one line on standard error and exit status 1."""
+    for name in ("ANONYMIZED_TELEMETRY", "VLLM_NO_USAGE_STATS", "HF_HUB_DISABLE_TELEMETRY"):
+        os.environ.setdefault(name, "False" if name == "ANONYMIZED_TELEMETRY" else "1")
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        if arguments[:1] == ["train"]:
+            from training.run import train as run_training
+
+            run_training(arguments[1:])
+        else:
+            auto_cli(COMMANDS, args=arguments, prog="medagent", as_positional=True)
+    except (MedagentError, RetrievalError) as error:
+        print(f"medagent: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nmedagent: interrupted; run the same command again to go on.", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What a person sees on the terminal: a question's turns, passages and cited answer. All model and passage text is plain text."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+from medagent.protocol import NOT_ADVICE, Protocol, citations
+from medagent.records import Question, Rollout, Turn
+from retrieval.passages import Hit
+
+
+def show_question(console: Console, question: Question) -> None:
+    """Print the question and its options."""
+    console.print(f"[bold]{escape(question.text)}[/bold]")
+    for letter, option in zip(question.letters, question.options, strict=True):
+        console.print(f"  ({letter}) {escape(option)}")
+
+
+class TurnPrinter:
+    """Prints turns as they end, numbering passages as the agent sees them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._shown = console, 0
+
+    def __call__(self, turn: Turn) -> None:
+        """Print one turn."""
+        think = Protocol.parse(turn.text).think
+        if think:
+            self._console.print(f"  [dim]thinks[/dim]   {escape(think)}")
+        if turn.query is not None:
+            self._console.print(f"  [cyan]searches[/cyan] {escape(turn.query)}")
+        for hit in turn.hits:
+            self._shown += 1
+            self._console.print(f"     [dim]\\[{self._shown}][/dim] {escape(_line(hit))}")
+        if turn.query is None and turn.answer is None:
+            self._console.print(f"  [yellow]neither searches nor answers:[/yellow] {escape(turn.text)}")
+
+
+def show_answer(console: Console, rollout: Rollout) -> None:
+    """Print the answer with the sources it cites; citations of passages it never saw are left out."""
+    if rollout.answer is None:
+        console.print(f"  [yellow]No answer[/yellow] (stopped: {rollout.stop_reason.value}).")
+    else:
+        console.print(f"  [green]answers[/green]  [bold]{escape(rollout.answer)}[/bold]")
+        hits = rollout.hits
+        known = [number for number in citations(rollout.answer) if 1 <= number <= len(hits)]
+        for number in known:
+            hit = hits[number - 1]
+            console.print(f"     [dim]source \\[{number}][/dim] {escape(_line(hit))} [dim]({escape(hit.passage.id)})[/dim]")
+        if not known:
+            console.print("     [yellow]It cites no passage: treat the answer as unsupported.[/yellow]")
+    console.print(f"  [dim]{NOT_ADVICE}[/dim]")
+
+
+def _line(hit: Hit) -> str:
+    text = f"{hit.passage.title}: {hit.passage.text}"
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,144 @@
+"""An agent on disk: a folder that holds everything needed to run it, except the base model, which it names.
+
+    agent.json   base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics
+    adapter/     LoRA weights (safetensors); absent in a base policy           tokenizer files
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from transformers import PreTrainedTokenizerBase
+
+from medagent.agent import Agent, Limits
+from medagent.causal_lm import load_causal_lm
+from medagent.errors import ConfigError
+from medagent.hf_policy import HFPolicy
+from medagent.protocol import NOT_ADVICE, Protocol
+from retrieval.embedders import Embedder, embedder_from_identity
+from retrieval.index import Manifest
+from retrieval.search import HybridRetriever, Retriever
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RetrieverSpec:
+    """Which index an agent searches, and how."""
+
+    index: str
+    embedder: str
+    dense_weight: float = 1.0
+    lexical_weight: float = 1.0
+
+    @staticmethod
+    def of(retriever: Retriever) -> RetrieverSpec | None:
+        """The specification of a retriever that lives in a folder, None for any other."""
+        if not isinstance(retriever, HybridRetriever):
+            return None
+        dense, lexical = retriever.weights
+        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, dense, lexical)
+
+    def open(self, index: str | None = None, embedder: Embedder | None = None) -> HybridRetriever:
+        """The retriever; `index` overrides the folder (another corpus, or the same one elsewhere)."""
+        return HybridRetriever(
+            index or self.index,
+            embedder or embedder_from_identity(self.embedder),
+            dense_weight=self.dense_weight,
+            lexical_weight=self.lexical_weight,
+        )
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """The contents of agent.json."""
+
+    base_model: str
+    dtype: str
+    protocol: Protocol
+    limits: Limits
+    top_k: int
+    retriever: RetrieverSpec | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"format": FORMAT, "notice": NOT_ADVICE, **asdict(self)}
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> AgentSpec:
+        """The inverse of `to_json`."""
+        retriever = row["retriever"]
+        return AgentSpec(
+            base_model=row["base_model"],
+            dtype=row["dtype"],
+            protocol=Protocol(**row["protocol"]),
+            limits=Limits(**row["limits"]),
+            top_k=row["top_k"],
+            retriever=RetrieverSpec(**retriever) if retriever else None,
+            metrics=row["metrics"],
+        )
+
+
+def save_agent(folder: Path, spec: AgentSpec, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write agent.json and the tokenizer; the adapter is saved beside them by its owner."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    write_spec(folder, spec)
+
+
+def write_spec(folder: Path, spec: AgentSpec) -> None:
+    """Write agent.json alone."""
+    (folder / "agent.json").write_text(json.dumps(spec.to_json(), indent=2) + "\n", encoding="utf-8")
+
+
+def read_spec(folder: Path) -> AgentSpec:
+    """The specification of an agent's folder."""
+    path = folder / "agent.json"
+    if not path.exists():
+        raise ConfigError(
+            f"agent {folder}: no agent.json found there. Give a folder exported by `medagent train` or "
+            "`medagent demo` (such as runs/demo/agent)."
+        )
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        if row["format"] != FORMAT:
+            raise ConfigError(f"agent {folder}: format {row['format']} found, {FORMAT} wanted. Export it again.")
+        return AgentSpec.from_json(row)
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: damaged ({error!r}). Export the agent again.") from error
+
+
+def load_agent(
+    folder: Path, *, retriever: Retriever | None = None, index: str | None = None, lockstep: bool = True
+) -> Agent:
+    """A ready agent: base model with the adapter merged in, and its retriever (or another)."""
+    spec = read_spec(folder)
+    if retriever is None:
+        if spec.retriever is not None:
+            retriever = spec.retriever.open(index)
+        elif index is not None:
+            retriever = open_retriever(index)
+        else:
+            raise ConfigError(f"agent {folder}: it names no index to search. Give one with --index.")
+    model, tokenizer = load_causal_lm(str(folder) if spec.base_model == "." else spec.base_model, dtype=spec.dtype)
+    if (folder / "adapter").exists():
+        model = PeftModel.from_pretrained(model, str(_adapter_folder(folder))).merge_and_unload()
+        model.eval()
+    return Agent(HFPolicy(model, tokenizer, lockstep=lockstep), retriever, spec.protocol, spec.limits, spec.top_k)
+
+
+def open_retriever(index: str) -> HybridRetriever:
+    """The retriever of an index folder, with the embedder that the index names."""
+    return RetrieverSpec(index, Manifest.read(Path(index)).embedder).open()
+
+
+def _adapter_folder(folder: Path) -> Path:
+    """peft writes a named adapter into a folder of that name."""
+    named = folder / "adapter" / "policy"
+    return named if named.exists() else folder / "adapter"

@@ -1,0 +1,170 @@
+"""Clipping-bias correction: measures C, the gradient that clipping dropped, and scales the policy's update by a function of ||C||.
+
+Source: arXiv 2511.20718 (S-PPO, ST-PPO). C is accumulated and reduced over ranks like the gradient before its norm is taken. The critic is
+never touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from medagent.errors import ConfigError
+from training.module import AgentModule, PolicyTerms
+from training.objectives import logit_space_square
+
+Normaliser = Literal["paper", "triggered", "relative", "constant"]
+Place = Literal["gradient", "step"]
+Space = Literal["parameters", "logits"]
+
+
+@dataclass(frozen=True)
+class CorrectionScale:
+    """The scale of an update from ||g|| (surrogate gradient) and ||C||.
+
+    paper: 1 / max(||C||, floor). triggered: 1 / max(1, ||C|| / threshold). relative: ||g|| / (||g|| + ||C||), 1 where both are 0.
+    constant: a fixed number that never looks at C (the control).
+    """
+
+    normaliser: Normaliser
+    floor: float
+    threshold: float
+    constant: float
+
+    def __call__(self, gradient_norm: float, bias_norm: float) -> float:
+        """The scale, from the two norms."""
+        if self.normaliser == "constant":
+            return self.constant
+        if self.normaliser == "paper":
+            return 1 / max(bias_norm, self.floor)
+        if self.normaliser == "triggered":
+            return 1 / max(1.0, bias_norm / self.threshold)
+        both = gradient_norm + bias_norm
+        return gradient_norm / both if both > 0 else 1.0
+
+
+class ClippingBiasCorrection(Callback):
+    """Turns PPO into S-PPO, and Turn-PPO into ST-PPO.
+
+    `applied_to`: "gradient" scales it before gradient clipping (under Adam nearly a no-op); "step" scales the policy group's
+    learning rate for this one optimizer step. `space`: "parameters" is exact (a second backward pass), "logits" is closed form and free.
+    """
+
+    def __init__(
+        self,
+        normaliser: Normaliser = "relative",
+        applied_to: Place = "step",
+        space: Space = "logits",
+        floor: float = 1e-2,
+        threshold: float = 1.0,
+        constant: float = 0.5,
+    ) -> None:
+        if normaliser == "paper" and applied_to == "step":
+            raise ConfigError(
+                "ClippingBiasCorrection: 'paper' on 'step' found; a learning rate of lr / ||C|| explodes where C is small. "
+                "Use applied_to: gradient, or normaliser: relative."
+            )
+        if floor <= 0 or threshold <= 0 or not 0 < constant <= 1:
+            raise ConfigError("ClippingBiasCorrection: floor and threshold must be positive, constant in (0, 1].")
+        self._scale = CorrectionScale(normaliser, floor, threshold, constant)
+        self._applied_to, self._space = applied_to, space
+        self._bias: list[Tensor] = []  # C so far in this step, parameter space
+        self._gradient: list[Tensor] = []
+        self._squares = torch.zeros(2, dtype=torch.float64)  # (||g||^2, ||C||^2) so far, logit space
+        self._full_lr = 0.0
+        self._hook: RemovableHandle | None = None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore the learning rate after each step (in the step's own hook: later hooks would break schedulers)."""
+        policy = trainer.optimizers[0].param_groups[0]
+        if self._applied_to == "step" and policy["weight_decay"] != 0:
+            raise ConfigError(
+                f"ClippingBiasCorrection on the step with weight_decay {policy['weight_decay']}: the decay would be scaled "
+                "too. Set model.weight_decay to 0, or applied_to: gradient."
+            )
+        self._full_lr = policy["lr"]
+        self._hook = trainer.optimizers[0].register_step_post_hook(self._restore)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave no hook behind."""
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _restore(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        optimizer.param_groups[0]["lr"] = self._full_lr
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Add this micro-batch's share of C and of the surrogate's gradient."""
+        assert isinstance(pl_module, AgentModule)
+        assert pl_module.policy_terms is not None
+        terms, share = pl_module.policy_terms, 1 / trainer.accumulate_grad_batches
+        if self._space == "logits":
+            self._squares += self._logit_squares(terms, share)
+            return
+        parameters = pl_module.roles.policy_parameters()
+        if bool(terms.surrogate.metrics["clip_fraction"]):
+            self._add(self._bias, terms.surrogate.clipped * share, parameters)
+        if self._scale.normaliser == "relative":
+            self._add(self._gradient, terms.surrogate.objective * share, parameters)
+
+    @staticmethod
+    def _logit_squares(terms: PolicyTerms, share: float) -> Tensor:
+        probability_BT = terms.logprobs_BT.detach().exp()
+        squares = []
+        for scalar in (terms.surrogate.objective, terms.surrogate.clipped):
+            (coefficients_BT,) = torch.autograd.grad(scalar * share, terms.logprobs_BT, retain_graph=True)
+            squares.append(logit_space_square(coefficients_BT, probability_BT, terms.collision_BT))
+        return torch.stack(squares).double().cpu()
+
+    @staticmethod
+    def _add(total: list[Tensor], scalar: Tensor, parameters: list[torch.nn.Parameter]) -> None:
+        gradients = torch.autograd.grad(scalar, parameters, retain_graph=True)
+        if not total:
+            total.extend(torch.zeros_like(parameter) for parameter in parameters)
+        for sum_, gradient in zip(total, gradients, strict=True):
+            sum_ += gradient
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Take the norms, log them, and scale the gradient or this step's learning rate."""
+        gradient_norm, bias_norm = self._norms(lambda tensor, op: _reduced(trainer, tensor, op))
+        self._bias, self._gradient = [], []
+        self._squares = torch.zeros(2, dtype=torch.float64)
+        scale = self._scale(gradient_norm, bias_norm)
+        pl_module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})
+        policy = optimizer.param_groups[0]
+        if self._applied_to == "step":
+            self._full_lr = policy["lr"]
+            policy["lr"] = self._full_lr * scale
+            return
+        for parameter in policy["params"]:
+            if parameter.grad is not None:
+                parameter.grad.mul_(scale)
+
+    def _norms(self, reduce: Callable[[Tensor, str], Tensor]) -> tuple[float, float]:
+        """(||g||, ||C||) over all micro-batches and ranks."""
+        if self._space == "logits":
+            # A rank's weights carry the factor world_size that DDP's mean divides by: mean of squares x world size.
+            total = reduce(self._squares, "ddp")
+            return math.sqrt(total[0]), math.sqrt(total[1])
+        norms = []
+        for parts in (self._gradient, self._bias):
+            flat = torch.cat([part.flatten() for part in parts]) if parts else torch.zeros(1)
+            norms.append(float(reduce(flat, "mean").norm()))
+        return norms[0], norms[1]
+
+
+def _reduced(trainer: Trainer, tensor: Tensor, op: str) -> Tensor:
+    """Over ranks: "mean" as DDP does with gradients; "ddp" of squares, each rank's in units of world_size^2."""
+    if trainer.world_size == 1:
+        return tensor
+    total = trainer.strategy.reduce(tensor, reduce_op="sum" if op == "ddp" else "mean")
+    assert isinstance(total, Tensor)
+    return total / trainer.world_size**2 if op == "ddp" else total

@@ -1,0 +1,39 @@
+"""Evaluation during training: greedy answers to held-out questions with the weights of the moment."""
+
+from __future__ import annotations
+
+from lightning import Callback, LightningModule, Trainer
+
+from evaluation.benchmarks import Benchmark
+from evaluation.metrics import summarize
+from evaluation.run import run_benchmark
+from medagent.agent import Agent
+from medagent.errors import ConfigError
+from medagent.records import Question
+from training.data import RolloutData
+from training.module import AgentModule
+
+
+class HeldOutEvaluation(Callback):
+    """Logs `validation/accuracy` (and per question type) every `every` iterations, before the first included."""
+
+    def __init__(self, benchmark: Benchmark, every: int = 5) -> None:
+        if every < 1:
+            raise ConfigError(f"HeldOutEvaluation.every: found {every}, wanted 1 or more.")
+        self._questions: list[Question] = benchmark.questions()
+        self._every = every
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluate after iterations `every`, 2 `every`, ..."""
+        assert isinstance(pl_module, AgentModule)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, RolloutData)
+        if (trainer.current_epoch + 1) % self._every:
+            return
+        settings = data.agent_settings
+        agent = Agent(
+            pl_module.fresh_policy(), data.retriever, settings.protocol, settings.limits, top_k=settings.top_k
+        )
+        summary = summarize(run_benchmark(agent, self._questions, temperature=0.0, seed=data.seed))
+        by_type = {f"validation/{kind}": part.accuracy for kind, part in summary.by_type.items()}
+        pl_module.log_dict({"validation/accuracy": summary.overall.accuracy, **by_type}, rank_zero_only=True)

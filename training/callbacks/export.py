@@ -1,0 +1,74 @@
+"""Exports the trained agent: a directory that evaluation, the command line and serving load."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from lightning import Callback, LightningModule, Trainer
+
+from medagent.saved import AgentSpec, RetrieverSpec, save_agent
+from training.adapters import POLICY
+from training.data import RolloutData
+from training.module import AgentModule
+
+
+class AgentExport(Callback):
+    """Writes `agent/` in the run's folder at the end of training (and of every `every`-th iteration, if set)."""
+
+    def __init__(self, every: int | None = None) -> None:
+        self._every = every
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Export along the way."""
+        if self._every and (trainer.current_epoch + 1) % self._every == 0:
+            self.export(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Export at the end."""
+        self.export(trainer, pl_module)
+
+    @staticmethod
+    def export(trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the agent's folder."""
+        assert isinstance(pl_module, AgentModule)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, RolloutData)
+        if not trainer.is_global_zero:
+            return
+        settings = data.agent_settings
+        spec = AgentSpec(
+            base_model=pl_module.base_name,
+            dtype=pl_module.dtype_name,
+            protocol=settings.protocol,
+            limits=settings.limits,
+            top_k=settings.top_k,
+            retriever=RetrieverSpec.of(data.retriever),
+            metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
+        )
+        folder = Path(trainer.default_root_dir) / "agent"
+        save_agent(folder, spec, pl_module.tokenizer)
+        pl_module.roles.peft.save_pretrained(folder / "adapter", selected_adapters=[POLICY])
+
+
+def read_metrics(run: Path) -> list[dict[str, float]]:
+    """One row per iteration: means over its optimizer steps of everything logged, from all CSV logs of the run.
+
+    A resumed run has several logs; where they overlap the later one counts.
+    """
+    by_step: dict[tuple[int, int], dict[str, float]] = {}
+    logs = sorted(run.glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
+    for log in logs:
+        with log.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                values = {name: float(value) for name, value in row.items() if value}
+                key = (int(values["epoch"]), int(values["step"]))
+                if log is not logs[0]:
+                    for old in [k for k in by_step if k[0] > key[0]]:
+                        del by_step[old]
+                by_step.setdefault(key, {}).update(values)
+    rows: dict[int, dict[str, list[float]]] = {}
+    for (epoch, _), values in sorted(by_step.items()):
+        for name, value in values.items():
+            rows.setdefault(epoch, {}).setdefault(name, []).append(value)
+    return [{name: sum(v) / len(v) for name, v in rows[epoch].items()} for epoch in sorted(rows)]

@@ -1,0 +1,57 @@
+"""A live line that says what a person wants to know about a run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+
+
+class ProgressLine(Callback):
+    """Prints a line an iteration: success, searches, clip fraction, speed and time left."""
+
+    def __init__(self) -> None:
+        self._started = self._epoch_started = 0.0
+        self._first = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note when training began."""
+        self._started = time.monotonic()
+        self._first = trainer.current_epoch
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say that rollouts are being collected, on a terminal."""
+        self._epoch_started = time.monotonic()
+        if sys.stdout.isatty():
+            print(f"\riteration {trainer.current_epoch + 1}: collecting rollouts ...\x1b[K", end="", flush=True)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Show the updates as they go, on a terminal."""
+        if sys.stdout.isatty():
+            done = f"{batch_idx + 1}/{trainer.num_training_batches}"
+            print(f"\riteration {trainer.current_epoch + 1}: updating {done}\x1b[K", end="", flush=True)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the iteration's line."""
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        total = trainer.max_epochs or 0
+        done = trainer.current_epoch + 1
+        now = time.monotonic()
+        left_s = (now - self._started) / (done - self._first) * (total - done)
+        held_out = metrics.get("validation/accuracy")
+        line = (
+            f"iteration {done:3d}/{total}  success {_bar(metrics['reward/success'])} {metrics['reward/success']:4.0%}"
+            f"  searches {metrics['rollout/searches']:.2f}  clipped {metrics['policy/clip_fraction']:5.1%}"
+            f"  {metrics['throughput/action_tokens_per_s']:5,.0f} tokens/s  {now - self._epoch_started:4.1f} s"
+            f"  left {left_s:3.0f} s" + (f"  held-out {held_out:4.0%}" if held_out is not None else "")
+        )
+        print(("\r\x1b[K" if sys.stdout.isatty() else "") + line, flush=True)
+
+
+def _bar(share: float, width: int = 20) -> str:
+    filled = round(share * width)
+    return "#" * filled + "." * (width - filled)

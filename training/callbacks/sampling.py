@@ -1,0 +1,33 @@
+"""Importance-weight level: the callbacks write `ratio_segments_BT`, and the objective averages log-ratios over it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+
+from training.experience import Experience
+from training.objectives import RatioLevel, ratio_segments
+
+
+class _LevelSampling(Callback):
+    """Writes the segments of one level."""
+
+    level: RatioLevel
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Overwrite the batch's segments before the objective sees them."""
+        assert isinstance(batch, Experience)
+        batch.ratio_segments_BT = ratio_segments(self.level, batch.mask_BT, batch.turn_ids_BT)
+
+
+class TurnLevelSampling(_LevelSampling):
+    """One importance weight per turn, the geometric mean over its action tokens (arXiv 2511.20718): Turn-PPO, ST-PPO."""
+
+    level: RatioLevel = "turn"
+
+
+class SequenceLevelSampling(_LevelSampling):
+    """One importance weight per rollout (GSPO, arXiv 2507.18071)."""
+
+    level: RatioLevel = "sequence"
