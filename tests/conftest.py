@@ -1,0 +1,45 @@
+"""Shared fixtures: the packaged starter policy, and a small index over the starter corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from medagent.causal_lm import STARTER, load_causal_lm
+from medagent.starter.world import World
+from retrieval.embedders import HashedNgramEmbedder
+from retrieval.index import build_index
+from retrieval.search import HybridRetriever
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def starter() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The packaged base policy; tests must not change it."""
+    return load_causal_lm(STARTER)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(starter) -> PreTrainedTokenizerBase:
+    return starter[1]
+
+
+@pytest.fixture(scope="session")
+def world() -> World:
+    return World.load()
+
+
+@pytest.fixture(scope="session")
+def index_folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("index")
+    build_index(folder, world.passages(), HashedNgramEmbedder())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def retriever(index_folder: Path) -> HybridRetriever:
+    return HybridRetriever(str(index_folder))

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from medagent.agent import Agent, Job, Limits, SearchDesk, rollout_seed
+from medagent.protocol import Protocol
+from medagent.records import Question, StopReason
+from medagent.scripted import ScriptedPolicy
+from retrieval.errors import RetrieverUnavailableError
+from retrieval.passages import Hit, Passage
+
+QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
+
+
+class Shelf:
+    """A retriever that returns one numbered passage a query and remembers its batches."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.batches: list[list[str]] = []
+        self.failures = failures
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        if self.failures:
+            self.failures -= 1
+            raise RetrieverUnavailableError("down")
+        self.batches.append(list(queries))
+        return [[Hit(Passage(f"p-{query}", query, f"about {query}."), 1.0)][:top_k] for query in queries]
+
+
+def make_agent(tokenizer, script, *, limits: Limits = Limits(), shelf: Shelf | None = None) -> Agent:
+    return Agent(ScriptedPolicy(tokenizer, script), shelf or Shelf(), Protocol(instructions=""), limits, top_k=1)
+
+
+def search_then_answer(text: str, turn: int) -> str:
+    return f"<search>step {turn}</search>" if turn < 2 else "<think>so</think><answer>allopurinol (B) [2]</answer>"
+
+
+def test_a_dialogue_is_one_sequence_with_a_mask(tokenizer) -> None:
+    rollout = make_agent(tokenizer, search_then_answer).run_all([Job(QUESTION)])[0]
+    assert rollout.stop_reason is StopReason.ANSWERED
+    assert rollout.answer == "allopurinol (B) [2]"
+    assert [turn.query for turn in rollout.turns] == ["step 0", "step 1", None]
+    assert [hit.passage.id for hit in rollout.hits] == ["p-step 0", "p-step 1"]
+    ids, mask, turns = rollout.token_ids, rollout.loss_mask, rollout.turn_ids
+    assert len(ids) == len(mask) == len(turns) == len(rollout.rollout_logprobs)
+    spoken = tokenizer.decode([token for token, action in zip(ids, mask, strict=True) if action])
+    assert spoken == "<search>step 0</search><search>step 1</search><think>so</think><answer>allopurinol (B) [2]</answer>"
+    assert [turn for turn, action in zip(turns, mask, strict=True) if action] == sorted(t for t in turns if t >= 0)
+    assert {turn for turn, action in zip(turns, mask, strict=True) if not action} == {-1}
+    assert "about step 1 [2]." in tokenizer.decode(ids)
+    assert rollout.num_searches == 2
+    assert rollout.num_action_tokens == sum(mask)
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "stop"),
+    [
+        (lambda text, turn: "<search>more</search>", Limits(max_turns=3), StopReason.MAX_TURNS),
+        (lambda text, turn: "<think>" + "hm " * 50, Limits(max_turn_tokens=8), StopReason.MAX_TURN_TOKENS),
+        (lambda text, turn: "<search>more</search>", Limits(max_turns=99, max_total_tokens=120), StopReason.MAX_TOTAL_TOKENS),
+        (lambda text, turn: "I give up", Limits(), StopReason.MALFORMED),
+        (lambda text, turn: "<answer></answer>", Limits(), StopReason.MALFORMED),
+    ],
+)
+def test_every_other_end_is_a_recorded_reason(tokenizer, script, limits: Limits, stop: StopReason) -> None:
+    rollout = make_agent(tokenizer, script, limits=limits).run_all([Job(QUESTION)])[0]
+    assert rollout.stop_reason is stop
+    assert rollout.answer is None
+    assert stop.truncated is (stop is not StopReason.MALFORMED)
+    assert len(rollout.token_ids) <= limits.max_total_tokens + limits.max_observation_tokens
+
+
+def test_a_forced_search_is_not_an_action(tokenizer) -> None:
+    def script(text: str, turn: int) -> str:
+        return " gout drug</search>" if turn == 0 else "<answer>(B)</answer>"
+
+    rollout = make_agent(tokenizer, script).run_all([Job(QUESTION, force_search=True)])[0]
+    first = rollout.turns[0]
+    assert first.query == "gout drug"
+    assert first.forced_prefix == 1
+    start = len(rollout.prompt_ids)
+    assert rollout.loss_mask[start : start + 2] == [False, True]
+    assert len(first.token_ids) == len(first.logprobs)
+
+
+def test_concurrent_searches_travel_together(tokenizer) -> None:
+    shelf = Shelf()
+    agent = make_agent(tokenizer, search_then_answer, shelf=shelf)
+    agent.run_all([Job(QUESTION, seed=seed) for seed in range(20)])
+    assert sum(map(len, shelf.batches)) == 40
+    assert len(shelf.batches) < 10
+
+
+def test_an_outage_is_retried_and_then_raised(tokenizer) -> None:
+    shelf = Shelf(failures=2)
+    desk = SearchDesk(shelf, top_k=1, retries=3, backoff_s=0.001)
+    assert asyncio.run(desk.search("x"))[0].passage.id == "p-x"
+    with pytest.raises(RetrieverUnavailableError, match="down"):
+        asyncio.run(SearchDesk(Shelf(failures=99), top_k=1, retries=2, backoff_s=0.001).search("x"))
+
+
+def test_batches_keep_the_order_of_jobs(tokenizer) -> None:
+    agent = make_agent(tokenizer, lambda text, turn: "<answer>(A)</answer>")
+    jobs = [Job(Question(str(i), f"number {i}"), seed=i) for i in range(7)]
+    seen: list[str] = []
+    rollouts = agent.run_all(jobs, max_open=3, on_done=lambda rollout: seen.append(rollout.question.id))
+    assert [rollout.question.id for rollout in rollouts] == [str(i) for i in range(7)] == seen
+
+
+def test_run_reports_turns_as_they_end(tokenizer) -> None:
+    seen = []
+    agent = make_agent(tokenizer, search_then_answer)
+    rollout = asyncio.run(agent.run(Job(QUESTION), on_turn=seen.append))
+    assert tuple(seen) == rollout.turns
+
+
+def test_seeds_depend_on_every_part() -> None:
+    base = {"iteration": 1, "question_id": "q", "sample": 0}
+    seeds = {rollout_seed(0, **base), rollout_seed(1, **base), rollout_seed(0, **{**base, "iteration": 2})}
+    seeds |= {rollout_seed(0, **{**base, "question_id": "r"}), rollout_seed(0, **{**base, "sample": 1})}
+    assert len(seeds) == 5
+    assert rollout_seed(0, **base) == rollout_seed(0, **base)

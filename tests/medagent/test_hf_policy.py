@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+
+from medagent.agent import Agent, Job, Limits
+from medagent.errors import PolicyError
+from medagent.hf_policy import HFPolicy
+from medagent.policy import TurnStop
+from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+
+
+@pytest.fixture
+def jobs(world):
+    return [Job(question, seed=i) for i, question in enumerate(world.questions("train", limit_per_kind=12))]
+
+
+def make_agent(starter, retriever, **kwargs) -> Agent:
+    return Agent(HFPolicy(*starter, **kwargs), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+
+
+def forward_logprobs(model, rollout) -> torch.Tensor:
+    ids = torch.tensor([rollout.token_ids])
+    with torch.no_grad():
+        scores = model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+    return torch.cat([torch.zeros(1), scores.gather(1, ids[0, 1:, None])[:, 0]])
+
+
+def test_cached_sampling_equals_one_whole_forward_pass(starter, retriever, jobs) -> None:
+    forced = [Job(job.question, seed=job.seed, force_search=True) for job in jobs]
+    rollouts = make_agent(starter, retriever).run_all(jobs + forced)
+    assert max(len(rollout.turns) for rollout in rollouts) >= 2
+    for rollout in rollouts:
+        mask = torch.tensor(rollout.loss_mask)
+        gap = forward_logprobs(starter[0], rollout) - torch.tensor(rollout.rollout_logprobs)
+        assert gap[mask].abs().max() < 1e-4
+
+
+def test_a_sample_depends_on_its_seed_alone(starter, retriever, jobs) -> None:
+    together = make_agent(starter, retriever).run_all(jobs)
+    alone = [make_agent(starter, retriever).run_all([job])[0] for job in jobs[:6]]
+    joining = make_agent(starter, retriever, lockstep=False).run_all(jobs)
+    for a, b in zip(together, alone, strict=False):
+        assert a.token_ids == b.token_ids
+    assert [r.token_ids for r in together] == [r.token_ids for r in joining]
+    other = make_agent(starter, retriever).run_all([Job(job.question, seed=job.seed + 1000) for job in jobs])
+    assert [r.token_ids for r in other] != [r.token_ids for r in together]
+
+
+def test_greedy_is_the_argmax(starter, retriever, jobs) -> None:
+    rollout = make_agent(starter, retriever).run_all([Job(jobs[0].question, temperature=0.0)])[0]
+    with torch.no_grad():
+        best = starter[0](input_ids=torch.tensor([rollout.token_ids])).logits[0, :-1].argmax(-1).tolist()
+    for position, action in enumerate(rollout.loss_mask):
+        if action:
+            assert rollout.token_ids[position] == best[position - 1]
+
+
+def test_nothing_of_the_context_is_read_twice(starter, retriever, jobs, monkeypatch) -> None:
+    read = 0
+    import medagent.hf_policy as module
+
+    original = module.hidden_states
+
+    def counting(model, **inputs):
+        nonlocal read
+        read = max(read, 0)
+        widths.append(inputs["input_ids"].shape[1])
+        return original(model, **inputs)
+
+    widths: list[int] = []
+    monkeypatch.setattr(module, "hidden_states", counting)
+    rollout = make_agent(starter, retriever).run_all([Job(jobs[0].question, seed=1, force_search=True)])[0]
+    # Every token but the very last is read exactly once.
+    unread = 1 if rollout.turns[-1].answer is not None or not rollout.turns[-1].observation_ids else 0
+    assert sum(widths) == len(rollout.token_ids) - unread
+
+
+def test_a_turn_ends_at_its_tag_and_at_its_limit(starter, retriever, jobs) -> None:
+    policy = HFPolicy(*starter)
+
+    async def one(max_tokens: int):
+        session = policy.open(seed=0, temperature=1.0)
+        session.append(STARTER_PROTOCOL.encode_prompt(policy.tokenizer, jobs[0].question))
+        try:
+            return await session.sample(max_tokens=max_tokens)
+        finally:
+            session.close()
+
+    short = asyncio.run(one(2))
+    assert (len(short.token_ids), short.stop) == (2, TurnStop.LENGTH)
+    whole = asyncio.run(one(48))
+    assert whole.stop is TurnStop.TAG
+    assert whole.text.endswith(("</search>", "</answer>"))
+    assert whole.token_ids[:2] == short.token_ids
+
+
+def test_sampling_follows_the_distribution(starter) -> None:
+    """Frequencies of the first token over many seeds match its probabilities (chi-square, 99.9%)."""
+    policy = HFPolicy(*starter)
+    prompt = policy.tokenizer("Question: What causes gout?\n", add_special_tokens=False)["input_ids"]
+
+    async def draw(count: int) -> list[int]:
+        sessions = [policy.open(seed=seed, temperature=1.5) for seed in range(count)]
+        for session in sessions:
+            session.append(list(prompt))
+        turns = await asyncio.gather(*(session.sample(max_tokens=1) for session in sessions))
+        for session in sessions:
+            session.close()
+        return [turn.token_ids[0] for turn in turns]
+
+    tokens = torch.tensor(asyncio.run(draw(1500)))
+    with torch.no_grad():
+        p = (starter[0](input_ids=torch.tensor([prompt])).logits[0, -1] / 1.5).softmax(-1)
+    top = p.topk(5).indices
+    expected = torch.cat([p[top], (1 - p[top].sum()).reshape(1)]) * len(tokens)
+    observed = torch.tensor([float((tokens == token).sum()) for token in top])
+    observed = torch.cat([observed, (len(tokens) - observed.sum()).reshape(1)])
+    keep = expected > 1
+    assert ((observed - expected).square() / expected)[keep].sum() < 22.5
+
+
+def test_weights_cannot_change_under_an_open_session(starter) -> None:
+    policy = HFPolicy(*starter)
+    session = policy.open(seed=0, temperature=1.0)
+    with pytest.raises(PolicyError, match="open"):
+        policy.load_weights({})
+    session.close()
+    with pytest.raises(PolicyError, match="not parameters"):
+        policy.load_weights({"nonsense": torch.zeros(1)})
+
+
+def test_a_failure_reaches_every_caller(starter, retriever, jobs, monkeypatch) -> None:
+    import medagent.hf_policy as module
+
+    def broken(model, **inputs):
+        raise RuntimeError("out of memory")
+
+    agent = make_agent(starter, retriever)
+    monkeypatch.setattr(module, "hidden_states", broken)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        agent.run_all(jobs)
+    monkeypatch.undo()
+    assert agent.run_all(jobs[:1])[0].turns
+
+
+def test_sampling_from_nothing_is_refused(starter) -> None:
+    policy = HFPolicy(*starter)
+
+    async def go() -> None:
+        session = policy.open(seed=0, temperature=1.0)
+        try:
+            await session.sample(max_tokens=1)
+        finally:
+            session.close()
+
+    with pytest.raises(PolicyError, match="append the prompt"):
+        asyncio.run(go())
+
+
+def test_limits_hold_for_many_turns(starter, retriever, jobs) -> None:
+    agent = make_agent(starter, retriever)
+    agent.limits = Limits(max_turns=2, max_turn_tokens=5, max_observation_tokens=40, max_total_tokens=150)
+    for rollout in agent.run_all(jobs):
+        assert all(len(turn.token_ids) <= 5 for turn in rollout.turns)
+        assert len(rollout.turns) <= 2
