@@ -134,8 +134,9 @@ def rebuild_index(folder: Path, *, progress: Progress = _no_progress) -> Manifes
 
 
 def lexical_tokens(texts: list[str]) -> list[list[str]]:
-    """Lower-case words without English stop words, as BM25 sees them."""
-    tokens = bm25s.tokenize(texts, stopwords="en", return_ids=False, show_progress=False)
+    """Lower-case words as BM25 sees them: single letters and digits count ("hepatitis B", "type 1"), and nothing is stopped
+    (inverse document frequency weighs "the" down; "a" may be a virus)."""
+    tokens = bm25s.tokenize(texts, token_pattern=r"(?u)\b\w+\b", stopwords=[], return_ids=False, show_progress=False)
     return [list(words) for words in tokens]
 
 
