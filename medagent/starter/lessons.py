@@ -53,6 +53,13 @@ class Lesson:
     lookup: list[int]
 
 
+def word_pieces(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[str]]:
+    """The tokenizer's pieces that begin a word (a space before them) and those that go on, of letters, digits and hyphens."""
+    texts = [str(tokenizer.decode([token])) for token in range(len(tokenizer))]
+    plain = [text for text in texts if text.strip().replace("-", "").isalnum() and text.isascii()]
+    return [text[1:] for text in plain if text[0] == " "], [text for text in plain if text[0] != " "]
+
+
 class LessonMaker:
     """Draws lessons from one seeded generator."""
 
@@ -66,7 +73,7 @@ class LessonMaker:
     ) -> None:
         self._tokenizer = tokenizer
         self._rng = random.Random(seed)
-        self._names = NameMaker(self._rng, forbidden=forbidden)
+        self._names = NameMaker(self._rng, forbidden=forbidden, pieces=word_pieces(tokenizer))
         self._habits = habits
 
     def _value(self, relation: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 _ONSETS = "b c d f g h j k l m n p r s t v w x y z br ch cl cr dr fl fr gl gr ph pl pr qu rh sc sh sl sp st str th tr".split()
 _VOWELS = "a e i o u y a e i o ae ia io oe ea ou".split()
@@ -42,10 +42,21 @@ _LINKS = "of in on with after during under over by from against to without betwe
 
 
 class NameMaker:
-    """Draws names of each kind from one seeded generator; `forbidden` names (compared in lower case) are never drawn."""
+    """Draws names of each kind from one seeded generator; `forbidden` names (compared in lower case) are never drawn.
 
-    def __init__(self, rng: random.Random, *, forbidden: Collection[str] = ()) -> None:
+    `pieces` are a tokenizer's pieces, those that begin a word and those that go on: words put together from them at random give every
+    token its turn, without which rare tokens (and so real names) are not copied well.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        forbidden: Collection[str] = (),
+        pieces: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    ) -> None:
         self._rng = rng
+        self._starts, self._follows = pieces
         self._forbidden = {name.lower() for name in forbidden}
         self._makers: dict[str, Callable[[], str]] = {
             "condition": self._condition,
@@ -73,8 +84,11 @@ class NameMaker:
 
     def _root(self) -> str:
         """A word stem: morphemes, syllables, or both, at times with stray letters."""
-        if self._rng.random() < 0.1:
+        kind = self._rng.random()
+        if kind < 0.05:
             return self._odd().lower() + self._syllables(1)
+        if kind < 0.45:
+            return self._pieced()
         shape = self._rng.random()
         if shape < 0.35:
             return self._syllables(self._rng.randint(1, 3))
@@ -96,10 +110,20 @@ class NameMaker:
         tail = self._pick("", str(self._rng.randint(0, 99)), f"-{self._rng.randint(0, 9)}", letters[-1].upper())
         return self._pick("", "", "17-", "t", "anti-") + symbol + tail
 
+    def _pieced(self) -> str:
+        """A word of one to four random pieces; stray letters where there are no pieces yet."""
+        if not self._starts:
+            return self._odd()
+        follows = self._rng.choices(self._follows, k=self._rng.choice((0, 1, 1, 2, 2, 3)))
+        return self._rng.choice(self._starts) + "".join(follows)
+
     def _word(self) -> str:
         """Any word, at times with a hyphen or a digit."""
-        if self._rng.random() < 0.2:
+        kind = self._rng.random()
+        if kind < 0.1:
             return self._odd()
+        if kind < 0.5:
+            return self._pieced()
         shape = self._rng.random()
         if shape < 0.5:
             return self._rng.choice(_NOUNS)

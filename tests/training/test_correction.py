@@ -1,0 +1,154 @@
+"""Clipping-bias correction: its scales by hand, its norms against autograd, and what it leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from medagent.errors import ConfigError
+from tests.training.test_module import (  # noqa: F401  (fixtures)
+    experience,
+    gradients,
+    make_module,
+    module,
+    perturb,
+    rollouts,
+)
+from training.callbacks import ClippingBiasCorrection
+from training.callbacks.correction import CorrectionScale
+from training.experience import loss_weights, split_by_length
+from training.objectives import clipped_surrogate
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "gradient", "bias", "expected"),
+    [
+        ("paper", 1.0, 4.0, 0.25),
+        ("paper", 1.0, 0.0, 100.0),
+        ("triggered", 1.0, 0.5, 1.0),
+        ("triggered", 1.0, 8.0, 0.25),
+        ("relative", 3.0, 1.0, 0.75),
+        ("relative", 0.0, 0.0, 1.0),
+        ("relative", 0.0, 1.0, 0.0),
+        ("constant", 3.0, 9.0, 0.5),
+    ],
+)
+def test_scales_by_hand(normaliser, gradient: float, bias: float, expected: float) -> None:
+    scale = CorrectionScale(normaliser, floor=0.01, threshold=2.0, constant=0.5)
+    assert scale(gradient, bias) == pytest.approx(expected)
+
+
+def norms_by_hand(module, batch) -> tuple[float, float]:  # noqa: F811
+    scores = module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
+    result = clipped_surrogate(
+        scores.logprobs_BT,
+        old_logprobs_BT=batch.rollout_logprobs_BT,
+        advantages_BT=batch.advantages_BT,
+        mask_BT=batch.mask_BT,
+        segments_BT=batch.ratio_segments_BT,
+        loss_weights_BT=batch.loss_weights_BT,
+        clip_low=0.2,
+        clip_high=0.2,
+    )
+    norms = []
+    for scalar in (result.objective, result.clipped):
+        grads = torch.autograd.grad(scalar, module.roles.policy_parameters(), retain_graph=True)
+        norms.append(torch.cat([g.flatten() for g in grads]).norm().item())
+    return norms[0], norms[1]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("space", ["parameters", "logits"])
+def test_norms_accumulate_like_the_gradient(experience, tmp_path, space, parts) -> None:  # noqa: F811
+    """C over micro-batches equals C of the full batch; exact space equals autograd on the whole."""
+    seen = []
+
+    class Peek(ClippingBiasCorrection):
+        def _norms(self, reduce):
+            seen.append(super()._norms(reduce))
+            return seen[-1]
+
+    def run(split):
+        fresh = make_module()
+        perturb(fresh)
+        weights = loss_weights(
+            experience.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(len(split))
+        )
+        experience.loss_weights_BT = weights
+        batches = [experience.rows(rows) for rows in split]
+        gradients(fresh, batches, tmp_path, accumulate=len(split), before=[Peek(space=space)])
+        return seen[-1]
+
+    lengths = experience.attention_BT.sum(dim=1).tolist()
+    found = run(split_by_length(range(16), lengths, parts=parts))
+    whole = run([list(range(16))])
+    assert whole[1] > 0, "something must be clipped"
+    assert found == pytest.approx(whole, rel=1e-4)
+    if space == "parameters":
+        fresh = make_module()
+        perturb(fresh)
+        assert found == pytest.approx(norms_by_hand(fresh, experience), rel=1e-4)
+
+
+@pytest.mark.parametrize("applied_to", ["gradient", "step"])
+@pytest.mark.parametrize("space", ["parameters", "logits"])
+def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> None:  # noqa: F811
+    plain, corrected = make_module(), make_module()
+    perturb(plain)
+    perturb(corrected)
+    without = gradients(plain, [experience], tmp_path, accumulate=1)
+    callback = ClippingBiasCorrection(applied_to=applied_to, space=space)
+    scales = []
+    original = callback._scale
+    callback._scale = lambda g, c: scales.append(original(g, c)) or scales[-1]  # type: ignore[assignment,func-returns-value]
+    object.__setattr__(callback, "_scale", _Named(callback._scale, "relative"))
+    corrected_snoop = gradients(corrected, [experience], tmp_path, accumulate=1, before=[callback])
+    torch.testing.assert_close(corrected_snoop.critic[0], without.critic[0])
+    assert 0 < scales[0] < 1
+    if applied_to == "gradient":
+        torch.testing.assert_close(corrected_snoop.policy[0], without.policy[0] * scales[0], rtol=1e-4, atol=1e-8)
+        assert corrected_snoop.lr[0] == corrected.policy_lr
+    else:
+        torch.testing.assert_close(corrected_snoop.policy[0], without.policy[0])
+        assert corrected_snoop.lr[0] == pytest.approx(corrected.policy_lr * scales[0])
+        # Adam's first step moves each weight by its rate: the step itself was scaled, the rate restored.
+        moved = [
+            (a - b).norm() / (c - d).norm()
+            for a, b, c, d in zip(
+                corrected.roles.policy_parameters(), start_of(), plain.roles.policy_parameters(), start_of(), strict=True
+            )
+        ]
+        assert moved[0].item() == pytest.approx(scales[0], rel=1e-2)
+    assert corrected.trainer.optimizers[0].param_groups[0]["lr"] == corrected.policy_lr
+    for a, b in zip(corrected.roles.critic_parameters(), plain.roles.critic_parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def start_of() -> list[torch.Tensor]:
+    fresh = make_module()
+    perturb(fresh)
+    return [parameter.detach().clone() for parameter in fresh.roles.policy_parameters()]
+
+
+class _Named:
+    """A scale that records, with the normaliser's name kept."""
+
+    def __init__(self, function, normaliser: str) -> None:
+        self._function, self.normaliser = function, normaliser
+
+    def __call__(self, gradient: float, bias: float) -> float:
+        return self._function(gradient, bias)
+
+
+def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:  # noqa: F811
+    fresh = make_module()  # the policy that sampled: every ratio is 1
+    snoop = gradients(fresh, [experience], tmp_path, accumulate=1, before=[ClippingBiasCorrection()])
+    assert snoop.lr[0] == fresh.policy_lr
+
+
+def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> None:  # noqa: F811
+    fresh = make_module(weight_decay=0.1)
+    with pytest.raises(ConfigError, match="weight_decay"):
+        gradients(fresh, [experience], tmp_path, accumulate=1, before=[ClippingBiasCorrection()])
+    with pytest.raises(ConfigError, match="constant"):
+        ClippingBiasCorrection(constant=0.0)

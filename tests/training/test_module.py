@@ -1,0 +1,331 @@
+"""The training step: what it must equal, what it must leave alone, and in what order things happen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from lightning import Callback, Trainer
+from torch.utils.data import DataLoader, Dataset
+
+from evaluation.benchmarks import StarterBenchmark
+from evaluation.rewards import OutcomeReward
+from medagent.agent import Agent, Job
+from medagent.errors import ConfigError
+from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+from training.adapters import LoraSettings
+from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
+from training.data import AgentSettings, RolloutData, prepare
+from training.experience import loss_weights, split_by_length, split_minibatches
+from training.module import AgentModule
+
+AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+
+
+def make_module(**kwargs) -> AgentModule:
+    torch.manual_seed(0)
+    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=LoraSettings(rank=4, alpha=8), **kwargs)
+
+
+def make_data(retriever, **kwargs) -> RolloutData:
+    settings = {"num_questions": 16, "num_minibatches": 2, "num_micro_batches": 2, **kwargs}
+    return RolloutData(StarterBenchmark("train", limit_per_kind=40), retriever, agent=AGENT, **settings)
+
+
+def perturb(module: AgentModule, scale: float = 0.05) -> None:
+    """Move both adapters and the value head off their start, so that ratios differ from 1."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in (*module.roles.policy_parameters(), *module.roles.critic_parameters()):
+            parameter += scale * torch.randn(parameter.shape, generator=generator)
+
+
+@pytest.fixture
+def module() -> AgentModule:
+    return make_module()
+
+
+@pytest.fixture(scope="module")
+def rollouts(starter, retriever):
+    from medagent.hf_policy import HFPolicy
+
+    agent = Agent(HFPolicy(*starter), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+    questions = StarterBenchmark("train", limit_per_kind=8).questions()
+    jobs = [Job(question, seed=i, force_search=i % 2 == 0) for i, question in enumerate(questions)]
+    return [OutcomeReward()(rollout) for rollout in agent.run_all(jobs)]
+
+
+@pytest.fixture
+def experience(module, retriever, rollouts):
+    batch = prepare(make_data(retriever), module, rollouts, reduce=lambda tensor: tensor)
+    batch.loss_weights_BT = loss_weights(
+        batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=len(rollouts), factor=1.0
+    )
+    return batch
+
+
+class OneBatch(Dataset):
+    def __init__(self, batches) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int):
+        return self.batches[index]
+
+
+def quiet_trainer(tmp_path: Path, *, accumulate: int = 1, epochs: int = 1, callbacks=()) -> Trainer:
+    return Trainer(
+        default_root_dir=str(tmp_path),
+        max_epochs=epochs,
+        accelerator="cpu",
+        devices=1,
+        accumulate_grad_batches=accumulate,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=list(callbacks),
+    )
+
+
+class Snoop(Callback):
+    """Keeps the gradients of each optimizer step, before clipping."""
+
+    def __init__(self) -> None:
+        self.policy: list[torch.Tensor] = []
+        self.critic: list[torch.Tensor] = []
+        self.lr: list[float] = []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
+        def flat(parameters):
+            return torch.cat([p.grad.flatten() for p in parameters]).clone()
+
+        self.policy.append(flat(pl_module.roles.policy_parameters()))
+        self.critic.append(flat(pl_module.roles.critic_parameters()))
+        self.lr.append(optimizer.param_groups[0]["lr"])
+
+
+def gradients(module, batches, tmp_path, *, accumulate: int, before=()) -> Snoop:
+    snoop = Snoop()
+    loader = DataLoader(OneBatch(batches), batch_size=None)
+    quiet_trainer(tmp_path, accumulate=accumulate, callbacks=[*before, snoop]).fit(module, loader)
+    return snoop
+
+
+def test_a_fresh_module_is_its_base(module, experience) -> None:
+    """LoRA starts at zero: policy = reference, ratios are 1, values are 0."""
+    scores = module.roles.policy_scores(
+        experience.token_ids_BT, experience.attention_BT, experience.mask_BT, temperature=1.0
+    )
+    torch.testing.assert_close(scores.logprobs_BT, experience.reference_logprobs_BT, rtol=0, atol=1e-5)
+    assert experience.values_BT.abs().max() == 0
+
+
+def test_sampler_and_trainer_agree_after_training_moved_the_weights(module, retriever) -> None:
+    perturb(module)
+    agent = Agent(module.fresh_policy(), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+    questions = StarterBenchmark("train", limit_per_kind=10).questions()
+    rollouts = agent.run_all([Job(question, seed=i) for i, question in enumerate(questions)])
+    batch = prepare(make_data(retriever), module, rollouts, reduce=lambda tensor: tensor)
+    with torch.no_grad():
+        scores = module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
+    assert (scores.logprobs_BT - batch.rollout_logprobs_BT).abs().max() < 1e-4
+    assert (batch.reference_logprobs_BT - batch.rollout_logprobs_BT)[batch.mask_BT].abs().max() > 1e-3
+
+
+def test_padding_changes_nothing(module, experience) -> None:
+    perturb(module)
+    row = experience.rows([0])
+    with torch.no_grad():
+        alone = module.roles.policy_scores(row.token_ids_BT, row.attention_BT, row.mask_BT, temperature=1.0)
+        together = module.roles.policy_scores(
+            experience.token_ids_BT, experience.attention_BT, experience.mask_BT, temperature=1.0
+        )
+        values = module.roles.values(experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
+        value = module.roles.values(row.token_ids_BT, row.attention_BT, row.mask_BT)
+    width = row.mask_BT.shape[1]
+    torch.testing.assert_close(alone.logprobs_BT, together.logprobs_BT[:1, :width], rtol=0, atol=1e-5)
+    torch.testing.assert_close(value, values[:1, :width], rtol=0, atol=1e-5)
+
+
+def test_the_value_of_a_token_is_read_before_it(module, experience) -> None:
+    """Changing an action token changes no value up to and including its own."""
+    perturb(module)
+    row = experience.rows([0])
+    position = int(row.mask_BT[0].nonzero()[2])
+    changed = row.token_ids_BT.clone()
+    changed[0, position] = (changed[0, position] + 7) % 1000
+    with torch.no_grad():
+        before = module.roles.values(row.token_ids_BT, row.attention_BT, row.mask_BT)
+        after = module.roles.values(changed, row.attention_BT, row.mask_BT)
+    torch.testing.assert_close(before[0, : position + 1], after[0, : position + 1])
+    assert not torch.allclose(before[0, position + 1 :], after[0, position + 1 :])
+
+
+@pytest.mark.parametrize("reduction", ["rollout-mean", "token-mean"])
+def test_accumulated_ragged_micro_batches_equal_the_full_batch(module, experience, tmp_path, reduction) -> None:
+    perturb(module)
+    start = {name: value.clone() for name, value in module.state_dict().items()}
+    tokens, count = int(experience.mask_BT.sum()), experience.mask_BT.shape[0]
+
+    def weighted(factor: float):
+        weights = loss_weights(
+            experience.mask_BT, reduction=reduction, num_tokens=tokens, num_rollouts=count, factor=factor
+        )
+        return replace(experience, loss_weights_BT=weights)
+
+    whole = gradients(module, [weighted(1.0)], tmp_path, accumulate=1)
+    module.load_state_dict(start)
+    lengths = experience.attention_BT.sum(dim=1).tolist()
+    parts = split_by_length(range(count), lengths, parts=3)
+    assert len({len(part) for part in parts}) > 1, "the parts must be ragged"
+    split = gradients(module, [weighted(3.0).rows(part) for part in parts], tmp_path, accumulate=3)
+    assert whole.policy[0].norm() > 1e-3
+    torch.testing.assert_close(split.policy[0], whole.policy[0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(split.critic[0], whole.critic[0], rtol=1e-4, atol=1e-6)
+
+
+def test_the_policy_gradient_matches_the_loss_by_hand(module, experience, tmp_path) -> None:
+    """At ratio 1 the gradient is that of sum weight * A * logprob (REINFORCE with a baseline)."""
+    module.kl_coef = 0.0
+    found = gradients(module, [experience], tmp_path, accumulate=1).policy[0]
+    fresh = make_module()
+    scores = fresh.roles.policy_scores(
+        experience.token_ids_BT, experience.attention_BT, experience.mask_BT, temperature=1.0
+    )
+    loss = -(experience.loss_weights_BT * experience.advantages_BT * scores.logprobs_BT).sum()
+    expected = torch.autograd.grad(loss, fresh.roles.policy_parameters(), allow_unused=True)
+    flat = torch.cat([
+        torch.zeros_like(p).flatten() if g is None else g.flatten()
+        for g, p in zip(expected, fresh.roles.policy_parameters(), strict=True)
+    ])
+    torch.testing.assert_close(found, flat, rtol=1e-3, atol=1e-6)
+
+
+def test_the_two_losses_do_not_leak_into_each_other(module, experience, tmp_path) -> None:
+    perturb(module)
+    start = {name: value.clone() for name, value in module.state_dict().items()}
+    both = gradients(module, [experience], tmp_path, accumulate=1)
+    module.load_state_dict(start)
+    other_returns = replace(experience, returns_BT=experience.returns_BT + 5)
+    shifted = gradients(module, [other_returns], tmp_path, accumulate=1)
+    torch.testing.assert_close(both.policy[0], shifted.policy[0], rtol=1e-4, atol=1e-7)
+    assert not torch.allclose(both.critic[0], shifted.critic[0])
+
+
+def test_segments_are_written_before_the_step(module, experience, tmp_path) -> None:
+    perturb(module)
+    start = {name: value.clone() for name, value in module.state_dict().items()}
+    found = []
+    for callbacks in ([], [TurnLevelSampling()], [SequenceLevelSampling()]):
+        module.load_state_dict(start)
+        batch = replace(experience, rollout_logprobs_BT=experience.rollout_logprobs_BT)
+        found.append(gradients(module, [batch], tmp_path, accumulate=1, before=callbacks).policy[0])
+    assert not torch.allclose(found[0], found[1], rtol=1e-3)
+    assert not torch.allclose(found[1], found[2], rtol=1e-3)
+
+
+class HookOrder(Callback):
+    """Writes down what Lightning calls, for the order below."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def on_train_batch_start(self, *args) -> None:
+        self.calls.append("batch_start")
+
+    def on_before_backward(self, *args) -> None:
+        self.calls.append("before_backward")
+
+    def on_after_backward(self, *args) -> None:
+        self.calls.append("after_backward")
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
+        self.calls.append("before_optimizer_step")
+
+    def on_train_batch_end(self, *args) -> None:
+        self.calls.append("batch_end")
+
+
+def test_the_order_of_hooks_is_what_the_callbacks_rely_on(experience, tmp_path) -> None:
+    order = HookOrder()
+
+    class Watched(AgentModule):
+        def training_step(self, batch, batch_idx):
+            order.calls.append("training_step")
+            return super().training_step(batch, batch_idx)
+
+        def configure_gradient_clipping(self, *args, **kwargs):
+            order.calls.append("clip_gradients")
+            return super().configure_gradient_clipping(*args, **kwargs)
+
+        def configure_optimizers(self):
+            optimizer = super().configure_optimizers()
+            optimizer.register_step_post_hook(lambda *args: order.calls.append("stepped"))
+            return optimizer
+
+    module = Watched(policy_lora=LoraSettings(4, 8), critic_lora=LoraSettings(4, 8))
+    loader = DataLoader(OneBatch([experience, experience]), batch_size=None)
+    quiet_trainer(tmp_path, accumulate=2, callbacks=[order]).fit(module, loader)
+    backward = ["training_step", "before_backward", "after_backward"]
+    assert order.calls == [
+        "batch_start", *backward, "batch_end",
+        "batch_start", *backward, "before_optimizer_step", "clip_gradients", "stepped", "batch_end",
+    ]  # fmt: skip
+
+
+def test_bad_settings_are_refused_with_their_name() -> None:
+    for name, value in {"clip_low": 1.5, "clip_high": 0.0, "dual_clip": 1.1, "temperature": 0.0}.items():
+        with pytest.raises(ConfigError, match=f"model.{name}: found"):
+            AgentModule(**{name: value})
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        AgentModule(base_model="/no/such/folder")
+    with pytest.raises(ConfigError, match="not a torch type"):
+        AgentModule(dtype="float33")
+    with pytest.raises(ConfigError, match="explodes"):
+        ClippingBiasCorrection(normaliser="paper", applied_to="step")
+
+
+def test_questions_of_an_iteration_are_arithmetic(retriever) -> None:
+    data = make_data(retriever, num_questions=30)
+    total = len(data.questions)
+    asked = [question.id for iteration in range(total) for question in data.questions_of(iteration)]
+    assert len(asked) == 30 * total
+    for start in range(0, len(asked), total):
+        assert len(set(asked[start : start + total])) == total, "every question once a pass"
+    assert [q.id for q in make_data(retriever, num_questions=30).questions_of(7)] == asked[210:240]
+    assert [q.id for q in make_data(retriever, num_questions=30, seed=1).questions_of(0)] != asked[:30]
+
+
+def test_batches_that_cannot_be_filled_or_accumulated_are_refused(retriever, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="cannot fill"):
+        make_data(retriever, num_questions=3)
+    with pytest.raises(ConfigError, match="accumulate_grad_batches is 1, data.num_micro_batches is 2"):
+        quiet_trainer(tmp_path).fit(make_module(), datamodule=make_data(retriever))
+
+
+def test_minibatches_partition_the_rollouts() -> None:
+    parts = split_minibatches(10, num_minibatches=3, seed=4)
+    assert sorted(index for part in parts for index in part) == list(range(10))
+    assert sorted(map(len, parts)) == [3, 3, 4]
+    assert split_minibatches(10, num_minibatches=3, seed=5) != parts
+    lengths = [5, 50, 7, 60, 9, 55, 8, 6]
+    groups = split_by_length(range(8), lengths, parts=3)
+    assert sorted(index for group in groups for index in group) == list(range(8))
+    assert all(groups)
+    assert max(lengths[i] for i in groups[0]) <= min(lengths[i] for i in groups[-1])
+    assert [len(g) for g in split_by_length(range(3), [1, 1, 99], parts=3)] == [1, 1, 1]
+    with pytest.raises(ValueError, match="cannot fill"):
+        split_by_length([0], [1], parts=2)
+
+
+def test_loss_weights_by_hand() -> None:
+    mask = torch.tensor([[False, True, True], [False, True, False]])
+    rollout_mean = loss_weights(mask, reduction="rollout-mean", num_tokens=3, num_rollouts=2, factor=2.0)
+    assert rollout_mean.tolist() == [[0, 0.5, 0.5], [0, 1, 0]]
+    token_mean = loss_weights(mask, reduction="token-mean", num_tokens=3, num_rollouts=2, factor=3.0)
+    assert token_mean.tolist() == [[0, 1, 1], [0, 1, 0]]
