@@ -1,0 +1,1 @@
+"""Benchmarks, grading (also the reward), metrics with uncertainty, reports."""

@@ -147,7 +147,7 @@ def _read_pubmedqa(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def count_kinds(questions: Sequence[Question]) -> dict[str, int]:
-    """kind -> number of questions."""
+    """Kind -> number of questions."""
     kinds: dict[str, int] = {}
     for question in questions:
         kinds[question.kind] = kinds.get(question.kind, 0) + 1

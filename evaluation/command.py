@@ -135,4 +135,3 @@ def build_index_aloud(corpus: str, out: Path, *, embedder: str, max_words: int, 
         passages = corpus_passages(corpus, max_words=max_words)
         manifest = build_index(out, passages, embedder_from_identity(embedder), overwrite=overwrite, progress=show)
     print(f"Index {out}: {manifest.num_passages:,} passages, embedder {manifest.embedder}.")
-

@@ -75,9 +75,7 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
         marks = [g.correct for r, g in zip(rollouts, grades, strict=True) if r.question.kind == kind]
         by_type[kind] = Accuracy.of(sum(marks), len(marks))
     known = [rollout for rollout in rollouts if rollout.question.gold_passage_ids]
-    found = [
-        set(rollout.question.gold_passage_ids) <= {hit.passage.id for hit in rollout.hits} for rollout in known
-    ]
+    found = [set(rollout.question.gold_passage_ids) <= {hit.passage.id for hit in rollout.hits} for rollout in known]
     return Summary(
         overall=Accuracy.of(sum(g.correct for g in grades), len(grades)),
         by_type=by_type,

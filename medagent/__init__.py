@@ -1,0 +1,1 @@
+"""The agent: records, protocol, policies, the one rollout loop, command line."""

@@ -1,6 +1,6 @@
 """The one multi-turn loop: training, evaluation, the command line and serving all come through here.
 
-    read the question -> [ sample a turn -> search -> read the passages ]* -> answer, or a limit
+read the question -> [ sample a turn -> search -> read the passages ]* -> answer, or a limit
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def load_causal_lm(
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    model.to(device).eval()
+    torch.nn.Module.to(model, device).eval()
     check_projection(model)
     return model, tokenizer
 

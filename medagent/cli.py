@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jsonargparse import auto_cli
 
@@ -25,6 +25,7 @@ def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, t
         seed: Seed of questions, sampling and initialisation.
         iterations: Training iterations; none takes the number in configs/demo.yaml.
         threads: Torch threads; 0 keeps torch's own choice.
+
     """
     from training.demo import run_demo
 
@@ -62,6 +63,7 @@ def evaluate(
         force_search: Make every first turn a search.
         seed: Seed of sampling.
         out: Folder for the report.
+
     """
     from evaluation.command import evaluate_agent, open_benchmark
 
@@ -93,6 +95,7 @@ def ask(
         options: Answer options for multiple choice, e.g. --options '["aspirin", "colchicine"]'.
         index: Index to search instead of the agent's own.
         temperature: Sampling temperature; 0 is greedy.
+
     """
     from rich.console import Console
 
@@ -109,6 +112,7 @@ def chat(agent: str = "runs/demo/agent", index: str | None = None, temperature: 
         agent: Folder of an exported agent, or "starter" for the untrained base policy.
         index: Index to search instead of the agent's own.
         temperature: Sampling temperature; 0 is greedy.
+
     """
     from medagent.asking import chat_loop, open_agent
 
@@ -131,6 +135,7 @@ def index_build(
         embedder: "hashed-ngrams:DIM:MIN-MAX", or "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
         max_words: Longest passage cut from text and Markdown documents, in words.
         overwrite: Replace an index of other content there.
+
     """
     from evaluation.command import build_index_aloud
 
@@ -142,6 +147,7 @@ def index_rebuild(folder: str) -> None:
 
     Args:
         folder: Folder of the index.
+
     """
     from retrieval.index import rebuild_index
 
@@ -156,6 +162,7 @@ def search(query: str, index: str = "runs/demo/index", top_k: int = 5) -> None:
         query: What to search for.
         index: Folder of the index.
         top_k: How many passages.
+
     """
     from rich.console import Console
     from rich.markup import escape
@@ -165,7 +172,9 @@ def search(query: str, index: str = "runs/demo/index", top_k: int = 5) -> None:
     console = Console(highlight=False)
     for number, hit in enumerate(open_retriever(index).search([query], top_k=top_k)[0], start=1):
         passage = hit.passage
-        console.print(f"[bold]{number}. {escape(passage.title)}[/bold] [dim]{escape(passage.id)}  {hit.score:.4f}[/dim]")
+        console.print(
+            f"[bold]{number}. {escape(passage.title)}[/bold] [dim]{escape(passage.id)}  {hit.score:.4f}[/dim]"
+        )
         console.print(f"   {escape(passage.text)}  [dim]{escape(passage.source)}[/dim]")
 
 
@@ -177,6 +186,7 @@ def starter_build(out: str = "runs/starter-base", seed: int = 0, max_minutes: fl
         seed: Seed of names, lessons and initialisation.
         max_minutes: Time limit of the training.
         threads: Torch threads; 0 keeps torch's own choice.
+
     """
     import torch
 
@@ -190,7 +200,7 @@ def starter_build(out: str = "runs/starter-base", seed: int = 0, max_minutes: fl
     print(f"Saved to {out}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes.")
 
 
-COMMANDS = {
+COMMANDS: dict[str, Any] = {
     "demo": demo,
     "train": train,
     "evaluate": evaluate,

@@ -47,7 +47,9 @@ def show_answer(console: Console, rollout: Rollout) -> None:
         known = [number for number in citations(rollout.answer) if 1 <= number <= len(hits)]
         for number in known:
             hit = hits[number - 1]
-            console.print(f"     [dim]source \\[{number}][/dim] {escape(_line(hit))} [dim]({escape(hit.passage.id)})[/dim]")
+            console.print(
+                f"     [dim]source \\[{number}][/dim] {escape(_line(hit))} [dim]({escape(hit.passage.id)})[/dim]"
+            )
         if not known:
             console.print("     [yellow]It cites no passage: treat the answer as unsupported.[/yellow]")
     console.print(f"  [dim]{NOT_ADVICE}[/dim]")

@@ -296,11 +296,11 @@ class _Batch:
         return TurnStop.LENGTH if len(row.token_ids) >= row.max_tokens else None
 
 
-class _BufferLayer(CacheLayerMixin):  # type: ignore[misc]
+class _BufferLayer(CacheLayerMixin):
     """One layer's view of the buffer; writes at each row's own positions."""
 
     def __init__(self, keys: Tensor, values: Tensor, positions_BQ: Tensor, reach: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._stored, self._positions, self._reach = (keys, values), positions_BQ, reach
         self._rows = torch.arange(positions_BQ.shape[0], device=positions_BQ.device)[:, None]
 
@@ -328,7 +328,7 @@ class _BufferLayer(CacheLayerMixin):  # type: ignore[misc]
         return int(self._stored[0].shape[1])
 
 
-class _BufferCache(Cache):  # type: ignore[misc]
+class _BufferCache(Cache):
     """The buffer as transformers wants a cache to look."""
 
     def __init__(self, buffer: Tensor, positions_BQ: Tensor, reach: int) -> None:

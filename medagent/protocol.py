@@ -151,10 +151,14 @@ class Protocol:
         """
         think = "".join(re.findall(r"<think>(.*?)</think>", text, flags=re.DOTALL)).strip()
         outside = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL).strip()
-        search = re.fullmatch(r"[^<]*<search>((?:(?!</?(?:think|search|information|answer)>).)*)</search>", outside, re.DOTALL)
+        search = re.fullmatch(
+            r"[^<]*<search>((?:(?!</?(?:think|search|information|answer)>).)*)</search>", outside, re.DOTALL
+        )
         if search and search[1].strip():
             return ParsedTurn(think, search[1].strip(), None)
-        answer = re.fullmatch(r"[^<]*<answer>((?:(?!</?(?:think|search|information|answer)>).)*)</answer>", outside, re.DOTALL)
+        answer = re.fullmatch(
+            r"[^<]*<answer>((?:(?!</?(?:think|search|information|answer)>).)*)</answer>", outside, re.DOTALL
+        )
         if answer and answer[1].strip():
             return ParsedTurn(think, None, answer[1].strip())
         return ParsedTurn(think, None, None)

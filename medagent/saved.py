@@ -1,7 +1,7 @@
 """An agent on disk: a folder that holds everything needed to run it, except the base model, which it names.
 
-    agent.json   base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics
-    adapter/     LoRA weights (safetensors); absent in a base policy           tokenizer files
+agent.json   base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics
+adapter/     LoRA weights (safetensors); absent in a base policy           tokenizer files
 """
 
 from __future__ import annotations
@@ -139,6 +139,6 @@ def open_retriever(index: str) -> HybridRetriever:
 
 
 def _adapter_folder(folder: Path) -> Path:
-    """peft writes a named adapter into a folder of that name."""
+    """Peft writes a named adapter into a folder of that name."""
     named = folder / "adapter" / "policy"
     return named if named.exists() else folder / "adapter"

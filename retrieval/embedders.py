@@ -112,7 +112,8 @@ def embedder_from_identity(identity: str) -> Embedder:
         return HashedNgramEmbedder(*map(int, match.groups()))
     kind, *rest = identity.split("|")
     if kind == "sentence-transformers" and len(rest) == 3:
-        return SentenceTransformerEmbedder(*rest)
+        model, query_prefix, passage_prefix = rest
+        return SentenceTransformerEmbedder(model, query_prefix, passage_prefix)
     raise RetrievalError(
         f"embedder {identity!r}: unknown. Wanted 'hashed-ngrams:DIM:MIN-MAX' or "
         "'sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX'."

@@ -1,7 +1,7 @@
 """An index is a folder whose passage and embedding files are the source of truth; Chroma and BM25 are rebuilt from them.
 
-    passages.jsonl    every passage, one a line          embeddings.f32   [N, D] float32, row i belongs to passage i
-    manifest.json     embedder identity, counts, digest  chroma/, bm25/   search structures
+passages.jsonl    every passage, one a line          embeddings.f32   [N, D] float32, row i belongs to passage i
+manifest.json     embedder identity, counts, digest  chroma/, bm25/   search structures
 """
 
 from __future__ import annotations
@@ -135,8 +135,10 @@ def rebuild_index(folder: Path, *, progress: Progress = _no_progress) -> Manifes
 
 def lexical_tokens(texts: list[str]) -> list[list[str]]:
     """Lower-case words as BM25 sees them: single letters and digits count ("hepatitis B", "type 1"), and nothing is stopped
-    (inverse document frequency weighs "the" down; "a" may be a virus)."""
-    tokens = bm25s.tokenize(texts, token_pattern=r"(?u)\b\w+\b", stopwords=[], return_ids=False, show_progress=False)
+    (inverse document frequency weighs "the" down; "a" may be a virus).
+    """
+    words = r"(?u)\b\w+\b"
+    tokens = bm25s.tokenize(texts, token_pattern=words, stopwords=[], return_ids=False, show_progress=False)
     return [list(words) for words in tokens]
 
 

@@ -1,0 +1,1 @@
+"""Policy and critic on one base, advantages, objectives, experience, callbacks."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -26,7 +27,7 @@ class LoraSettings:
     dropout: float = 0.0
 
     def config(self) -> LoraConfig:
-        """peft's configuration."""
+        """Peft's configuration."""
         return LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
@@ -64,8 +65,7 @@ class SharedBase(nn.Module):
     @property
     def base(self) -> PreTrainedModel:
         """The causal language model inside, adapters included."""
-        model: PreTrainedModel = self.peft.get_base_model()
-        return model
+        return cast(PreTrainedModel, self.peft.get_base_model())
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """The policy adapter's weights."""
@@ -109,9 +109,7 @@ class SharedBase(nn.Module):
         values_A = self.value_head(hidden_AH.float())[:, 0]
         return torch.zeros(mask_BT.shape, device=values_A.device).masked_scatter(where_BT, values_A)
 
-    def _predicting_states(
-        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _predicting_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         """[A, H] hidden states at the positions that predict action tokens, and the mask of those tokens.
 
         Rows are padded on the right, so causal attention alone keeps padding away from every real token.
@@ -121,9 +119,7 @@ class SharedBase(nn.Module):
         hidden_BTH = hidden_states(self.base, input_ids=token_ids_BT)
         return hidden_BTH[:, :-1][mask_BT[:, 1:]], mask_BT
 
-    def _scores(
-        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, temperature: float
-    ) -> TokenScores:
+    def _scores(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, temperature: float) -> TokenScores:
         hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
         logprobs_AV = torch.log_softmax(project(self.base, hidden_AH) / temperature, dim=-1)
         chosen_A = logprobs_AV.gather(1, token_ids_BT[where_BT][:, None])[:, 0]
@@ -137,10 +133,11 @@ class SharedBase(nn.Module):
 
     @torch.no_grad()
     def merged_policy(self) -> dict[str, Tensor]:
-        """name -> W + delta W of the policy adapter for every adapted weight of the base, named as in the plain base."""
+        """Name -> W + delta W of the policy adapter for every adapted weight of the base, named as in the plain base."""
         merged = {}
         for name, module in self.base.named_modules():
             if isinstance(module, LoraLayer) and POLICY in module.lora_A:
                 weight = module.get_base_layer().weight
-                merged[f"{name}.weight"] = weight + module.get_delta_weight(POLICY).to(weight.dtype)
+                delta = module.get_delta_weight(POLICY)  # type: ignore[attr-defined]
+                merged[f"{name}.weight"] = weight + delta.to(weight.dtype)
         return merged

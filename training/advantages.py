@@ -22,9 +22,7 @@ def unpack_actions(values_BA: Tensor, valid_BA: Tensor, positions_BA: Tensor, li
     return torch.zeros_like(like_BT).scatter(1, positions_BA, torch.where(valid_BA, values_BA, 0.0))
 
 
-def gae(
-    rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float, lam: float
-) -> tuple[Tensor, Tensor]:
+def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al., arXiv 1506.02438, eq. 16) over action tokens.
 
     `values_BT[:, t]` is V before token t. The successor of a turn's last token is the first action token of the next turn;

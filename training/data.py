@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jsonargparse import lazy_instance
+from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from lightning import LightningDataModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -59,7 +59,7 @@ class RolloutData(LightningDataModule):
         benchmark: Benchmark,
         retriever: Retriever,
         agent: AgentSettings = AgentSettings(),
-        reward: Reward = lazy_instance(OutcomeReward),  # noqa: B008
+        reward: Reward = lazy_instance(OutcomeReward),
         gae: GaeSettings = GaeSettings(),
         num_questions: int = 128,
         num_samples: int = 1,
@@ -107,9 +107,7 @@ class RolloutData(LightningDataModule):
     def collect(self, module: AgentModule, *, iteration: int, rank: int, world_size: int) -> list[Rollout]:
         """Sample and grade this rank's rollouts of an iteration with the module's current weights."""
         settings = self.agent_settings
-        agent = Agent(
-            module.fresh_policy(), self.retriever, settings.protocol, settings.limits, top_k=settings.top_k
-        )
+        agent = Agent(module.fresh_policy(), self.retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         jobs = [
             Job(
                 question,

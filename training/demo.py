@@ -165,7 +165,7 @@ def demo_config() -> Path:
 
 
 def _follow_corpus(agent: Agent, world: World, changed: World, index: Path, *, seed: int) -> dict[str, Any]:
-    """Ask about a corpus whose facts are permuted: does the agent answer what it reads, or what is true?"""
+    """Ask about a corpus of permuted facts, to see whether the agent answers what it reads or what is true."""
     questions = changed.questions("test", limit_per_kind=QUESTIONS_PER_KIND, lures=world)
     rollouts = run_benchmark(replace(agent, retriever=HybridRetriever(str(index))), questions, seed=seed)
     summary = summarize(rollouts)
@@ -244,7 +244,10 @@ def _write_page(out: Path, report: dict[str, Any], chosen: Rollout, rollouts: li
     charts = [
         Chart("success of sampled rollouts", {"training": curve("reward/success")}, percent=True),
         Chart("searches a question", {"training": curve("rollout/searches")}),
-        Chart("clip fraction and correction scale", {n: curve(f"policy/{n}") for n in ("clip_fraction", "clip_bias_scale")}),
+        Chart(
+            "clip fraction and correction scale",
+            {n: curve(f"policy/{n}") for n in ("clip_fraction", "clip_bias_scale")},
+        ),
         Chart("critic: explained variance", {"fresh rollouts": curve("critic/explained_variance")}),
         Chart("KL to the base policy (k3)", {"per token": curve("kl/reference")}),
         Chart("entropy (nats a token)", {"policy": curve("policy/entropy")}),

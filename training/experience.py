@@ -96,7 +96,7 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int) -> Experience:
 
 
 def turn_rewards(rollout: Rollout) -> dict[int, float]:
-    """position -> reward: a turn's own at its last action token, the outcome at the last action token of all."""
+    """Position -> reward: a turn's own at its last action token, the outcome at the last action token of all."""
     rewards: dict[int, float] = {}
     position, last = len(rollout.prompt_ids), None
     for turn in rollout.turns:

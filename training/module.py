@@ -6,6 +6,7 @@ Algorithms are callbacks (`training.callbacks`): with none of them this is PPO w
 from __future__ import annotations
 
 import copy
+import time
 from dataclasses import dataclass
 
 import torch
@@ -79,6 +80,7 @@ class AgentModule(LightningModule):
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
+        self._began = 0.0
 
     @property
     def pad_id(self) -> int:
@@ -88,7 +90,7 @@ class AgentModule(LightningModule):
     def fresh_policy(self) -> HFPolicy:
         """The in-process policy with the adapter's current weights merged into its own copy of the base."""
         if self._policy is None:
-            self._policy = HFPolicy(self._sampler[0].to(self.device), self.tokenizer)
+            self._policy = HFPolicy(torch.nn.Module.to(self._sampler[0], self.device), self.tokenizer)
         self._policy.load_weights(self.roles.merged_policy())
         return self._policy
 
@@ -162,6 +164,15 @@ class AgentModule(LightningModule):
         means = {name: value if name in losses else value / tokens for name, value in self._sums.items()}
         self.log_dict({**means, "policy/ratio_max": self._ratio_max, **self._carried})
         self._sums, self._carried, self._ratio_max = {}, {}, 0.0
+
+    def on_train_epoch_start(self) -> None:
+        """Begin an iteration's clock."""
+        self._began = time.perf_counter()
+
+    def on_train_epoch_end(self) -> None:
+        """Log the iteration's time without its rollouts."""
+        rollout_s = float(self.trainer.callback_metrics.get("time/rollout", 0.0))
+        self.log("time/update", time.perf_counter() - self._began - rollout_s)
 
     def configure_optimizers(self) -> Optimizer:
         """One AdamW with two groups, `policy` and `critic`, each at its own rate."""

@@ -1,7 +1,7 @@
 """`medagent train`: a LightningCLI run in one folder, which goes on where it was when it is started again.
 
-    RUN/config.yaml   the fully resolved configuration      RUN/checkpoints   the two newest iterations
-    RUN/logs          CSV metrics, a version a start        RUN/tensorboard   the same for TensorBoard
+RUN/config.yaml   the fully resolved configuration      RUN/checkpoints   the two newest iterations
+RUN/logs          CSV metrics, a version a start        RUN/tensorboard   the same for TensorBoard
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import yaml
@@ -45,7 +45,7 @@ class AgentCLI(LightningCLI):
             csv = CSVLogger(root, name="logs", flush_logs_every_n_steps=1)
             board = TensorBoardLogger(root, name="tensorboard", version=csv.version)
             kwargs.setdefault("logger", [csv, board])
-        trainer = super().instantiate_trainer(default_root_dir=str(root), **kwargs)
+        trainer: Any = super().instantiate_trainer(default_root_dir=str(root), **kwargs)
         given = [callback for callback in trainer.callbacks if isinstance(callback, ModelCheckpoint)]
         for callback in given:
             trainer.callbacks.remove(callback)  # Lightning's default, which would write beside the logs
@@ -59,7 +59,7 @@ class AgentCLI(LightningCLI):
                 save_on_train_epoch_end=True,
             )
         )
-        return trainer
+        return cast(Trainer, trainer)
 
 
 def newest_checkpoint(run: Path) -> Path | None:
@@ -73,6 +73,16 @@ def newest_checkpoint(run: Path) -> Path | None:
             continue
         return path
     return None
+
+
+def _discard(run: Path) -> None:
+    """Remove what a run writes, and nothing else that the folder may hold."""
+    for name in RUN_PARTS:
+        path = run / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _check_same_run(run: Path, resolved: dict[str, Any]) -> None:
@@ -115,8 +125,7 @@ def train(args: list[str]) -> Path:
     run = Path(cli.trainer.default_root_dir)
     dumped = cli.parser.dump(cli.config, skip_none=False)
     if cli.config["overwrite"]:
-        for part in RUN_PARTS:
-            shutil.rmtree(run / part, ignore_errors=True) if (run / part).is_dir() else (run / part).unlink(True)
+        _discard(run)
     _check_same_run(run, yaml.safe_load(dumped))
     run.mkdir(parents=True, exist_ok=True)
     part = run / "config.yaml.part"

@@ -33,7 +33,7 @@ from medagent.starter.lessons import (
     LessonMaker,
 )
 from medagent.starter.names import NameMaker
-from medagent.starter.templates import INHERITANCE, RELATIONS, query
+from medagent.starter.templates import INHERITANCE, RELATIONS
 
 PAD, END = "<pad>", "<end>"
 NUM_EXAM_BATCHES = 4
@@ -52,7 +52,7 @@ class WarmStartConfig:
     batch_size: int = 32
     learning_rate: float = 2e-3
     warmup_steps: int = 100
-    lesson_steps: int = 4500
+    lesson_steps: int = 5000
     decay_steps: int = 1500
     gate: float = 0.985
     max_minutes: float = 30.0
@@ -184,8 +184,8 @@ def warm_start(
     model = make_model(config, tokenizer)
     pad_id = int(tokenizer.pad_token_id)
 
-    def lessons(seed: int, habits: Habits) -> LessonMaker:
-        return LessonMaker(tokenizer, seed=config.seed + seed, habits=habits, forbidden=forbidden)
+    def lessons(seed: int, habits: Habits, *, easy: bool = False) -> LessonMaker:
+        return LessonMaker(tokenizer, seed=config.seed + seed, habits=habits, forbidden=forbidden, all_pieces=not easy)
 
     def stream(draw: Callable[[], Lesson]) -> Iterator[LessonBatch]:
         data = _Lessons(draw, config, pad_id)
@@ -198,10 +198,11 @@ def warm_start(
 
     diligent = Habits(first_search=1.0, second_search=1.0)
     examiner = lessons(999_983, replace(diligent, useless_results=0.0))
-    # First copying alone, then searching and reading, at last the bad habits while the rate decays.
+    beginner = lessons(999_979, diligent, easy=True)
+    # First copying alone and easy names, then searching and reading, at last the bad habits while the rate decays.
     stages = [
-        Stage("pairs", lessons(4, diligent).pairs, exam(examiner.pairs), 0.9),
-        Stage("drills", lessons(1, diligent).drill, exam(examiner.drill), 0.9),
+        Stage("pairs", lessons(4, diligent, easy=True).pairs, exam(beginner.pairs), 0.9),
+        Stage("drills", lessons(1, diligent, easy=True).drill, exam(beginner.drill), 0.9),
         Stage("lessons", lessons(2, diligent).draw, exam(examiner.draw), config.gate),
         Stage("habits", lessons(3, config.habits).draw, exam(examiner.draw), 2.0),
     ]
@@ -232,7 +233,7 @@ def warm_start(
         if scale == 0:
             break
         enough = step >= config.lesson_steps or stage.name != "lessons"
-        if stages and (accuracy >= stage.gate and enough or minutes > 0.8 * config.max_minutes):
+        if stages and ((accuracy >= stage.gate and enough) or minutes > 0.8 * config.max_minutes):
             stage = stages.pop(0)
             batches = stream(stage.draw)
             decay_from = step if not stages else -1

@@ -1,0 +1,1 @@
+"""The starter world and the base policy that is packaged with it."""

@@ -70,10 +70,14 @@ class LessonMaker:
         seed: int,
         habits: Habits,
         forbidden: frozenset[str] = frozenset(),
+        all_pieces: bool = True,
     ) -> None:
+        """`all_pieces` puts words together from every piece of the tokenizer; without it names are easier."""
         self._tokenizer = tokenizer
         self._rng = random.Random(seed)
-        self._names = NameMaker(self._rng, forbidden=forbidden, pieces=word_pieces(tokenizer))
+        self._names = NameMaker(
+            self._rng, forbidden=forbidden, pieces=word_pieces(tokenizer) if all_pieces else ((), ())
+        )
         self._habits = habits
 
     def _value(self, relation: str) -> str:
@@ -149,7 +153,6 @@ class LessonMaker:
                 return page.answer(truth, "" if is_open else letter, cited=cited, grounded=not is_open)
         blind = rng.choice(options)
         return page.answer(blind, LETTERS[options.index(blind)], cited=0, grounded=False)
-
 
     def pairs(self) -> Lesson:
         """The first exercise: options with their letters, then every option restated with its letter, in another order.

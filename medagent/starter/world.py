@@ -203,8 +203,8 @@ class World:
 
 
 def split_counts(world: World) -> Mapping[str, Sequence[int]]:
-    """split -> (conditions, facts, one-hop questions, two-hop questions)."""
-    table = {}
+    """Split -> (conditions, facts, one-hop questions, two-hop questions)."""
+    table: dict[str, Sequence[int]] = {}
     for split in SPLITS:
         members = [condition for condition in world.conditions if condition.split == split]
         kinds = Counter(question.kind for question in world.questions(split))

@@ -47,7 +47,9 @@ def test_a_dialogue_is_one_sequence_with_a_mask(tokenizer) -> None:
     ids, mask, turns = rollout.token_ids, rollout.loss_mask, rollout.turn_ids
     assert len(ids) == len(mask) == len(turns) == len(rollout.rollout_logprobs)
     spoken = tokenizer.decode([token for token, action in zip(ids, mask, strict=True) if action])
-    assert spoken == "<search>step 0</search><search>step 1</search><think>so</think><answer>allopurinol (B) [2]</answer>"
+    assert (
+        spoken == "<search>step 0</search><search>step 1</search><think>so</think><answer>allopurinol (B) [2]</answer>"
+    )
     assert [turn for turn, action in zip(turns, mask, strict=True) if action] == sorted(t for t in turns if t >= 0)
     assert {turn for turn, action in zip(turns, mask, strict=True) if not action} == {-1}
     assert "about step 1 [2]." in tokenizer.decode(ids)
@@ -60,7 +62,11 @@ def test_a_dialogue_is_one_sequence_with_a_mask(tokenizer) -> None:
     [
         (lambda text, turn: "<search>more</search>", Limits(max_turns=3), StopReason.MAX_TURNS),
         (lambda text, turn: "<think>" + "hm " * 50, Limits(max_turn_tokens=8), StopReason.MAX_TURN_TOKENS),
-        (lambda text, turn: "<search>more</search>", Limits(max_turns=99, max_total_tokens=120), StopReason.MAX_TOTAL_TOKENS),
+        (
+            lambda text, turn: "<search>more</search>",
+            Limits(max_turns=99, max_total_tokens=120),
+            StopReason.MAX_TOTAL_TOKENS,
+        ),
         (lambda text, turn: "I give up", Limits(), StopReason.MALFORMED),
         (lambda text, turn: "<answer></answer>", Limits(), StopReason.MALFORMED),
     ],

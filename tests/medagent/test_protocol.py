@@ -71,9 +71,7 @@ def test_observation_numbers_go_on_and_stand_before_the_period(tokenizer) -> Non
     ids, _ = Protocol().encode_observation(
         tokenizer, [Passage("a", "gout", "It hurts."), Passage("b", "flu", "Fever")], first_number=3, max_tokens=200
     )
-    assert tokenizer.decode(ids) == (
-        "\n<information>\n- gout: It hurts [3].\n- flu: Fever [4].\n</information>\n"
-    )
+    assert tokenizer.decode(ids) == ("\n<information>\n- gout: It hurts [3].\n- flu: Fever [4].\n</information>\n")
 
 
 @pytest.mark.parametrize("budget", [12, 20, 40, 80])

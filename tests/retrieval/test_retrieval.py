@@ -54,7 +54,9 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
 
 def test_text_and_markdown_folders(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "gout.md").write_text("# Gout\n\nIt hurts.\n\n## Treatment\nColchicine helps.\n\n" + "word " * 450)
+    (tmp_path / "sub" / "gout.md").write_text(
+        "# Gout\n\nIt hurts.\n\n## Treatment\nColchicine helps.\n\n" + "word " * 450
+    )
     (tmp_path / "notes.txt").write_text("Plain text.")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     passages = list(read_corpus(tmp_path, max_words=200))

@@ -115,7 +115,11 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
         moved = [
             (a - b).norm() / (c - d).norm()
             for a, b, c, d in zip(
-                corrected.roles.policy_parameters(), start_of(), plain.roles.policy_parameters(), start_of(), strict=True
+                corrected.roles.policy_parameters(),
+                start_of(),
+                plain.roles.policy_parameters(),
+                start_of(),
+                strict=True,
             )
         ]
         assert moved[0].item() == pytest.approx(scales[0], rel=1e-2)

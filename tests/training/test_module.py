@@ -199,10 +199,12 @@ def test_the_policy_gradient_matches_the_loss_by_hand(module, experience, tmp_pa
     )
     loss = -(experience.loss_weights_BT * experience.advantages_BT * scores.logprobs_BT).sum()
     expected = torch.autograd.grad(loss, fresh.roles.policy_parameters(), allow_unused=True)
-    flat = torch.cat([
-        torch.zeros_like(p).flatten() if g is None else g.flatten()
-        for g, p in zip(expected, fresh.roles.policy_parameters(), strict=True)
-    ])
+    flat = torch.cat(
+        [
+            torch.zeros_like(p).flatten() if g is None else g.flatten()
+            for g, p in zip(expected, fresh.roles.policy_parameters(), strict=True)
+        ]
+    )
     torch.testing.assert_close(found, flat, rtol=1e-3, atol=1e-6)
 
 

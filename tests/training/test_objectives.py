@@ -197,10 +197,7 @@ def test_the_bias_equals_its_formula_with_mixed_signs_inside_a_turn(level: str) 
                 groups.setdefault(t if level == "token" else int(turns[b, t]), []).append(t)
         for tokens in groups.values():
             w = math.exp(sum(float((logprobs[b, t] - old[b, t]).detach()) for t in tokens) / len(tokens))
-            outside = [
-                t for t in tokens
-                if (advantages[b, t] > 0 and w > 1.2) or (advantages[b, t] < 0 and w < 0.8)
-            ]
+            outside = [t for t in tokens if (advantages[b, t] > 0 and w > 1.2) or (advantages[b, t] < 0 and w < 0.8)]
             mixed += 0 < len(outside) < len(tokens)
             push = sum(float(advantages[b, t]) for t in outside)
             score = sum(torch.autograd.grad(logprobs[b, t], theta, retain_graph=True)[0] for t in tokens)

@@ -48,7 +48,7 @@ class AgentExport(Callback):
         )
         folder = Path(trainer.default_root_dir) / "agent"
         save_agent(folder, spec, pl_module.tokenizer)
-        pl_module.roles.peft.save_pretrained(folder / "adapter", selected_adapters=[POLICY])
+        pl_module.roles.peft.save_pretrained(str(folder / "adapter"), selected_adapters=[POLICY])
 
 
 def read_metrics(run: Path) -> list[dict[str, float]]:

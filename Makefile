@@ -1,0 +1,28 @@
+# Two commands: `make demo` and `make test`. Both create the environment in .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export TOKENIZERS_PARALLELISM = false
+
+.PHONY: demo test lint clean
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "medagent needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/medagent demo
+
+test: .venv/ready
+	$(BIN)/python -m pytest --cov
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv runs indexes .mypy_cache .ruff_cache .pytest_cache .coverage *.egg-info

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evaluation.benchmarks import JsonlBenchmark, PubMedQABenchmark, StarterBenchmark, count_kinds, pubmedqa_passages
+from evaluation.grading import Verdict, grade, named_option, normalise
+from evaluation.metrics import summarize, wilson_interval
+from evaluation.records import readable, write_records
+from evaluation.report import Chart, Table, write_html, write_json
+from evaluation.rewards import OutcomeReward
+from medagent.errors import ConfigError, InputError
+from medagent.records import Question, Rollout, StopReason, Turn
+from retrieval.passages import Hit, Passage
+
+QUESTION = Question(
+    "q", "What treats gout?", ("aspirin", "allopurinol", "heparin", "insulin"), "B", gold_passage_ids=("p1",)
+)
+
+
+def answered(text: str, question: Question = QUESTION, *, searched: bool = True) -> Rollout:
+    hits = (Hit(Passage("p1", "gout", "allopurinol."), 1.0),)
+    search = (Turn((1,), (0.0,), "<search>gout</search>", query="gout", hits=hits, observation_ids=(2,)),)
+    turns = (*(search if searched else ()), Turn((3,), (0.0,), f"<answer>{text}</answer>", answer=text))
+    return Rollout(question, (9,), turns, StopReason.ANSWERED)
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("B", "B"),
+        ("(B)", "B"),
+        ("B.", "B"),
+        ("B) allopurinol", "B"),
+        ("B: allopurinol", "B"),
+        ("allopurinol (B) [1]", "B"),
+        ("allopurinol (B), not otherwise (B)", "B"),
+        ("allopurinol", None),
+        ("(B) or (C)", None),
+        ("(E)", None),
+        ("E", None),
+        ("A patient needs allopurinol", None),
+        ("I think so", None),
+        ("b", None),
+        ("", None),
+        ("both", None),
+    ],
+)
+def test_strict_parsing_never_defaults_to_a_letter(text: str, letter: str | None) -> None:
+    assert named_option(text, QUESTION) == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("(B)", Verdict.CORRECT),
+        ("(A)", Verdict.WRONG),
+        ("allopurinol", Verdict.UNPARSED),
+        ("(A) (B)", Verdict.UNPARSED),
+    ],
+)
+def test_verdicts(text: str, verdict: Verdict) -> None:
+    assert grade(answered(text)).verdict is verdict
+
+
+def test_no_answer_is_never_right() -> None:
+    for stop in StopReason:
+        if stop is not StopReason.ANSWERED:
+            rollout = Rollout(QUESTION, (9,), (Turn((3,), (0.0,), "<answer>(B)"),), stop)
+            assert grade(rollout).verdict is Verdict.NO_ANSWER
+            assert OutcomeReward()(rollout).reward == 0
+
+
+def test_citations_of_passages_never_shown_do_not_count() -> None:
+    assert grade(answered("(B) [1] [7]")).cited == (1,)
+    assert grade(answered("(B) [1]", searched=False)).cited == ()
+
+
+def test_open_questions_by_normalised_exact_match() -> None:
+    question = Question("q", "What treats gout?", (), "The Allopurinol")
+    assert grade(answered("allopurinol. [1]", question)).correct
+    assert not grade(answered("not allopurinol", question)).correct
+    assert grade(answered("[1]", question)).verdict is Verdict.UNPARSED
+    assert normalise("The  quick, brown-fox!") == "quick brown fox"
+
+
+def test_the_reward_is_the_grade() -> None:
+    reward = OutcomeReward(correct=2.0, well_formed=0.5)
+    assert [reward(answered(text)).reward for text in ("(B)", "(A)", "none")] == [2.0, 0.5, 0.0]
+    assert [reward(answered(text)).success for text in ("(B)", "(A)", "none")] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (50, 100, 0.4038, 0.5962), (0, 0, 0.0, 1.0)],
+)
+def test_wilson_against_published_values(k: int, n: int, low: float, high: float) -> None:
+    assert wilson_interval(k, n) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_summary_counts() -> None:
+    two_hop = Question("r", "?", ("a", "b"), "A", kind="two_hop")
+    rollouts = [
+        answered("(B) [1]"),
+        answered("(A)", searched=False),
+        answered("hm"),
+        Rollout(two_hop, (9,), (), StopReason.MAX_TURNS),
+    ]
+    summary = summarize(rollouts)
+    assert (summary.overall.accuracy, summary.overall.n) == (0.25, 4)
+    assert (summary.unparsed, summary.no_answer) == (1, 1)
+    assert summary.by_type["two_hop"].n == 1
+    assert summary.searches_per_question == 0.5
+    assert summary.cited_share == 0.25
+    assert summary.hit_rate == pytest.approx(2 / 3)
+    assert summary.stop_reasons == {"answered": 3, "max_turns": 1}
+    row = summary.to_json()
+    assert row["accuracy"] == 0.25
+    json.dumps(row)
+    assert summarize([]).overall.accuracy == 0
+
+
+def test_jsonl_benchmark(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    rows = [
+        {"question": "q1", "options": ["x", "y"], "answer": "y"},
+        {"question": "q2", "options": {"B": "y", "A": "x"}, "answer": "A", "id": "two", "kind": "k"},
+        {"question": "q3", "answer": "free text"},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    questions = JsonlBenchmark(str(path)).questions()
+    assert [q.answer for q in questions] == ["B", "A", "free text"]
+    assert questions[1].options == ("x", "y")
+    assert questions[1].id == "two"
+    assert len(JsonlBenchmark(str(path), limit=2).questions()) == 2
+    assert count_kinds(questions) == {"all": 2, "k": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("nonsense", "line 1"),
+        ('{"question": "q"}', "answer"),
+        ('{"question": "q", "options": ["x"], "answer": "z"}', "neither"),
+        (json.dumps({"question": "q", "options": list("abcdefghijk"), "answer": "a"}), "at most 10"),
+        ("", "no question"),
+    ],
+)
+def test_a_bad_question_file_is_explained(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(InputError, match=message):
+        JsonlBenchmark(str(path)).questions()
+    with pytest.raises(InputError, match="cannot be read"):
+        JsonlBenchmark(str(tmp_path / "missing.jsonl")).questions()
+
+
+def pubmedqa(tmp_path: Path) -> Path:
+    entry = {"QUESTION": "Does it?", "CONTEXTS": ["First.", "Second."], "LONG_ANSWER": "SECRET", "YEAR": "2001"}
+    rows = {"11": {**entry, "final_decision": "maybe"}, "12": {**entry, "final_decision": "yes"}}
+    path = tmp_path / "pqal.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_pubmedqa_questions_and_passages(tmp_path: Path) -> None:
+    path = pubmedqa(tmp_path)
+    questions = PubMedQABenchmark(str(path)).questions()
+    assert [q.answer for q in questions] == ["C", "A"]
+    assert questions[0].options == ("yes", "no", "maybe")
+    passages = pubmedqa_passages(path)
+    assert [p.id for p in passages] == ["pubmed:11", "pubmed:12"] == [q.gold_passage_ids[0] for q in questions]
+    assert passages[0].text == "First. Second."
+    assert "SECRET" not in passages[0].indexed_text
+    assert [q.id for q in PubMedQABenchmark(str(path), start=1).questions()] == ["pubmedqa:12"]
+    with pytest.raises(ConfigError, match="no question"):
+        PubMedQABenchmark(str(path), start=5).questions()
+    for text in ("[]", "{", '{"1": {"QUESTION": "q"}}'):
+        path.write_text(text)
+        with pytest.raises(InputError, match="wanted PubMedQA"):
+            PubMedQABenchmark(str(path)).questions()
+
+
+def test_starter_benchmark_takes_a_split() -> None:
+    ids = [
+        {q.meta["condition"] for q in StarterBenchmark(split).questions()} for split in ("train", "validation", "test")
+    ]
+    assert not ids[0] & ids[1]
+    assert not (ids[0] | ids[1]) & ids[2]
+
+
+def test_records_can_be_read_back(tmp_path: Path) -> None:
+    rollout = OutcomeReward()(answered("(B) [1]"))
+    write_records(tmp_path / "deep" / "r.jsonl", [rollout])
+    row = json.loads((tmp_path / "deep" / "r.jsonl").read_text())
+    assert row == json.loads(json.dumps(readable(rollout)))
+    assert row["verdict"] == "correct"
+    assert row["turns"][0]["passages"][0]["id"] == "p1"
+    assert row["options"]["B"] == "allopurinol"
+
+
+def test_the_page_escapes_everything_and_stands_alone(tmp_path: Path) -> None:
+    evil = Question("q", "<script>alert(1)</script>", ("<b>x</b>", "y"), "A")
+    write_html(
+        tmp_path / "r.html",
+        title="A & B",
+        summary="<i>s</i>",
+        tables=[Table("t", ("a", "b"), [("<u>", "1")])],
+        charts=[Chart("c", {"one": [0.1, 0.2], "two": [0.3]}, percent=True)],
+        rollouts={"g": [answered("<img src=x> (A)", evil)]},
+    )
+    page = (tmp_path / "r.html").read_text()
+    for tag in ("<script", "<img", "<i>", "<u>", "<b>x"):
+        assert tag not in page
+    assert "&lt;script&gt;" in page
+    assert "not medical advice" in page
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("https://matplotlib.org", "")
+    write_json(tmp_path / "r.json", {"a": 1})
+    assert json.loads((tmp_path / "r.json").read_text()) == {"a": 1}

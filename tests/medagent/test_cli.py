@@ -1,0 +1,131 @@
+"""The command line as a person uses it, on small inputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from medagent.cli import main
+from medagent.saved import AgentSpec, load_agent, read_spec, write_spec
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    rows = [{"id": f"d{i}", "title": f"condition {i}", "text": f"The first-line drug is agent{i}."} for i in range(12)]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.fixture
+def index(corpus: Path, tmp_path: Path) -> str:
+    folder = str(tmp_path / "index")
+    assert main(["index", "build", str(corpus), "--out", folder]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["demo"], ["evaluate"], ["ask"], ["chat"], ["index", "build"], ["search"], ["starter", "build"]]
+)
+def test_help_says_what_a_command_does(command: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--help"])
+    assert stop.value.code == 0
+    assert "usage: medagent" in capsys.readouterr().out
+
+
+def test_train_help_lists_the_settings(capsys) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    for name in ("--model.policy_lr", "--data.num_questions", "--trainer.max_epochs", "--overwrite"):
+        assert name in out
+
+
+def test_build_search_rebuild(index: str, capsys) -> None:
+    assert main(["search", "agent7", "--index", index, "--top_k", "1"]) == 0
+    assert "condition 7" in capsys.readouterr().out
+    assert main(["index", "rebuild", index]) == 0
+    assert "12 passages" in capsys.readouterr().out
+
+
+def test_ask_and_chat(index: str, capsys, monkeypatch) -> None:
+    assert main(["ask", "Which drug is first?", "--agent", "starter", "--index", index, "--options", '["x", "y"]']) == 0
+    out = capsys.readouterr().out
+    assert "(B) y" in out
+    assert "not medical advice" in out
+    lines = iter(["What is the first-line drug for condition 3?", ""])
+    monkeypatch.setattr("rich.console.Console.input", lambda self, *args, **kwargs: next(lines))
+    assert main(["chat", "--agent", "starter", "--index", index]) == 0
+    assert capsys.readouterr().out.count("not medical advice") == 2
+
+
+def test_evaluate_writes_its_reports(index: str, tmp_path: Path, capsys) -> None:
+    questions = tmp_path / "q.jsonl"
+    rows = [
+        {"question": f"What is the first-line drug for condition {i}?", "options": ["agent1", "agent2"], "answer": "A"}
+        for i in range(4)
+    ]
+    questions.write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "out"
+    arguments = ["evaluate", "--agent", "starter", "--index", index, "--benchmark", "jsonl", "--path", str(questions)]
+    assert main([*arguments, "--out", str(out), "--stop", "3"]) == 0
+    report = json.loads((out / "report.json").read_text())
+    assert report["n"] == 3
+    assert report["settings"]["benchmark"] == "jsonl"
+    assert len((out / "rollouts.jsonl").read_text().splitlines()) == 3
+    assert "accuracy" in capsys.readouterr().out
+    assert (out / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["search", "x", "--index", "/nowhere"], "no manifest.json"),
+        (["ask", "x", "--agent", "/nowhere"], "no agent.json"),
+        (["ask", "x", "--agent", "starter"], "--index"),
+        (["index", "build", "/nowhere.jsonl"], "not found"),
+        (["evaluate", "--agent", "starter", "--benchmark", "jsonl"], "--path"),
+        (["evaluate", "--agent", "starter", "--start", "99999"], "no question is left"),
+    ],
+)
+def test_a_users_error_is_one_line(command: list[str], message: str, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("medagent: ")
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_an_empty_question_is_refused(index: str, capsys) -> None:
+    assert main(["ask", "  ", "--agent", "starter", "--index", index]) == 1
+    assert "empty" in capsys.readouterr().err
+
+
+def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys) -> None:
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("evaluation.command.build_index_aloud", interrupted)
+    assert main(["index", "build", "starter"]) == 130
+    assert "same command again" in capsys.readouterr().err
+
+
+def test_specs_survive_the_disk_and_damage_is_explained(tmp_path: Path, index: str, starter, capsys) -> None:
+    from medagent.agent import Limits
+    from medagent.protocol import Protocol
+    from medagent.saved import RetrieverSpec
+
+    spec = AgentSpec(
+        "starter", "float32", Protocol(), Limits(), 2, RetrieverSpec(index, "hashed-ngrams:1024:3-5"), {"a": 1.0}
+    )
+    write_spec(tmp_path, spec)
+    assert read_spec(tmp_path) == spec
+    assert load_agent(tmp_path).top_k == 2
+    (tmp_path / "agent.json").write_text("{")
+    assert main(["ask", "x", "--agent", str(tmp_path)]) == 1
+    assert "damaged" in capsys.readouterr().err

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from medagent.protocol import Protocol
+from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, Habits, LessonMaker, answer_turn, word_pieces
+from medagent.starter.names import NameMaker
+from medagent.starter.templates import INHERITANCE, RELATIONS, query
+from medagent.starter.world import SPLITS, World, passage_id, split_counts
+
+
+def test_the_knowledge_base_has_its_promised_size(world: World) -> None:
+    assert len(world.conditions) >= 250
+    assert sum(len(condition.facts) for condition in world.conditions) >= 1000
+    assert len({condition.name.lower() for condition in world.conditions}) == len(world.conditions)
+    counts = split_counts(world)
+    assert counts["test"][2] + counts["test"][3] >= 300
+    assert min(counts["test"][2:]) >= 200
+
+
+def test_facts_are_well_formed(world: World) -> None:
+    for condition in world.conditions:
+        assert len(condition.facts) >= 2, condition.name
+        for relation, value in condition.facts.items():
+            assert value == value.strip()
+            assert not set("<>[]|") & set(value)
+            assert relation != "inheritance" or value in INHERITANCE
+            assert value.lower() != condition.name.lower()
+
+
+def test_splits_share_no_condition(world: World) -> None:
+    names = {split: {c.name for c in world.conditions if c.split == split} for split in SPLITS}
+    assert sum(map(len, names.values())) == len(world.conditions)
+    asked = {split: {q.meta["condition"] for q in world.questions(split)} for split in SPLITS}
+    for split in SPLITS:
+        assert asked[split] <= names[split]
+    trained = {passage.title for passage in world.passages(("train", "validation"))}
+    assert not trained & names["test"]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_question_has_one_right_option_of_the_same_kind(world: World, split) -> None:
+    facts = {condition.name: condition.facts for condition in world.conditions}
+    specialty = {condition.name: condition.specialty for condition in world.conditions}
+    holders: dict[tuple[str, str], set[str]] = {}
+    for condition in world.conditions:
+        for relation, value in condition.facts.items():
+            holders.setdefault((relation, value), set()).add(condition.name)
+    for question in world.questions(split):
+        name, relation = question.meta["condition"], question.meta["relation"]
+        right = question.options["ABCD".index(question.answer)]
+        assert right == facts[name][relation]
+        assert len(set(question.options)) == 4
+        for option in question.options:
+            if option == right:
+                continue
+            if relation == "inheritance":
+                assert option in INHERITANCE
+                continue
+            assert holders[relation, option], "of the same kind"
+            assert all(specialty[other] != specialty[name] for other in holders[relation, option])
+
+
+def test_two_hop_questions_name_one_condition_and_do_not_say_it(world: World) -> None:
+    clues = Counter((r, v.lower()) for c in world.conditions for r, v in c.facts.items())
+    facts = {condition.name: condition.facts for condition in world.conditions}
+    seen = 0
+    for question in world.questions("test"):
+        if question.kind != "two_hop":
+            assert question.gold_passage_ids == (passage_id(question.meta["condition"], question.meta["relation"]),)
+            continue
+        name, clue = question.meta["condition"], question.meta["clue"]
+        assert clues[clue, facts[name][clue].lower()] == 1
+        assert name not in question.text
+        assert len(question.gold_passage_ids) == 2
+        seen += 1
+    assert seen >= 200
+
+
+def test_answer_letters_are_balanced(world: World) -> None:
+    letters = Counter(question.answer for question in world.questions("test"))
+    total = sum(letters.values())
+    assert all(0.2 < letters[letter] / total < 0.3 for letter in "ABCD")
+
+
+def test_every_fact_is_found_by_its_query(world: World, retriever) -> None:
+    facts = [(c.name, r) for c in world.conditions for r in c.facts]
+    results = retriever.search([query(name, relation) for name, relation in facts], top_k=2)
+    found = [passage_id(*fact) in {hit.passage.id for hit in hits} for fact, hits in zip(facts, results, strict=True)]
+    assert sum(found) / len(found) > 0.99
+
+
+def test_the_counterfactual_world_permutes_only_its_split(world: World) -> None:
+    changed = world.counterfactual("test")
+    moved = 0
+    for before, after in zip(world.conditions, changed.conditions, strict=True):
+        assert before.name == after.name
+        if before.split != "test":
+            assert before.facts == after.facts
+        moved += sum(before.facts[r] != after.facts[r] for r in before.facts)
+    for relation in RELATIONS:
+        values = [Counter(c.facts.get(relation) for c in w.conditions if c.split == "test") for w in (world, changed)]
+        assert values[0] == values[1]
+    assert moved > 300
+    for question in changed.questions("test", limit_per_kind=100, lures=world):
+        truth = next(c for c in world.conditions if c.name == question.meta["condition"]).facts[
+            question.meta["relation"]
+        ]
+        assert truth in question.options
+        assert truth != question.options["ABCD".index(question.answer)]
+
+
+def test_made_up_names_are_never_real(world: World, tokenizer) -> None:
+    maker = NameMaker(random.Random(0), forbidden=world.names, pieces=word_pieces(tokenizer))
+    real = {name.lower() for name in world.names}
+    for kind in ("condition", "drug", "cause", "test", "sign", "mechanism", "word"):
+        names = [maker.draw(kind) for _ in range(500)]
+        assert not {name.lower() for name in names} & real
+        assert len(set(names)) > 200
+    forbidden = {"Some Name"}
+    choosy = NameMaker(random.Random(0), forbidden=forbidden)
+    choosy._makers["drug"] = iter(["some name", "SOME NAME", "other"]).__next__
+    assert choosy.draw("drug") == "other"
+
+
+def test_lessons_are_dialogues_in_the_format_of_rollouts(tokenizer, world: World) -> None:
+    maker = LessonMaker(
+        tokenizer, seed=0, habits=Habits(1.0, 1.0, useless_results=0.0, open_question=0.0), forbidden=world.names
+    )
+    for _ in range(50):
+        lesson = maker.draw()
+        text = tokenizer.decode(lesson.token_ids)
+        assert text.startswith("Question: ")
+        assert "Options:" in text
+        first = lesson.action_mask.index(True)
+        turns, current = [], []
+        for token, action in zip(lesson.token_ids[first:], lesson.action_mask[first:], strict=True):
+            if action:
+                current.append(token)
+            elif current:
+                turns.append(tokenizer.decode(current))
+                current = []
+        turns.append(tokenizer.decode(current))
+        parsed = [Protocol.parse(turn) for turn in turns]
+        assert all(part.query for part in parsed[:-1])
+        assert parsed[-1].answer
+        assert len(turns) <= STARTER_LIMITS.max_turns
+        assert tokenizer.decode([lesson.token_ids[lesson.lookup[0]]]) in parsed[-1].answer
+        # Every piece was encoded as the rollout loop would encode it.
+        assert max(len(tokenizer(turn)["input_ids"]) for turn in turns) <= STARTER_LIMITS.max_turn_tokens + 40
+
+
+def test_habits_set_how_often_lessons_search(tokenizer) -> None:
+    def share(habits: Habits) -> float:
+        maker = LessonMaker(tokenizer, seed=1, habits=habits)
+        return sum("<search>" in tokenizer.decode(maker.draw().token_ids) for _ in range(300)) / 300
+
+    assert share(Habits(first_search=0.0, open_question=0.0)) == 0
+    assert share(Habits(first_search=1.0)) == 1
+    assert 0.3 < share(Habits(first_search=0.4, open_question=0.0)) < 0.5
+
+
+def test_exercises_show_what_they_ask(tokenizer) -> None:
+    maker = LessonMaker(tokenizer, seed=2, habits=Habits())
+    pairs, drill = maker.pairs(), maker.drill()
+    assert len(pairs.lookup) == 8
+    assert len(drill.lookup) == 4
+    assert tokenizer.decode(drill.token_ids).count("<answer>") == 4
+
+
+def test_starter_format(tokenizer) -> None:
+    assert answer_turn("x", "", 1) == "<think> x [1]</think><answer> x [1]</answer>"
+    assert answer_turn("x", "C", 0) == "<answer> x (C)</answer>"
+    assert STARTER_PROTOCOL.options_style == "letter_last"

@@ -1,0 +1,206 @@
+"""Whole runs through the command's own path: what they write, and that stopping changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from evaluation.records import readable
+from medagent.agent import Job, SearchDesk
+from medagent.causal_lm import STARTER, model_path
+from medagent.errors import ConfigError
+from medagent.saved import load_agent, read_spec
+from medagent.starter.world import World
+from retrieval.embedders import HashedNgramEmbedder
+from retrieval.errors import RetrieverUnavailableError
+from retrieval.index import build_index
+from training.callbacks.export import read_metrics
+from training.demo import demo_config, run_demo
+from training.run import newest_checkpoint, train
+
+FIXED_NAMES = [
+    "reward/mean",
+    "reward/success",
+    "policy/loss",
+    "policy/clip_fraction",
+    "policy/ratio_outside",
+    "policy/ratio_max",
+    "policy/approx_kl",
+    "policy/entropy",
+    "policy/grad_norm",
+    "policy/clip_bias_norm",
+    "policy/clip_bias_scale",
+    "critic/loss",
+    "critic/explained_variance",
+    "critic/grad_norm",
+    "kl/reference",
+    "rollout/turns",
+    "rollout/searches",
+    "rollout/tokens",
+    "rollout/valid_answer",
+    "rollout/truncated",
+    "rollout/staleness",
+    "time/rollout",
+    "time/update",
+    "throughput/action_tokens_per_s",
+]
+
+
+@pytest.fixture(scope="module")
+def train_index(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("train-index")
+    build_index(folder, world.passages(("train", "validation")), HashedNgramEmbedder())
+    return folder
+
+
+def arguments(run: Path, index: Path, *, epochs: int, **overrides: object) -> list[str]:
+    settings = {
+        "trainer.default_root_dir": run,
+        "trainer.max_epochs": epochs,
+        "data.retriever.init_args.index": index,
+        "data.num_questions": 16,
+        "data.num_minibatches": 2,
+        **overrides,
+    }
+    return ["--config", str(demo_config()), *(f"--{name}={value}" for name, value in settings.items())]
+
+
+def numbers(run: Path) -> list[dict[str, float]]:
+    """The metrics that must repeat: all but times and speeds."""
+    return [
+        {name: value for name, value in row.items() if not name.startswith(("time/", "throughput/"))}
+        for row in read_metrics(run)
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(arguments(tmp_path_factory.mktemp("whole") / "run", train_index, epochs=4))
+
+
+@pytest.mark.slow
+def test_a_run_writes_what_it_promises(whole: Path) -> None:
+    rows = read_metrics(whole)
+    assert len(rows) == 4
+    missing = [name for name in FIXED_NAMES if name not in rows[0]]
+    assert not missing
+    config = yaml.safe_load((whole / "config.yaml").read_text())
+    assert config["data"]["num_questions"] == 16
+    assert config["model"]["clip_low"] == 0.2, "defaults are written out too"
+    records = [json.loads(line) for line in (whole / "rollouts" / "iteration_0002.jsonl").read_text().splitlines()]
+    assert len(records) == 16
+    assert {record["iteration"] for record in records} == {2}
+    assert all(record["turns"] for record in records)
+    assert list(whole.glob("tensorboard/**/events*"))
+
+
+@pytest.mark.slow
+def test_the_exported_agent_is_the_trained_one(whole: Path, train_index: Path) -> None:
+    spec = read_spec(whole / "agent")
+    assert spec.base_model == "starter"
+    assert Path(spec.retriever.index) == train_index  # type: ignore[union-attr]
+    agent = load_agent(whole / "agent")
+    weights = torch.load(newest_checkpoint(whole), weights_only=True)["state_dict"]
+    name = "roles.peft.base_model.model.model.layers.0.self_attn.q_proj.lora_{}.policy.weight"
+    delta = 2 * weights[name.format("B")] @ weights[name.format("A")]
+    assert delta.abs().max() > 1e-4
+    base = load_agent(Path(model_path(STARTER)), retriever=agent.retriever)
+    q = "model.layers.0.self_attn.q_proj.weight"
+    moved = agent.policy.model.state_dict()[q] - base.policy.model.state_dict()[q]
+    torch.testing.assert_close(moved, delta, rtol=1e-4, atol=1e-6)
+    question = World.load().questions("validation")[0]
+    assert readable(agent.run_all([Job(question, temperature=0.0)])[0])["turns"]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_equals_the_uninterrupted_one(whole: Path, train_index: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(arguments(run, train_index, epochs=2))
+    train(arguments(run, train_index, epochs=4))
+    assert numbers(run) == numbers(whole)
+    one, two = (torch.load(newest_checkpoint(r), weights_only=True)["state_dict"] for r in (run, whole))
+    assert all(torch.equal(one[name], two[name]) for name in two)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_numbers(whole: Path, train_index: Path, tmp_path: Path) -> None:
+    """kill -9 at whatever moment it comes, then the same command again."""
+    run = tmp_path / "run"
+    line = [
+        sys.executable,
+        "-m",
+        "medagent.cli",
+        "train",
+        *arguments(run, train_index, epochs=4, threads=torch.get_num_threads()),
+    ]
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(run.glob("checkpoints/*.ckpt")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert newest_checkpoint(run) is not None
+    subprocess.run(line, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+    assert [row["epoch"] for row in read_metrics(run)] == [0, 1, 2, 3]
+    for found, wanted in zip(numbers(run), numbers(whole), strict=True):
+        assert found == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_folder_with_another_run_is_refused_and_kept(whole: Path, train_index: Path) -> None:
+    before = sorted(path.name for path in whole.rglob("*"))
+    with pytest.raises(ConfigError, match="policy_lr.*--overwrite"):
+        train(arguments(whole, train_index, epochs=4, **{"model.policy_lr": 0.5}))
+    assert sorted(path.name for path in whole.rglob("*")) == before
+
+
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    torch.save({"x": 1}, tmp_path / "checkpoints" / "epoch=0.ckpt")
+    data = (tmp_path / "checkpoints" / "epoch=0.ckpt").read_bytes()
+    (tmp_path / "checkpoints" / "epoch=1.ckpt").write_bytes(data[: len(data) // 2])
+    os.utime(tmp_path / "checkpoints" / "epoch=1.ckpt", (2e9, 2e9))
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "epoch=0.ckpt"
+    assert "cannot be read" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_retriever_outage_stops_training(train_index: Path, tmp_path: Path, monkeypatch) -> None:
+    def down(self, queries, *, top_k):
+        raise RetrieverUnavailableError("Chroma does not answer: test")
+
+    monkeypatch.setattr("retrieval.search.HybridRetriever.search", down)
+    monkeypatch.setitem(SearchDesk.__init__.__kwdefaults__, "retries", 0)
+    with pytest.raises(RetrieverUnavailableError, match="does not answer"):
+        train(arguments(tmp_path / "run", train_index, epochs=1))
+
+
+@pytest.mark.slow
+def test_the_demo_from_end_to_end(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("training.demo.QUESTIONS_PER_KIND", 10)
+    run_demo(tmp_path, seed=3, iterations=1, threads=0)
+    report = json.loads((tmp_path / "report.json").read_text())
+    for part in ("before", "after"):
+        row = report[part]
+        assert 0 <= row["ci_low"] <= row["accuracy"] <= row["ci_high"] <= 1
+        assert row["n"] == 20
+        assert set(row["by_type"]) == {"one_hop", "two_hop"}
+        assert {"no_search_accuracy", "unparsed", "sampled_accuracy", "forced_search_accuracy"} <= set(row)
+    assert report["seed"] == 3
+    assert report["train_seconds"] > 0
+    assert 0 <= report["after"]["counterfactual"]["follows_corpus"] <= 1
+    out = capsys.readouterr().out
+    for text in ("Before training", "After training", "One question aloud", "not medical advice", "Next:"):
+        assert text in out
+    page = (tmp_path / "report.html").read_text()
+    assert "<svg" in page
+    assert Path(read_spec(tmp_path / "agent").retriever.index) == (tmp_path / "index").resolve()  # type: ignore[union-attr]
