@@ -134,11 +134,13 @@ def rebuild_index(folder: Path, *, progress: Progress = _no_progress) -> Manifes
 
 
 def lexical_tokens(texts: list[str]) -> list[list[str]]:
-    """Lower-case words as BM25 sees them: single letters and digits count ("hepatitis B", "type 1"), and nothing is stopped
-    (inverse document frequency weighs "the" down; "a" may be a virus).
+    """Lower-case words as BM25 sees them.
+
+    Single letters and digits count ("hepatitis B", "type 1"), and nothing is stopped: inverse document frequency weighs
+    "the" down, and "a" may name a virus.
     """
-    words = r"(?u)\b\w+\b"
-    tokens = bm25s.tokenize(texts, token_pattern=words, stopwords=[], return_ids=False, show_progress=False)
+    pattern = r"(?u)\b\w+\b"
+    tokens = bm25s.tokenize(texts, token_pattern=pattern, stopwords=[], return_ids=False, show_progress=False)
     return [list(words) for words in tokens]
 
 
