@@ -109,6 +109,11 @@ class SharedBase(nn.Module):
         values_A = self.value_head(hidden_AH.float())[:, 0]
         return torch.zeros(mask_BT.shape, device=values_A.device).masked_scatter(where_BT, values_A)
 
+    @torch.no_grad()
+    def start_values_at(self, value: float) -> None:
+        """Set the value head's bias, so that an untrained critic predicts `value` everywhere."""
+        self.value_head.bias.fill_(value)
+
     def _predicting_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         """[A, H] hidden states at the positions that predict action tokens, and the mask of those tokens.
 

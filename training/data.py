@@ -51,7 +51,8 @@ class RolloutData(LightningDataModule):
     """Questions, retriever, reward and batching of a training run.
 
     An iteration rolls out `num_questions` questions `num_samples` times each, and makes `num_epochs` passes of `num_minibatches` optimizer
-    steps over them; a step accumulates `num_micro_batches` (equal to the trainer's `accumulate_grad_batches`).
+    steps over them; a step accumulates `num_micro_batches` (equal to the trainer's `accumulate_grad_batches`). `num_critic_epochs` passes for the
+    critic alone come first: it must learn from far fewer, noisier targets than the policy. An untrained critic starts at the first mean return.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class RolloutData(LightningDataModule):
         num_questions: int = 128,
         num_samples: int = 1,
         num_epochs: int = 1,
+        num_critic_epochs: int = 0,
         num_minibatches: int = 4,
         num_micro_batches: int = 2,
         reduction: Reduction = "rollout-mean",
@@ -72,7 +74,8 @@ class RolloutData(LightningDataModule):
         super().__init__()
         self.agent_settings, self.retriever, self.reward, self.gae = agent, retriever, reward, gae
         self.num_questions, self.num_samples = num_questions, num_samples
-        self.num_epochs, self.num_minibatches, self.num_micro_batches = num_epochs, num_minibatches, num_micro_batches
+        self.num_epochs, self.num_critic_epochs = num_epochs, num_critic_epochs
+        self.num_minibatches, self.num_micro_batches = num_minibatches, num_micro_batches
         self.reduction, self.seed = reduction, seed
         self.questions = benchmark.questions()
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
@@ -130,7 +133,7 @@ class _Iteration(IterableDataset[Experience]):
 
     def __len__(self) -> int:
         data = self._data
-        return data.num_epochs * data.num_minibatches * data.num_micro_batches
+        return (data.num_critic_epochs + data.num_epochs) * data.num_minibatches * data.num_micro_batches
 
     def __iter__(self) -> Iterator[Experience]:
         data, trainer = self._data, self._trainer
@@ -140,7 +143,11 @@ class _Iteration(IterableDataset[Experience]):
         started = time.perf_counter()
         data.rollouts = data.collect(module, iteration=iteration, rank=trainer.global_rank, world_size=world_size)
         rollout_s = time.perf_counter() - started
-        experience = prepare(data, module, data.rollouts, reduce=_summing(trainer))
+        reduce = _summing(trainer)
+        if iteration == 0:
+            totals = reduce(torch.tensor([sum(r.reward for r in data.rollouts), float(len(data.rollouts))]))
+            module.roles.start_values_at(float(totals[0] / totals[1]))
+        experience = prepare(data, module, data.rollouts, reduce=reduce)
         metrics = {
             **rollout_metrics(data.rollouts, iteration=iteration),
             "critic/explained_variance": explained_variance(experience),
@@ -148,9 +155,8 @@ class _Iteration(IterableDataset[Experience]):
             "throughput/action_tokens_per_s": float(experience.mask_BT.sum()) / rollout_s,
         }
         lengths = experience.attention_BT.sum(dim=1).tolist()
-        reduce = _summing(trainer)
         first = True
-        for epoch in range(data.num_epochs):
+        for epoch in range(data.num_critic_epochs + data.num_epochs):
             shuffle = rollout_seed(data.seed, iteration=iteration, question_id="minibatches", sample=epoch)
             for indices in split_minibatches(len(lengths), num_minibatches=data.num_minibatches, seed=shuffle):
                 step = experience.rows(indices)
@@ -164,7 +170,8 @@ class _Iteration(IterableDataset[Experience]):
                 )
                 weighted = replace(experience, loss_weights_BT=weights)
                 for part in split_by_length(indices, lengths, parts=data.num_micro_batches):
-                    yield replace(weighted.rows(part), metrics=metrics if first else {})
+                    alone = epoch < data.num_critic_epochs
+                    yield replace(weighted.rows(part), metrics=metrics if first else {}, critic_only=alone)
                     first = False
 
 

@@ -24,7 +24,7 @@ class Experience:
     """A micro-batch. Boolean `mask_BT` marks action tokens; off it every float is 0 and every id -1.
 
     `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
-    Lightning (accumulation) and DDP (averaging) divide by. `metrics` ride along for logging with the iteration's first batch.
+    Lightning (accumulation) and DDP (averaging) divide by. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the iteration's first batch.
     """
 
     token_ids_BT: Tensor
@@ -40,6 +40,7 @@ class Experience:
     returns_BT: Tensor
     loss_weights_BT: Tensor
     metrics: dict[str, float]
+    critic_only: bool = False
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Experience:
         """A copy on the device (Lightning calls this)."""

@@ -107,6 +107,29 @@ class AgentModule(LightningModule):
 
     def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
         """The loss of a micro-batch: policy + KL - entropy + critic, already scaled to its share of the step."""
+        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
+        loss = value_loss(
+            values_BT,
+            old_values_BT=batch.values_BT,
+            returns_BT=batch.returns_BT,
+            loss_weights_BT=batch.loss_weights_BT,
+            clip=self.value_clip,
+        )
+        sums = {"critic/loss": loss.detach() / self.trainer.accumulate_grad_batches}
+        self.policy_terms = None
+        if not batch.critic_only:
+            policy_loss, policy_sums = self._policy_loss(batch)
+            loss = loss + policy_loss
+            sums |= policy_sums
+        for name, value in sums.items():  # Lightning would log only the last micro-batch's
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+        self._carried.update(batch.metrics)
+        if (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0:
+            self._log_step()
+        return loss
+
+    def _policy_loss(self, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
+        """The policy's loss, and what to add to the sums of its optimizer step."""
         scores = self.roles.policy_scores(
             batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=self.temperature
         )
@@ -125,44 +148,25 @@ class AgentModule(LightningModule):
         kl_BT = reference_kl(scores.logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT)
         kl = (batch.loss_weights_BT * kl_BT).sum()
         entropy = (batch.loss_weights_BT * scores.entropy_BT).sum()
-        policy_loss = -surrogate.objective
-        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
-        critic_loss = value_loss(
-            values_BT,
-            old_values_BT=batch.values_BT,
-            returns_BT=batch.returns_BT,
-            loss_weights_BT=batch.loss_weights_BT,
-            clip=self.value_clip,
-        )
-        with torch.no_grad():
-            self._tally(batch, surrogate, scores.entropy_BT.sum(), kl_BT.sum(), critic_loss)
-        if (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0:
-            self._log_step()
-        return policy_loss + self.kl_coef * kl - self.entropy_coef * entropy + critic_loss
-
-    def _tally(self, batch: Experience, surrogate: Surrogate, entropy: Tensor, kl: Tensor, critic: Tensor) -> None:
-        """Add a micro-batch to the sums of its optimizer step; Lightning would log only the last one's."""
-        share = 1 / self.trainer.accumulate_grad_batches
+        self._ratio_max = max(self._ratio_max, float(surrogate.metrics["ratio_max"]))
         sums = {
-            "policy/loss": -surrogate.objective.detach() * share,
-            "critic/loss": critic.detach() * share,
+            "policy/loss": -surrogate.objective.detach() / self.trainer.accumulate_grad_batches,
             "tokens": surrogate.metrics["tokens"],
             "policy/clip_fraction": surrogate.metrics["clip_fraction"],
             "policy/ratio_outside": surrogate.metrics["ratio_outside"],
             "policy/approx_kl": surrogate.metrics["approx_kl"],
-            "policy/entropy": entropy.detach(),
-            "kl/reference": kl.detach(),
+            "policy/entropy": scores.entropy_BT.detach().sum(),
+            "kl/reference": kl_BT.detach().sum(),
         }
-        for name, value in sums.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
-        self._ratio_max = max(self._ratio_max, float(surrogate.metrics["ratio_max"]))
-        self._carried.update(batch.metrics)
+        return -surrogate.objective + self.kl_coef * kl - self.entropy_coef * entropy, sums
 
     def _log_step(self) -> None:
-        tokens = max(1.0, self._sums.pop("tokens"))
+        tokens = max(1.0, self._sums.pop("tokens", 0.0))
         losses = ("policy/loss", "critic/loss")
         means = {name: value if name in losses else value / tokens for name, value in self._sums.items()}
-        self.log_dict({**means, "policy/ratio_max": self._ratio_max, **self._carried})
+        if self.policy_terms is not None:
+            means["policy/ratio_max"] = self._ratio_max
+        self.log_dict({**means, **self._carried})
         self._sums, self._carried, self._ratio_max = {}, {}, 0.0
 
     def on_train_epoch_start(self) -> None:
@@ -192,6 +196,8 @@ class AgentModule(LightningModule):
     ) -> None:
         """Clip policy and critic apart, so that neither starves the other; logs both norms before clipping."""
         for group, limit in zip(optimizer.param_groups, self.max_grad_norms, strict=True):
+            if all(parameter.grad is None for parameter in group["params"]):
+                continue  # a step of the critic alone
             norm = clip_grad_norm_(group["params"], limit)
             self.log(f"{group['name']}/grad_norm", norm)
 

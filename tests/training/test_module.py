@@ -331,3 +331,21 @@ def test_loss_weights_by_hand() -> None:
     assert rollout_mean.tolist() == [[0, 0.5, 0.5], [0, 1, 0]]
     token_mean = loss_weights(mask, reduction="token-mean", num_tokens=3, num_rollouts=2, factor=3.0)
     assert token_mean.tolist() == [[0, 1, 1], [0, 1, 0]]
+
+
+def test_a_critic_only_step_leaves_the_policy_alone(module, experience, tmp_path) -> None:
+    perturb(module)
+    before = [parameter.detach().clone() for parameter in module.roles.policy_parameters()]
+    critic_before = [parameter.detach().clone() for parameter in module.roles.critic_parameters()]
+    loader = DataLoader(OneBatch([replace(experience, critic_only=True)] * 2), batch_size=None)
+    quiet_trainer(tmp_path, callbacks=[TurnLevelSampling(), ClippingBiasCorrection()]).fit(module, loader)
+    assert all(torch.equal(a, b) for a, b in zip(before, module.roles.policy_parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(critic_before, module.roles.critic_parameters(), strict=True))
+
+
+def test_an_untrained_critic_starts_at_the_given_value(module, experience) -> None:
+    module.roles.start_values_at(0.4)
+    with torch.no_grad():
+        values = module.roles.values(experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
+    assert values[experience.mask_BT].allclose(torch.tensor(0.4))
+    assert values[~experience.mask_BT].abs().max() == 0

@@ -79,6 +79,7 @@ class ClippingBiasCorrection(Callback):
         self._bias: list[Tensor] = []  # C so far in this step, parameter space
         self._gradient: list[Tensor] = []
         self._squares = torch.zeros(2, dtype=torch.float64)  # (||g||^2, ||C||^2) so far, logit space
+        self._measured = False
         self._full_lr = 0.0
         self._hook: RemovableHandle | None = None
 
@@ -104,7 +105,9 @@ class ClippingBiasCorrection(Callback):
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Add this micro-batch's share of C and of the surrogate's gradient."""
         assert isinstance(pl_module, AgentModule)
-        assert pl_module.policy_terms is not None
+        if pl_module.policy_terms is None:
+            return  # a step of the critic alone
+        self._measured = True
         terms, share = pl_module.policy_terms, 1 / trainer.accumulate_grad_batches
         if self._space == "logits":
             self._squares += self._logit_squares(terms, share)
@@ -134,6 +137,9 @@ class ClippingBiasCorrection(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Take the norms, log them, and scale the gradient or this step's learning rate."""
+        if not self._measured:
+            return
+        self._measured = False
         gradient_norm, bias_norm = self._norms(lambda tensor, op: _reduced(trainer, tensor, op))
         self._bias, self._gradient = [], []
         self._squares = torch.zeros(2, dtype=torch.float64)

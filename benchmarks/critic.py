@@ -1,0 +1,155 @@
+"""Is the critic worth having? Its explained variance on held-out rollouts over training, against a ceiling.
+
+Held out: questions on validation conditions, 16 rollouts each, sampled by the policy of the moment and never trained on. The ceiling is the share
+of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
+variance within groups, unbiased) / (total variance), turns weighted by their action tokens. The critic is read at each turn's first token (where it
+knows no more than the ceiling does) and, beside it, at all action tokens (where it also sees what the policy has begun to write).
+
+    python benchmarks/critic.py --out /tmp/critic --at 1 5 10 20 [--set data.num_critic_epochs=0 ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from common import describe_machine
+from lightning import Callback, LightningModule, Trainer
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.agent import Agent, Job, rollout_seed
+from medagent.records import Rollout
+from medagent.starter.world import World
+from retrieval.embedders import HashedNgramEmbedder
+from retrieval.index import build_index
+from training.data import RolloutData, prepare
+from training.demo import demo_config
+from training.module import AgentModule
+from training.run import AgentCLI
+
+SAMPLES = 16
+
+
+def ceiling(rollouts: list[Rollout]) -> tuple[float, float]:
+    """(explained share, share of tokens in groups of two or more) for rollouts with rewards."""
+    groups: dict[tuple[str, ...], list[tuple[float, int]]] = defaultdict(list)
+    outcomes, weights = [], []
+    for rollout in rollouts:
+        read: tuple[str, ...] = (rollout.question.id,)
+        for turn in rollout.turns:
+            tokens = len(turn.token_ids)
+            groups[read].append((rollout.reward, tokens))
+            outcomes.append(rollout.reward)
+            weights.append(tokens)
+            read = (*read, *(hit.passage.id for hit in turn.hits))
+    weight = torch.tensor(weights, dtype=torch.float64)
+    outcome = torch.tensor(outcomes, dtype=torch.float64)
+    mean = (weight * outcome).sum() / weight.sum()
+    total = ((weight * (outcome - mean).square()).sum() / weight.sum()).item()
+    within, covered = 0.0, 0
+    for members in groups.values():
+        if len(members) > 1:
+            tokens = sum(n for _, n in members)
+            within += tokens * torch.tensor([r for r, _ in members], dtype=torch.float64).var().item()
+            covered += tokens
+    return (1 - within / covered / total if total > 0 and covered else 0.0), covered / float(weight.sum())
+
+
+def explained(values: torch.Tensor, returns: torch.Tensor, weights: torch.Tensor) -> float:
+    """1 - weighted variance of the errors / weighted variance of the returns."""
+
+    def variance(x: torch.Tensor) -> torch.Tensor:
+        mean = (weights * x).sum() / weights.sum()
+        return (weights * (x - mean).square()).sum() / weights.sum()
+
+    total = variance(returns)
+    return float(1 - variance(returns - values) / total) if total > 0 else 0.0
+
+
+class Probe(Callback):
+    """Measures before the given iterations (1 = the first) and at the end."""
+
+    def __init__(self, at: list[int], num_questions: int) -> None:
+        self._at = at
+        self._questions = StarterBenchmark("validation").questions()[:num_questions]
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure after the iteration's updates."""
+        if trainer.current_epoch + 1 in self._at:
+            self._measure(trainer, pl_module)
+
+    def _measure(self, trainer: Trainer, module: LightningModule) -> None:
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(module, AgentModule)
+        assert isinstance(data, RolloutData)
+        settings = data.agent_settings
+        agent = Agent(module.fresh_policy(), data.retriever, settings.protocol, settings.limits, settings.top_k)
+        jobs = [
+            Job(
+                question,
+                seed=rollout_seed(977, iteration=trainer.current_epoch, question_id=question.id, sample=sample),
+            )
+            for question in self._questions
+            for sample in range(SAMPLES)
+        ]
+        rollouts = [data.reward(rollout) for rollout in agent.run_all(jobs)]
+        batch = prepare(data, module, rollouts, reduce=lambda tensor: tensor)
+        returns = torch.tensor([r.reward for r in rollouts])[:, None].expand_as(batch.values_BT)
+        everywhere = explained(
+            batch.values_BT[batch.mask_BT], returns[batch.mask_BT], torch.ones(int(batch.mask_BT.sum()))
+        )
+        before = torch.cat([torch.full_like(batch.turn_ids_BT[:, :1], -1), batch.turn_ids_BT[:, :-1]], dim=1)
+        first = batch.mask_BT & (batch.turn_ids_BT != before)
+        lengths = torch.stack(
+            [torch.tensor(float(len(turn.token_ids))) for rollout in rollouts for turn in rollout.turns]
+        )
+        at_turns = explained(batch.values_BT[first], returns[first], lengths)
+        best, covered = ceiling(rollouts)
+        success = sum(r.success for r in rollouts) / len(rollouts)
+        print(
+            f"after iteration {trainer.current_epoch + 1:3d}: success {success:5.1%}  ceiling {best:5.2f} "
+            f"(on {covered:.0%} of tokens)  critic at turn starts {at_turns:6.2f} = {at_turns / best if best > 0 else 0:5.0%} "
+            f"of it  at all action tokens {everywhere:6.2f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Train by the demo's configuration and measure along the way."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--at", type=int, nargs="+", default=[1, 3, 5, 10, 15, 20])
+    parser.add_argument("--questions", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", nargs="*", default=[], help="overrides of the configuration, name=value")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    print(describe_machine())
+    build_index(
+        options.out / "index", World.load().passages(("train", "validation")), HashedNgramEmbedder(), overwrite=True
+    )
+    overrides = [
+        f"data.retriever.init_args.index={options.out / 'index'}",
+        f"trainer.default_root_dir={options.out}",
+        f"trainer.max_epochs={max(options.at)}",
+        f"data.seed={options.seed}",
+        f"seed_everything={options.seed}",
+        *options.set,
+    ]
+    cli = AgentCLI(
+        AgentModule,
+        RolloutData,
+        run=False,
+        args=["--config", str(demo_config()), *(f"--{override}" for override in overrides)],
+        save_config_callback=None,
+        auto_configure_optimizers=False,
+        trainer_defaults={"callbacks": [Probe(options.at, options.questions)]},
+    )
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+
+
+if __name__ == "__main__":
+    main()

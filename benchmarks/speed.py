@@ -1,0 +1,103 @@
+"""Speed of the starter task: rollouts and tokens per second in sampling, tokens per second in training.
+
+python benchmarks/speed.py --repeats 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from common import describe_machine
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.agent import Agent, Job
+from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from medagent.starter.world import World
+from retrieval.embedders import HashedNgramEmbedder
+from retrieval.index import build_index
+from retrieval.search import HybridRetriever
+from training.data import AgentSettings, RolloutData, prepare
+from training.experience import loss_weights
+from training.module import AgentModule
+from training.objectives import clipped_surrogate, value_loss
+
+ROLLOUTS = 128
+
+
+def main() -> None:
+    """Time sampling, the passes that prepare experience, and one forward and backward pass of policy and critic."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(describe_machine())
+    with tempfile.TemporaryDirectory() as folder:
+        build_index(Path(folder), World.load().passages(), HashedNgramEmbedder())
+        retriever = HybridRetriever(folder, cache_size=0)
+        module = AgentModule()
+        data = RolloutData(
+            StarterBenchmark("train"),
+            retriever,
+            agent=AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K),
+            num_questions=ROLLOUTS,
+        )
+        agent = Agent(module.fresh_policy(), retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K)
+        figures: dict[str, list[float]] = {}
+
+        def note(name: str, value: float) -> None:
+            figures.setdefault(name, []).append(value)
+
+        for repeat in range(options.repeats + 1):
+            jobs = [Job(q, seed=repeat * 1000 + i, force_search=True) for i, q in enumerate(data.questions_of(repeat))]
+            began = time.perf_counter()
+            rollouts = agent.run_all(jobs)
+            sampling_s = time.perf_counter() - began
+            began = time.perf_counter()
+            batch = prepare(data, module, rollouts, reduce=lambda tensor: tensor)
+            prepare_s = time.perf_counter() - began
+            batch.loss_weights_BT = loss_weights(
+                batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=ROLLOUTS, factor=1.0
+            )
+            began = time.perf_counter()
+            for start in range(0, ROLLOUTS, 16):
+                part = batch.rows(range(start, start + 16))
+                inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
+                surrogate = clipped_surrogate(
+                    module.roles.policy_scores(*inputs, temperature=1.0).logprobs_BT,
+                    old_logprobs_BT=part.rollout_logprobs_BT,
+                    advantages_BT=part.advantages_BT,
+                    mask_BT=part.mask_BT,
+                    segments_BT=part.ratio_segments_BT,
+                    loss_weights_BT=part.loss_weights_BT,
+                    clip_low=0.2,
+                    clip_high=0.2,
+                )
+                critic = value_loss(
+                    module.roles.values(*inputs),
+                    old_values_BT=part.values_BT,
+                    returns_BT=part.returns_BT,
+                    loss_weights_BT=part.loss_weights_BT,
+                )
+                (critic - surrogate.objective).backward()
+            update_s = time.perf_counter() - began
+            if repeat == 0:
+                continue  # warms up
+            sampled = sum(rollout.num_action_tokens for rollout in rollouts)
+            tokens = int(batch.attention_BT.sum())
+            note("sampling, rollouts/s", ROLLOUTS / sampling_s)
+            note("sampling, sampled tokens/s", sampled / sampling_s)
+            note("sampling, tokens read and sampled/s", tokens / sampling_s)
+            note("reference and values, tokens/s", tokens / prepare_s)
+            note("policy and critic forward and backward, tokens/s", tokens / update_s)
+    for name, values in figures.items():
+        print(f"{name:50s} median {statistics.median(values):9,.1f}  ({min(values):,.1f} to {max(values):,.1f})")
+
+
+if __name__ == "__main__":
+    main()
