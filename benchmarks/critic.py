@@ -132,7 +132,7 @@ def main() -> None:
         options.out / "index", World.load().passages(("train", "validation")), HashedNgramEmbedder(), overwrite=True
     )
     overrides = [
-        f"data.retriever.init_args.index={options.out / 'index'}",
+        f"data.retriever.init_args.retriever.init_args.index={options.out / 'index'}",
         f"trainer.default_root_dir={options.out}",
         f"trainer.max_epochs={max(options.at)}",
         f"data.seed={options.seed}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,6 +54,9 @@ class JsonlBenchmark:
                 questions.append(self._question(line, number))
         if not questions:
             raise InputError(f"{self._path}: holds no question; wanted JSON lines with 'question' and 'answer'.")
+        repeated = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
+        if repeated:
+            raise InputError(f"{self._path}: the id {repeated[0]!r} occurs twice; give each question its own, or none.")
         return questions[: self._limit]
 
     def _question(self, line: str, number: int) -> Question:
@@ -66,11 +70,17 @@ class JsonlBenchmark:
             ) from error
         options = row.get("options", [])
         if isinstance(options, dict):
-            options = [options[letter] for letter in sorted(options)]
+            letters = sorted(options)
+            if letters != list(LETTERS[: len(letters)]) or answer not in letters:
+                raise InputError(
+                    f"{where}: found options {letters} and answer {answer!r}; wanted letters from A without a gap, and one "
+                    "of them as the answer."
+                )
+            options, answer = [options[letter] for letter in letters], LETTERS[letters.index(answer)]
+        elif str(answer) in [str(option) for option in options]:
+            answer = LETTERS[[str(option) for option in options].index(answer)]
         if len(options) > len(LETTERS):
             raise InputError(f"{where}: found {len(options)} options, wanted at most {len(LETTERS)}.")
-        if options and answer in options:
-            answer = LETTERS[options.index(answer)]
         if options and answer not in LETTERS[: len(options)]:
             raise InputError(f"{where}: the answer {answer!r} is neither an option's letter nor one of {options}.")
         return Question(

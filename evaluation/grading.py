@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import string
 from dataclasses import dataclass
 from enum import StrEnum
 
 from medagent.protocol import citations, marked_letters
 from medagent.records import Question, Rollout, StopReason
 
-_BARE_LETTER = re.compile(r"\(?([A-J])\)?[.:)]?(?:\s.*)?", re.DOTALL)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_BARE_LETTER = re.compile(r"(?:^|\bor\s+|\band\s+|[,;/]\s*)([A-J])(?=[.:),;/]|\s+(?:or|and)\b)")
+_ARTICLE = re.compile(r"^(a|an|the) ")
+_PUNCTUATION = re.compile(r"[^\w\s+<>=%.-]|(?<![\w])[.-](?!\w)|\.(?!\d)|(?<!\w)-(?=\D)")
 
 
 class Verdict(StrEnum):
@@ -45,26 +45,23 @@ class Grade:
 def named_option(answer: str, question: Question) -> str | None:
     """The one option that an answer names, or None.
 
-    Accepted: exactly one option letter in parentheses anywhere ("doxycycline (B) [1]"), or an answer that begins with a bare
-    letter ("B", "B.", "B) doxycycline"). A letter that names no option, two letters, or none: None.
+    Accepted marks: a letter in parentheses anywhere ("doxycycline (B) [1]"), and a bare letter with ".", ")" or ":" at the start or in
+    an enumeration ("B.", "B) doxycycline", "B. or C."), or alone ("B"). Marks that differ, name no option, or are missing: None.
     """
-    marked = marked_letters(answer)
-    if len(marked) == 1:
-        return marked[0] if marked[0] in question.letters else None
-    if marked:
-        return None
-    bare = _BARE_LETTER.fullmatch(answer.strip())
-    if bare is None or bare[1] not in question.letters:
-        return None
-    rest = answer.strip()[1:]
-    # "A patient with ..." begins with an article, not with a letter that names an option.
-    return bare[1] if not rest or rest[0] in ".:)" else None
+    text = answer.strip()
+    named = {*marked_letters(text), *_BARE_LETTER.findall(text)}
+    if not named and text in question.letters:
+        named = {text} if text else set()
+    return named.pop() if len(named) == 1 and named <= set(question.letters) else None
 
 
 def normalise(text: str) -> str:
-    """Lower case without articles, punctuation and extra space (SQuAD's normalisation, arXiv 1606.05250)."""
-    plain = "".join(" " if character in string.punctuation else character for character in text.lower())
-    return " ".join(_ARTICLES.sub(" ", plain).split())
+    """Lower case without a leading article, punctuation and extra space.
+
+    Like SQuAD's normalisation (arXiv 1606.05250), but signs that carry meaning beside letters or digits stay: "Rh+" is not "Rh-".
+    """
+    plain = _PUNCTUATION.sub(" ", text.lower())
+    return _ARTICLE.sub("", " ".join(plain.split()))
 
 
 def grade(rollout: Rollout) -> Grade:

@@ -165,8 +165,8 @@ def search(query: str, index: str = "runs/demo/index", top_k: int = 5) -> None:
 
     """
     from rich.console import Console
-    from rich.markup import escape
 
+    from medagent.console import escape
     from medagent.saved import open_retriever
 
     console = Console(highlight=False)

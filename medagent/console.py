@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from rich import markup
 from rich.console import Console
-from rich.markup import escape
 
 from medagent.protocol import NOT_ADVICE, Protocol, citations
 from medagent.records import Question, Rollout, Turn
 from retrieval.passages import Hit
+
+
+def escape(text: str) -> str:
+    """Text that can neither mark up nor steer the terminal: rich's markup escaped, control characters dropped."""
+    return markup.escape("".join(c for c in text if c.isprintable() or c in "\n\t"))
 
 
 def show_question(console: Console, question: Question) -> None:

@@ -8,10 +8,10 @@ follows from the session's seed, the turn and the position alone: a sample does 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Condition, Lock
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache, CacheLayerMixin
 
 from medagent.causal_lm import hidden_states, project
 from medagent.errors import PolicyError
+from medagent.kv_buffer import BufferCache
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import END_TAGS
 
@@ -42,6 +42,7 @@ class HFPolicy:
         self._waiting: list[_Row] = []
         self._running = False
         self._lock = Lock()
+        self._idle = Condition(self._lock)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="policy")
         config = model.config
         self._heads = config.num_key_value_heads
@@ -70,8 +71,10 @@ class HFPolicy:
     @torch.no_grad()
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         """Overwrite parameters by name; refused while sessions hold a KV cache of the old weights."""
-        if self._open:
-            raise PolicyError(f"{len(self._open)} sessions are open; close them before new weights are loaded.")
+        with self._lock:
+            if self._open:
+                raise PolicyError(f"{len(self._open)} sessions are open; close them before new weights are loaded.")
+            self._idle.wait_for(lambda: not self._running)  # rows of closed sessions end at their next token
         own = dict(self._model.named_parameters())
         unknown = sorted(set(weights) - set(own))
         if unknown:
@@ -86,7 +89,11 @@ class HFPolicy:
 
     def _close(self, session: HFSession) -> None:
         with self._lock:
+            session.closed = True
             self._open.discard(session)
+            self._waiting = [row for row in self._waiting if row.session is not session]
+            if not session.sampling:  # otherwise the worker frees it
+                session.cache = None
         self._kick()
 
     def _kick(self) -> None:
@@ -104,28 +111,42 @@ class HFPolicy:
         """Run batches until nothing may start; runs on the policy's own thread."""
         batch: _Batch | None = None
         rows: list[_Row] = []
+        joining: list[_Row] = []
         try:
             while True:
                 with self._lock:
                     joining = self._waiting if self._admissible() else []
+                    rows = self._without_closed(rows)
                     if joining:
                         self._waiting = []
+                        for row in joining:
+                            row.session.sampling = True
                     elif not rows:
                         self._running = False
+                        self._idle.notify_all()
                         return
                 # Sorted, so that the order of arrival cannot change a batch.
                 joining = sorted(joining, key=lambda row: row.session.seed)
-                rows = rows + joining
-                if joining or batch is None or 2 * len(rows) <= batch.num_rows:
+                started, rows, joining = bool(joining), rows + joining, []
+                if started or batch is None or 2 * len(rows) <= batch.num_rows:
                     if batch is not None:
                         batch.release()
                     batch = _Batch(self, rows)
                 rows = batch.step(rows)
         except BaseException as error:  # handed to every waiting caller; nothing is swallowed
             with self._lock:
-                rows, self._waiting, self._running = rows + self._waiting, [], False
+                rows, self._waiting, self._running = rows + joining + self._waiting, [], False
+                self._idle.notify_all()
             for row in rows:
                 row.fail(error)
+
+    @staticmethod
+    def _without_closed(rows: list[_Row]) -> list[_Row]:
+        """Drop the rows whose dialogue was closed while they were sampled; call with the lock held."""
+        for row in rows:
+            if row.session.closed:
+                row.ended, row.session.sampling, row.session.cache = True, False, None
+        return [row for row in rows if not row.ended]
 
 
 class HFSession:
@@ -135,6 +156,7 @@ class HFSession:
         self.seed, self.temperature = seed, temperature
         self.pending: list[int] = []
         self.cache: Tensor | None = None  # [layers, 2, length, heads, head_dim]
+        self.closed = self.sampling = False
         self._policy, self._turn = policy, 0
 
     @property
@@ -159,7 +181,6 @@ class HFSession:
 
     def close(self) -> None:
         """See `Session.close`."""
-        self.cache = None
         self._policy._close(self)
 
 
@@ -177,10 +198,17 @@ class _Row:
     ended: bool = False
 
     def finish(self, turn: SampledTurn) -> None:
-        self.loop.call_soon_threadsafe(_set_result, self.future, turn)
+        self._tell(_set_result, turn)
 
     def fail(self, error: BaseException) -> None:
-        self.loop.call_soon_threadsafe(_set_exception, self.future, error)
+        self._tell(_set_exception, error)
+
+    def _tell(self, setter: Callable[[asyncio.Future[SampledTurn], Any], None], outcome: object) -> None:
+        try:
+            self.loop.call_soon_threadsafe(setter, self.future, outcome)
+        except RuntimeError:
+            if not self.loop.is_closed():  # a closed loop has nobody waiting any more
+                raise
 
 
 def _set_result(future: asyncio.Future[SampledTurn], turn: SampledTurn) -> None:
@@ -248,7 +276,7 @@ class _Batch:
             input_ids=ids_BQ,
             position_ids=positions_BQ,
             attention_mask=mask_B1QK,
-            past_key_values=_BufferCache(self._buffer, positions_BQ, reach),
+            past_key_values=BufferCache(self._buffer, positions_BQ, reach),
             use_cache=True,
         )
         last = (counts - 1).clamp(min=0)
@@ -279,7 +307,7 @@ class _Batch:
                 going_on.append(row)
                 continue
             self._save(row)
-            row.ended = True
+            row.ended, row.session.sampling = True, False
             text = str(self._policy._tokenizer.decode(row.token_ids, skip_special_tokens=False))
             row.finish(SampledTurn(tuple(row.token_ids), tuple(row.logprobs), text, stop))
         return going_on
@@ -294,42 +322,3 @@ class _Batch:
         if token == tokenizer.eos_token_id:
             return TurnStop.END_OF_TEXT
         return TurnStop.LENGTH if len(row.token_ids) >= row.max_tokens else None
-
-
-class _BufferLayer(CacheLayerMixin):
-    """One layer's view of the buffer; writes at each row's own positions."""
-
-    def __init__(self, keys: Tensor, values: Tensor, positions_BQ: Tensor, reach: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._stored, self._positions, self._reach = (keys, values), positions_BQ, reach
-        self._rows = torch.arange(positions_BQ.shape[0], device=positions_BQ.device)[:, None]
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the buffer exists."""
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Store [B, heads, Q, D] and return all keys and values up to the furthest position."""
-        views = []
-        for stored, new in zip(self._stored, (key_states, value_states), strict=True):
-            stored[self._rows, self._positions] = new.transpose(1, 2)
-            views.append(stored[:, : self._reach].transpose(1, 2))
-        return views[0], views[1]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(key length, offset)."""
-        return self._reach, 0
-
-    def get_seq_length(self) -> int:
-        """Tokens before this step, of the longest row."""
-        return self._reach - int(self._positions.shape[1])
-
-    def get_max_length(self) -> int:
-        """The buffer's capacity."""
-        return int(self._stored[0].shape[1])
-
-
-class _BufferCache(Cache):
-    """The buffer as transformers wants a cache to look."""
-
-    def __init__(self, buffer: Tensor, positions_BQ: Tensor, reach: int) -> None:
-        super().__init__(layers=[_BufferLayer(layer[0], layer[1], positions_BQ, reach) for layer in buffer])

@@ -22,7 +22,7 @@ from medagent.hf_policy import HFPolicy
 from medagent.protocol import NOT_ADVICE, Protocol
 from retrieval.embedders import Embedder, embedder_from_identity
 from retrieval.index import Manifest
-from retrieval.search import HybridRetriever, Retriever
+from retrieval.search import HybridRetriever, Retriever, UnreliableRetriever
 
 FORMAT = 1
 
@@ -35,14 +35,19 @@ class RetrieverSpec:
     embedder: str
     dense_weight: float = 1.0
     lexical_weight: float = 1.0
+    num_candidates: int = 20
 
     @staticmethod
     def of(retriever: Retriever) -> RetrieverSpec | None:
         """The specification of a retriever that lives in a folder, None for any other."""
+        if isinstance(retriever, UnreliableRetriever):
+            retriever = retriever.retriever
         if not isinstance(retriever, HybridRetriever):
             return None
         dense, lexical = retriever.weights
-        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, dense, lexical)
+        return RetrieverSpec(
+            str(retriever.folder.resolve()), retriever.embedder.identity, dense, lexical, retriever.num_candidates
+        )
 
     def open(self, index: str | None = None, embedder: Embedder | None = None) -> HybridRetriever:
         """The retriever; `index` overrides the folder (another corpus, or the same one elsewhere)."""
@@ -51,6 +56,7 @@ class RetrieverSpec:
             embedder or embedder_from_identity(self.embedder),
             dense_weight=self.dense_weight,
             lexical_weight=self.lexical_weight,
+            num_candidates=self.num_candidates,
         )
 
 

@@ -19,6 +19,7 @@ def read_corpus(path: Path, *, max_words: int = 200) -> Iterator[Passage]:
     if not path.exists():
         raise CorpusError(f"corpus {path}: not found. Give a .jsonl file, or a file or folder of {TEXT_SUFFIXES}.")
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    files = [file for file in files if not (file.parent / "manifest.json").exists()]  # an index inside the corpus
     known = [file for file in files if file.suffix.lower() in (".jsonl", *TEXT_SUFFIXES)]
     if not known:
         raise CorpusError(
@@ -29,7 +30,11 @@ def read_corpus(path: Path, *, max_words: int = 200) -> Iterator[Passage]:
             yield from read_passages(file)
         else:
             source = str(file.relative_to(path)) if path.is_dir() else file.name
-            yield from split_document(file.read_text(encoding="utf-8"), source=source, max_words=max_words)
+            try:
+                text = file.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise CorpusError(f"{file}: not UTF-8 ({error}). Convert it, for example with iconv.") from error
+            yield from split_document(text, source=source, max_words=max_words)
 
 
 def split_document(text: str, *, source: str, max_words: int) -> Iterator[Passage]:

@@ -20,6 +20,7 @@ import chromadb
 import numpy as np
 from chromadb.api.models.Collection import Collection
 from chromadb.config import Settings
+from chromadb.errors import NotFoundError
 from numpy.typing import NDArray
 
 from retrieval.embedders import Embedder
@@ -84,6 +85,11 @@ def build_index(
     or another embedder is replaced only with `overwrite`.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    others = [path.name for path in folder.iterdir() if path.name != "passages.jsonl.part"]
+    if others and "manifest.json" not in others:
+        raise IndexMismatchError(
+            f"index {folder}: the folder holds other files ({', '.join(sorted(others)[:3])}) and no index. Choose an empty folder."
+        )
     incoming = folder / "passages.jsonl.part"
     count = write_passages(incoming, _unique(passages))
     if count == 0:
@@ -104,10 +110,11 @@ def build_index(
             incoming.unlink()
             return found
         if not same:
+            Manifest(**{**asdict(found), "complete": False}).write(folder)
             (folder / "embeddings.f32").unlink(missing_ok=True)
             _drop_search_structures(folder)
-    os.replace(incoming, folder / "passages.jsonl")
     wanted.write(folder)
+    os.replace(incoming, folder / "passages.jsonl")
     texts = [passage.indexed_text for passage in read_passages(folder / "passages.jsonl")]
     _embed_missing(folder, texts, embedder, progress)
     return rebuild_index(folder, progress=progress)
@@ -173,7 +180,12 @@ def open_collection(folder: Path, manifest: Manifest) -> Collection:
         raise IndexMismatchError(
             f"index {folder}: its build was interrupted. Run the same `medagent index build` again to go on."
         )
-    collection: Collection = open_client(folder).get_collection(COLLECTION, embedding_function=None)
+    try:
+        collection: Collection = open_client(folder).get_collection(COLLECTION, embedding_function=None)
+    except NotFoundError as error:
+        raise IndexMismatchError(
+            f"index {folder}: Chroma holds no collection. Rebuild it from its files with: medagent index rebuild {folder}"
+        ) from error
     if collection.count() != manifest.num_passages:
         raise IndexMismatchError(
             f"index {folder}: Chroma holds {collection.count():,} vectors, the manifest {manifest.num_passages:,}. "

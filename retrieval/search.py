@@ -57,6 +57,7 @@ class HybridRetriever:
         self._passages = load_passages(folder)
         self._row = {passage.id: row for row, passage in enumerate(self._passages)}
         self._candidates = min(num_candidates, len(self._passages))
+        self._num_candidates = num_candidates
         self._weights = (dense_weight, lexical_weight)
         self._cache: OrderedDict[tuple[str, int], list[Hit]] = OrderedDict()
         self._cache_size = cache_size
@@ -71,6 +72,11 @@ class HybridRetriever:
     def embedder(self) -> Embedder:
         """What embeds the queries."""
         return self._embedder
+
+    @property
+    def num_candidates(self) -> int:
+        """How many results of each ranking are fused."""
+        return self._num_candidates
 
     @property
     def weights(self) -> tuple[float, float]:
@@ -106,10 +112,9 @@ class HybridRetriever:
         return [self._fuse(*pair, top_k) for pair in rankings]
 
     def _dense(self, queries: list[str]) -> list[list[int]]:
+        vectors = self._embedder.embed_queries(queries)
         try:
-            answer = self._collection.query(
-                query_embeddings=self._embedder.embed_queries(queries), n_results=self._candidates, include=[]
-            )
+            answer = self._collection.query(query_embeddings=vectors, n_results=self._candidates, include=[])
         except Exception as error:  # the one boundary at which Chroma's many failures become ours
             raise RetrieverUnavailableError(f"Chroma does not answer: {error!r}") from error
         return [[self._row[passage_id] for passage_id in ids] for ids in answer["ids"]]
@@ -129,6 +134,25 @@ class HybridRetriever:
                 scores[row] = scores.get(row, 0.0) + weight / (RRF_K + rank)
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:top_k]
         return [Hit(self._passages[row], score) for row, score in best]
+
+
+class UnreliableRetriever:
+    """Answers a share of the queries with unrelated passages: training with it teaches what to do when a search fails.
+
+    Which queries fail is decided by their hash, so equal calls give equal results.
+    """
+
+    def __init__(self, retriever: HybridRetriever, share: float = 0.1, seed: int = 0) -> None:
+        """`share` of distinct queries fail."""
+        self.retriever = retriever
+        self._unrelated = UnrelatedRetriever(retriever.passages, seed=seed)
+        self._share, self._seed = share, seed
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        """See `Retriever.search`."""
+        failing = {q for q in queries if random.Random(f"fail:{self._seed}:{q}").random() < self._share}
+        found = iter(self.retriever.search([q for q in queries if q not in failing], top_k=top_k))
+        return [self._unrelated.search([q], top_k=top_k)[0] if q in failing else next(found) for q in queries]
 
 
 class UnrelatedRetriever:

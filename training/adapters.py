@@ -20,18 +20,19 @@ POLICY, CRITIC = "policy", "critic"
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on all linear layers but the head."""
+    """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on all linear layers but the head.
+
+    No dropout: it would make the trainer's log-probs differ from the sampler's.
+    """
 
     rank: int = 16
     alpha: int = 32
-    dropout: float = 0.0
 
     def config(self) -> LoraConfig:
         """Peft's configuration."""
         return LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
-            lora_dropout=self.dropout,
             target_modules="all-linear",
             bias="none",
             task_type="CAUSAL_LM",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -95,6 +96,15 @@ class RolloutData(LightningDataModule):
             chosen.append(self.questions[order[offset]])
         return chosen
 
+    def _numbered(self, iteration: int) -> list[tuple[Question, int]]:
+        """An iteration's questions with how often each came before in it: repeats are other samples, not copies."""
+        seen: Counter[str] = Counter()
+        numbered = []
+        for question in self.questions_of(iteration):
+            numbered.append((question, seen[question.id]))
+            seen[question.id] += 1
+        return numbered
+
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields finished micro-batches."""
         if self.trainer is None or not isinstance(self.trainer.lightning_module, AgentModule):
@@ -104,6 +114,12 @@ class RolloutData(LightningDataModule):
             raise ConfigError(
                 f"trainer.accumulate_grad_batches is {accumulated}, data.num_micro_batches is {self.num_micro_batches}: "
                 "they must be equal. Set both to the same number."
+            )
+        share = len(range(0, self.num_questions, self.trainer.world_size)) * self.num_samples
+        if share < self.num_minibatches * self.num_micro_batches or self.num_questions % self.trainer.world_size:
+            raise ConfigError(
+                f"data.num_questions is {self.num_questions} on {self.trainer.world_size} ranks: it must be a multiple of the "
+                "ranks, and each rank's share must fill its micro-batches. Raise it."
             )
         return DataLoader(_Iteration(self, self.trainer), batch_size=None, num_workers=0)
 
@@ -119,8 +135,8 @@ class RolloutData(LightningDataModule):
                 iteration=iteration,
                 sample=sample,
             )
-            for question in self.questions_of(iteration)[rank::world_size]
-            for sample in range(self.num_samples)
+            for question, repeat in self._numbered(iteration)[rank::world_size]
+            for sample in range(repeat * self.num_samples, (repeat + 1) * self.num_samples)
         ]
         return [self.reward(rollout) for rollout in agent.run_all(jobs)]
 
@@ -179,9 +195,9 @@ def _summing(trainer: Trainer) -> Callable[[Tensor], Tensor]:
     """Sums a tensor over ranks."""
 
     def reduce(tensor: Tensor) -> Tensor:
-        total = trainer.strategy.reduce(tensor, reduce_op="sum")
+        total = trainer.strategy.reduce(tensor.to(trainer.strategy.root_device), reduce_op="sum")
         assert isinstance(total, Tensor)
-        return total
+        return total.cpu()
 
     return reduce
 

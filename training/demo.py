@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from evaluation.run import run_benchmark
 from medagent.agent import Agent
 from medagent.causal_lm import STARTER, model_path
 from medagent.console import TurnPrinter, show_answer, show_question
+from medagent.errors import ConfigError
 from medagent.records import Question, Rollout
 from medagent.saved import load_agent, read_spec, write_spec
 from medagent.starter.world import World
@@ -34,10 +34,15 @@ from training.callbacks.export import read_metrics
 from training.run import train
 
 QUESTIONS_PER_KIND = 200
+DEMO_MARKER = ".medagent-demo"
 
 
 def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> dict[str, Any]:
     """Run the demonstration in the folder `out`, replacing an earlier one there, and return the report."""
+    if out.exists() and any(out.iterdir()) and not (out / DEMO_MARKER).exists():
+        raise ConfigError(f"demo folder {out}: holds files that no demo wrote. Give an empty one with --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / DEMO_MARKER).touch()
     console, started = Console(highlight=False), time.monotonic()
     if threads:
         torch.set_num_threads(threads)
@@ -148,7 +153,7 @@ def _train_arguments(out: Path, *, seed: int, iterations: int | None, threads: i
     """The same command line a person would give `medagent train`."""
     overrides: dict[str, object] = {
         "trainer.default_root_dir": out,
-        "data.retriever.init_args.index": out / "index-train",
+        "data.retriever.init_args.retriever.init_args.index": out / "index-train",
         "data.seed": seed,
         "seed_everything": seed,
         "threads": threads,
@@ -161,7 +166,7 @@ def _train_arguments(out: Path, *, seed: int, iterations: int | None, threads: i
 
 def demo_config() -> Path:
     """The demonstration's configuration file."""
-    return Path(str(resources.files("medagent.configs").joinpath("demo.yaml")))
+    return Path(__file__).parent.parent / "configs" / "demo.yaml"  # beside the packages, in a checkout and installed
 
 
 def _follow_corpus(agent: Agent, world: World, changed: World, index: Path, *, seed: int) -> dict[str, Any]:

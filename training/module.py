@@ -35,7 +35,7 @@ class PolicyTerms:
 class AgentModule(LightningModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
-    Settings carry the field's names. `temperature` is that of sampling; every log-prob is taken at it.
+    Settings carry the field's names. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class AgentModule(LightningModule):
         critic_lora: LoraSettings = LoraSettings(),
         policy_lr: float = 2e-3,
         critic_lr: float = 3e-3,
+        lr_decay_iterations: int | None = None,
         weight_decay: float = 0.0,
         clip_low: float = 0.2,
         clip_high: float = 0.2,
@@ -67,6 +68,7 @@ class AgentModule(LightningModule):
         self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
         self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
+        self.lr_decay_iterations = lr_decay_iterations
         self.kl_coef, self.entropy_coef, self.value_clip = kl_coef, entropy_coef, value_clip
         self.max_grad_norms = (policy_max_grad_norm, critic_max_grad_norm)
         self.temperature = temperature
@@ -80,7 +82,7 @@ class AgentModule(LightningModule):
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
-        self._began = 0.0
+        self._began = self._ended = 0.0
 
     @property
     def pad_id(self) -> int:
@@ -170,13 +172,21 @@ class AgentModule(LightningModule):
         self._sums, self._carried, self._ratio_max = {}, {}, 0.0
 
     def on_train_epoch_start(self) -> None:
-        """Begin an iteration's clock."""
+        """Begin an iteration's clock and set its learning rates."""
         self._began = time.perf_counter()
+        # By the iteration's number alone, so that a resumed or prolonged run has the same rates.
+        decayed = 0.0 if self.lr_decay_iterations is None else self.current_epoch / self.lr_decay_iterations
+        for group, rate in zip(self.trainer.optimizers[0].param_groups, (self.policy_lr, self.critic_lr), strict=True):
+            group["lr"] = rate * max(0.0, 1 - decayed)
+
+    def on_train_batch_end(self, outputs: object, batch: Experience, batch_idx: int) -> None:
+        """Note when the last update ended."""
+        self._ended = time.perf_counter()
 
     def on_train_epoch_end(self) -> None:
         """Log the iteration's time without its rollouts."""
         rollout_s = float(self.trainer.callback_metrics.get("time/rollout", 0.0))
-        self.log("time/update", time.perf_counter() - self._began - rollout_s)
+        self.log("time/update", self._ended - self._began - rollout_s)
 
     def configure_optimizers(self) -> Optimizer:
         """One AdamW with two groups, `policy` and `critic`, each at its own rate."""

@@ -23,6 +23,7 @@ from training.data import RolloutData
 from training.module import AgentModule
 
 RUN_PARTS = ("checkpoints", "logs", "tensorboard", "rollouts", "agent", "config.yaml")
+MARKER = ".medagent-run"  # only a folder that carries it is continued, or discarded with --overwrite
 
 
 class AgentCLI(LightningCLI):
@@ -45,10 +46,11 @@ class AgentCLI(LightningCLI):
             csv = CSVLogger(root, name="logs", flush_logs_every_n_steps=1)
             board = TensorBoardLogger(root, name="tensorboard", version=csv.version)
             kwargs.setdefault("logger", [csv, board])
+        configured = self.config_init["trainer"]["callbacks"] or []
         trainer: Any = super().instantiate_trainer(default_root_dir=str(root), **kwargs)
-        given = [callback for callback in trainer.callbacks if isinstance(callback, ModelCheckpoint)]
-        for callback in given:
-            trainer.callbacks.remove(callback)  # Lightning's default, which would write beside the logs
+        for callback in [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]:
+            if callback not in configured:
+                trainer.callbacks.remove(callback)  # Lightning's default, which would write beside the logs
         trainer.callbacks.append(
             ModelCheckpoint(
                 dirpath=root / "checkpoints",
@@ -85,22 +87,34 @@ def _discard(run: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _check_same_run(run: Path, resolved: dict[str, Any]) -> None:
-    """Refuse to go on with a run of other settings; the number of iterations may change."""
-    path = run / "config.yaml"
-    if not path.exists():
-        return
-    known = yaml.safe_load(path.read_text(encoding="utf-8"))
-    changed = [
-        name
-        for name, value in _flat(resolved).items()
-        if _flat(known).get(name, value) != value and name not in ("trainer.max_epochs", "overwrite", "threads")
-    ]
-    if changed:
+def _claim(run: Path, resolved: dict[str, Any], *, overwrite: bool) -> None:
+    """Make the folder this run's, or go on with the run it holds; refuse what is not ours and what differs."""
+    found = [name for name in RUN_PARTS if (run / name).exists()]
+    if found and not (run / MARKER).exists():
         raise ConfigError(
-            f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder with "
-            "--trainer.default_root_dir, or --overwrite true to discard that run."
+            f"run folder {run}: holds {', '.join(found)} that no run of ours wrote. Give another folder with "
+            "--trainer.default_root_dir."
         )
+    if overwrite:
+        _discard(run)
+    path = run / "config.yaml"
+    if path.exists():
+        known, wanted = (_flat(tree) for tree in (yaml.safe_load(path.read_text(encoding="utf-8")), resolved))
+        changed = [
+            name
+            for name in sorted({*known, *wanted})
+            if known.get(name) != wanted.get(name) and name != "trainer.max_epochs"  # which may be prolonged
+        ]
+        if changed:
+            raise ConfigError(
+                f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder with "
+                "--trainer.default_root_dir, or --overwrite true to discard that run."
+            )
+    run.mkdir(parents=True, exist_ok=True)
+    (run / MARKER).touch()
+    part = run / "config.yaml.part"
+    part.write_text(yaml.safe_dump(resolved, sort_keys=False), encoding="utf-8")
+    os.replace(part, path)
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -123,16 +137,15 @@ def train(args: list[str]) -> Path:
         parser_kwargs={"prog": "medagent train", "description": train.__doc__},
     )
     run = Path(cli.trainer.default_root_dir)
-    dumped = cli.parser.dump(cli.config, skip_none=False)
-    if cli.config["overwrite"]:
-        _discard(run)
-    _check_same_run(run, yaml.safe_load(dumped))
-    run.mkdir(parents=True, exist_ok=True)
-    part = run / "config.yaml.part"
-    part.write_text(dumped, encoding="utf-8")
-    os.replace(part, run / "config.yaml")
+    resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
+    for how in ("overwrite", "threads"):  # ways of running, not settings of the run
+        resolved.pop(how)
+    _claim(run, resolved, overwrite=cli.config["overwrite"])
     checkpoint = newest_checkpoint(run)
     if checkpoint is not None:
         print(f"Going on from {checkpoint}.")
-    cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=checkpoint and str(checkpoint))
+    try:
+        cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=checkpoint and str(checkpoint))
+    except SystemExit as stop:  # Lightning turns Ctrl-C into an exit
+        raise KeyboardInterrupt from stop
     return run

@@ -52,8 +52,8 @@ class WarmStartConfig:
     batch_size: int = 32
     learning_rate: float = 2e-3
     warmup_steps: int = 100
-    lesson_steps: int = 5000
-    decay_steps: int = 1500
+    lesson_steps: int = 3800
+    decay_steps: int = 1000
     gate: float = 0.985
     max_minutes: float = 30.0
     habits: Habits = field(default_factory=Habits)

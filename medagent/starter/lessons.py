@@ -34,10 +34,10 @@ class Habits:
     `open_question`: no options are given, and the search is always made.
     """
 
-    first_search: float = 0.4
-    second_search: float = 0.3
-    two_hop: float = 0.5
-    useless_results: float = 0.06
+    first_search: float = 0.66
+    second_search: float = 0.55
+    two_hop: float = 0.55
+    useless_results: float = 0.1
     open_question: float = 0.1
 
 
@@ -102,13 +102,13 @@ class LessonMaker:
         """The wanted passage and a neighbour, in the order a good search engine would mostly give."""
         rng = self._rng
         wanted = self._passage(title, relation, value)
-        if rng.random() < 0.6:
+        if rng.random() < 0.45:
             other = self._relation(without=relation)
             neighbour = self._passage(title, other, self._value(other))
         else:
             stranger = self._names.draw("condition")
-            other = relation if rng.random() < 0.5 else self._relation()
-            lure = rng.choice(others) if other == relation and others and rng.random() < 0.7 else self._value(other)
+            other = relation if rng.random() < 0.8 else self._relation()
+            lure = rng.choice(others) if other == relation and others and rng.random() < 0.5 else self._value(other)
             neighbour = self._passage(stranger, other, lure)
         return [wanted, neighbour] if rng.random() < 0.75 else [neighbour, wanted]
 
@@ -124,6 +124,8 @@ class LessonMaker:
         clue_relation = self._relation(described=True) if two_hop else ""
         relation = self._relation(without=clue_relation)
         clue = self._value(clue_relation) if two_hop else ""
+        if clue_relation == "cause" and rng.random() < 0.3:
+            condition = self._names.derive(clue)
         values = self._values(relation, NUM_OPTIONS)
         truth, letter = values[0], ""
         options = rng.sample(values, NUM_OPTIONS)

@@ -46,6 +46,11 @@ def answered(text: str, question: Question = QUESTION, *, searched: bool = True)
         ("b", None),
         ("", None),
         ("both", None),
+        ("B. or C.", None),
+        ("B) or C) or D)", None),
+        ("C. (B)", None),
+        ("B, C:", None),
+        ("vitamin A and iron (B)", "B"),
     ],
 )
 def test_strict_parsing_never_defaults_to_a_letter(text: str, letter: str | None) -> None:
@@ -83,7 +88,10 @@ def test_open_questions_by_normalised_exact_match() -> None:
     assert grade(answered("allopurinol. [1]", question)).correct
     assert not grade(answered("not allopurinol", question)).correct
     assert grade(answered("[1]", question)).verdict is Verdict.UNPARSED
-    assert normalise("The  quick, brown-fox!") == "quick brown fox"
+    assert normalise("The  quick, brown fox!") == "quick brown fox"
+    for one, other in (("Rh+", "Rh-"), (">5 cm", "<5 cm"), ("hepatitis A", "hepatitis"), ("1.5 mg", "15 mg")):
+        assert normalise(one) != normalise(other)
+    assert normalise("Allopurinol.") == normalise("allopurinol")
 
 
 def test_the_reward_is_the_grade() -> None:
@@ -128,14 +136,15 @@ def test_jsonl_benchmark(tmp_path: Path) -> None:
         {"question": "q1", "options": ["x", "y"], "answer": "y"},
         {"question": "q2", "options": {"B": "y", "A": "x"}, "answer": "A", "id": "two", "kind": "k"},
         {"question": "q3", "answer": "free text"},
+        {"question": "q4", "options": [3, 4], "answer": 4},
     ]
     path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
     questions = JsonlBenchmark(str(path)).questions()
-    assert [q.answer for q in questions] == ["B", "A", "free text"]
+    assert [q.answer for q in questions] == ["B", "A", "free text", "B"]
     assert questions[1].options == ("x", "y")
     assert questions[1].id == "two"
     assert len(JsonlBenchmark(str(path), limit=2).questions()) == 2
-    assert count_kinds(questions) == {"all": 2, "k": 1}
+    assert count_kinds(questions) == {"all": 3, "k": 1}
 
 
 @pytest.mark.parametrize(
@@ -145,6 +154,13 @@ def test_jsonl_benchmark(tmp_path: Path) -> None:
         ('{"question": "q"}', "answer"),
         ('{"question": "q", "options": ["x"], "answer": "z"}', "neither"),
         (json.dumps({"question": "q", "options": list("abcdefghijk"), "answer": "a"}), "at most 10"),
+        (json.dumps({"question": "q", "options": {"B": "x", "C": "y"}, "answer": "B"}), "without a gap"),
+        (
+            json.dumps({"question": "q", "answer": "a", "id": "1"})
+            + "\n"
+            + json.dumps({"question": "r", "answer": "a", "id": "1"}),
+            "occurs twice",
+        ),
         ("", "no question"),
     ],
 )

@@ -146,6 +146,73 @@ def test_a_failure_reaches_every_caller(starter, retriever, jobs, monkeypatch) -
     assert agent.run_all(jobs[:1])[0].turns
 
 
+def test_a_failure_elsewhere_leaves_the_policy_usable(starter, retriever, jobs, monkeypatch) -> None:
+    """A search that fails ends a batch of dialogues; the same policy then serves the next, in a new event loop."""
+    agent = make_agent(starter, retriever)
+    forced = [Job(job.question, seed=job.seed, force_search=i % 2 == 0) for i, job in enumerate(jobs)]
+
+    class Broken:
+        def search(self, queries, *, top_k):
+            raise ValueError("not an outage, a bug")
+
+    expected = agent.run_all(forced)
+    for _ in range(3):
+        agent.retriever = Broken()
+        with pytest.raises(ValueError, match="a bug"):
+            agent.run_all(forced)
+        agent.retriever = retriever
+        agent.policy.load_weights({})
+        again = agent.run_all(forced)
+        assert [rollout.token_ids for rollout in again] == [rollout.token_ids for rollout in expected]
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_dialogue_closed_while_it_samples_does_not_disturb_the_others(starter, jobs, lockstep: bool) -> None:
+    policy = HFPolicy(*starter, lockstep=lockstep)
+    prompts = [STARTER_PROTOCOL.encode_prompt(policy.tokenizer, job.question) for job in jobs[:6]]
+
+    async def go(cancel: bool) -> list[tuple[int, ...]]:
+        sessions = [policy.open(seed=i, temperature=1.0) for i in range(6)]
+        for session, prompt in zip(sessions, prompts, strict=True):
+            session.append(list(prompt))
+        tasks = [asyncio.create_task(session.sample(max_tokens=40)) for session in sessions]
+        await asyncio.sleep(0.005)
+        if cancel:
+            for number in (0, 3):
+                tasks[number].cancel()
+                sessions[number].close()
+        kept = [task for number, task in enumerate(tasks) if not (cancel and number in (0, 3))]
+        turns = await asyncio.wait_for(asyncio.gather(*kept), timeout=60)
+        for session in sessions:
+            session.close()
+        return [turn.token_ids for turn in turns]
+
+    whole = asyncio.run(go(cancel=False))
+    assert asyncio.run(go(cancel=True)) == [whole[i] for i in (1, 2, 4, 5)]
+
+
+def test_a_waiting_dialogue_that_closes_does_not_hold_up_the_rest(starter, jobs) -> None:
+    policy = HFPolicy(*starter)
+    prompt = STARTER_PROTOCOL.encode_prompt(policy.tokenizer, jobs[0].question)
+
+    async def go() -> bool:
+        waiting, idle, other = (policy.open(seed=i, temperature=1.0) for i in range(3))
+        for session in (waiting, idle, other):
+            session.append(list(prompt))
+        first = asyncio.create_task(waiting.sample(max_tokens=3))
+        second = asyncio.create_task(other.sample(max_tokens=3))
+        await asyncio.sleep(0.01)  # both wait for the idle one
+        assert not second.done()
+        first.cancel()
+        waiting.close()
+        idle.close()
+        turn = await asyncio.wait_for(second, timeout=60)
+        other.close()
+        return len(turn.token_ids) <= 3
+
+    assert asyncio.run(go())
+
+
 def test_sampling_from_nothing_is_refused(starter) -> None:
     policy = HFPolicy(*starter)
 

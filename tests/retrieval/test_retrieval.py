@@ -11,9 +11,9 @@ import pytest
 from retrieval.corpora import read_corpus
 from retrieval.embedders import HashedNgramEmbedder, SentenceTransformerEmbedder, embedder_from_identity
 from retrieval.errors import CorpusError, IndexMismatchError, RetrievalError, RetrieverUnavailableError
-from retrieval.index import Manifest, build_index, load_embeddings, open_collection, rebuild_index
+from retrieval.index import Manifest, build_index, load_embeddings, open_client, open_collection, rebuild_index
 from retrieval.passages import Passage, read_passages, write_passages
-from retrieval.search import HybridRetriever, UnrelatedRetriever
+from retrieval.search import HybridRetriever, UnrelatedRetriever, UnreliableRetriever
 
 PASSAGES = [Passage.make(f"condition {i}", f"The first-line drug is agent{i}.", "test") for i in range(40)]
 
@@ -217,6 +217,42 @@ def test_a_failing_store_is_an_outage(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(retriever, "_collection", Broken())
     with pytest.raises(RetrieverUnavailableError, match="disk is gone"):
         retriever.search(["x"], top_k=1)
+
+
+def test_a_folder_of_other_files_is_never_an_index(tmp_path: Path) -> None:
+    (tmp_path / "passages.jsonl").write_text('{"text": "mine", "url": "x"}')
+    with pytest.raises(IndexMismatchError, match="other files"):
+        build_index(tmp_path, PASSAGES, HashedNgramEmbedder(64))
+    assert "url" in (tmp_path / "passages.jsonl").read_text()
+
+
+def test_an_index_inside_a_corpus_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    build_index(tmp_path / "index", PASSAGES, HashedNgramEmbedder(64))
+    assert len(list(read_corpus(tmp_path))) == 1
+    (tmp_path / "b.txt").write_bytes("Gefäß".encode("latin-1"))
+    with pytest.raises(CorpusError, match="not UTF-8"):
+        list(read_corpus(tmp_path))
+
+
+def test_a_lost_collection_is_explained(tmp_path: Path) -> None:
+    build_index(tmp_path, PASSAGES, HashedNgramEmbedder(64))
+    open_client(tmp_path).delete_collection("passages")
+    with pytest.raises(IndexMismatchError, match="index rebuild"):
+        open_collection(tmp_path, Manifest.read(tmp_path))
+
+
+def test_an_unreliable_retriever_fails_its_share_repeatably(tmp_path: Path) -> None:
+    build_index(tmp_path, PASSAGES, HashedNgramEmbedder())
+    good = HybridRetriever(str(tmp_path))
+    queries = [f"condition {i} first-line drug" for i in range(40)]
+    bad = UnreliableRetriever(good, share=0.3, seed=1)
+    found = bad.search(queries, top_k=2)
+    assert found == bad.search(queries, top_k=2)
+    assert found[::-1] == bad.search(queries[::-1], top_k=2)
+    failed = sum(a != b for a, b in zip(found, good.search(queries, top_k=2), strict=True))
+    assert 4 <= failed <= 20
+    assert UnreliableRetriever(good, share=0.0).search(queries, top_k=2) == good.search(queries, top_k=2)
 
 
 def test_unrelated_results_are_repeatable_and_unrelated() -> None:

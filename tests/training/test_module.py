@@ -303,6 +303,13 @@ def test_questions_of_an_iteration_are_arithmetic(retriever) -> None:
     assert [q.id for q in make_data(retriever, num_questions=30, seed=1).questions_of(0)] != asked[:30]
 
 
+def test_questions_asked_again_in_an_iteration_are_other_samples(retriever) -> None:
+    data = make_data(retriever, num_questions=200)
+    numbered = data._numbered(0)
+    assert len({(question.id, repeat) for question, repeat in numbered}) == 200
+    assert max(repeat for _, repeat in numbered) == 2
+
+
 def test_batches_that_cannot_be_filled_or_accumulated_are_refused(retriever, tmp_path) -> None:
     with pytest.raises(ConfigError, match="cannot fill"):
         make_data(retriever, num_questions=3)

@@ -66,12 +66,16 @@ def arguments(run: Path, index: Path, *, epochs: int, **overrides: object) -> li
     settings = {
         "trainer.default_root_dir": run,
         "trainer.max_epochs": epochs,
-        "data.retriever.init_args.index": index,
+        "data.retriever.init_args.retriever.init_args.index": index,
         "data.num_questions": 16,
         "data.num_minibatches": 2,
         **overrides,
     }
-    return ["--config", str(demo_config()), *(f"--{name}={value}" for name, value in settings.items())]
+    config = index / "test-config.yaml"
+    config.write_text(
+        demo_config().read_text().replace("every: 5", "every: 2").replace("limit_per_kind: 60", "limit_per_kind: 8")
+    )
+    return ["--config", str(config), *(f"--{name}={value}" for name, value in settings.items())]
 
 
 def numbers(run: Path) -> list[dict[str, float]]:
@@ -96,6 +100,8 @@ def test_a_run_writes_what_it_promises(whole: Path) -> None:
     config = yaml.safe_load((whole / "config.yaml").read_text())
     assert config["data"]["num_questions"] == 16
     assert config["model"]["clip_low"] == 0.2, "defaults are written out too"
+    assert "overwrite" not in config
+    assert "validation/accuracy" in rows[1], "the held-out evaluation ran"
     records = [json.loads(line) for line in (whole / "rollouts" / "iteration_0002.jsonl").read_text().splitlines()]
     assert len(records) == 16
     assert {record["iteration"] for record in records} == {2}
@@ -153,6 +159,16 @@ def test_a_killed_run_goes_on_to_the_same_numbers(whole: Path, train_index: Path
     assert [row["epoch"] for row in read_metrics(run)] == [0, 1, 2, 3]
     for found, wanted in zip(numbers(run), numbers(whole), strict=True):
         assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_folder_that_is_not_a_run_is_never_touched(train_index: Path, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "mine.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="no run of ours"):
+        train(arguments(tmp_path, train_index, epochs=1, overwrite=True))
+    assert (tmp_path / "logs" / "mine.txt").read_text() == "precious"
+    with pytest.raises(ConfigError, match="no demo wrote"):
+        run_demo(tmp_path, seed=0, iterations=1, threads=0)
 
 
 @pytest.mark.slow

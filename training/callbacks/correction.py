@@ -113,6 +113,9 @@ class ClippingBiasCorrection(Callback):
             self._squares += self._logit_squares(terms, share)
             return
         parameters = pl_module.roles.policy_parameters()
+        for total in (self._bias, self._gradient):  # of full size on every rank, also where nothing is clipped
+            if not total:
+                total.extend(torch.zeros_like(parameter) for parameter in parameters)
         if bool(terms.surrogate.metrics["clip_fraction"]):
             self._add(self._bias, terms.surrogate.clipped * share, parameters)
         if self._scale.normaliser == "relative":
@@ -130,8 +133,6 @@ class ClippingBiasCorrection(Callback):
     @staticmethod
     def _add(total: list[Tensor], scalar: Tensor, parameters: list[torch.nn.Parameter]) -> None:
         gradients = torch.autograd.grad(scalar, parameters, retain_graph=True)
-        if not total:
-            total.extend(torch.zeros_like(parameter) for parameter in parameters)
         for sum_, gradient in zip(total, gradients, strict=True):
             sum_ += gradient
 
@@ -157,12 +158,12 @@ class ClippingBiasCorrection(Callback):
     def _norms(self, reduce: Callable[[Tensor, str], Tensor]) -> tuple[float, float]:
         """(||g||, ||C||) over all micro-batches and ranks."""
         if self._space == "logits":
-            # A rank's weights carry the factor world_size that DDP's mean divides by: mean of squares x world size.
+            # A rank's weights carry the factor world_size that DDP's mean divides by, and its squares the factor squared.
             total = reduce(self._squares, "ddp")
             return math.sqrt(total[0]), math.sqrt(total[1])
         norms = []
         for parts in (self._gradient, self._bias):
-            flat = torch.cat([part.flatten() for part in parts]) if parts else torch.zeros(1)
+            flat = torch.cat([part.flatten() for part in parts])
             norms.append(float(reduce(flat, "mean").norm()))
         return norms[0], norms[1]
 
@@ -171,6 +172,6 @@ def _reduced(trainer: Trainer, tensor: Tensor, op: str) -> Tensor:
     """Over ranks: "mean" as DDP does with gradients; "ddp" of squares, each rank's in units of world_size^2."""
     if trainer.world_size == 1:
         return tensor
-    total = trainer.strategy.reduce(tensor, reduce_op="sum" if op == "ddp" else "mean")
+    total = trainer.strategy.reduce(tensor.to(trainer.strategy.root_device), reduce_op="sum" if op == "ddp" else "mean")
     assert isinstance(total, Tensor)
     return total / trainer.world_size**2 if op == "ddp" else total

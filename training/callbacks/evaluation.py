@@ -15,7 +15,7 @@ from training.module import AgentModule
 
 
 class HeldOutEvaluation(Callback):
-    """Logs `validation/accuracy` (and per question type) every `every` iterations, before the first included."""
+    """Logs `validation/accuracy` (and per question type) after every `every`-th iteration."""
 
     def __init__(self, benchmark: Benchmark, every: int = 5) -> None:
         if every < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
 from lightning import Callback, LightningModule, Trainer
@@ -14,31 +15,31 @@ from training.module import AgentModule
 
 
 class AgentExport(Callback):
-    """Writes `agent/` in the run's folder at the end of training (and of every `every`-th iteration, if set)."""
+    """Writes `agent/` in the run's folder after the last iteration (and after every `every`-th, if set).
+
+    It does so before the iteration's checkpoint is saved, so a run killed in between exports again when it goes on.
+    """
 
     def __init__(self, every: int | None = None) -> None:
         self._every = every
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Export along the way."""
-        if self._every and (trainer.current_epoch + 1) % self._every == 0:
+        """Export where it is due."""
+        done = trainer.current_epoch + 1
+        if done == trainer.max_epochs or (self._every and done % self._every == 0):
             self.export(trainer, pl_module)
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Export at the end."""
-        self.export(trainer, pl_module)
 
     @staticmethod
     def export(trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the agent's folder."""
+        """Write the agent's folder, whole or not at all."""
         assert isinstance(pl_module, AgentModule)
         data = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(data, RolloutData)
         if not trainer.is_global_zero:
             return
-        settings = data.agent_settings
+        settings, base = data.agent_settings, Path(pl_module.base_name)
         spec = AgentSpec(
-            base_model=pl_module.base_name,
+            base_model=str(base.resolve()) if base.exists() else pl_module.base_name,
             dtype=pl_module.dtype_name,
             protocol=settings.protocol,
             limits=settings.limits,
@@ -47,8 +48,15 @@ class AgentExport(Callback):
             metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
         )
         folder = Path(trainer.default_root_dir) / "agent"
-        save_agent(folder, spec, pl_module.tokenizer)
-        pl_module.roles.peft.save_pretrained(str(folder / "adapter"), selected_adapters=[POLICY])
+        fresh, old = folder.with_name("agent.part"), folder.with_name("agent.old")
+        for left in (fresh, old):
+            shutil.rmtree(left, ignore_errors=True)
+        save_agent(fresh, spec, pl_module.tokenizer)
+        pl_module.roles.peft.save_pretrained(str(fresh / "adapter"), selected_adapters=[POLICY])
+        if folder.exists():
+            folder.rename(old)
+        fresh.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def read_metrics(run: Path) -> list[dict[str, float]]:
