@@ -6,7 +6,6 @@ held-out lookup accuracy passes a gate, and only then decays; the loss says noth
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import time
@@ -50,12 +49,8 @@ class WarmStartConfig:
     num_heads: int = 4
     intermediate_size: int = 256
     batch_size: int = 32
-    learning_rate: float = 2e-3
     warmup_steps: int = 100
-    lesson_steps: int = 3800
-    decay_steps: int = 1000
-    gate: float = 0.985
-    max_minutes: float = 30.0
+    max_minutes: float = 40.0
     habits: Habits = field(default_factory=Habits)
 
 
@@ -165,81 +160,106 @@ def loss_and_lookup(model: Qwen2ForCausalLM, batch: LessonBatch) -> tuple[Tensor
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the curriculum, left when the exam's lookup accuracy reaches the gate."""
+    """A part of the curriculum.
+
+    It ends after `steps` steps, or, where `gate` is given, at the first exam after them that reaches it. `decay` lets the
+    rate fall linearly to zero over the steps.
+    """
 
     name: str
     draw: Callable[[], Lesson]
     exam: list[LessonBatch]
-    gate: float
+    learning_rate: float
+    steps: int
+    gate: float | None = None
+    decay: bool = False
 
 
-def warm_start(
-    out: Path, config: WarmStartConfig, *, forbidden: frozenset[str], report: Callable[[str], None] = print
-) -> dict[str, float]:
-    """Train the base policy and save tokenizer, model (safetensors) and `warm_start.json` to `out`.
+def curriculum(tokenizer: PreTrainedTokenizerBase, config: WarmStartConfig, forbidden: frozenset[str]) -> list[Stage]:
+    """First copying alone and easy names, then searching and reading, then the bad habits; the last two twice over.
 
-    `forbidden` are the names of the knowledge base, which no lesson may use. Returns the measured figures.
+    The second round is gentler: on the base that knows the bad habits it makes the copying of rare names surer.
     """
-    tokenizer = make_tokenizer(seed=config.seed, vocab_size=config.vocab_size, forbidden=forbidden)
-    model = make_model(config, tokenizer)
     pad_id = int(tokenizer.pad_token_id)
 
     def lessons(seed: int, habits: Habits, *, easy: bool = False) -> LessonMaker:
-        return LessonMaker(tokenizer, seed=config.seed + seed, habits=habits, forbidden=forbidden, all_pieces=not easy)
-
-    def stream(draw: Callable[[], Lesson]) -> Iterator[LessonBatch]:
-        data = _Lessons(draw, config, pad_id)
-        loader: DataLoader[LessonBatch] = DataLoader(data, batch_size=None, num_workers=1)
-        return iter(loader)
+        return LessonMaker(
+            tokenizer, seed=config.seed + seed, habits=habits, forbidden=forbidden, all_pieces=not easy
+        )
 
     def exam(draw: Callable[[], Lesson]) -> list[LessonBatch]:
         papers = [[draw() for _ in range(64)] for _ in range(NUM_EXAM_BATCHES)]
         return [collate(paper, pad_id=pad_id) for paper in papers]
 
     diligent = Habits(first_search=1.0, second_search=1.0)
-    examiner = lessons(999_983, replace(diligent, useless_results=0.0))
     beginner = lessons(999_979, diligent, easy=True)
-    # First copying alone and easy names, then searching and reading, at last the bad habits while the rate decays.
-    stages = [
-        Stage("pairs", lessons(4, diligent, easy=True).pairs, exam(beginner.pairs), 0.9),
-        Stage("drills", lessons(1, diligent, easy=True).drill, exam(beginner.drill), 0.9),
-        Stage("lessons", lessons(2, diligent).draw, exam(examiner.draw), config.gate),
-        Stage("habits", lessons(3, config.habits).draw, exam(examiner.draw), 2.0),
+    reading = exam(lessons(999_983, replace(diligent, useless_results=0.0, open_question=0.0)).draw)
+    return [
+        Stage("pairs", lessons(4, diligent, easy=True).pairs, exam(beginner.pairs), 2e-3, 0, gate=0.9),
+        Stage("drills", lessons(1, diligent, easy=True).drill, exam(beginner.drill), 2e-3, 0, gate=0.9),
+        Stage("lessons", lessons(2, diligent).draw, reading, 2e-3, 2600, gate=0.985),
+        Stage("habits", lessons(3, config.habits).draw, reading, 2e-3, 1000, decay=True),
+        Stage("lessons", lessons(12, replace(diligent, two_hop=0.65)).draw, reading, 1e-3, 2200),
+        Stage("habits", lessons(13, config.habits).draw, reading, 1e-3, 700, decay=True),
     ]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    started, decay_from = time.monotonic(), -1
+
+
+def warm_start(
+    out: Path,
+    config: WarmStartConfig,
+    *,
+    forbidden: frozenset[str],
+    report: Callable[[str], None] = print,
+    resume_from: tuple[Path, int] | None = None,
+) -> dict[str, float]:
+    """Train the base policy and save tokenizer, model (safetensors) and `warm_start.json` to `out`.
+
+    `forbidden` are the names of the knowledge base, which no lesson may use. `resume_from` is a folder that an earlier warm start saved,
+    and the number of stages to pass over. Returns the measured figures.
+    """
+    tokenizer = make_tokenizer(seed=config.seed, vocab_size=config.vocab_size, forbidden=forbidden)
+    model = make_model(config, tokenizer)
+    stages = curriculum(tokenizer, config, forbidden)
+    if resume_from is not None:
+        model = Qwen2ForCausalLM.from_pretrained(resume_from[0])
+        stages = stages[resume_from[1] :]
+    model.train()
+    started = time.monotonic()
     figures: dict[str, float] = {}
-    stage = stages.pop(0)
-    batches = stream(stage.draw)
-    for step in itertools.count():
-        scale = min(1.0, (step + 1) / config.warmup_steps)
-        if decay_from >= 0:
-            scale = max(0.0, 1 - (step - decay_from) / config.decay_steps)
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * scale
-        loss, _, _ = loss_and_lookup(model, next(batches))
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if step % 50 and scale > 0:
-            continue
-        minutes = (time.monotonic() - started) / 60
-        with torch.no_grad():
-            scores = [loss_and_lookup(model, part) for part in stage.exam]
-        accuracy = sum(right for _, right, _ in scores) / sum(total for _, _, total in scores)
-        figures = {"steps": step, "minutes": round(minutes, 2), "lookup_accuracy": accuracy, "loss": loss.item()}
-        report(f"{stage.name:8s} step {step:5d}  loss {loss.item():.3f}  lookup {accuracy:6.1%}  {minutes:5.1f} min")
-        if scale == 0:
-            break
-        enough = step >= config.lesson_steps or stage.name != "lessons"
-        if stages and ((accuracy >= stage.gate and enough) or minutes > 0.8 * config.max_minutes):
-            stage = stages.pop(0)
-            batches = stream(stage.draw)
-            decay_from = step if not stages else -1
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    for number, stage in enumerate(stages):
+        data = _Lessons(stage.draw, config, int(tokenizer.pad_token_id))
+        loader: DataLoader[LessonBatch] = DataLoader(data, batch_size=None, num_workers=1)
+        warmup = config.warmup_steps if number == 0 else 0
+        for step, batch in enumerate(loader, start=1):
+            scale = min(1.0, step / warmup) if warmup else 1.0
+            if stage.decay:
+                scale *= max(0.0, 1 - step / stage.steps)
+            for group in optimizer.param_groups:
+                group["lr"] = stage.learning_rate * scale
+            loss, _, _ = loss_and_lookup(model, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if step % 50:
+                continue
+            minutes = (time.monotonic() - started) / 60
+            accuracy = _lookup_accuracy(model, stage.exam)
+            figures = {"minutes": round(minutes, 2), "lookup_accuracy": accuracy, "loss": loss.item()}
+            report(f"{stage.name:8s} step {step:5d}  loss {loss.item():.3f}  lookup {accuracy:6.1%}  {minutes:5.1f} min")
+            late = minutes > config.max_minutes and not stage.decay
+            if late or (step >= stage.steps and accuracy >= (stage.gate or 0.0)):
+                break
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
     spec = AgentSpec(".", "float32", STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K, retriever=None)
     save_agent(out, spec, tokenizer)  # the format it was taught travels with the weights
     (out / "warm_start.json").write_text(json.dumps({"config": asdict(config), "figures": figures}, indent=2) + "\n")
     return figures
+
+
+@torch.no_grad()
+def _lookup_accuracy(model: Qwen2ForCausalLM, exam: list[LessonBatch]) -> float:
+    scores = [loss_and_lookup(model, part) for part in exam]
+    return sum(right for _, right, _ in scores) / sum(total for _, _, total in scores)

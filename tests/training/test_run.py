@@ -73,7 +73,7 @@ def arguments(run: Path, index: Path, *, epochs: int, **overrides: object) -> li
     }
     config = index / "test-config.yaml"
     config.write_text(
-        demo_config().read_text().replace("every: 5", "every: 2").replace("limit_per_kind: 60", "limit_per_kind: 8")
+        demo_config().read_text().replace("every: 5", "every: 2").replace("limit_per_kind: 40", "limit_per_kind: 8")
     )
     return ["--config", str(config), *(f"--{name}={value}" for name, value in settings.items())]
 
