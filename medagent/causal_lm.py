@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from medagent.errors import ConfigError, PolicyError
 
@@ -28,6 +29,7 @@ def load_causal_lm(
     if not isinstance(torch_dtype, torch.dtype):
         raise ConfigError(f"dtype {dtype!r}: not a torch type. Use float32, bfloat16 or float16.")
     path = model_path(name)
+    transformers_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)

@@ -6,8 +6,10 @@ RUN/logs          CSV metrics, a version a start        RUN/tensorboard   the sa
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -126,6 +128,9 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 def train(args: list[str]) -> Path:
     """Train by configuration (`--config FILE` plus overrides) and return the run's folder; see `medagent train --help`."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # its tips and device lists; warnings of ours stay
+    warnings.filterwarnings("ignore", module=r"lightning\.")
     cli = AgentCLI(
         AgentModule,
         RolloutData,

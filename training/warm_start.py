@@ -183,9 +183,7 @@ def curriculum(tokenizer: PreTrainedTokenizerBase, config: WarmStartConfig, forb
     pad_id = int(tokenizer.pad_token_id)
 
     def lessons(seed: int, habits: Habits, *, easy: bool = False) -> LessonMaker:
-        return LessonMaker(
-            tokenizer, seed=config.seed + seed, habits=habits, forbidden=forbidden, all_pieces=not easy
-        )
+        return LessonMaker(tokenizer, seed=config.seed + seed, habits=habits, forbidden=forbidden, all_pieces=not easy)
 
     def exam(draw: Callable[[], Lesson]) -> list[LessonBatch]:
         papers = [[draw() for _ in range(64)] for _ in range(NUM_EXAM_BATCHES)]
@@ -247,7 +245,9 @@ def warm_start(
             minutes = (time.monotonic() - started) / 60
             accuracy = _lookup_accuracy(model, stage.exam)
             figures = {"minutes": round(minutes, 2), "lookup_accuracy": accuracy, "loss": loss.item()}
-            report(f"{stage.name:8s} step {step:5d}  loss {loss.item():.3f}  lookup {accuracy:6.1%}  {minutes:5.1f} min")
+            report(
+                f"{stage.name:8s} step {step:5d}  loss {loss.item():.3f}  lookup {accuracy:6.1%}  {minutes:5.1f} min"
+            )
             late = minutes > config.max_minutes and not stage.decay
             if late or (step >= stage.steps and accuracy >= (stage.gate or 0.0)):
                 break

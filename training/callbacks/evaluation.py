@@ -10,6 +10,7 @@ from evaluation.run import run_benchmark
 from medagent.agent import Agent
 from medagent.errors import ConfigError
 from medagent.records import Question
+from retrieval.search import UnreliableRetriever
 from training.data import RolloutData
 from training.module import AgentModule
 
@@ -31,9 +32,10 @@ class HeldOutEvaluation(Callback):
         if (trainer.current_epoch + 1) % self._every:
             return
         settings = data.agent_settings
-        agent = Agent(
-            pl_module.fresh_policy(), data.retriever, settings.protocol, settings.limits, top_k=settings.top_k
-        )
+        retriever = data.retriever
+        if isinstance(retriever, UnreliableRetriever):
+            retriever = retriever.retriever  # measured on what the agent will have
+        agent = Agent(pl_module.fresh_policy(), retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         summary = summarize(run_benchmark(agent, self._questions, temperature=0.0, seed=data.seed))
         by_type = {f"validation/{kind}": part.accuracy for kind, part in summary.by_type.items()}
         pl_module.log_dict({"validation/accuracy": summary.overall.accuracy, **by_type}, rank_zero_only=True)
