@@ -49,6 +49,12 @@ def _seed(*parts: object) -> int:
     return int.from_bytes(sha256("|".join(map(str, parts)).encode()).digest()[:8], "big")
 
 
+def _gives_away(value: str, name: str) -> bool:
+    """Whether a value says a condition's name, whole or by the stem of a long word (Vibrio cholerae, cholera)."""
+    stems = {word[:6] for word in _long_words(name) if len(word) >= 6}
+    return name.lower() in value.lower() or any(word[:6] in stems for word in _long_words(value))
+
+
 def _long_words(text: str) -> set[str]:
     return {word for word in re.findall(r"[a-z0-9]+", text.lower()) if len(word) >= 5}
 
@@ -154,7 +160,10 @@ class World:
                 clues = [
                     clue
                     for clue, value in condition.facts.items()
-                    if clue != relation and RELATIONS[clue].descriptions and counts[clue, value.lower()] == 1
+                    if clue != relation
+                    and RELATIONS[clue].descriptions
+                    and counts[clue, value.lower()] == 1
+                    and not _gives_away(value, condition.name)
                 ]
                 for clue in ["", *clues]:
                     question = self._question(condition, relation, clue, lure)
