@@ -64,7 +64,6 @@ def test_text_and_markdown_folders(tmp_path: Path) -> None:
     assert {p.title for p in passages} == {"notes", "Gout", "Treatment"}
     assert max(len(p.text.split()) for p in passages) <= 200
     assert sum(p.text.split().count("word") for p in passages) == 450
-    assert len({p.id for p in passages}) < len(passages) or True
     with pytest.raises(CorpusError, match="not found"):
         list(read_corpus(tmp_path / "missing"))
     (tmp_path / "empty").mkdir()
