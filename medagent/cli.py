@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -178,13 +179,12 @@ def search(query: str, index: str = "runs/demo/index", top_k: int = 5) -> None:
         console.print(f"   {escape(passage.text)}  [dim]{escape(passage.source)}[/dim]")
 
 
-def starter_build(out: str = "runs/starter-base", seed: int = 0, max_minutes: float = 30.0, threads: int = 0) -> None:
-    """Make the starter base policy from scratch on made-up names (up to 30 minutes on 2 cores).
+def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 0) -> None:
+    """Make the starter base policy from scratch on made-up names (half an hour on 2 cores; run it again to go on).
 
     Args:
         out: Folder for tokenizer and weights.
         seed: Seed of names, lessons and initialisation.
-        max_minutes: Time limit of the training.
         threads: Torch threads; 0 keeps torch's own choice.
 
     """
@@ -195,8 +195,10 @@ def starter_build(out: str = "runs/starter-base", seed: int = 0, max_minutes: fl
 
     if threads:
         torch.set_num_threads(threads)
-    config = WarmStartConfig(seed=seed, max_minutes=max_minutes)
-    figures = warm_start(Path(out), config, forbidden=World.load().names)
+    config = WarmStartConfig(seed=seed)
+    world = World.load()
+    texts = [text for c in world.conditions if c.split == "train" for text in (c.name, *c.facts.values())]
+    figures = warm_start(Path(out), config, forbidden=world.names, texts=texts, report=partial(print, flush=True))
     print(f"Saved to {out}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes.")
 
 

@@ -23,6 +23,7 @@ STARTER_PROTOCOL = Protocol(instructions="", options_style="letter_last")
 STARTER_LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512)
 STARTER_TOP_K = 2
 NUM_OPTIONS = 4
+NOT_FOUND = "not found"
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,16 @@ class Habits:
     """How often the demonstrations do the right thing; the rest of the time they answer blindly.
 
     `first_search`: search before answering. `second_search`: search again where the question needs two hops.
-    `useless_results`: a search returns unrelated passages (the lesson then answers blindly, or tries once more).
-    `open_question`: no options are given, and the search is always made.
+    `useless_results`: a search returns unrelated passages (the lesson then says so and guesses, perhaps after another try).
+    `open_question`: no options are given, and the search is always made. `akin`: names share words or stems with one another.
     """
 
-    first_search: float = 0.66
-    second_search: float = 0.55
+    first_search: float = 0.45
+    second_search: float = 0.42
     two_hop: float = 0.55
-    useless_results: float = 0.1
+    useless_results: float = 0.12
     open_question: float = 0.1
+    akin: float = 0.25
 
 
 @dataclass(frozen=True)
@@ -98,19 +100,22 @@ class LessonMaker:
         names = [n for n, r in RELATIONS.items() if n != without and (r.descriptions or not described)]
         return self._rng.choice(names)
 
-    def _results(self, title: str, relation: str, value: str, others: list[str]) -> list[Passage]:
-        """The wanted passage and a neighbour, in the order a good search engine would mostly give."""
+    def _akin(self, name: str, to: str) -> str:
+        return self._names.akin(name, to) if self._rng.random() < self._habits.akin else name
+
+    def _results(self, title: str, relation: str, value: str, others: list[str]) -> tuple[list[Passage], int]:
+        """The wanted passage and a neighbour, in the order a good search engine would mostly give; and where the wanted one is."""
         rng = self._rng
         wanted = self._passage(title, relation, value)
-        if rng.random() < 0.45:
+        if rng.random() < 0.55:
             other = self._relation(without=relation)
-            neighbour = self._passage(title, other, self._value(other))
+            neighbour = self._passage(title, other, self._akin(self._value(other), value))
         else:
-            stranger = self._names.draw("condition")
+            stranger = self._akin(self._names.draw("condition"), title)
             other = relation if rng.random() < 0.8 else self._relation()
             lure = rng.choice(others) if other == relation and others and rng.random() < 0.5 else self._value(other)
             neighbour = self._passage(stranger, other, lure)
-        return [wanted, neighbour] if rng.random() < 0.75 else [neighbour, wanted]
+        return ([wanted, neighbour], 0) if rng.random() < 0.75 else ([neighbour, wanted], 1)
 
     def _useless(self) -> list[Passage]:
         relations = [self._relation(), self._relation()]
@@ -124,37 +129,39 @@ class LessonMaker:
         clue_relation = self._relation(described=True) if two_hop else ""
         relation = self._relation(without=clue_relation)
         clue = self._value(clue_relation) if two_hop else ""
-        if clue_relation == "cause" and rng.random() < 0.3:
-            condition = self._names.derive(clue)
-        values = self._values(relation, NUM_OPTIONS)
-        truth, letter = values[0], ""
+        values = self._options(relation, condition)
+        truth = values[0]
         options = rng.sample(values, NUM_OPTIONS)
-        letter = LETTERS[options.index(truth)]
         described = rng.choice(RELATIONS[clue_relation].descriptions).format(v=clue) if two_hop else condition
         text = rng.choice(RELATIONS[relation].questions).format(c=described)
         is_open = rng.random() < habits.open_question
         page = _Page(self._tokenizer, Question("", text, () if is_open else tuple(options)))
-
-        hops = [(clue, clue_relation, condition, clue_relation, clue)] if two_hop else []
-        hops.append((condition, relation, condition, relation, truth))
-        for number, (subject, asked, title, told, value) in enumerate(hops):
-            if not is_open and rng.random() >= (habits.second_search if number else habits.first_search):
-                break
-            if not is_open and rng.random() < habits.useless_results:
-                page.search(query(subject, asked), self._useless())
-                if rng.random() < 0.5:
-                    page.search(query(subject, asked), self._useless())
-                break
-            results = self._results(title, told, value, [v for v in values if v != truth])
-            page.search(query(subject, asked), results)
-            if number == len(hops) - 1:
-                shown = [passage.title for passage in results].index(condition)
-                if results[shown].text.find(truth) < 0:
-                    shown = 1 - shown
-                cited = page.num_shown - len(results) + shown + 1
-                return page.answer(truth, "" if is_open else letter, cited=cited, grounded=not is_open)
         blind = rng.choice(options)
-        return page.answer(blind, LETTERS[options.index(blind)], cited=0, grounded=False)
+        blind_letter = LETTERS[options.index(blind)]
+
+        hops = [(clue, clue_relation, clue)] if two_hop else []
+        hops.append((condition, relation, truth))
+        for number, (subject, asked, value) in enumerate(hops):
+            if not is_open and rng.random() >= (habits.second_search if number else habits.first_search):
+                return page.answer(blind, blind_letter)
+            if rng.random() < habits.useless_results:
+                for _ in range(rng.randint(1, 2)):
+                    page.search(query(subject, asked), self._useless())
+                guess = (NOT_FOUND, "") if is_open else (blind, blind_letter)
+                return page.answer(*guess, thought=NOT_FOUND)
+            results, place = self._results(condition, asked, value, values[1:] if asked == relation else [])
+            page.search(query(subject, asked), results)
+        cited = page.num_shown - len(results) + place + 1
+        return page.answer(truth, "" if is_open else LETTERS[options.index(truth)], cited=cited, thought=truth)
+
+    def _options(self, relation: str, condition: str) -> list[str]:
+        """The true value, then the others; some share words with the condition or with the truth."""
+        values = self._values(relation, NUM_OPTIONS)
+        if relation != "inheritance":
+            akin = [self._akin(values[0], condition)]
+            akin += [self._akin(value, self._rng.choice((akin[0], condition))) for value in values[1:]]
+            values = akin if len(set(akin)) == NUM_OPTIONS else values
+        return values
 
     def pairs(self) -> Lesson:
         """The first exercise: options with their letters, then every option restated with its letter, in another order.
@@ -165,7 +172,7 @@ class LessonMaker:
         page = _Page(self._tokenizer, Question("", self._words(2), tuple(values)))
         for _ in range(2):
             for value in self._rng.sample(values, NUM_OPTIONS):
-                lesson = page.answer(value, LETTERS[values.index(value)], cited=0, grounded=True)
+                lesson = page.answer(value, LETTERS[values.index(value)], looked_up=True)
         return lesson
 
     def _words(self, count: int) -> str:
@@ -183,7 +190,7 @@ class LessonMaker:
         shown = self._rng.sample(values, NUM_OPTIONS)
         page.show([self._passage(self._names.draw("condition"), relation, value) for value in shown])
         for value in self._rng.sample(values, NUM_OPTIONS):
-            lesson = page.answer(value, LETTERS[values.index(value)], cited=shown.index(value) + 1, grounded=True)
+            lesson = page.answer(value, LETTERS[values.index(value)], cited=shown.index(value) + 1, thought=value)
         return lesson
 
 
@@ -212,9 +219,9 @@ class _Page:
         self._add(ids, action=False)
         self.num_shown += shown
 
-    def answer(self, value: str, letter: str, *, cited: int, grounded: bool) -> Lesson:
-        ids = encode(self._tokenizer, [Piece(answer_turn(value, letter, cited))])
-        if grounded:
+    def answer(self, value: str, letter: str, *, cited: int = 0, thought: str = "", looked_up: bool = False) -> Lesson:
+        ids = encode(self._tokenizer, [Piece(answer_turn(value, letter, cited=cited, thought=thought))])
+        if letter and (cited or looked_up):
             (mark,) = encode(self._tokenizer, [Piece(f" ({letter})")])
             self._lookup.append(len(self._ids) + ids.index(mark))
         self._add(ids, action=True)
@@ -226,13 +233,13 @@ def search_turn(text: str) -> str:
     return f"<search> {text}</search>"
 
 
-def answer_turn(value: str, letter: str, cited: int) -> str:
-    """A turn that answers: the evidence first, then the option; `cited` 0 means that there is no evidence.
+def answer_turn(value: str, letter: str, *, cited: int = 0, thought: str = "") -> str:
+    """A turn that answers: the evidence first (`thought`, if there is any), then the option; `cited` 0 means without evidence.
 
-    >>> answer_turn("colchicine", "B", 2)
+    >>> answer_turn("colchicine", "B", cited=2, thought="colchicine")
     '<think> colchicine [2]</think><answer> colchicine (B) [2]</answer>'
     """
     mark = f" ({letter})" if letter else ""
-    if not cited:
-        return f"<answer> {value}{mark}</answer>"
-    return f"<think> {value} [{cited}]</think><answer> {value}{mark} [{cited}]</answer>"
+    source = f" [{cited}]" if cited else ""
+    opening = f"<think> {thought}{source}</think>" if thought else ""
+    return f"{opening}<answer> {value}{mark}{source}</answer>"

@@ -79,11 +79,20 @@ class NameMaker:
             if name.lower() not in self._forbidden:
                 return name
 
-    def derive(self, name: str) -> str:
-        """A condition named after `name`, as ascariasis is after Ascaris: alike, and yet not to be confused."""
-        stem = name.split()[0].lower()
-        derived = stem[: max(3, len(stem) - self._rng.randint(1, 3))] + self._rng.choice(_DISEASE_ENDS)
-        return self.draw("condition") if derived in self._forbidden else derived
+    def akin(self, name: str, to: str) -> str:
+        """`name` with a word of `to`, or with a word of the same stem: as "Legionella pneumophila" is to "Legionnaires disease".
+
+        What is alike has to be told apart, by more than its first letters.
+        """
+        words = name.split()
+        word = self._rng.choice(to.split())
+        if self._rng.random() < 0.6:
+            stem = word[: max(3, len(word) - self._rng.randint(1, 4))]
+            word = stem + self._rng.choice(_DISEASE_ENDS + _TAXON_ENDS + _DRUG_ENDS)
+        place = self._rng.randrange(len(words) + 1)
+        words[place : place + self._rng.randint(0, 1)] = [word]
+        changed = " ".join(words)
+        return name if changed.lower() in self._forbidden or changed == to else changed
 
     def _pick(self, *choices: str) -> str:
         return self._rng.choice(choices)
@@ -186,12 +195,10 @@ class NameMaker:
         return self._phrase()
 
     def _test(self) -> str:
-        shape = self._rng.random()
-        if shape < 0.4:
-            return f"{self._word()} {self._rng.choice(_TESTS)}"
-        if shape < 0.7:
-            return f"{self._word()} {self._word()} {self._rng.choice(_TESTS)}"
-        return f"{self._rng.choice(_TESTS)} {self._rng.choice(_LINKS)} {self._word()} {self._word()}"
+        words = " ".join(self._word() for _ in range(self._rng.choice((1, 1, 2, 2, 3))))
+        if self._rng.random() < 0.6:
+            return f"{words} {self._rng.choice(_TESTS)}"
+        return f"{self._rng.choice(_TESTS)} {self._rng.choice(_LINKS)} {words}"
 
     def _phrase(self) -> str:
         words = [self._word() for _ in range(self._rng.choice((2, 3, 3, 4, 4, 5, 6)))]
