@@ -38,7 +38,7 @@ class Habits:
     first_search: float = 0.45
     second_search: float = 0.42
     two_hop: float = 0.55
-    useless_results: float = 0.12
+    useless_results: float = 0.2
     open_question: float = 0.1
     akin: float = 0.25
 
@@ -117,9 +117,11 @@ class LessonMaker:
             neighbour = self._passage(stranger, other, lure)
         return ([wanted, neighbour], 0) if rng.random() < 0.75 else ([neighbour, wanted], 1)
 
-    def _useless(self) -> list[Passage]:
-        relations = [self._relation(), self._relation()]
-        return [self._passage(self._names.draw("condition"), r, self._value(r)) for r in relations]
+    def _useless(self, subject: str, asked: str) -> list[Passage]:
+        """Two passages about strangers, which often tell of them what was asked of another."""
+        strangers = [self._akin(self._names.draw("condition"), subject) for _ in range(2)]
+        relations = [asked if self._rng.random() < 0.5 else self._relation() for _ in strangers]
+        return [self._passage(s, r, self._value(r)) for s, r in zip(strangers, relations, strict=True)]
 
     def draw(self) -> Lesson:
         """One lesson."""
@@ -146,7 +148,7 @@ class LessonMaker:
                 return page.answer(blind, blind_letter)
             if rng.random() < habits.useless_results:
                 for _ in range(rng.randint(1, 2)):
-                    page.search(query(subject, asked), self._useless())
+                    page.search(query(subject, asked), self._useless(subject, asked))
                 guess = (NOT_FOUND, "") if is_open else (blind, blind_letter)
                 return page.answer(*guess, thought=NOT_FOUND)
             results, place = self._results(condition, asked, value, values[1:] if asked == relation else [])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -163,6 +164,31 @@ def test_habits_set_how_often_lessons_search(tokenizer) -> None:
     assert 0.3 < share(Habits(first_search=0.4, open_question=0.0)) < 0.5
 
 
+def test_after_useless_searches_a_lesson_says_so_and_guesses(tokenizer) -> None:
+    habits = Habits(first_search=1.0, second_search=1.0, useless_results=1.0, open_question=0.0)
+    maker = LessonMaker(tokenizer, seed=4, habits=habits)
+    searches = set()
+    for _ in range(20):
+        lesson = maker.draw()
+        text = tokenizer.decode(lesson.token_ids)
+        assert "<think> not found</think><answer>" in text
+        assert text.rstrip().endswith(")</answer>")  # an option with its letter, and no citation
+        assert not lesson.lookup
+        searches.add(text.count("<search>"))
+    assert searches == {1, 2}
+    open_lesson = LessonMaker(tokenizer, seed=4, habits=replace(habits, open_question=1.0)).draw()
+    assert tokenizer.decode(open_lesson.token_ids).endswith("<think> not found</think><answer> not found</answer>")
+
+
+def test_akin_names_share_a_stem_and_are_never_the_other(world: World) -> None:
+    maker = NameMaker(random.Random(3), forbidden=world.names)
+    for _ in range(300):
+        other = maker.draw("condition")
+        name = maker.akin(maker.draw("sign"), other)
+        assert name != other
+        assert any(word[:3] in name for word in other.split())
+
+
 def test_exercises_show_what_they_ask(tokenizer) -> None:
     maker = LessonMaker(tokenizer, seed=2, habits=Habits())
     pairs, drill = maker.pairs(), maker.drill()
@@ -172,6 +198,6 @@ def test_exercises_show_what_they_ask(tokenizer) -> None:
 
 
 def test_starter_format(tokenizer) -> None:
-    assert answer_turn("x", "", 1) == "<think> x [1]</think><answer> x [1]</answer>"
-    assert answer_turn("x", "C", 0) == "<answer> x (C)</answer>"
+    assert answer_turn("x", "", cited=1, thought="x") == "<think> x [1]</think><answer> x [1]</answer>"
+    assert answer_turn("x", "C") == "<answer> x (C)</answer>"
     assert STARTER_PROTOCOL.options_style == "letter_last"

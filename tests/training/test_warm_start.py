@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import training.warm_start as module
 from medagent.causal_lm import load_causal_lm
+from medagent.errors import ConfigError, MedagentError
 from medagent.saved import read_spec
 from medagent.starter.lessons import STARTER_PROTOCOL, Habits
 from training.warm_start import LessonMaker, Stage, WarmStartConfig, collate, loss_and_lookup, warm_start
@@ -16,28 +18,60 @@ TINY = WarmStartConfig(vocab_size=700, hidden_size=32, num_layers=1, num_heads=2
 
 
 @pytest.mark.slow
-def test_a_base_is_made_saved_and_taken_up_again(tmp_path: Path, monkeypatch) -> None:
+def test_an_interrupted_warm_start_goes_on_with_the_next_stage(tmp_path: Path, monkeypatch) -> None:
     full = module.curriculum
 
     def brief(tokenizer, config, forbidden):
         stages = full(tokenizer, config, forbidden)
-        assert [stage.name for stage in stages] == ["pairs", "drills", "lessons", "habits", "lessons", "habits"]
-        return [Stage("pairs", stages[0].draw, stages[0].exam[:1], 2e-3, 50, decay=True)] * 2
+        assert [stage.name for stage in stages] == ["pairs", "drills", "lessons", "polish", "habits"]
+        assert [stage.gate for stage in stages] == [0.9, 0.9, None, None, None]
+        one = Stage("pairs", stages[0].draw, stages[0].exam[:1], 2e-3, 50)
+        return [one, replace(one, name="polish", decay=True)]
 
+    def fails_at_polish(*args, **kwargs):
+        if args[1].name == "polish":
+            raise KeyboardInterrupt
+        return run_stage(*args, **kwargs)
+
+    run_stage = module._run_stage
     monkeypatch.setattr(module, "curriculum", brief)
+    monkeypatch.setattr(module, "_run_stage", fails_at_polish)
     lines: list[str] = []
-    figures = warm_start(tmp_path / "one", TINY, forbidden=frozenset(), report=lines.append)
-    assert len(lines) == 2
+
+    def start(folder: str, config: WarmStartConfig = TINY) -> dict[str, float]:
+        return warm_start(tmp_path / folder, config, forbidden=frozenset(), report=lines.append)
+
+    with pytest.raises(KeyboardInterrupt):
+        start("one")
+    assert [line.split()[0] for line in lines] == ["pairs"]
+    first, _ = load_causal_lm(str(tmp_path / "one"))
+    with pytest.raises(ConfigError, match="other settings"):
+        start("one", replace(TINY, seed=1))
+    monkeypatch.setattr(module, "_run_stage", run_stage)
+    figures = start("one")
+    assert [line.split()[0] for line in lines] == ["pairs", "polish"]
     assert 0 <= figures["lookup_accuracy"] <= 1
-    assert read_spec(tmp_path / "one").protocol == STARTER_PROTOCOL
     model, tokenizer = load_causal_lm(str(tmp_path / "one"))
+    assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), first.parameters(), strict=True))
+    assert read_spec(tmp_path / "one").protocol == STARTER_PROTOCOL
     assert len(tokenizer("<search>")["input_ids"]) == len(tokenizer(" (A)")["input_ids"]) == 1
-    config = json.loads((tmp_path / "one" / "warm_start.json").read_text())["config"]
-    assert config["hidden_size"] == 32
-    warm_start(tmp_path / "two", TINY, forbidden=frozenset(), report=lines.append, resume_from=(tmp_path / "one", 1))
-    assert len(lines) == 3
-    other, _ = load_causal_lm(str(tmp_path / "two"))
-    assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    written = json.loads((tmp_path / "one" / "warm_start.json").read_text())
+    assert written["config"]["hidden_size"] == 32
+    assert written["stages_done"] == 2
+    with pytest.raises(ConfigError, match="finished base"):
+        start("one")
+
+
+@pytest.mark.slow
+def test_a_skill_that_does_not_form_is_an_error(tmp_path: Path, monkeypatch) -> None:
+    full = module.curriculum
+
+    def hopeless(tokenizer, config, forbidden):
+        return [replace(full(tokenizer, config, forbidden)[0], steps=50)]
+
+    monkeypatch.setattr(module, "curriculum", hopeless)
+    with pytest.raises(MedagentError, match=r"stage pairs: lookup accuracy .* after 50 steps, wanted 90%"):
+        warm_start(tmp_path / "base", TINY, forbidden=frozenset(), report=lambda line: None)
 
 
 def test_the_loss_counts_action_tokens_alone(starter) -> None:
