@@ -30,6 +30,10 @@ from retrieval.passages import Passage, read_passages, write_passages
 FORMAT = 1
 COLLECTION = "passages"
 BATCH = 1024  # rows embedded and added at once; Chroma takes at most 5,461
+# Chroma replays its log into the graph whenever it opens, so that an approximate search may differ from process to process.
+# Up to so many passages every search visits all of them: exact, the same everywhere, and no slower than the rest of a search.
+EXACT_UP_TO = 10_000
+EF_SEARCH = 200
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
 
@@ -127,7 +131,10 @@ def rebuild_index(folder: Path, *, progress: Progress = _no_progress) -> Manifes
     vectors = load_embeddings(folder, manifest)
     _drop_search_structures(folder)
     client = open_client(folder)
-    collection = client.create_collection(COLLECTION, configuration={"hnsw": {"space": "cosine", "ef_search": 200}})
+    ef_search = len(passages) if len(passages) <= EXACT_UP_TO else EF_SEARCH
+    collection = client.create_collection(
+        COLLECTION, configuration={"hnsw": {"space": "cosine", "ef_search": ef_search}}
+    )
     for start in range(0, len(passages), BATCH):
         rows = slice(start, start + BATCH)
         collection.add(ids=[passage.id for passage in passages[rows]], embeddings=vectors[rows])

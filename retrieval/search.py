@@ -114,10 +114,20 @@ class HybridRetriever:
     def _dense(self, queries: list[str]) -> list[list[int]]:
         vectors = self._embedder.embed_queries(queries)
         try:
-            answer = self._collection.query(query_embeddings=vectors, n_results=self._candidates, include=[])
+            answer = self._collection.query(
+                query_embeddings=vectors, n_results=self._candidates + 1, include=["distances"]
+            )
         except Exception as error:  # the one boundary at which Chroma's many failures become ours
             raise RetrieverUnavailableError(f"Chroma does not answer: {error!r}") from error
-        return [[self._row[passage_id] for passage_id in ids] for ids in answer["ids"]]
+        found = zip(answer["ids"], answer["distances"] or [], strict=True)
+        return [self._ranked(ids, distances) for ids, distances in found]
+
+    def _ranked(self, ids: list[str], distances: list[float]) -> list[int]:
+        """Rows by distance, then by number. Which of several equally distant ones Chroma gives last is chance: all go."""
+        nearest = sorted((distance, self._row[id_]) for id_, distance in zip(ids, distances, strict=True))
+        if len(nearest) > self._candidates and nearest[0][0] < nearest[-1][0]:
+            nearest = [pair for pair in nearest if pair[0] < nearest[-1][0]]
+        return [row for _, row in nearest][: self._candidates]
 
     def _bm25(self, queries: list[str]) -> list[list[int]]:
         rankings = []

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from medagent.starter.world import World
 from retrieval.corpora import read_corpus
 from retrieval.embedders import HashedNgramEmbedder, SentenceTransformerEmbedder, embedder_from_identity
 from retrieval.errors import CorpusError, IndexMismatchError, RetrievalError, RetrieverUnavailableError
@@ -125,6 +126,25 @@ def test_search_finds_and_repeats(tmp_path: Path) -> None:
     assert retriever.search(["agent21"], top_k=3)[0] == first[1]
     assert HybridRetriever(str(tmp_path)).search(["condition 7"], top_k=3)[0] == first[0]
     assert len(retriever) == 40
+
+
+def test_the_dense_side_is_exact_and_leaves_split_ties_out(world: World, tmp_path: Path) -> None:
+    build_index(tmp_path, world.passages(), HashedNgramEmbedder())
+    retriever = HybridRetriever(str(tmp_path))
+    vectors = load_embeddings(tmp_path, Manifest.read(tmp_path))
+    queries = [f"{condition.name} cause" for condition in world.conditions[:100]] + ["q", "zzz"]
+    distances = 1 - HashedNgramEmbedder().embed_queries(queries) @ vectors.T
+    for ranking, exact in zip(retriever._dense(queries), distances, strict=True):
+        first_out = np.sort(exact)[20]  # the nearest of those that do not fit
+        surely_in = np.flatnonzero(exact < first_out - 1e-5)
+        assert set(surely_in) <= set(ranking)
+        assert np.all(np.diff(exact[ranking]) > -1e-5)
+        if len(surely_in):
+            assert exact[ranking].max() < first_out + 1e-5
+    assert retriever._ranked([retriever.passages[row].id for row in (7, 3, 5)], [0.2, 0.2, 0.1]) == [5, 3, 7]
+    ids = [passage.id for passage in retriever.passages[:21]]
+    assert retriever._ranked(ids, [0.0, *[0.5] * 20]) == [0]
+    assert retriever._ranked(ids, [0.5] * 21) == list(range(20)), "where all are tied, some must do"
 
 
 def test_reciprocal_rank_fusion_by_hand(tmp_path: Path) -> None:

@@ -38,4 +38,8 @@ class HeldOutEvaluation(Callback):
         agent = Agent(pl_module.fresh_policy(), retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         summary = summarize(run_benchmark(agent, self._questions, temperature=0.0, seed=data.seed))
         by_type = {f"validation/{kind}": part.accuracy for kind, part in summary.by_type.items()}
-        pl_module.log_dict({"validation/accuracy": summary.overall.accuracy, **by_type}, rank_zero_only=True)
+        metrics = {"validation/accuracy": summary.overall.accuracy, **by_type}
+        pl_module.log_dict(metrics, logger=False, rank_zero_only=True)
+        # Written at once: Lightning writes an epoch's metrics after its checkpoint, and a kill in between would lose them.
+        for logger in trainer.loggers:
+            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
