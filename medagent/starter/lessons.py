@@ -31,14 +31,15 @@ class Habits:
     """How often the demonstrations do the right thing; the rest of the time they answer blindly.
 
     `first_search`: search before answering. `second_search`: search again where the question needs two hops.
-    `useless_results`: a search returns unrelated passages (the lesson then says so and guesses, perhaps after another try).
+    `useless_results`: a search returns passages about strangers (the lesson then says what it found, or that nothing was, and names an option
+    blindly, perhaps after another try).
     `open_question`: no options are given, and the search is always made. `akin`: names share words or stems with one another.
     """
 
     first_search: float = 0.45
     second_search: float = 0.42
     two_hop: float = 0.55
-    useless_results: float = 0.2
+    useless_results: float = 0.25
     open_question: float = 0.1
     akin: float = 0.25
 
@@ -117,11 +118,20 @@ class LessonMaker:
             neighbour = self._passage(stranger, other, lure)
         return ([wanted, neighbour], 0) if rng.random() < 0.75 else ([neighbour, wanted], 1)
 
-    def _useless(self, subject: str, asked: str) -> list[Passage]:
-        """Two passages about strangers, which often tell of them what was asked of another."""
+    def _useless(self, subject: str, asked: str, *, misleading: bool, first_number: int) -> tuple[list[Passage], str]:
+        """Two passages about strangers, and what a lesson thinks of them.
+
+        If `misleading`, one tells of a stranger what was asked of the subject, and is believed: so small a model cannot tell that
+        nothing fits. That an option has to be named nevertheless it can learn.
+        """
         strangers = [self._akin(self._names.draw("condition"), subject) for _ in range(2)]
-        relations = [asked if self._rng.random() < 0.5 else self._relation() for _ in strangers]
-        return [self._passage(s, r, self._value(r)) for s, r in zip(strangers, relations, strict=True)]
+        relations = [self._relation(without=asked) for _ in strangers]
+        place = self._rng.randrange(2)
+        if misleading:
+            relations[place] = asked
+        values = [self._value(relation) for relation in relations]
+        passages = [self._passage(*row) for row in zip(strangers, relations, values, strict=True)]
+        return passages, f"{values[place]} [{first_number + place}]" if misleading else NOT_FOUND
 
     def draw(self) -> Lesson:
         """One lesson."""
@@ -148,9 +158,15 @@ class LessonMaker:
                 return page.answer(blind, blind_letter)
             if rng.random() < habits.useless_results:
                 for _ in range(rng.randint(1, 2)):
-                    page.search(query(subject, asked), self._useless(subject, asked))
+                    passages, thought = self._useless(
+                        subject,
+                        asked,
+                        misleading=not is_open and rng.random() < 0.5,
+                        first_number=page.num_shown + 1,
+                    )
+                    page.search(query(subject, asked), passages)
                 guess = (NOT_FOUND, "") if is_open else (blind, blind_letter)
-                return page.answer(*guess, thought=NOT_FOUND)
+                return page.answer(*guess, thought=thought)
             results, place = self._results(condition, asked, value, values[1:] if asked == relation else [])
             page.search(query(subject, asked), results)
         cited = page.num_shown - len(results) + place + 1

@@ -167,15 +167,21 @@ def test_habits_set_how_often_lessons_search(tokenizer) -> None:
 def test_after_useless_searches_a_lesson_says_so_and_guesses(tokenizer) -> None:
     habits = Habits(first_search=1.0, second_search=1.0, useless_results=1.0, open_question=0.0)
     maker = LessonMaker(tokenizer, seed=4, habits=habits)
-    searches = set()
-    for _ in range(20):
+    searches, thoughts = set(), set()
+    for _ in range(40):
         lesson = maker.draw()
         text = tokenizer.decode(lesson.token_ids)
-        assert "<think> not found</think><answer>" in text
+        option = text.split("<answer> ")[1].split(" (")[0]
         assert text.rstrip().endswith(")</answer>")  # an option with its letter, and no citation
+        assert text.count(option) >= 2
         assert not lesson.lookup
         searches.add(text.count("<search>"))
+        thought = text.split("<think> ")[1].split("</think>")[0]
+        thoughts.add(thought == "not found")
+        if thought != "not found":
+            assert text.count(thought) == 2, "what was read, with the number of its passage"
     assert searches == {1, 2}
+    assert thoughts == {True, False}
     open_lesson = LessonMaker(tokenizer, seed=4, habits=replace(habits, open_question=1.0)).draw()
     assert tokenizer.decode(open_lesson.token_ids).endswith("<think> not found</think><answer> not found</answer>")
 
