@@ -26,7 +26,7 @@ from medagent.starter.world import World
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.index import build_index
 from training.data import RolloutData
-from training.demo import demo_config
+from training.demo import demo_configs
 from training.module import AgentModule
 from training.prepare import prepare
 from training.run import AgentCLI
@@ -144,7 +144,10 @@ def main() -> None:
         AgentModule,
         RolloutData,
         run=False,
-        args=["--config", str(demo_config()), *(f"--{override}" for override in overrides)],
+        args=[
+            *(argument for path in demo_configs() for argument in ("--config", str(path))),
+            *(f"--{override}" for override in overrides),
+        ],
         save_config_callback=None,
         auto_configure_optimizers=False,
         trainer_defaults={"callbacks": [Probe(options.at, options.questions)]},
