@@ -35,13 +35,14 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_algorithm_trains(name: str, train_index: Path, tmp_path: Path) -> None:
     samples = 2 if name in ("grpo", "gspo", "so_grpo", "rloo") else 1
+    steps = {"data.num_minibatches": 1} if name == "reinforce" else {}
     run = train(
         arguments(
             tmp_path / "run",
             train_index,
             epochs=1,
             algorithm=name,
-            **{"data.num_samples": samples, "data.num_questions": 16 // samples},
+            **{"data.num_samples": samples, "data.num_questions": 16 // samples, **steps},
         )
     )
     (row,) = read_metrics(run)
