@@ -25,9 +25,10 @@ from medagent.records import Rollout
 from medagent.starter.world import World
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.index import build_index
-from training.data import RolloutData, prepare
-from training.demo import demo_config
+from training.data import RolloutData
+from training.demo import demo_configs
 from training.module import AgentModule
+from training.prepare import prepare
 from training.run import AgentCLI
 
 SAMPLES = 16
@@ -96,7 +97,7 @@ class Probe(Callback):
             for sample in range(SAMPLES)
         ]
         rollouts = [data.reward(rollout) for rollout in agent.run_all(jobs)]
-        batch = prepare(data, module, rollouts, reduce=lambda tensor: tensor)
+        batch = prepare(module, rollouts, estimator=data.advantage, reduce=lambda tensor: tensor)
         returns = torch.tensor([r.reward for r in rollouts])[:, None].expand_as(batch.values_BT)
         everywhere = explained(
             batch.values_BT[batch.mask_BT], returns[batch.mask_BT], torch.ones(int(batch.mask_BT.sum()))
@@ -143,7 +144,10 @@ def main() -> None:
         AgentModule,
         RolloutData,
         run=False,
-        args=["--config", str(demo_config()), *(f"--{override}" for override in overrides)],
+        args=[
+            *(argument for path in demo_configs() for argument in ("--config", str(path))),
+            *(f"--{override}" for override in overrides),
+        ],
         save_config_callback=None,
         auto_configure_optimizers=False,
         trainer_defaults={"callbacks": [Probe(options.at, options.questions)]},

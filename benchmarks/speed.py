@@ -21,10 +21,11 @@ from medagent.starter.world import World
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.index import build_index
 from retrieval.search import HybridRetriever
-from training.data import AgentSettings, RolloutData, prepare
+from training.data import AgentSettings, RolloutData
 from training.experience import loss_weights
 from training.module import AgentModule
 from training.objectives import clipped_surrogate, value_loss
+from training.prepare import prepare
 
 ROLLOUTS = 128
 
@@ -59,7 +60,7 @@ def main() -> None:
             rollouts = agent.run_all(jobs)
             sampling_s = time.perf_counter() - began
             began = time.perf_counter()
-            batch = prepare(data, module, rollouts, reduce=lambda tensor: tensor)
+            batch = prepare(module, rollouts, estimator=data.advantage, reduce=lambda tensor: tensor)
             prepare_s = time.perf_counter() - began
             batch.loss_weights_BT = loss_weights(
                 batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=ROLLOUTS, factor=1.0

@@ -123,6 +123,11 @@ class Rollout:
         return values
 
     @property
+    def total_reward(self) -> float:
+        """The outcome's reward and those of the turns."""
+        return self.reward + sum(turn.reward for turn in self.turns)
+
+    @property
     def num_searches(self) -> int:
         """Turns that searched."""
         return sum(turn.query is not None for turn in self.turns)

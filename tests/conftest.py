@@ -43,3 +43,11 @@ def index_folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="session")
 def retriever(index_folder: Path) -> HybridRetriever:
     return HybridRetriever(str(index_folder))
+
+
+@pytest.fixture(scope="session")
+def train_index(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What training searches: the corpus without the test conditions."""
+    folder = tmp_path_factory.mktemp("train-index")
+    build_index(folder, world.passages(("train", "validation")), HashedNgramEmbedder())
+    return folder

@@ -16,6 +16,7 @@ from training.run import AgentCLI
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+ALGORITHMS = sorted((ROOT / "configs" / "algorithms").glob("*.yaml"))
 
 
 def parser() -> LightningArgumentParser:
@@ -26,6 +27,7 @@ def parser() -> LightningArgumentParser:
     made.add_lightning_class_args(AgentModule, "model")
     made.add_lightning_class_args(RolloutData, "data")
     made.add_argument("--seed_everything", type=int)
+    made.add_argument("--config", action="config")
     AgentCLI.add_arguments_to_parser(None, made)  # type: ignore[arg-type]
     return made
 
@@ -38,15 +40,38 @@ def test_a_configuration_parses_and_its_batches_fit(path: Path) -> None:
     assert {"AgentExport", "ProgressLine", "RolloutRecords"} <= set(names)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
+def test_every_algorithm_goes_with_every_task(task: Path, algorithm: Path) -> None:
+    alone = parser().parse_path(str(task))
+    parsed = parser().parse_args(["--config", str(task), "--config", str(algorithm)])
+    own, both = ([callback.class_path for callback in made.trainer.callbacks] for made in (alone, parsed))
+    added = [
+        item["class_path"] for item in yaml.safe_load(algorithm.read_text()).get("trainer", {}).get("callbacks+", [])
+    ]
+    assert both == own + added
+    assert parsed.model.base_model == alone.model.base_model
+    critic_free = parsed.data.advantage.class_path.rsplit(".", 1)[1] != "GAE"
+    assert (parsed.model.critic_lora is None) == critic_free
+
+
+def test_turn_rewards_go_with_the_starter_task() -> None:
+    files = [ROOT / "configs" / name for name in ("starter.yaml", "algorithms/st_ppo.yaml", "rewards/turns.yaml")]
+    parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
+    reward = parsed.data.reward
+    assert reward.class_path == "evaluation.rewards.TurnRewards"
+    assert reward.init_args.outcome.init_args.well_formed == 0.2
+
+
 def test_a_misspelt_setting_is_refused(tmp_path: Path) -> None:
-    text = (ROOT / "configs" / "demo.yaml").read_text().replace("policy_lr", "policy_learning_rate")
+    text = (ROOT / "configs" / "starter.yaml").read_text().replace("policy_lr", "policy_learning_rate")
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(SystemExit):
         parser().parse_path(str(tmp_path / "bad.yaml"))
 
 
 def test_the_demo_speaks_the_format_of_its_base() -> None:
-    agent = yaml.safe_load((ROOT / "configs" / "demo.yaml").read_text())["data"]["agent"]
+    agent = yaml.safe_load((ROOT / "configs" / "starter.yaml").read_text())["data"]["agent"]
     spec = read_spec(Path(model_path(STARTER)))
     assert agent["protocol"] == {
         "instructions": spec.protocol.instructions,

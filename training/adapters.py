@@ -1,4 +1,7 @@
-"""Policy, critic and reference on ONE copy of the base weights: two LoRA adapters, and the base with adapters off."""
+"""Policy, critic and reference on ONE copy of the base weights: two LoRA adapters, and the base with adapters off.
+
+Without a critic (algorithms that take the baseline from other rollouts) there is one adapter, and no value head.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +57,15 @@ class SharedBase(nn.Module):
     The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its bias.
     """
 
-    def __init__(self, base: PreTrainedModel, *, policy: LoraSettings, critic: LoraSettings) -> None:
+    def __init__(self, base: PreTrainedModel, *, policy: LoraSettings, critic: LoraSettings | None) -> None:
         super().__init__()
         self.peft: PeftModel = get_peft_model(base, policy.config(), adapter_name=POLICY)
-        self.peft.add_adapter(CRITIC, critic.config())
-        self.value_head = nn.Linear(base.config.hidden_size, 1, dtype=torch.float32)
-        nn.init.zeros_(self.value_head.weight)
-        nn.init.zeros_(self.value_head.bias)
+        self.value_head: nn.Linear | None = None
+        if critic is not None:
+            self.peft.add_adapter(CRITIC, critic.config())
+            self.value_head = nn.Linear(base.config.hidden_size, 1, dtype=torch.float32)
+            nn.init.zeros_(self.value_head.weight)
+            nn.init.zeros_(self.value_head.bias)
         self._activate(POLICY)
 
     @property
@@ -73,7 +78,9 @@ class SharedBase(nn.Module):
         return [p for name, p in self.peft.named_parameters() if f".{POLICY}." in name]
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """The critic adapter's weights and the value head's."""
+        """The critic adapter's weights and the value head's; none without a critic."""
+        if self.value_head is None:
+            return []
         adapter = [p for name, p in self.peft.named_parameters() if f".{CRITIC}." in name]
         return [*adapter, *self.value_head.parameters()]
 
@@ -104,7 +111,8 @@ class SharedBase(nn.Module):
         self._activate(POLICY)
 
     def values(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """[B, T] V before each action token, 0 elsewhere."""
+        """[B, T] V before each token of the mask, 0 elsewhere."""
+        assert self.value_head is not None, "this base has no critic"
         self._activate(CRITIC)
         hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
         values_A = self.value_head(hidden_AH.float())[:, 0]
@@ -113,6 +121,7 @@ class SharedBase(nn.Module):
     @torch.no_grad()
     def start_values_at(self, value: float) -> None:
         """Set the value head's bias, so that an untrained critic predicts `value` everywhere."""
+        assert self.value_head is not None, "this base has no critic"
         self.value_head.bias.fill_(value)
 
     def _predicting_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
@@ -23,11 +24,14 @@ from evaluation.rewards import OutcomeReward, Reward
 from medagent.agent import Agent, Job, Limits, rollout_seed
 from medagent.errors import ConfigError
 from medagent.protocol import Protocol
-from medagent.records import Question, Rollout, StopReason
+from medagent.records import Question, Rollout
 from retrieval.search import Retriever
-from training.advantages import gae, moments, whiten
-from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches, tensorize
+from training.composition import check_composition
+from training.estimators import GAE, AdvantageEstimator, Reduce
+from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
 from training.module import AgentModule
+from training.pending import PendingRollouts
+from training.prepare import OffPolicy, TruncatedMode, explained_variance, prepare, rollout_metrics
 
 
 @dataclass(frozen=True)
@@ -39,21 +43,13 @@ class AgentSettings:
     top_k: int = 3
 
 
-@dataclass(frozen=True)
-class GaeSettings:
-    """Generalised advantage estimation; `whiten` gives the batch's advantages zero mean and unit variance."""
-
-    gamma: float = 1.0
-    lam: float = 1.0
-    whiten: bool = True
-
-
 class RolloutData(LightningDataModule):
     """Questions, retriever, reward and batching of a training run.
 
     An iteration rolls out `num_questions` questions `num_samples` times each, and makes `num_epochs` passes of `num_minibatches` optimizer
     steps over them; a step accumulates `num_micro_batches` (equal to the trainer's `accumulate_grad_batches`). `num_critic_epochs` passes for the
     critic alone come first: it must learn from far fewer, noisier targets than the policy. An untrained critic starts at the first mean return.
+    `truncated` says what a rollout that a limit cut counts as: "terminal", "bootstrap" (the critic's value of where it was cut follows) or "mask" (no loss).
     """
 
     def __init__(
@@ -62,7 +58,9 @@ class RolloutData(LightningDataModule):
         retriever: Retriever,
         agent: AgentSettings = AgentSettings(),
         reward: Reward = lazy_instance(OutcomeReward),
-        gae: GaeSettings = GaeSettings(),
+        advantage: AdvantageEstimator = lazy_instance(GAE),
+        off_policy: OffPolicy = OffPolicy(),
+        truncated: TruncatedMode = "terminal",
         num_questions: int = 128,
         num_samples: int = 1,
         num_epochs: int = 1,
@@ -73,7 +71,8 @@ class RolloutData(LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.agent_settings, self.retriever, self.reward, self.gae = agent, retriever, reward, gae
+        self.agent_settings, self.retriever, self.reward = agent, retriever, reward
+        self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
         self.num_questions, self.num_samples = num_questions, num_samples
         self.num_epochs, self.num_critic_epochs = num_epochs, num_critic_epochs
         self.num_minibatches, self.num_micro_batches = num_minibatches, num_micro_batches
@@ -85,6 +84,18 @@ class RolloutData(LightningDataModule):
                 f"data: {num_questions} questions x {num_samples} samples cannot fill {num_minibatches} minibatches of "
                 f"{num_micro_batches} micro-batches. Raise num_questions or lower the others."
             )
+
+    def setup(self, stage: str) -> None:
+        """Refuse what does not fit together, before anything long starts."""
+        if self.trainer is None or not isinstance(self.trainer.lightning_module, AgentModule):
+            raise ConfigError("RolloutData serves a trainer that fits an AgentModule.")
+        check_composition(
+            self.trainer.lightning_module,
+            self.advantage,
+            num_samples=self.num_samples,
+            num_critic_epochs=self.num_critic_epochs,
+            truncated=self.truncated,
+        )
 
     def questions_of(self, iteration: int) -> list[Question]:
         """The questions of an iteration: the next slice of an endless sequence of seeded permutations."""
@@ -107,8 +118,7 @@ class RolloutData(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields finished micro-batches."""
-        if self.trainer is None or not isinstance(self.trainer.lightning_module, AgentModule):
-            raise ConfigError("RolloutData serves a trainer that fits an AgentModule.")
+        assert self.trainer is not None
         accumulated = self.trainer.accumulate_grad_batches
         if accumulated != self.num_micro_batches:
             raise ConfigError(
@@ -123,8 +133,10 @@ class RolloutData(LightningDataModule):
             )
         return DataLoader(_Iteration(self, self.trainer), batch_size=None, num_workers=0)
 
-    def collect(self, module: AgentModule, *, iteration: int, rank: int, world_size: int) -> list[Rollout]:
-        """Sample and grade this rank's rollouts of an iteration with the module's current weights."""
+    def collect(
+        self, module: AgentModule, *, iteration: int, version: int, rank: int, world_size: int
+    ) -> list[Rollout]:
+        """Sample and grade this rank's rollouts for an iteration with the module's current weights, which are of iteration `version`."""
         settings = self.agent_settings
         agent = Agent(module.fresh_policy(), self.retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         jobs = [
@@ -132,7 +144,7 @@ class RolloutData(LightningDataModule):
                 question,
                 seed=rollout_seed(self.seed, iteration=iteration, question_id=question.id, sample=sample),
                 temperature=module.temperature,
-                iteration=iteration,
+                iteration=version,
                 sample=sample,
             )
             for question, repeat in self._numbered(iteration)[rank::world_size]
@@ -155,43 +167,73 @@ class _Iteration(IterableDataset[Experience]):
         data, trainer = self._data, self._trainer
         module = trainer.lightning_module
         assert isinstance(module, AgentModule)
-        iteration, world_size = trainer.current_epoch, trainer.world_size
+        iteration = trainer.current_epoch
         started = time.perf_counter()
-        data.rollouts = data.collect(module, iteration=iteration, rank=trainer.global_rank, world_size=world_size)
+        data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
         reduce = _summing(trainer)
-        if iteration == 0:
-            totals = reduce(torch.tensor([sum(r.reward for r in data.rollouts), float(len(data.rollouts))]))
+        if iteration == 0 and module.has_critic:
+            totals = reduce(torch.tensor([sum(r.total_reward for r in data.rollouts), float(len(data.rollouts))]))
             module.roles.start_values_at(float(totals[0] / totals[1]))
-        experience = prepare(data, module, data.rollouts, reduce=reduce)
+        experience = prepare(
+            module,
+            data.rollouts,
+            estimator=data.advantage,
+            reduce=reduce,
+            num_samples=data.num_samples,
+            off_policy=data.off_policy,
+            truncated=data.truncated,
+        )
+        read_BT = data.advantage.value_mask(experience)
         metrics = {
             **rollout_metrics(data.rollouts, iteration=iteration),
-            "critic/explained_variance": explained_variance(experience),
+            **({"critic/explained_variance": explained_variance(experience, read_BT)} if module.has_critic else {}),
             "time/rollout": rollout_s,
             "throughput/action_tokens_per_s": float(experience.mask_BT.sum()) / rollout_s,
         }
         lengths = experience.attention_BT.sum(dim=1).tolist()
-        first = True
         for epoch in range(data.num_critic_epochs + data.num_epochs):
             shuffle = rollout_seed(data.seed, iteration=iteration, question_id="minibatches", sample=epoch)
             for indices in split_minibatches(len(lengths), num_minibatches=data.num_minibatches, seed=shuffle):
-                step = experience.rows(indices)
-                counts = reduce(torch.tensor([float(step.mask_BT.sum()), float(len(indices))]))
-                weights = loss_weights(
-                    experience.mask_BT,
-                    reduction=data.reduction,
-                    num_tokens=int(counts[0]),
-                    num_rollouts=int(counts[1]),
-                    factor=float(data.num_micro_batches * world_size),
+                step = replace(
+                    experience,
+                    loss_weights_BT=self._weights(experience.mask_BT, indices, reduce),
+                    value_weights_BT=self._weights(read_BT, indices, reduce),
+                    critic_only=epoch < data.num_critic_epochs,
                 )
-                weighted = replace(experience, loss_weights_BT=weights)
                 for part in split_by_length(indices, lengths, parts=data.num_micro_batches):
-                    alone = epoch < data.num_critic_epochs
-                    yield replace(weighted.rows(part), metrics=metrics if first else {}, critic_only=alone)
-                    first = False
+                    yield replace(step.rows(part), metrics=metrics)
+                    metrics = {}
+
+    def _weights(self, mask_BT: Tensor, indices: list[int], reduce: Reduce) -> Tensor:
+        """[B, T] loss weights in the optimizer step of the given rows."""
+        chosen = mask_BT[torch.tensor(indices)]
+        counts = reduce(torch.tensor([float(chosen.sum()), float(chosen.any(dim=1).sum())]))
+        return loss_weights(
+            mask_BT,
+            reduction=self._data.reduction,
+            num_tokens=int(counts[0]),
+            num_rollouts=int(counts[1]),
+            factor=float(self._data.num_micro_batches * self._trainer.world_size),
+        )
+
+    def _rollouts(self, module: AgentModule, iteration: int) -> list[Rollout]:
+        data, trainer = self._data, self._trainer
+        rank, world_size = trainer.global_rank, trainer.world_size
+
+        def collect(coming: int) -> list[Rollout]:
+            return data.collect(module, iteration=coming, version=iteration, rank=rank, world_size=world_size)
+
+        if not data.off_policy.staleness:
+            return collect(iteration)
+        assert trainer.max_epochs is not None
+        pending = PendingRollouts(
+            Path(trainer.default_root_dir), staleness=data.off_policy.staleness, rank=trainer.global_rank
+        )
+        return pending.take(iteration, last=trainer.max_epochs - 1, collect=collect)
 
 
-def _summing(trainer: Trainer) -> Callable[[Tensor], Tensor]:
+def _summing(trainer: Trainer) -> Reduce:
     """Sums a tensor over ranks."""
 
     def reduce(tensor: Tensor) -> Tensor:
@@ -200,55 +242,3 @@ def _summing(trainer: Trainer) -> Callable[[Tensor], Tensor]:
         return total.cpu()
 
     return reduce
-
-
-@torch.no_grad()
-def prepare(
-    data: RolloutData, module: AgentModule, rollouts: Sequence[Rollout], *, reduce: Callable[[Tensor], Tensor]
-) -> Experience:
-    """Tensors of the rollouts with reference log-probs, values, advantages and returns; `reduce` sums over ranks."""
-    experience = tensorize(rollouts, pad_id=module.pad_id)
-    lengths = experience.attention_BT.sum(dim=1).tolist()
-    parts = max(1, len(rollouts) // 32)
-    for rows in split_by_length(range(len(rollouts)), lengths, parts=parts):
-        batch = experience.rows(rows).to(module.device)
-        inputs = (batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
-        width = batch.token_ids_BT.shape[1]
-        reference = module.roles.reference_logprobs(*inputs, temperature=module.temperature)
-        experience.reference_logprobs_BT[rows, :width] = reference.cpu()
-        experience.values_BT[rows, :width] = module.roles.values(*inputs).cpu()
-    advantages_BT, experience.returns_BT = gae(
-        experience.rewards_BT, experience.values_BT, experience.mask_BT, gamma=data.gae.gamma, lam=data.gae.lam
-    )
-    if data.gae.whiten:
-        totals = reduce(moments(advantages_BT, experience.mask_BT))
-        advantages_BT = whiten(advantages_BT, experience.mask_BT, totals)
-    experience.advantages_BT = advantages_BT
-    return experience
-
-
-def explained_variance(experience: Experience) -> float:
-    """1 - Var(return - value) / Var(return) over action tokens; the values were read before any update on these rollouts."""
-    returns = experience.returns_BT[experience.mask_BT]
-    errors = returns - experience.values_BT[experience.mask_BT]
-    variance = returns.var(correction=0)
-    return float(1 - errors.var(correction=0) / variance) if variance > 0 else 0.0
-
-
-def rollout_metrics(rollouts: Sequence[Rollout], *, iteration: int) -> dict[str, float]:
-    """Means over rollouts, under the fixed names."""
-    count = max(1, len(rollouts))
-
-    def mean(values: list[float]) -> float:
-        return sum(values) / count
-
-    return {
-        "reward/mean": mean([rollout.reward for rollout in rollouts]),
-        "reward/success": mean([float(rollout.success) for rollout in rollouts]),
-        "rollout/turns": mean([float(len(rollout.turns)) for rollout in rollouts]),
-        "rollout/searches": mean([float(rollout.num_searches) for rollout in rollouts]),
-        "rollout/tokens": mean([float(len(rollout.token_ids)) for rollout in rollouts]),
-        "rollout/valid_answer": mean([float(rollout.stop_reason is StopReason.ANSWERED) for rollout in rollouts]),
-        "rollout/truncated": mean([float(rollout.stop_reason.truncated) for rollout in rollouts]),
-        "rollout/staleness": mean([float(iteration - rollout.iteration) for rollout in rollouts]),
-    }

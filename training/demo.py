@@ -161,12 +161,14 @@ def _train_arguments(out: Path, *, seed: int, iterations: int | None, threads: i
     }
     if iterations is not None:
         overrides["trainer.max_epochs"] = iterations
-    return ["--config", str(demo_config()), *(f"--{name}={value}" for name, value in overrides.items())]
+    configs = [argument for path in demo_configs() for argument in ("--config", str(path))]
+    return [*configs, *(f"--{name}={value}" for name, value in overrides.items())]
 
 
-def demo_config() -> Path:
-    """The demonstration's configuration file."""
-    return Path(__file__).parent.parent / "configs" / "demo.yaml"  # beside the packages, in a checkout and installed
+def demo_configs() -> list[Path]:
+    """The demonstration's configuration: the task and the algorithm."""
+    configs = Path(__file__).parent.parent / "configs"  # beside the packages, in a checkout and installed
+    return [configs / "starter.yaml", configs / "algorithms" / "st_ppo.yaml"]
 
 
 def _follow_corpus(agent: Agent, world: World, changed: World, index: Path, *, seed: int) -> dict[str, Any]:

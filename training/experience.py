@@ -23,8 +23,9 @@ Reduction = Literal["rollout-mean", "token-mean"]
 class Experience:
     """A micro-batch. Boolean `mask_BT` marks action tokens; off it every float is 0 and every id -1.
 
-    `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
-    Lightning (accumulation) and DDP (averaging) divide by. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the iteration's first batch.
+    `old_logprobs_BT` are those of the policy that importance weights are taken against, and `truncation_BT` the constant factor of every
+    policy term (1 in mode `behaviour`). `groups_B` numbers the rollouts' questions. `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
+    Lightning (accumulation) and DDP (averaging) divide by; `value_weights_BT` the same for the tokens where the critic is read. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the iteration's first batch.
     """
 
     token_ids_BT: Tensor
@@ -32,13 +33,17 @@ class Experience:
     mask_BT: Tensor
     turn_ids_BT: Tensor
     ratio_segments_BT: Tensor
+    groups_B: Tensor
     rollout_logprobs_BT: Tensor
+    old_logprobs_BT: Tensor
+    truncation_BT: Tensor
     reference_logprobs_BT: Tensor
     values_BT: Tensor
     rewards_BT: Tensor
     advantages_BT: Tensor
     returns_BT: Tensor
     loss_weights_BT: Tensor
+    value_weights_BT: Tensor
     metrics: dict[str, float]
     critic_only: bool = False
 
@@ -55,21 +60,26 @@ class Experience:
         """The chosen rollouts, cut to the longest of them."""
         index = torch.tensor(indices, dtype=torch.long)
         width = max(1, int(self.attention_BT[index].sum(dim=1).max()))
-        chosen = {
-            item.name: getattr(self, item.name)[index, :width]
-            for item in fields(self)
-            if isinstance(getattr(self, item.name), Tensor)
-        }
+        chosen: dict[str, Any] = {}
+        for item in fields(self):
+            tensor = getattr(self, item.name)
+            if isinstance(tensor, Tensor):
+                chosen[item.name] = tensor[index, :width] if tensor.ndim > 1 else tensor[index]
         return replace(self, **chosen, metrics={})
 
 
-def tensorize(rollouts: Sequence[Rollout], *, pad_id: int) -> Experience:
-    """Pad rollouts to the longest; log-probs of the reference, values, advantages and weights are still zero."""
+def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1) -> Experience:
+    """Pad rollouts to the longest; log-probs of the reference, values, advantages and weights are still zero.
+
+    A group is `num_samples` rollouts of one question.
+    """
     width = max(len(rollout.token_ids) for rollout in rollouts)
     shape = (len(rollouts), width)
     ids, turns = torch.full(shape, pad_id), torch.full(shape, -1)
     attention, mask = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
     logprobs, rewards = torch.zeros(shape), torch.zeros(shape)
+    numbers: dict[tuple[str, int], int] = {}
+    groups = torch.zeros(len(rollouts), dtype=torch.long)
     for row, rollout in enumerate(rollouts):
         length = len(rollout.token_ids)
         ids[row, :length] = torch.tensor(rollout.token_ids)
@@ -77,6 +87,8 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int) -> Experience:
         mask[row, :length] = torch.tensor(rollout.loss_mask)
         turns[row, :length] = torch.tensor(rollout.turn_ids)
         logprobs[row, :length] = torch.tensor(rollout.rollout_logprobs)
+        key = (rollout.question.id, rollout.sample // num_samples)
+        groups[row] = numbers.setdefault(key, len(numbers))
         for position, reward in turn_rewards(rollout).items():
             rewards[row, position] += reward
     return Experience(
@@ -85,13 +97,17 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int) -> Experience:
         mask_BT=mask,
         turn_ids_BT=turns,
         ratio_segments_BT=ratio_segments("token", mask, turns),
+        groups_B=groups,
         rollout_logprobs_BT=logprobs,
+        old_logprobs_BT=logprobs,
+        truncation_BT=mask.float(),
         reference_logprobs_BT=torch.zeros(shape),
         values_BT=torch.zeros(shape),
         rewards_BT=rewards,
         advantages_BT=torch.zeros(shape),
         returns_BT=torch.zeros(shape),
         loss_weights_BT=torch.zeros(shape),
+        value_weights_BT=torch.zeros(shape),
         metrics={},
     )
 
@@ -109,6 +125,12 @@ def turn_rewards(rollout: Rollout) -> dict[int, float]:
     if last is not None:
         rewards[last] += rollout.reward
     return rewards
+
+
+def first_of_turns(mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
+    """[B, T] True at the first action token of each turn."""
+    before_BT = torch.cat([torch.full_like(turn_ids_BT[:, :1], -1), turn_ids_BT[:, :-1]], dim=1)
+    return mask_BT & (turn_ids_BT != before_BT)
 
 
 def loss_weights(mask_BT: Tensor, *, reduction: Reduction, num_tokens: int, num_rollouts: int, factor: float) -> Tensor:

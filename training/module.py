@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from lightning import LightningModule
@@ -22,6 +23,8 @@ from training.adapters import LoraSettings, SharedBase
 from training.experience import Experience
 from training.objectives import Surrogate, clipped_surrogate, reference_kl, value_loss
 
+KLMode = Literal["loss", "reward"]
+
 
 @dataclass(frozen=True)
 class PolicyTerms:
@@ -35,7 +38,8 @@ class PolicyTerms:
 class AgentModule(LightningModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
-    Settings carry the field's names. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
+    Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none. `kl_mode` "loss": `kl_coef` times
+    the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class AgentModule(LightningModule):
         base_model: str = "starter",
         dtype: str = "float32",
         policy_lora: LoraSettings = LoraSettings(),
-        critic_lora: LoraSettings = LoraSettings(),
+        critic_lora: LoraSettings | None = LoraSettings(),
         policy_lr: float = 2e-3,
         critic_lr: float = 3e-3,
         lr_decay_iterations: int | None = None,
@@ -52,6 +56,7 @@ class AgentModule(LightningModule):
         clip_high: float = 0.2,
         dual_clip: float | None = None,
         kl_coef: float = 1e-3,
+        kl_mode: KLMode = "loss",
         entropy_coef: float = 0.0,
         value_clip: float | None = None,
         policy_max_grad_norm: float = 1.0,
@@ -63,14 +68,16 @@ class AgentModule(LightningModule):
         _require(0 < clip_low < 1, "clip_low", clip_low, "a number between 0 and 1")
         _require(clip_high > 0, "clip_high", clip_high, "a positive number")
         _require(dual_clip is None or dual_clip > 1 + clip_high, "dual_clip", dual_clip, "none, or above 1 + clip_high")
+        _require(value_clip is None or critic_lora is not None, "value_clip", value_clip, "none, as there is no critic")
         _require(temperature > 0, "temperature", temperature, "a positive number (sampling must explore)")
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora"])
         self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
         self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
         self.lr_decay_iterations = lr_decay_iterations
-        self.kl_coef, self.entropy_coef, self.value_clip = kl_coef, entropy_coef, value_clip
-        self.max_grad_norms = (policy_max_grad_norm, critic_max_grad_norm)
+        self.kl_coef, self.kl_mode = kl_coef, kl_mode
+        self.entropy_coef, self.value_clip = entropy_coef, value_clip
+        self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
         self.temperature = temperature
         base, self.tokenizer = load_causal_lm(base_model, dtype=dtype)
         base.requires_grad_(False)
@@ -83,6 +90,11 @@ class AgentModule(LightningModule):
         self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
         self._began = self._ended = 0.0
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether there is a critic."""
+        return self.roles.value_head is not None
 
     @property
     def pad_id(self) -> int:
@@ -109,15 +121,11 @@ class AgentModule(LightningModule):
 
     def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
         """The loss of a micro-batch: policy + KL - entropy + critic, already scaled to its share of the step."""
-        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
-        loss = value_loss(
-            values_BT,
-            old_values_BT=batch.values_BT,
-            returns_BT=batch.returns_BT,
-            loss_weights_BT=batch.loss_weights_BT,
-            clip=self.value_clip,
-        )
-        sums = {"critic/loss": loss.detach() / self.trainer.accumulate_grad_batches}
+        loss = torch.zeros((), device=self.device)
+        sums: dict[str, Tensor] = {}
+        if self.has_critic:
+            loss = self._critic_loss(batch)
+            sums["critic/loss"] = loss.detach() / self.trainer.accumulate_grad_batches
         self.policy_terms = None
         if not batch.critic_only:
             policy_loss, policy_sums = self._policy_loss(batch)
@@ -130,6 +138,16 @@ class AgentModule(LightningModule):
             self._log_step()
         return loss
 
+    def _critic_loss(self, batch: Experience) -> Tensor:
+        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, batch.value_weights_BT > 0)
+        return value_loss(
+            values_BT,
+            old_values_BT=batch.values_BT,
+            returns_BT=batch.returns_BT,
+            loss_weights_BT=batch.value_weights_BT,
+            clip=self.value_clip,
+        )
+
     def _policy_loss(self, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
         """The policy's loss, and what to add to the sums of its optimizer step."""
         scores = self.roles.policy_scores(
@@ -137,7 +155,7 @@ class AgentModule(LightningModule):
         )
         surrogate = clipped_surrogate(
             scores.logprobs_BT,
-            old_logprobs_BT=batch.rollout_logprobs_BT,
+            old_logprobs_BT=batch.old_logprobs_BT,
             advantages_BT=batch.advantages_BT,
             mask_BT=batch.mask_BT,
             segments_BT=batch.ratio_segments_BT,
@@ -145,6 +163,7 @@ class AgentModule(LightningModule):
             clip_low=self.clip_low,
             clip_high=self.clip_high,
             dual_clip=self.dual_clip,
+            truncation_BT=batch.truncation_BT,
         )
         self.policy_terms = PolicyTerms(surrogate, scores.logprobs_BT, scores.collision_BT)
         kl_BT = reference_kl(scores.logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT)
@@ -160,7 +179,8 @@ class AgentModule(LightningModule):
             "policy/entropy": scores.entropy_BT.detach().sum(),
             "kl/reference": kl_BT.detach().sum(),
         }
-        return -surrogate.objective + self.kl_coef * kl - self.entropy_coef * entropy, sums
+        kl_coef = self.kl_coef if self.kl_mode == "loss" else 0.0
+        return -surrogate.objective + kl_coef * kl - self.entropy_coef * entropy, sums
 
     def _log_step(self) -> None:
         tokens = max(1.0, self._sums.pop("tokens", 0.0))
@@ -176,8 +196,9 @@ class AgentModule(LightningModule):
         self._began = time.perf_counter()
         # By the iteration's number alone, so that a resumed or prolonged run has the same rates.
         decayed = 0.0 if self.lr_decay_iterations is None else self.current_epoch / self.lr_decay_iterations
-        for group, rate in zip(self.trainer.optimizers[0].param_groups, (self.policy_lr, self.critic_lr), strict=True):
-            group["lr"] = rate * max(0.0, 1 - decayed)
+        rates = {"policy": self.policy_lr, "critic": self.critic_lr}
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
 
     def on_train_batch_end(self, outputs: object, batch: Experience, batch_idx: int) -> None:
         """Note when the last update ended."""
@@ -189,14 +210,11 @@ class AgentModule(LightningModule):
         self.log("time/update", self._ended - self._began - rollout_s)
 
     def configure_optimizers(self) -> Optimizer:
-        """One AdamW with two groups, `policy` and `critic`, each at its own rate."""
-        return AdamW(
-            [
-                {"params": self.roles.policy_parameters(), "lr": self.policy_lr, "name": "policy"},
-                {"params": self.roles.critic_parameters(), "lr": self.critic_lr, "name": "critic"},
-            ],
-            weight_decay=self.weight_decay,
-        )
+        """One AdamW with the groups `policy` and, where there is one, `critic`, each at its own rate."""
+        groups = [{"params": self.roles.policy_parameters(), "lr": self.policy_lr, "name": "policy"}]
+        if self.has_critic:
+            groups.append({"params": self.roles.critic_parameters(), "lr": self.critic_lr, "name": "critic"})
+        return AdamW(groups, weight_decay=self.weight_decay)
 
     def configure_gradient_clipping(
         self,
@@ -205,7 +223,8 @@ class AgentModule(LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip policy and critic apart, so that neither starves the other; logs both norms before clipping."""
-        for group, limit in zip(optimizer.param_groups, self.max_grad_norms, strict=True):
+        for group in optimizer.param_groups:
+            limit = self.max_grad_norms[group["name"]]
             if all(parameter.grad is None for parameter in group["params"]):
                 continue  # a step of the critic alone
             norm = clip_grad_norm_(group["params"], limit)

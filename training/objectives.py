@@ -45,18 +45,20 @@ def ratio_segments(level: RatioLevel, mask_BT: Tensor, turn_ids_BT: Tensor) -> T
     return torch.where(mask_BT, segments, -1)
 
 
-def segment_mean(values_BT: Tensor, segments_BT: Tensor) -> Tensor:
-    """The mean of each segment, at each of its tokens; 0 where the segment is -1. Differentiable."""
+def segment_sum(values_BT: Tensor, segments_BT: Tensor) -> Tensor:
+    """The sum over each segment, at each of its tokens; 0 where the segment is -1. Differentiable."""
     batch, width = values_BT.shape
     inside = segments_BT >= 0
     rows = torch.arange(batch, device=values_BT.device)[:, None] * width
     flat = (rows + segments_BT.clamp(min=0))[inside]
-    chosen = values_BT[inside]
-    size = batch * width
-    sums = values_BT.new_zeros(size).index_add(0, flat, chosen)
-    counts = values_BT.new_zeros(size).index_add(0, flat, torch.ones_like(chosen))
-    means = sums[flat] / counts[flat]
-    return torch.zeros_like(values_BT).masked_scatter(inside, means)
+    sums = values_BT.new_zeros(batch * width).index_add(0, flat, values_BT[inside])
+    return torch.zeros_like(values_BT).masked_scatter(inside, sums[flat])
+
+
+def segment_mean(values_BT: Tensor, segments_BT: Tensor) -> Tensor:
+    """The mean of each segment, at each of its tokens; 0 where the segment is -1. Differentiable."""
+    counts_BT = segment_sum(torch.ones_like(values_BT), segments_BT).clamp(min=1)
+    return segment_sum(values_BT, segments_BT) / counts_BT
 
 
 def clipped_surrogate(
@@ -70,14 +72,17 @@ def clipped_surrogate(
     clip_low: float,
     clip_high: float,
     dual_clip: float | None = None,
+    truncation_BT: Tensor | None = None,
 ) -> Surrogate:
     """J = sum of loss_weight * min(w A, clip(w, 1 - clip_low, 1 + clip_high) A), with w per segment.
 
-    With `dual_clip` c > 1, terms of negative advantage are bounded below by c A (arXiv 1912.09729, eq. 5).
+    `truncation_BT`, where given, is a constant factor of every term (truncated importance sampling). With `dual_clip` c > 1, terms of negative advantage are bounded below by c A (arXiv 1912.09729, eq. 5).
     """
     gap_BT = torch.where(mask_BT, policy_logprobs_BT - old_logprobs_BT, 0.0)
     log_weight_BT = segment_mean(gap_BT, segments_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     weight_BT = log_weight_BT.exp()
+    if truncation_BT is not None:
+        loss_weights_BT = loss_weights_BT * truncation_BT
     unclipped_BT = weight_BT * advantages_BT
     term_BT = torch.minimum(unclipped_BT, weight_BT.clamp(1 - clip_low, 1 + clip_high) * advantages_BT)
     ratio_BT = weight_BT.detach()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from evaluation.grading import Verdict, grade, named_option, normalise
 from evaluation.metrics import summarize, wilson_interval
 from evaluation.records import readable, write_records
 from evaluation.report import Chart, Table, write_html, write_json
-from evaluation.rewards import OutcomeReward
+from evaluation.rewards import OutcomeReward, TurnRewards
 from medagent.errors import ConfigError, InputError
 from medagent.records import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
@@ -98,6 +99,26 @@ def test_the_reward_is_the_grade() -> None:
     reward = OutcomeReward(correct=2.0, well_formed=0.5)
     assert [reward(answered(text)).reward for text in ("(B)", "(A)", "none")] == [2.0, 0.5, 0.0]
     assert [reward(answered(text)).success for text in ("(B)", "(A)", "none")] == [True, False, False]
+
+
+def test_turn_rewards_by_hand() -> None:
+    question = replace(QUESTION, gold_passage_ids=("p1", "p2"))
+    one, two, other = (Hit(Passage(name, "t", "x."), 1.0) for name in ("p1", "p2", "p9"))
+
+    def search(*hits: Hit) -> Turn:
+        return Turn((1,), (0.0,), "<search>x</search>", query="x", hits=hits, observation_ids=(2,))
+
+    answer = Turn((3,), (0.0,), "<answer>B</answer>", answer="B")
+    rollout = Rollout(
+        question, (9,), (search(other), search(one, other), search(one, two), search(two), answer), StopReason.ANSWERED
+    )
+    graded = TurnRewards(OutcomeReward(), gold_hit=0.3, search_cost=0.05)(rollout)
+    assert [turn.reward for turn in graded.turns] == pytest.approx([-0.05, 0.25, 0.25, -0.05, 0.0])
+    assert graded.reward == 1.0
+    assert graded.total_reward == pytest.approx(1.4)
+    assert graded.success
+    with pytest.raises(ConfigError, match="gold_hit"):
+        TurnRewards(gold_hit=-1)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from medagent.errors import ConfigError
 from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from training.adapters import LoraSettings
 from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
-from training.data import AgentSettings, RolloutData, prepare
+from training.data import AgentSettings, RolloutData
+from training.estimators import GAE
 from training.experience import loss_weights, split_by_length, split_minibatches
 from training.module import AgentModule
+from training.prepare import prepare
 
 AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
 
@@ -59,10 +61,11 @@ def rollouts(starter, retriever):
 
 @pytest.fixture
 def experience(module, retriever, rollouts):
-    batch = prepare(make_data(retriever), module, rollouts, reduce=lambda tensor: tensor)
+    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
     batch.loss_weights_BT = loss_weights(
         batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=len(rollouts), factor=1.0
     )
+    batch.value_weights_BT = batch.loss_weights_BT
     return batch
 
 
@@ -130,7 +133,7 @@ def test_sampler_and_trainer_agree_after_training_moved_the_weights(module, retr
     agent = Agent(module.fresh_policy(), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
     questions = StarterBenchmark("train", limit_per_kind=10).questions()
     rollouts = agent.run_all([Job(question, seed=i) for i, question in enumerate(questions)])
-    batch = prepare(make_data(retriever), module, rollouts, reduce=lambda tensor: tensor)
+    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
     with torch.no_grad():
         scores = module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
     assert (scores.logprobs_BT - batch.rollout_logprobs_BT).abs().max() < 1e-4
@@ -176,7 +179,7 @@ def test_accumulated_ragged_micro_batches_equal_the_full_batch(module, experienc
         weights = loss_weights(
             experience.mask_BT, reduction=reduction, num_tokens=tokens, num_rollouts=count, factor=factor
         )
-        return replace(experience, loss_weights_BT=weights)
+        return replace(experience, loss_weights_BT=weights, value_weights_BT=weights)
 
     whole = gradients(module, [weighted(1.0)], tmp_path, accumulate=1)
     module.load_state_dict(start)

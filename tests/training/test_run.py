@@ -20,11 +20,9 @@ from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError
 from medagent.saved import load_agent, read_spec
 from medagent.starter.world import World
-from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import RetrieverUnavailableError
-from retrieval.index import build_index
 from training.callbacks.export import read_metrics
-from training.demo import demo_config, run_demo
+from training.demo import demo_configs, run_demo
 from training.run import newest_checkpoint, train
 
 FIXED_NAMES = [
@@ -55,14 +53,10 @@ FIXED_NAMES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def train_index(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("train-index")
-    build_index(folder, world.passages(("train", "validation")), HashedNgramEmbedder())
-    return folder
+ALGORITHMS = demo_configs()[1].parent
 
 
-def arguments(run: Path, index: Path, *, epochs: int, **overrides: object) -> list[str]:
+def arguments(run: Path, index: Path, *, epochs: int, algorithm: str = "st_ppo", **overrides: object) -> list[str]:
     settings = {
         "trainer.default_root_dir": run,
         "trainer.max_epochs": epochs,
@@ -71,11 +65,17 @@ def arguments(run: Path, index: Path, *, epochs: int, **overrides: object) -> li
         "data.num_minibatches": 2,
         **overrides,
     }
-    config = index / "test-config.yaml"
+    config, task = index / "test-config.yaml", demo_configs()[0]
     config.write_text(
-        demo_config().read_text().replace("every: 5", "every: 2").replace("limit_per_kind: 40", "limit_per_kind: 8")
+        task.read_text().replace("every: 5", "every: 2").replace("limit_per_kind: 40", "limit_per_kind: 8")
     )
-    return ["--config", str(config), *(f"--{name}={value}" for name, value in settings.items())]
+    return [
+        "--config",
+        str(config),
+        "--config",
+        str(ALGORITHMS / f"{algorithm}.yaml"),
+        *(f"--{name}={value}" for name, value in settings.items()),
+    ]
 
 
 def numbers(run: Path) -> list[dict[str, float]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
+from medagent.errors import ConfigError
 from training.experience import Experience
 from training.objectives import RatioLevel, ratio_segments
 
@@ -14,6 +15,14 @@ class _LevelSampling(Callback):
     """Writes the segments of one level."""
 
     level: RatioLevel
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse two levels at once."""
+        levels = [type(each).__name__ for each in trainer.callbacks if isinstance(each, _LevelSampling)]  # type: ignore[attr-defined]
+        if len(levels) > 1:
+            raise ConfigError(
+                f"trainer.callbacks: found {' and '.join(levels)}; a ratio has one level. Keep one of them."
+            )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Overwrite the batch's segments before the objective sees them."""

@@ -1,0 +1,234 @@
+"""Algorithms as compositions: each runs, off-policy modes keep their mathematics, and what does not fit together is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from medagent.errors import ConfigError
+from medagent.records import Rollout
+from tests.training.test_module import make_module, module, perturb, rollouts  # noqa: F401  (fixtures)
+from tests.training.test_run import arguments, numbers
+from training.adapters import LoraSettings
+from training.callbacks.export import read_metrics
+from training.data import RolloutData
+from training.estimators import GAE
+from training.module import AgentModule
+from training.objectives import clipped_surrogate
+from training.pending import PendingRollouts, read_rollouts, write_rollouts
+from training.prepare import OffPolicy, prepare
+from training.run import newest_checkpoint, train
+
+NAMES = ["ppo", "turn_ppo", "s_ppo", "st_ppo", "grpo", "gspo", "so_grpo", "rloo", "reinforce"]
+WITH_CRITIC = {"ppo", "turn_ppo", "s_ppo", "st_ppo"}
+CORRECTED = {"s_ppo", "st_ppo", "so_grpo"}
+
+
+def same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_an_algorithm_trains(name: str, train_index: Path, tmp_path: Path) -> None:
+    samples = 2 if name in ("grpo", "gspo", "so_grpo", "rloo") else 1
+    steps = {"data.num_minibatches": 1} if name == "reinforce" else {}
+    run = train(
+        arguments(
+            tmp_path / "run",
+            train_index,
+            epochs=1,
+            algorithm=name,
+            **{"data.num_samples": samples, "data.num_questions": 16 // samples, **steps},
+        )
+    )
+    (row,) = read_metrics(run)
+    assert row["policy/grad_norm"] > 0
+    assert ("policy/clip_bias_norm" in row) == (name in CORRECTED)
+    assert ("critic/explained_variance" in row) == (name in WITH_CRITIC)
+    assert ("critic/grad_norm" in row) == (name in WITH_CRITIC)
+    state = torch.load(newest_checkpoint(run), weights_only=True)["state_dict"]
+    assert any("critic" in key or "value_head" in key for key in state) == (name in WITH_CRITIC)
+    if name == "reinforce":
+        assert row["policy/ratio_outside"] == 0
+
+
+@pytest.mark.slow
+def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
+    train_index: Path, tmp_path: Path, monkeypatch
+) -> None:
+    def settings(name: str) -> list[str]:
+        return arguments(tmp_path / name, train_index, epochs=4, **{"data.off_policy.staleness": 2})
+
+    whole = train(settings("whole"))
+    assert [row["rollout/staleness"] for row in read_metrics(whole)] == [0, 1, 2, 2]
+    collect = RolloutData.collect
+
+    def stops(self, module, *, iteration, version, rank, world_size):  # noqa: F811
+        if version == 1:
+            raise RuntimeError("stopped")
+        return collect(self, module, iteration=iteration, version=version, rank=rank, world_size=world_size)
+
+    monkeypatch.setattr(RolloutData, "collect", stops)
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(settings("stopped"))
+    monkeypatch.setattr(RolloutData, "collect", collect)
+    assert numbers(train(settings("stopped"))) == numbers(whole)
+    asked = [
+        rollout.question.id
+        for iteration in (2, 3)
+        for rollout in read_rollouts(whole / "pending" / f"{iteration:06d}.rank0.jsonl")
+    ]
+    assert len(asked) == 32
+    assert len(set(asked)) == 32, "no question is repeated"
+
+
+def test_pending_rollouts_come_back_as_they_were(rollouts, tmp_path: Path) -> None:  # noqa: F811
+    write_rollouts(tmp_path / "some.jsonl", rollouts)
+    assert read_rollouts(tmp_path / "some.jsonl") == rollouts
+
+
+def test_pending_rollouts_are_collected_once_and_ahead(rollouts, tmp_path: Path) -> None:  # noqa: F811
+    collected: list[int] = []
+
+    def collect(iteration: int) -> list[Rollout]:
+        collected.append(iteration)
+        return [replace(rollouts[0], sample=iteration)]
+
+    for iteration in range(5):
+        pending = PendingRollouts(tmp_path, staleness=2, rank=0)
+        (taken,) = pending.take(iteration, last=4, collect=collect)
+        assert taken.sample == iteration
+        assert collected == list(range(min(iteration + 2, 4) + 1))
+    assert sorted(path.name[:6] for path in (tmp_path / "pending").iterdir()) == ["000003", "000004"]
+
+
+def test_decoupled_weights_start_at_one_and_terms_are_truncated(module, rollouts) -> None:  # noqa: F811
+    perturb(module)
+    modes = {
+        mode: prepare(module, rollouts, estimator=GAE(), reduce=same, off_policy=OffPolicy(importance=mode, cap=1.02))
+        for mode in ("behaviour", "decoupled")
+    }
+    with torch.no_grad():
+        batch = modes["decoupled"]
+        now = module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
+    mask = batch.mask_BT
+    torch.testing.assert_close(batch.old_logprobs_BT[mask], now.logprobs_BT[mask], rtol=0, atol=1e-4)
+    expected = (now.logprobs_BT - batch.rollout_logprobs_BT).exp().clamp(max=1.02)[mask]
+    torch.testing.assert_close(batch.truncation_BT[mask], expected, rtol=1e-3, atol=1e-4)
+    assert float(batch.truncation_BT.max()) == pytest.approx(1.02)
+    assert float(batch.truncation_BT[mask].min()) < 0.98
+    plain = modes["behaviour"]
+    assert torch.equal(plain.old_logprobs_BT, plain.rollout_logprobs_BT)
+    assert torch.equal(plain.truncation_BT, mask.float())
+
+
+def test_truncation_multiplies_every_term_of_j_and_of_c() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, 8)
+    logprobs, old, advantages, factor = (torch.randn(shape, generator=generator).double() for _ in range(4))
+    mask = torch.ones(shape, dtype=torch.bool)
+    common = {
+        "old_logprobs_BT": old,
+        "advantages_BT": advantages,
+        "mask_BT": mask,
+        "segments_BT": torch.arange(8).expand(shape),
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+    }
+    weights = torch.full(shape, 0.1, dtype=torch.float64)
+    one = clipped_surrogate(logprobs, loss_weights_BT=weights, truncation_BT=factor, **common)
+    two = clipped_surrogate(logprobs, loss_weights_BT=weights * factor, **common)
+    assert float(one.clipped) != 0
+    torch.testing.assert_close(one.objective, two.objective)
+    torch.testing.assert_close(one.clipped, two.clipped)
+
+
+def test_kl_as_a_reward_is_the_log_ratio_at_sampling(module, rollouts) -> None:  # noqa: F811
+    shifted = [
+        replace(
+            rollout,
+            turns=tuple(replace(t, logprobs=tuple(p - 0.25 for p in t.logprobs)) for t in rollout.turns),
+        )
+        for rollout in rollouts
+    ]
+    module.kl_coef, module.kl_mode = 0.1, "reward"
+    batch = prepare(module, shifted, estimator=GAE(whiten=False), reduce=same)
+    plain_rewards = prepare(make_module(), shifted, estimator=GAE(whiten=False), reduce=same).rewards_BT
+    paid = (batch.rewards_BT - plain_rewards)[batch.mask_BT]
+    torch.testing.assert_close(paid, torch.full_like(paid, 0.1 * 0.25), rtol=0, atol=1e-4)
+    assert float(batch.rewards_BT[~batch.mask_BT].abs().max()) == 0
+
+
+def test_truncated_rollouts_can_be_masked_or_bootstrapped(module, rollouts) -> None:  # noqa: F811
+    from medagent.records import StopReason
+
+    perturb(module)
+    cut = [replace(r, stop_reason=StopReason.MAX_TURNS if i % 2 else r.stop_reason) for i, r in enumerate(rollouts)]
+    is_cut = torch.tensor([r.stop_reason.truncated for r in cut])
+    estimator = GAE(gamma=0.9, lam=0.9, whiten=False)
+    terminal, masked, boot = (
+        prepare(module, cut, estimator=estimator, reduce=same, truncated=mode)
+        for mode in ("terminal", "mask", "bootstrap")
+    )
+    assert not masked.mask_BT[is_cut].any()
+    assert torch.equal(masked.mask_BT[~is_cut], terminal.mask_BT[~is_cut])
+    assert float(masked.advantages_BT[is_cut].abs().max()) == 0
+    gained = boot.rewards_BT - terminal.rewards_BT
+    assert float(gained[~is_cut].abs().max()) == 0
+    row = int(is_cut.nonzero()[0])
+    last = int(terminal.mask_BT[row].nonzero()[-1])
+    assert gained[row].nonzero().flatten().tolist() == [last]
+    length = int(terminal.attention_BT[row].sum())
+    ids = torch.cat([terminal.token_ids_BT[row : row + 1, :length], torch.tensor([[module.pad_id]])], dim=1)
+    end = torch.zeros_like(ids, dtype=torch.bool)
+    end[0, length] = True
+    with torch.no_grad():
+        value = module.roles.values(ids, end, end)[0, length]
+    assert float(gained[row, last]) == pytest.approx(0.9 * float(value), abs=1e-5)
+
+
+def test_a_base_without_critic_allocates_none() -> None:
+    alone = AgentModule(policy_lora=LoraSettings(4, 8), critic_lora=None)
+    both = make_module()
+    assert not alone.has_critic
+    assert alone.roles.critic_parameters() == []
+    assert not any("critic" in name or "value" in name for name, _ in alone.named_parameters() if "v_proj" not in name)
+    trained = sum(p.numel() for p in alone.parameters() if p.requires_grad)
+    assert trained == sum(p.numel() for p in both.roles.policy_parameters())
+    assert [group["name"] for group in alone.configure_optimizers().param_groups] == ["policy"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"model.critic_lora": "null"}, "GAE, which needs a critic"),
+        ({"algorithm": "rloo", "model.critic_lora": "{rank: 4}"}, "needs no critic"),
+        ({"algorithm": "grpo", "data.num_samples": 1}, "2 or more"),
+        ({"algorithm": "grpo", "data.num_samples": 2, "data.num_critic_epochs": 1}, "there is no critic"),
+        ({"algorithm": "reinforce", "data.truncated": "bootstrap"}, "no value to bootstrap"),
+        ({"algorithm": "reinforce", "model.value_clip": 0.2}, "value_clip"),
+        ({"data.off_policy.staleness": -1}, "staleness"),
+        ({"data.off_policy.cap": 0.5}, "cap"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_before_any_rollout(
+    overrides, message, train_index: Path, tmp_path: Path, monkeypatch
+) -> None:
+    def never(self, *args, **kwargs):
+        raise AssertionError("a rollout was collected")
+
+    monkeypatch.setattr(RolloutData, "collect", never)
+    with pytest.raises((ConfigError, SystemExit), match=message) as caught:
+        train(arguments(tmp_path / "run", train_index, epochs=1, **overrides))
+    assert caught.type is ConfigError
+
+
+def test_two_ratio_levels_at_once_are_refused(train_index: Path, tmp_path: Path) -> None:
+    extra = tmp_path / "extra.yaml"
+    extra.write_text("trainer:\n  callbacks+:\n    - class_path: training.callbacks.SequenceLevelSampling\n")
+    with pytest.raises(ConfigError, match="TurnLevelSampling and SequenceLevelSampling"):
+        train([*arguments(tmp_path / "run", train_index, epochs=1), "--config", str(extra)])

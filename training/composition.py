@@ -1,0 +1,41 @@
+"""Which settings of an algorithm fit together; what does not is refused with the reason, before the first rollout."""
+
+from __future__ import annotations
+
+from medagent.errors import ConfigError
+from training.estimators import GAE, AdvantageEstimator
+from training.module import AgentModule
+from training.prepare import TruncatedMode
+
+
+def check_composition(
+    module: AgentModule,
+    estimator: AdvantageEstimator,
+    *,
+    num_samples: int,
+    num_critic_epochs: int,
+    truncated: TruncatedMode,
+) -> None:
+    """Raise ConfigError where critic, advantage, groups and the treatment of truncated rollouts contradict one another."""
+    name = type(estimator).__name__
+    if estimator.needs_critic and not module.has_critic:
+        raise ConfigError(
+            f"data.advantage is {name}, which needs a critic, and model.critic_lora is null: give the critic an adapter "
+            "(model.critic_lora), or take an advantage without a critic."
+        )
+    if module.has_critic and not estimator.needs_critic:
+        raise ConfigError(
+            f"data.advantage is {name}, which needs no critic, and model.critic_lora allocates one that nothing would read: "
+            "set model.critic_lora to null."
+        )
+    if estimator.needs_groups and num_samples < 2:
+        raise ConfigError(
+            f"data.advantage is {name} and data.num_samples is {num_samples}: a rollout is compared with others of the same "
+            "question, so there must be 2 or more. Raise data.num_samples (and lower data.num_questions to keep the batch)."
+        )
+    if num_critic_epochs and not module.has_critic:
+        raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic: set it to 0.")
+    if truncated == "bootstrap" and not isinstance(estimator, GAE):
+        raise ConfigError(
+            f"data.truncated is bootstrap, and data.advantage ({name}) has no value to bootstrap from: use GAE."
+        )
