@@ -1,0 +1,48 @@
+"""Two processes make the step that one would have made: gradients, clipping bias and weights."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.test_module import experience, module, rollouts  # noqa: F401  (fixtures)
+from training.experience import loss_weights, split_by_length
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def step(folder: Path, batch, *, ranks: int, parts: int, space: str) -> dict[str, torch.Tensor]:
+    """What a step on `parts` micro-batches over `ranks` processes gives."""
+    weights = loss_weights(
+        batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(parts)
+    )  # parts a rank x ranks
+    batch = replace(batch, loss_weights_BT=weights, value_weights_BT=weights)
+    lengths = batch.attention_BT.sum(dim=1).tolist()
+    split = [batch.rows(rows) for rows in split_by_length(range(16), lengths, parts=parts)]
+    tensors = [
+        {f.name: getattr(part, f.name) for f in fields(part) if isinstance(getattr(part, f.name), torch.Tensor)}
+        for part in split
+    ]
+    source, target = folder / "in.pt", folder / f"{ranks}-{parts}-{space}.pt"
+    torch.save(tensors, source)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", "-m"]
+    worker = ["tests.training.ddp_worker", str(source), str(target), space]
+    done = subprocess.run([*line, *worker], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return torch.load(target, weights_only=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("space", ["parameters", "logits"])
+def test_two_processes_equal_one(experience, tmp_path, space) -> None:  # noqa: F811
+    one = step(tmp_path, experience, ranks=1, parts=1, space=space)
+    two = step(tmp_path, experience, ranks=2, parts=4, space=space)
+    assert float(one["norms"][1]) > 0, "something must be clipped"
+    torch.testing.assert_close(two["norms"], one["norms"], rtol=1e-4, atol=0)
+    torch.testing.assert_close(two["policy"], one["policy"], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(two["critic"], one["critic"], rtol=1e-3, atol=1e-6)
