@@ -31,8 +31,8 @@ class Habits:
     """How often the demonstrations do the right thing; the rest of the time they answer blindly.
 
     `first_search`: search before answering. `second_search`: search again where the question needs two hops.
-    `useless_results`: a search returns passages about strangers (the lesson then says what it found, or that nothing was, and names an option
-    blindly, perhaps after another try).
+    `useless_results`: a search returns passages about strangers (perhaps after another try the lesson says that nothing was found, or believes
+    what is said of a stranger, and names a letter blindly).
     `open_question`: no options are given, and the search is always made. `akin`: names share words or stems with one another.
     """
 
@@ -40,7 +40,7 @@ class Habits:
     second_search: float = 0.42
     two_hop: float = 0.55
     useless_results: float = 0.25
-    open_question: float = 0.1
+    open_question: float = 0.03
     akin: float = 0.25
 
 
@@ -118,12 +118,8 @@ class LessonMaker:
             neighbour = self._passage(stranger, other, lure)
         return ([wanted, neighbour], 0) if rng.random() < 0.75 else ([neighbour, wanted], 1)
 
-    def _useless(self, subject: str, asked: str, *, misleading: bool, first_number: int) -> tuple[list[Passage], str]:
-        """Two passages about strangers, and what a lesson thinks of them.
-
-        If `misleading`, one tells of a stranger what was asked of the subject, and is believed: so small a model cannot tell that
-        nothing fits. That an option has to be named nevertheless it can learn.
-        """
+    def _useless(self, subject: str, asked: str, *, misleading: bool) -> tuple[list[Passage], tuple[int, str] | None]:
+        """Two passages about strangers; if `misleading`, with the place and value of one that tells of a stranger what was asked of the subject."""
         strangers = [self._akin(self._names.draw("condition"), subject) for _ in range(2)]
         relations = [self._relation(without=asked) for _ in strangers]
         place = self._rng.randrange(2)
@@ -131,7 +127,7 @@ class LessonMaker:
             relations[place] = asked
         values = [self._value(relation) for relation in relations]
         passages = [self._passage(*row) for row in zip(strangers, relations, values, strict=True)]
-        return passages, f"{values[place]} [{first_number + place}]" if misleading else NOT_FOUND
+        return passages, (place, values[place]) if misleading else None
 
     def draw(self) -> Lesson:
         """One lesson."""
@@ -158,19 +154,18 @@ class LessonMaker:
                 return page.answer(blind, blind_letter)
             if rng.random() < habits.useless_results:
                 for _ in range(rng.randint(1, 2)):
-                    passages, thought = self._useless(
-                        subject,
-                        asked,
-                        misleading=not is_open and rng.random() < 0.5,
-                        first_number=page.num_shown + 1,
-                    )
+                    passages, lure = self._useless(subject, asked, misleading=not is_open and rng.random() < 0.7)
                     page.search(query(subject, asked), passages)
+                if lure:  # so small a model cannot tell that nothing fits; that a letter is due it can
+                    place, stranger = lure
+                    return page.answer(stranger, blind_letter, cited=page.num_shown - 1 + place, thought=stranger)
                 guess = (NOT_FOUND, "") if is_open else (blind, blind_letter)
-                return page.answer(*guess, thought=thought)
+                return page.answer(*guess, thought=NOT_FOUND)
             results, place = self._results(condition, asked, value, values[1:] if asked == relation else [])
             page.search(query(subject, asked), results)
         cited = page.num_shown - len(results) + place + 1
-        return page.answer(truth, "" if is_open else LETTERS[options.index(truth)], cited=cited, thought=truth)
+        letter = "" if is_open else LETTERS[options.index(truth)]
+        return page.answer(truth, letter, cited=cited, thought=truth, looked_up=True)
 
     def _options(self, relation: str, condition: str) -> list[str]:
         """The true value, then the others; some share words with the condition or with the truth."""
@@ -208,7 +203,9 @@ class LessonMaker:
         shown = self._rng.sample(values, NUM_OPTIONS)
         page.show([self._passage(self._names.draw("condition"), relation, value) for value in shown])
         for value in self._rng.sample(values, NUM_OPTIONS):
-            lesson = page.answer(value, LETTERS[values.index(value)], cited=shown.index(value) + 1, thought=value)
+            lesson = page.answer(
+                value, LETTERS[values.index(value)], cited=shown.index(value) + 1, thought=value, looked_up=True
+            )
         return lesson
 
 
@@ -239,7 +236,7 @@ class _Page:
 
     def answer(self, value: str, letter: str, *, cited: int = 0, thought: str = "", looked_up: bool = False) -> Lesson:
         ids = encode(self._tokenizer, [Piece(answer_turn(value, letter, cited=cited, thought=thought))])
-        if letter and (cited or looked_up):
+        if letter and looked_up:
             (mark,) = encode(self._tokenizer, [Piece(f" ({letter})")])
             self._lookup.append(len(self._ids) + ids.index(mark))
         self._add(ids, action=True)

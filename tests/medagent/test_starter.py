@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -171,15 +172,18 @@ def test_after_useless_searches_a_lesson_says_so_and_guesses(tokenizer) -> None:
     for _ in range(40):
         lesson = maker.draw()
         text = tokenizer.decode(lesson.token_ids)
-        option = text.split("<answer> ")[1].split(" (")[0]
-        assert text.rstrip().endswith(")</answer>")  # an option with its letter, and no citation
-        assert text.count(option) >= 2
+        thought = text.split("<think> ")[1].split("</think>")[0]
+        answer = text.split("<answer> ")[1].split("</answer>")[0]
         assert not lesson.lookup
         searches.add(text.count("<search>"))
-        thought = text.split("<think> ")[1].split("</think>")[0]
         thoughts.add(thought == "not found")
-        if thought != "not found":
-            assert text.count(thought) == 2, "what was read, with the number of its passage"
+        if thought == "not found":  # an option with its letter, and no citation
+            assert re.fullmatch(r".+ \([A-D]\)", answer)
+            assert text.count(answer[: answer.index(" (")]) >= 2
+        else:  # what was read of a stranger, with its passage's number and some letter
+            value, number = thought.rstrip("]").split(" [")
+            assert re.fullmatch(re.escape(value) + r" \([A-D]\) \[" + number + r"\]", answer)
+            assert text.count(thought) == 2
     assert searches == {1, 2}
     assert thoughts == {True, False}
     open_lesson = LessonMaker(tokenizer, seed=4, habits=replace(habits, open_question=1.0)).draw()
