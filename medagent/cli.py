@@ -1,4 +1,4 @@
-"""The command line: `medagent demo | train | evaluate | ask | chat | index | search | starter`.
+"""The command line: `medagent demo | train | evaluate | ask | chat | index | search | study | starter`.
 
 This module alone may import every package, and does so inside its commands, so that `--help` answers at once.
 """
@@ -202,6 +202,33 @@ def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 
     print(f"Saved to {out}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes.")
 
 
+def study(name: str, out: str | None = None, seeds: list[int] | None = None, jobs: int = 1, threads: int = 1) -> None:
+    """Compare arms over seeds on the starter world; run it again after an interruption and it goes on.
+
+    Writes metrics.csv, runs.csv, figures.svg and report.md; each run is an ordinary `medagent train` in OUT/runs.
+
+    Args:
+        name: "stability" (algorithms under stress), "ablation" (settings of the clipping-bias correction), or a YAML file of yours.
+        out: Folder of the study; none takes runs/study-NAME.
+        seeds: Seeds instead of the study's own, e.g. --seeds '[1, 2]'.
+        jobs: Runs at a time, each in a process of its own.
+        threads: Torch threads of each run.
+
+    """
+    from dataclasses import replace
+
+    from training.study import load_study, run_study
+    from training.study_report import write_report
+
+    plan = load_study(name)
+    if seeds:
+        plan = replace(plan, seeds=seeds)
+    folder = Path(out or f"runs/study-{Path(name).stem}")
+    cells = run_study(plan, folder, jobs=jobs, threads=threads)
+    print(write_report(plan, cells, folder))
+    print(f"\nReport: {folder / 'report.md'}, figures: {folder / 'figures.svg'}, numbers: {folder / 'metrics.csv'}.")
+
+
 COMMANDS: dict[str, Any] = {
     "demo": demo,
     "train": train,
@@ -210,6 +237,7 @@ COMMANDS: dict[str, Any] = {
     "chat": chat,
     "index": {"_help": "Build or rebuild an index.", "build": index_build, "rebuild": index_rebuild},
     "search": search,
+    "study": study,
     "starter": {"_help": "Make the starter base policy.", "build": starter_build},
 }
 

@@ -79,6 +79,7 @@ class AgentModule(LightningModule):
         self.entropy_coef, self.value_clip = entropy_coef, value_clip
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
         self.temperature = temperature
+        self.policy_lr_scale = 1.0  # below 1 after a collapse that was taken back
         base, self.tokenizer = load_causal_lm(base_model, dtype=dtype)
         base.requires_grad_(False)
         # The sampling copy: plain weights with the policy adapter merged in, refreshed at each iteration.
@@ -196,7 +197,7 @@ class AgentModule(LightningModule):
         self._began = time.perf_counter()
         # By the iteration's number alone, so that a resumed or prolonged run has the same rates.
         decayed = 0.0 if self.lr_decay_iterations is None else self.current_epoch / self.lr_decay_iterations
-        rates = {"policy": self.policy_lr, "critic": self.critic_lr}
+        rates = {"policy": self.policy_lr * self.policy_lr_scale, "critic": self.critic_lr}
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
 

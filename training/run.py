@@ -24,7 +24,7 @@ from medagent.errors import ConfigError
 from training.data import RolloutData
 from training.module import AgentModule
 
-RUN_PARTS = ("checkpoints", "logs", "tensorboard", "rollouts", "pending", "agent", "config.yaml")
+RUN_PARTS = ("checkpoints", "logs", "tensorboard", "rollouts", "pending", "agent", "collapse.json", "config.yaml")
 MARKER = ".medagent-run"  # only a folder that carries it is continued, or discarded with --overwrite
 
 

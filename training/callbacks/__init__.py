@@ -1,5 +1,6 @@
 """Callbacks: the algorithm's variants, and what watches and keeps a run."""
 
+from training.callbacks.collapse import CollapseMonitor
 from training.callbacks.correction import ClippingBiasCorrection
 from training.callbacks.evaluation import HeldOutEvaluation
 from training.callbacks.export import AgentExport
@@ -10,6 +11,7 @@ from training.callbacks.sampling import SequenceLevelSampling, TurnLevelSampling
 __all__ = [
     "AgentExport",
     "ClippingBiasCorrection",
+    "CollapseMonitor",
     "HeldOutEvaluation",
     "ProgressLine",
     "RolloutRecords",

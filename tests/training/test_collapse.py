@@ -1,0 +1,180 @@
+"""The collapse monitor: what it calls collapse, and that going back restores weights and optimizer exactly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import yaml
+from lightning import Callback, LightningModule, Trainer
+
+from medagent.errors import ConfigError
+from medagent.saved import load_agent
+from tests.training.test_run import arguments
+from training.callbacks.collapse import CollapseMonitor, read_events
+from training.callbacks.export import read_metrics
+from training.collapse import CollapseDetector, Thresholds
+from training.experience import Experience
+from training.module import AgentModule
+from training.run import newest_checkpoint, train
+
+
+def row(success: float, **changes: float) -> dict[str, float]:
+    healthy = {
+        "reward/success": success,
+        "policy/clip_fraction": 0.02,
+        "policy/ratio_max": 1.5,
+        "policy/grad_norm": 0.4,
+        "policy/entropy": 0.3,
+        "kl/reference": 0.05,
+        "rollout/valid_answer": 0.98,
+        "rollout/searches": 1.5,
+    }
+    return healthy | {name.replace("_", "/", 1): value for name, value in changes.items()}
+
+
+def alarms(rows: list[dict[str, float]], thresholds: Thresholds = Thresholds()) -> list[int]:
+    detector = CollapseDetector(thresholds)
+    return [number for number, each in enumerate(rows, start=1) if detector.observe(each).alarm]
+
+
+RISE = [row(success) for success in (0.3, 0.4, 0.5, 0.6, 0.7)]
+
+
+def test_a_fall_below_two_thirds_of_the_best_is_an_alarm() -> None:
+    assert alarms([*RISE, row(0.66), row(0.6), row(0.55)]) == [], "noise and a mild decline are not collapse"
+    # The best is 0.65 (mean of two); 0.3 and 0.4 average 0.35 < 0.433; 0.7 and 0.3 average 0.5.
+    assert alarms([*RISE, row(0.3), row(0.4)]) == [7]
+
+
+def test_what_never_learnt_cannot_collapse() -> None:
+    assert alarms([row(success) for success in (0.3, 0.36, 0.2, 0.18, 0.17)]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "metric"),
+    [
+        ({"policy_clip_fraction": 0.4}, "policy/clip_fraction"),
+        ({"policy_ratio_max": 9.0}, "policy/ratio_max"),
+        ({"policy_grad_norm": 2.1}, "policy/grad_norm"),
+        ({"policy_entropy": 0.7}, "policy/entropy"),
+        ({"policy_entropy": 0.001}, "policy/entropy"),
+        ({"kl_reference": 1.2}, "kl/reference"),
+        ({"rollout_valid_answer": 0.7}, "rollout/valid_answer"),
+        ({"rollout_searches": 0.7}, "rollout/searches"),
+    ],
+)
+def test_each_metric_alone_is_a_warning(change: dict[str, float], metric: str) -> None:
+    detector = CollapseDetector()
+    for each in RISE:
+        assert not detector.observe(each).signs
+    verdict = detector.observe(row(0.7, **change))
+    assert [sign.metric for sign in verdict.signs] == [metric]
+    assert not verdict.alarm
+    assert not verdict.good, "weights under suspicion are not kept as good"
+
+
+def test_three_warnings_together_are_an_alarm_before_success_falls() -> None:
+    ill: dict[str, Any] = {"policy_clip_fraction": 0.4, "policy_grad_norm": 5.0}
+    assert alarms([*RISE, row(0.7, **ill)]) == []
+    assert alarms([*RISE, row(0.7, **ill, kl_reference=2.0)]) == [6]
+
+
+def test_its_state_survives_a_checkpoint() -> None:
+    rows = [*RISE, row(0.3), row(0.4)]
+    first = CollapseDetector()
+    for each in rows[:6]:
+        first.observe(each)
+    second = CollapseDetector()
+    second.restore(json.loads(json.dumps(first.state())))
+    assert second.observe(rows[6]) == first.observe(rows[6])
+
+
+@pytest.mark.parametrize("wrong", [{"success_fall": 0.0}, {"spike": 1.0}, {"history": 1}, {"searches_fall": 1.0}])
+def test_thresholds_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Thresholds(**wrong)
+    with pytest.raises(ConfigError, match="factor"):
+        CollapseMonitor(factor=1.0)
+
+
+def weights(module: LightningModule) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in module.named_parameters() if value.requires_grad}
+
+
+class Saboteur(Callback):
+    """Ruins the policy after iteration 2, and notes what each iteration began with."""
+
+    seen: ClassVar[list[tuple[dict[str, torch.Tensor], list[torch.Tensor], list[float]]]] = []
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        moments = [state["exp_avg"].clone() for state in trainer.optimizers[0].state.values()]
+        self.seen.append((weights(pl_module), moments, []))
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Experience, batch_idx: int
+    ) -> None:
+        self.seen[-1][2].append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, AgentModule)
+        if trainer.current_epoch == 1:
+            with torch.no_grad():
+                for parameter in pl_module.roles.policy_parameters():
+                    parameter.normal_(std=3.0)
+
+
+def sabotaged(run: Path, index: Path, **monitor: object) -> list[str]:
+    """The command line of a run that is ruined after iteration 2, under a monitor that takes unreadable answers for collapse."""
+    callbacks = [
+        {"class_path": f"{__name__}.Saboteur"},
+        {
+            "class_path": "training.callbacks.CollapseMonitor",
+            "init_args": {
+                **monitor,
+                "thresholds": {"invalid_rise": 0.5, "warnings_for_alarm": 1, "kl": 1e9, "spike": 1e9},
+            },
+        },
+    ]
+    extra = run.parent / "monitor.yaml"
+    extra.write_text(yaml.safe_dump({"trainer": {"callbacks+": callbacks}}))
+    Saboteur.seen.clear()
+    return [*arguments(run, index, epochs=4, **{"data.num_questions": 32}), "--config", str(extra)]
+
+
+@pytest.mark.slow
+def test_going_back_restores_weights_and_moments_and_halves_the_step(train_index: Path, tmp_path: Path) -> None:
+    run = train(sabotaged(tmp_path / "run", train_index, action="rollback"))
+    (event,) = read_events(run)
+    assert (event["iteration"], event["action"]) == (3, "rollback")
+    back = event["back_to"] - 1
+    assert back < 2, "an iteration from before the sabotage"
+    assert any("rollout/valid_answer" in sign for sign in event["signs"])
+    good, after = Saboteur.seen[back], Saboteur.seen[3]
+    assert all(torch.equal(good[0][name], after[0][name]) for name in good[0])
+    assert all(torch.equal(a, b) for a, b in zip(good[1], after[1], strict=False))
+    assert after[2][0] == pytest.approx(0.5 * 2e-3 * (1 - 3 / 20)), "half the rate that is due by the schedule"
+    rows = read_metrics(run)
+    assert [each["monitor/alarm"] for each in rows] == [0, 0, 1, 0]
+    assert rows[2]["rollout/valid_answer"] < 0.3 < rows[3]["rollout/valid_answer"], "the rescued policy answers again"
+
+
+@pytest.mark.slow
+def test_a_stopped_run_exports_the_good_weights_and_stays_stopped(
+    train_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = sabotaged(tmp_path / "run", train_index, action="stop")
+    run = train(command)
+    (event,) = read_events(run)
+    assert "COLLAPSE at iteration 3" in capsys.readouterr().out
+    assert len(read_metrics(run)) == 3
+    name = "roles.peft.base_model.model.model.layers.0.self_attn.q_proj.lora_B.policy.weight"
+    state = torch.load(newest_checkpoint(run), weights_only=True)["state_dict"]
+    assert torch.equal(state[name], Saboteur.seen[event["back_to"] - 1][0][name])
+    load_agent(run / "agent")
+    train(command)
+    assert "this run was stopped" in capsys.readouterr().out
+    assert len(read_metrics(run)) == 3

@@ -1,0 +1,33 @@
+"""Five updates of every algorithm on committed rollouts give the committed numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.training.golden.make import METRICS, NAMES, make_base, run_algorithm
+
+GOLDEN = json.loads(METRICS.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_five_updates_give_the_committed_numbers(name: str, base: Path, tmp_path: Path) -> None:
+    rows, golden = run_algorithm(name, base, tmp_path), GOLDEN[name]
+    assert len(rows) == len(golden) == 5
+    for row, wanted in zip(rows, golden, strict=True):
+        assert row == pytest.approx(wanted, rel=1e-5, abs=1e-5)
+
+
+def test_the_golden_run_sees_what_it_should() -> None:
+    for name, rows in GOLDEN.items():
+        assert 0.01 < rows[4]["policy/clip_fraction"] < 0.99, f"{name}: both clipped and unclipped tokens"
+        assert rows[0]["policy/entropy"] != rows[4]["policy/entropy"], f"{name}: the policy moves"
+    finals = [rows[4]["policy/loss"] for rows in GOLDEN.values()]
+    assert len({round(value, 7) for value in finals}) == len(finals), "no two algorithms are the same"

@@ -1,0 +1,155 @@
+"""Studies: what a grid runs and keeps, and that its verdicts follow from the numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+from medagent.errors import ConfigError, MedagentError
+from training import study as module
+from training.study import FINISHED, Arm, Study, load_study, run_study
+from training.study_report import Outcome, confusion, interval, outcome, read_runs, report, write_report
+
+HEALTHY = {
+    "policy/clip_fraction": 0.02,
+    "policy/ratio_max": 1.5,
+    "policy/grad_norm": 0.4,
+    "policy/entropy": 0.3,
+    "kl/reference": 0.05,
+    "rollout/valid_answer": 0.98,
+    "rollout/searches": 1.5,
+}
+
+
+def run_of(*accuracies: float) -> list[dict[str, float]]:
+    """A run whose sampled success is its held-out accuracy of the iteration before."""
+    before = [0.3, *accuracies[:-1]]
+    return [
+        HEALTHY | {"validation/accuracy": after, "reward/success": success}
+        for after, success in zip(accuracies, before, strict=True)
+    ]
+
+
+def test_a_run_that_keeps_its_success_has_not_collapsed() -> None:
+    found = outcome(run_of(0.4, 0.6, 0.9, 0.8, 0.7, 0.8))
+    assert (found.best, found.final, found.start, found.alarm) == (pytest.approx(0.85), pytest.approx(0.75), None, None)
+
+
+def test_a_collapse_starts_where_success_stays_below_two_thirds_of_its_best() -> None:
+    found = outcome(run_of(0.4, 0.7, 0.9, 0.5, 0.7, 0.4, 0.3, 0.3))  # best 0.8, bound 0.533: 0.5 recovers, 0.4 does not
+    assert found.start == 6
+    assert found.kept == pytest.approx(0.3 / 0.8)
+    assert found.alarm == 8, "the sampled success follows by an iteration, and the mean of two by one more"
+
+
+def test_the_monitor_is_judged_by_when_it_speaks() -> None:
+    def at(start: int | None, alarm: int | None) -> Outcome:
+        return Outcome(best=1, final=0, start=start, alarm=alarm, clip_fraction=0, kl=0, grad_norm_p95=0)
+
+    cases = [at(None, None), at(None, 3), at(5, None), at(5, 8), at(5, 9), at(5, 4), at(8, 2)]
+    assert confusion(cases) == {
+        "named in time": 2,
+        "named early": 1,
+        "named late": 1,
+        "missed": 1,
+        "false alarm": 1,
+        "rightly silent": 1,
+    }
+
+
+def test_the_interval_is_students() -> None:
+    # Mean 2, standard deviation 1, t(0.975, 2) = 4.3027: half = 4.3027 / sqrt(3).
+    assert interval([1.0, 2.0, 3.0]) == f"2 ± {4.3027 / math.sqrt(3):.2g}"
+    assert interval([0.5]) == "0.5"
+
+
+def test_an_arm_is_stable_only_if_it_also_learns(tmp_path: Path) -> None:
+    names = ("tuned", "good", "collapses", "lazy")
+    study = Study("a title", [], {name: Arm([]) for name in names}, [1], tuned="tuned")
+    runs = {
+        ("tuned", 1): run_of(0.5, 0.9, 0.9, 0.9),
+        ("good", 1): run_of(0.5, 0.88, 0.88, 0.88),
+        ("collapses", 1): run_of(0.9, 0.9, 0.3, 0.3),
+        ("lazy", 1): run_of(0.3, 0.3, 0.3, 0.3),
+    }
+    text = report(study, runs, dict.fromkeys(runs, 60.0), tmp_path)
+    rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in text.splitlines() if line.startswith("| ")}
+    assert [rows[name][6] for name in names] == ["yes", "yes", "no", "no (does not learn)"]
+    assert [rows[name][5] for name in names] == ["0 of 1", "0 of 1", "1 of 1", "0 of 1"]
+    assert (tmp_path / "figures.svg").stat().st_size < 500_000
+    assert "collapses,1,0.9000,0.3000,0.3333,3" in (tmp_path / "runs.csv").read_text()
+
+
+@pytest.mark.parametrize("name", ["stability", "ablation"])
+def test_the_packaged_studies_are_whole(name: str) -> None:
+    study = load_study(name)
+    assert len(study.arms) > 3
+    assert len(study.seeds) >= 3
+
+
+def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    plan = {"title": "x", "task": ["starter.yaml"], "arms": {"PPO": {"configs": ["algorithms/ppo.yaml"]}}, "seeds": [1]}
+    path = tmp_path / "plan.yaml"
+
+    def load(**changes: object) -> Study:
+        path.write_text(yaml.safe_dump(plan | changes))
+        return load_study(str(path))
+
+    assert load().arms["PPO"] == Arm(["algorithms/ppo.yaml"])
+    with pytest.raises(ConfigError, match=r"no configuration file nowhere\.yaml"):
+        load(task=["nowhere.yaml"])
+    with pytest.raises(ConfigError, match="seeds that differ"):
+        load(seeds=[1, 1])
+    with pytest.raises(ConfigError, match="tuned is 'GRPO', wanted one of PPO"):
+        load(tuned="GRPO")
+    with pytest.raises(ConfigError, match="jobs"):
+        run_study(load(), tmp_path / "out", jobs=0, threads=1)
+    with pytest.raises(ConfigError):
+        load(arms={"PPO": {"config": "algorithms/ppo.yaml"}})
+    with pytest.raises(ConfigError, match="no configuration file missing"):
+        load_study("missing")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Study:
+    """Two cells of two tiny iterations."""
+    extra = tmp_path / "small.yaml"
+    extra.write_text(
+        (module.CONFIGS / "studies" / "reuse.yaml")
+        .read_text()
+        .replace("max_epochs: 14", "max_epochs: 2")
+        .replace("limit_per_kind: 60", "limit_per_kind: 4")
+        .replace("num_questions: 96", "num_questions: 8")
+        .replace("num_epochs: 4", "num_epochs: 1")
+    )
+    return Study("small", ["starter.yaml", str(extra)], {"PPO": Arm(["algorithms/ppo.yaml"])}, [1, 2])
+
+
+@pytest.mark.slow
+def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    cells = run_study(small, out, jobs=2, threads=1)
+    assert [(cell.arm, cell.seed, cell.finished) for cell in cells] == [("PPO", 1, True), ("PPO", 2, True)]
+    stamps = [(cell.folder / FINISHED).stat().st_mtime_ns for cell in cells]
+    assert run_study(small, out, jobs=2, threads=1) == cells
+    assert [(cell.folder / FINISHED).stat().st_mtime_ns for cell in cells] == stamps, "finished runs are kept"
+    text = write_report(small, cells, out)
+    assert "| PPO | 2 |" in text
+    runs = read_runs(out / "metrics.csv")
+    assert set(runs) == {("PPO", 1), ("PPO", 2)}
+    assert all(len(rows) == 2 for rows in runs.values())
+    assert all(cell.wall_s > 0 for cell in cells)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_named_and_can_be_retried(small: Study, tmp_path: Path) -> None:
+    broken = Study("broken", small.task, {"PPO": Arm(["algorithms/ppo.yaml"], {"model.clip_low": 7})}, [1])
+    with pytest.raises(MedagentError, match=r"1 of 1 runs failed; see .*log\.txt"):
+        run_study(broken, tmp_path / "study", jobs=1, threads=1)
+    log = tmp_path / "study" / "runs" / "ppo-1" / "log.txt"
+    assert "model.clip_low" in log.read_text()
+    assert json.loads((log.parent / "spent.json").read_text()) > 0

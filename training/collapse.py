@@ -1,0 +1,151 @@
+"""Recognising collapse from an iteration's metrics alone: no model, no trainer, so recorded runs can be judged by the same code.
+
+Success counts most; everything else is a warning that tells what went wrong, and several warnings together count as collapse before success shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from medagent.errors import ConfigError
+
+WATCHED = (
+    "reward/success",
+    "policy/clip_fraction",
+    "policy/ratio_max",
+    "policy/grad_norm",
+    "policy/entropy",
+    "kl/reference",
+    "rollout/valid_answer",
+    "rollout/searches",
+)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When an iteration's metrics (means over its optimizer steps) are a sign of collapse.
+
+    `success_fall`: the mean of the last two iterations' success lies this share below the best such mean; a third is more than sampling noise
+    at 100 rollouts (5 points) explains. `learnt`: success must first have risen by so much above the first iteration, else there is nothing to
+    collapse from. `clip_fraction`: above it most of a minibatch's lesson is thrown away. `spike`: gradient norm and largest ratio, as multiples of their median
+    over the last `history` iterations. `kl`: nats a token from the reference. `entropy_low`, `entropy_high`: multiples of the first iteration's entropy.
+    `invalid_rise`: the share of unreadable answers above its lowest. `searches_fall`: searches a question, as a share below their highest.
+    `warnings_for_alarm`: so many signs at once, without success's own, are an alarm.
+    """
+
+    success_fall: float = 1 / 3
+    learnt: float = 0.1
+    clip_fraction: float = 0.3
+    spike: float = 5.0
+    history: int = 8
+    kl: float = 1.0
+    entropy_low: float = 0.02
+    entropy_high: float = 2.0
+    invalid_rise: float = 0.2
+    searches_fall: float = 0.5
+    warnings_for_alarm: int = 3
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("success_fall", "searches_fall"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a share between 0 and 1.")
+        if self.spike <= 1:
+            raise ConfigError(f"Thresholds.spike: found {self.spike}, wanted a multiple above 1.")
+        if self.history < 2 or self.warnings_for_alarm < 1:
+            raise ConfigError("Thresholds: history must be 2 or more, warnings_for_alarm 1 or more.")
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One metric that is out of bounds: what was found, and the bound."""
+
+    metric: str
+    found: float
+    bound: float
+    what: str
+
+    def __str__(self) -> str:
+        """One line for a person."""
+        return f"{self.what}: {self.metric} is {self.found:.3g} (bound {self.bound:.3g})"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an iteration's metrics say: the signs, whether they amount to collapse, and whether the policy that sampled is as good as any before."""
+
+    signs: tuple[Sign, ...]
+    alarm: bool
+    good: bool
+
+
+@dataclass
+class CollapseDetector:
+    """Feeds on one row of metrics an iteration, in order; `state` and `restore` carry it through a checkpoint."""
+
+    thresholds: Thresholds = Thresholds()
+    rows: list[dict[str, float]] = field(default_factory=list)
+    best: float = 0.0
+
+    def observe(self, metrics: Mapping[str, float]) -> Verdict:
+        """Judge an iteration. `reward/success` is of the policy before the iteration's updates, the rest of the updates themselves."""
+        row = {name: metrics[name] for name in WATCHED if name in metrics}
+        if "reward/success" not in row:
+            raise ConfigError(
+                "CollapseDetector: the metrics hold no reward/success, which tells collapse from progress."
+            )
+        self.rows.append(row)
+        recent = [each["reward/success"] for each in self.rows[-2:]]
+        mean = sum(recent) / len(recent)
+        # Of means over two iterations, so that one lucky batch is not yet a best.
+        self.best = max(self.best, mean)
+        signs = self._success_signs(mean) + self._update_signs(row)
+        fallen = any(sign.metric == "reward/success" for sign in signs)
+        alarm = fallen or len(signs) >= self.thresholds.warnings_for_alarm
+        return Verdict(tuple(signs), alarm, good=not signs and row["reward/success"] >= 0.9 * self.best)
+
+    def forget_recent(self) -> None:
+        """Start afresh after going back: what the discarded policy did is no evidence against the restored one."""
+        self.rows = self.rows[:1]
+
+    def state(self) -> dict[str, object]:
+        """For a checkpoint."""
+        return {"rows": self.rows, "best": self.best}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """From a checkpoint."""
+        self.rows, self.best = list(state["rows"]), float(state["best"])  # type: ignore[call-overload, arg-type]
+
+    def _success_signs(self, mean: float) -> list[Sign]:
+        bounds = self.thresholds
+        if len(self.rows) < 2 or self.best < self.rows[0]["reward/success"] + bounds.learnt:
+            return []
+        bound = (1 - bounds.success_fall) * self.best
+        return [Sign("reward/success", mean, bound, "success has fallen from its best")] if mean < bound else []
+
+    def _update_signs(self, row: dict[str, float]) -> list[Sign]:
+        bounds, before = self.thresholds, self.rows[:-1]
+        limits: list[tuple[str, float, str]] = [
+            ("policy/clip_fraction", bounds.clip_fraction, "clipping drops much of the update"),
+            ("kl/reference", bounds.kl, "the policy is far from its start"),
+        ]
+        for name in ("policy/grad_norm", "policy/ratio_max"):
+            past = [each[name] for each in before[-bounds.history :] if name in each]
+            if len(past) >= 2:
+                limits.append((name, bounds.spike * median(past), "a spike"))
+        floors: list[tuple[str, float, str]] = []
+        if before:
+            if "policy/entropy" in self.rows[0]:
+                first = self.rows[0]["policy/entropy"]
+                limits.append(("policy/entropy", bounds.entropy_high * first, "the policy becomes random"))
+                floors.append(("policy/entropy", bounds.entropy_low * first, "the policy has become deterministic"))
+            for name, share, drop, what in (
+                ("rollout/valid_answer", 1.0, bounds.invalid_rise, "answers become unreadable"),
+                ("rollout/searches", 1 - bounds.searches_fall, 0.0, "the agent stops searching"),
+            ):
+                highest = max((each[name] for each in before if name in each), default=0.0)
+                floors.append((name, highest * share - drop, what))
+        found = [Sign(n, row[n], bound, what) for n, bound, what in limits if n in row and row[n] > bound]
+        return found + [Sign(n, row[n], bound, what) for n, bound, what in floors if n in row and row[n] < bound]

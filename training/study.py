@@ -1,0 +1,183 @@
+"""`medagent study`: a grid of arms x seeds, each cell an ordinary `medagent train` run in its own process.
+
+A finished cell is kept, an interrupted one goes on from its checkpoint, so the same command always completes the study.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from medagent.errors import ConfigError, MedagentError
+from medagent.starter.world import World
+from retrieval.embedders import HashedNgramEmbedder
+from retrieval.index import build_index
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+FINISHED = "finished.json"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of the comparison: configuration files (under configs/, or paths), and settings on top."""
+
+    configs: list[str]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared: every arm is trained with every seed on the same task.
+
+    `task`: configuration files that all arms begin with. `tuned`: the arm that tells what can be learnt without stress; another arm
+    counts as stable only if its best is at most five points lower.
+    """
+
+    title: str
+    task: list[str]
+    arms: dict[str, Arm]
+    seeds: list[int]
+    tuned: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check that it can run."""
+        if not self.arms or not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(
+                f"study {self.title!r}: wanted at least one arm, and seeds that differ; found {self.seeds}."
+            )
+        if self.tuned is not None and self.tuned not in self.arms:
+            raise ConfigError(f"study {self.title!r}: tuned is {self.tuned!r}, wanted one of {', '.join(self.arms)}.")
+        for name in [*self.task, *(name for arm in self.arms.values() for name in arm.configs)]:
+            config_path(name)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    arm: str
+    seed: int
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ran to its end."""
+        return (self.folder / FINISHED).exists()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds it took, all its starts together."""
+        return float(json.loads((self.folder / FINISHED).read_text(encoding="utf-8"))["wall_s"])
+
+
+def config_path(name: str) -> Path:
+    """A configuration file by its name under configs/ or by its path."""
+    for path in (CONFIGS / name, Path(name)):
+        if path.is_file():
+            return path
+    raise ConfigError(f"study: there is no configuration file {name} (looked in {CONFIGS} and here).")
+
+
+def load_study(name: str) -> Study:
+    """A packaged study ("stability", "ablation"), or one from a YAML file of yours."""
+    packaged = CONFIGS / "studies" / f"{name}.yaml"
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Study)
+    path = packaged if packaged.exists() else config_path(name)
+    try:
+        values = parser.instantiate_classes(parser.parse_path(str(path)))
+    except Exception as error:  # jsonargparse raises several kinds
+        if isinstance(error, MedagentError):
+            raise
+        raise ConfigError(f"study {path}: {error}") from error
+    return Study(**values.as_dict())
+
+
+def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]:
+    """Run every cell that is not finished, `jobs` at a time with `threads` torch threads each; return all cells.
+
+    Raises MedagentError where cells failed, after the others have run; its message says where to look.
+    """
+    if jobs < 1 or threads < 1:
+        raise ConfigError(f"study: found {jobs} jobs of {threads} threads, wanted 1 or more of each.")
+    out.mkdir(parents=True, exist_ok=True)
+    index = out / "index"
+    build_index(index, World.load().passages(("train", "validation")), HashedNgramEmbedder(), overwrite=True)
+    # Seeds outside, arms inside: a study that is cut short has compared all arms on the seeds it has.
+    cells = [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
+    waiting = [cell for cell in cells if not cell.finished]
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    failed = []
+    with Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
+        task = progress.add_task(study.title, total=len(cells), completed=len(cells) - len(waiting))
+        futures = {pool.submit(_run_cell, study, cell, index, threads): cell for cell in waiting}
+        try:
+            for future in as_completed(futures):
+                cell = futures[future]
+                if future.result():
+                    failed.append(cell)
+                progress.console.print(f"{cell.arm}, seed {cell.seed}: {'FAILED' if cell in failed else 'done'}")
+                progress.advance(task)
+        except KeyboardInterrupt:  # the children have had the same signal
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    if failed:
+        names = ", ".join(str(cell.folder / "log.txt") for cell in failed)
+        raise MedagentError(
+            f"study: {len(failed)} of {len(cells)} runs failed; see {names}. Run it again to retry them."
+        )
+    return cells
+
+
+def _run_cell(study: Study, cell: Cell, index: Path, threads: int) -> int:
+    """Train one cell in a process of its own and return its exit status."""
+    arm = study.arms[cell.arm]
+    settings = {
+        "trainer.default_root_dir": cell.folder,
+        "data.retriever.init_args.retriever.init_args.index": index,
+        "data.seed": cell.seed,
+        "seed_everything": cell.seed,
+        "threads": threads,
+        **arm.settings,
+    }
+    configs = [argument for name in (*study.task, *arm.configs) for argument in ("--config", str(config_path(name)))]
+    command = [sys.executable, "-m", "medagent.cli", "train", *configs, *(f"--{n}={v}" for n, v in settings.items())]
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    spent_file = cell.folder / "spent.json"
+    spent = float(json.loads(spent_file.read_text(encoding="utf-8"))) if spent_file.exists() else 0.0
+    started = time.monotonic()
+    with (cell.folder / "log.txt").open("a", encoding="utf-8") as log:
+        done = subprocess.run(  # noqa: S603
+            command,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"},
+            check=False,
+        )
+    spent += time.monotonic() - started
+    spent_file.write_text(json.dumps(spent), encoding="utf-8")
+    if done.returncode == 0:
+        shutil.rmtree(cell.folder / "checkpoints", ignore_errors=True)  # a study keeps numbers, not weights
+        (cell.folder / FINISHED).write_text(json.dumps({"wall_s": round(spent, 1)}) + "\n", encoding="utf-8")
+    return done.returncode
+
+
+def _slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name.lower())

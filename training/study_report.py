@@ -1,0 +1,241 @@
+"""What a study found, computed from its runs' metrics alone: a CSV, a table with intervals over seeds, figures, and how the collapse monitor did.
+
+Collapse, defined beforehand: the last two held-out accuracies average less than two thirds of the best two in a row. It starts at the first
+iteration after that best from which held-out accuracy stays below two thirds of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, stdev
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import t as student_t
+
+from training.callbacks.export import read_metrics
+from training.collapse import WATCHED, CollapseDetector, Thresholds
+from training.study import Cell, Study
+
+matplotlib.use("svg")
+FALL = 2 / 3  # final / best below which a run has collapsed
+MONITOR_DELAY = 3  # iterations from a collapse's start within which its alarm is in time
+COLUMNS = (*WATCHED, "validation/accuracy", "policy/clip_bias_scale", "policy/approx_kl", "time/rollout", "time/update")
+PANELS = (
+    ("validation/accuracy", "held-out accuracy (greedy)"),
+    ("reward/success", "success of sampled rollouts"),
+    ("policy/clip_fraction", "clip fraction"),
+    ("kl/reference", "KL to the reference (k3, nats a token)"),
+    ("policy/grad_norm", "policy gradient norm"),
+    ("rollout/searches", "searches a question"),
+)
+Row = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run in numbers; `start` and `alarm` are iterations, 1 the first, or none."""
+
+    best: float
+    final: float
+    start: int | None
+    alarm: int | None
+    clip_fraction: float
+    kl: float
+    grad_norm_p95: float
+
+    @property
+    def kept(self) -> float:
+        """What is left of the best: final / best."""
+        return self.final / self.best if self.best > 0 else 0.0
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the run ended below two thirds of its best."""
+        return self.start is not None
+
+
+def outcome(rows: Sequence[Row], thresholds: Thresholds = Thresholds()) -> Outcome:
+    """Sum up a run from its rows, one an iteration."""
+    accuracy = [row["validation/accuracy"] for row in rows]
+    pairs = [(a + b) / 2 for a, b in pairwise(accuracy)] or accuracy
+    best, final = max(pairs), pairs[-1]
+    start = None
+    if final < FALL * best:
+        start = len(rows)
+        while start > 1 and accuracy[start - 2] < FALL * best:
+            start -= 1
+    detector = CollapseDetector(thresholds)
+    alarm = next((number for number, row in enumerate(rows, start=1) if detector.observe(row).alarm), None)
+    return Outcome(
+        best=best,
+        final=final,
+        start=start,
+        alarm=alarm,
+        clip_fraction=mean(row["policy/clip_fraction"] for row in rows),
+        kl=mean(row["kl/reference"] for row in rows),
+        grad_norm_p95=float(np.quantile([row["policy/grad_norm"] for row in rows], 0.95)),
+    )
+
+
+def interval(values: Sequence[float]) -> str:
+    """Mean ± half the 95% t-interval over seeds."""
+    if len(values) < 2:
+        return f"{values[0]:.3g}"
+    half = float(student_t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return f"{mean(values):.3g} ± {half:.2g}"
+
+
+def write_report(study: Study, cells: Iterable[Cell], out: Path) -> str:
+    """Write metrics.csv, runs.csv, figures.svg and report.md to `out`; return the text of report.md."""
+    runs = {(cell.arm, cell.seed): read_metrics(cell.folder) for cell in cells}
+    wall = {(cell.arm, cell.seed): cell.wall_s for cell in cells if cell.finished}
+    _write_metrics(out / "metrics.csv", runs)
+    return report(study, runs, wall, out)
+
+
+def report(
+    study: Study, runs: Mapping[tuple[str, int], Sequence[Row]], wall_s: Mapping[tuple[str, int], float], out: Path
+) -> str:
+    """The table, figures and monitor's record of runs by (arm, seed)."""
+    outcomes = {key: outcome(rows) for key, rows in runs.items()}
+    _write_outcomes(out / "runs.csv", outcomes, wall_s)
+    _figures(study, runs, out / "figures.svg")
+    text = "\n".join(
+        [
+            f"# {study.title}",
+            "",
+            *_table(study, outcomes, wall_s),
+            "",
+            "Mean ± half the 95% t-interval over seeds. Best and final are means of two held-out accuracies in a row; collapsed: "
+            "final / best below two thirds.",
+            "",
+            *_monitor(outcomes),
+        ]
+    )
+    (out / "report.md").write_text(text + "\n", encoding="utf-8")
+    return text
+
+
+def read_runs(path: Path) -> dict[tuple[str, int], list[Row]]:
+    """The runs of a metrics.csv, as they were."""
+    runs: dict[tuple[str, int], list[Row]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            key = (line.pop("arm"), int(line.pop("seed")))
+            runs.setdefault(key, []).append({n: float(v) for n, v in line.items() if v and n != "iteration"})
+    return runs
+
+
+def _write_metrics(path: Path, runs: Mapping[tuple[str, int], Sequence[Row]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("arm", "seed", "iteration", *COLUMNS))
+        for (arm, seed), rows in runs.items():
+            for number, row in enumerate(rows, start=1):
+                writer.writerow((arm, seed, number, *(f"{row[n]:.6g}" if n in row else "" for n in COLUMNS)))
+
+
+def _write_outcomes(
+    path: Path, outcomes: Mapping[tuple[str, int], Outcome], wall_s: Mapping[tuple[str, int], float]
+) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("arm", "seed", "best", "final", "final/best", "collapse_start", "alarm", "wall_s"))
+        for (arm, seed), o in outcomes.items():
+            values = (f"{o.best:.4f}", f"{o.final:.4f}", f"{o.kept:.4f}", o.start or "", o.alarm or "")
+            writer.writerow((arm, seed, *values, wall_s.get((arm, seed), "")))
+
+
+def _table(
+    study: Study, outcomes: Mapping[tuple[str, int], Outcome], wall_s: Mapping[tuple[str, int], float]
+) -> list[str]:
+    def of(arm: str) -> list[Outcome]:
+        return [o for (name, _), o in outcomes.items() if name == arm]
+
+    floor = mean(o.best for o in of(study.tuned)) - 0.05 if study.tuned and of(study.tuned) else 0.0
+    lines = [
+        "| arm | seeds | best | final | final / best | collapsed | stable | clip fraction | KL | grad norm p95 | minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for arm in study.arms:
+        some = of(arm)
+        if not some:
+            continue
+        collapsed = sum(o.collapsed for o in some)
+        learns = mean(o.best for o in some) >= floor
+        stable = "yes" if learns and not collapsed else ("no" if learns else "no (does not learn)")
+        minutes = [wall_s[key] / 60 for key in outcomes if key[0] == arm and key in wall_s]
+        cells = (
+            arm,
+            str(len(some)),
+            *(interval([getattr(o, name) for o in some]) for name in ("best", "final", "kept")),
+            f"{collapsed} of {len(some)}",
+            stable,
+            *(interval([getattr(o, name) for o in some]) for name in ("clip_fraction", "kl", "grad_norm_p95")),
+            interval(minutes) if minutes else "",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def confusion(outcomes: Iterable[Outcome]) -> dict[str, int]:
+    """How the monitor's first alarms meet the collapses: named in time, early, late or missed; false and no alarm on the others."""
+    counts = dict.fromkeys(("named in time", "named early", "named late", "missed", "false alarm", "rightly silent"), 0)
+    for o in outcomes:
+        if o.start is None:
+            counts["rightly silent" if o.alarm is None else "false alarm"] += 1
+        elif o.alarm is None:
+            counts["missed"] += 1
+        else:
+            late = o.alarm - o.start
+            timing = "late" if late > MONITOR_DELAY else "early" if late < -MONITOR_DELAY else "in time"
+            counts[f"named {timing}"] += 1
+    return counts
+
+
+def _monitor(outcomes: Mapping[tuple[str, int], Outcome]) -> list[str]:
+    counts = confusion(outcomes.values())
+    head = f"Collapse monitor (in time: within {MONITOR_DELAY} iterations of the start):"
+    return [
+        head,
+        "",
+        "| " + " | ".join(counts) + " |",
+        "|" + "---|" * len(counts),
+        "| " + " | ".join(map(str, counts.values())) + " |",
+    ]
+
+
+def _figures(study: Study, runs: Mapping[tuple[str, int], Sequence[Row]], path: Path) -> None:
+    """Each metric against the iteration: the mean over seeds, with its 95% t-interval as a band."""
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    for panel, (name, title) in enumerate(PANELS, start=1):
+        axes = figure.add_subplot(2, 3, panel)
+        for arm in study.arms:
+            curves = [[row[name] for row in rows] for (a, _), rows in runs.items() if a == arm and name in rows[0]]
+            if not curves:
+                continue
+            width = min(len(curve) for curve in curves)
+            values = np.array([curve[:width] for curve in curves])
+            x, middle = range(1, width + 1), values.mean(axis=0)
+            (line,) = axes.plot(x, middle, label=arm, linewidth=1.5)
+            if len(curves) > 1:
+                half = student_t.ppf(0.975, len(curves) - 1) * values.std(axis=0, ddof=1) / math.sqrt(len(curves))
+                axes.fill_between(x, middle - half, middle + half, alpha=0.12, color=line.get_color(), linewidth=0)
+        axes.set_title(title, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if name in ("validation/accuracy", "reward/success", "policy/clip_fraction"):
+            axes.set_ylim(0, None)
+        if name in ("kl/reference", "policy/grad_norm"):
+            axes.set_yscale("log")
+        if panel == 1:
+            axes.legend(fontsize=7, frameon=False)
+    figure.savefig(path, format="svg", metadata={"Date": None})
