@@ -55,6 +55,14 @@ def test_every_algorithm_goes_with_every_task(task: Path, algorithm: Path) -> No
     assert (parsed.model.critic_lora is None) == critic_free
 
 
+@pytest.mark.parametrize("action", ["report", "stop", "rollback"])
+def test_the_watch_for_collapse_goes_with_a_task_and_an_algorithm(action: str) -> None:
+    files = [ROOT / "configs" / name for name in ("own_model.yaml", "algorithms/ppo.yaml", f"collapse/{action}.yaml")]
+    parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
+    assert parsed.trainer.callbacks[-1].class_path == "training.callbacks.CollapseMonitor"
+    assert parsed.trainer.callbacks[-1].init_args.action == action
+
+
 def test_turn_rewards_go_with_the_starter_task() -> None:
     files = [ROOT / "configs" / name for name in ("starter.yaml", "algorithms/st_ppo.yaml", "rewards/turns.yaml")]
     parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])

@@ -5,6 +5,7 @@ Success counts most; everything else is a warning that tells what went wrong, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -86,6 +87,7 @@ class CollapseDetector:
     """Feeds on one row of metrics an iteration, in order; `state` and `restore` carry it through a checkpoint."""
 
     thresholds: Thresholds = Thresholds()
+    first: dict[str, float] = field(default_factory=dict)
     rows: list[dict[str, float]] = field(default_factory=list)
     best: float = 0.0
 
@@ -96,6 +98,7 @@ class CollapseDetector:
             raise ConfigError(
                 "CollapseDetector: the metrics hold no reward/success, which tells collapse from progress."
             )
+        self.first = self.first or row
         self.rows.append(row)
         recent = [each["reward/success"] for each in self.rows[-2:]]
         mean = sum(recent) / len(recent)
@@ -108,19 +111,20 @@ class CollapseDetector:
 
     def forget_recent(self) -> None:
         """Start afresh after going back: what the discarded policy did is no evidence against the restored one."""
-        self.rows = self.rows[:1]
+        self.rows = []
 
     def state(self) -> dict[str, object]:
         """For a checkpoint."""
-        return {"rows": self.rows, "best": self.best}
+        return {"first": self.first, "rows": self.rows, "best": self.best}
 
     def restore(self, state: Mapping[str, object]) -> None:
         """From a checkpoint."""
-        self.rows, self.best = list(state["rows"]), float(state["best"])  # type: ignore[call-overload, arg-type]
+        self.first, self.rows = dict(state["first"]), list(state["rows"])  # type: ignore[call-overload]
+        self.best = float(state["best"])  # type: ignore[arg-type]
 
     def _success_signs(self, mean: float) -> list[Sign]:
         bounds = self.thresholds
-        if len(self.rows) < 2 or self.best < self.rows[0]["reward/success"] + bounds.learnt:
+        if len(self.rows) < 2 or self.best < self.first["reward/success"] + bounds.learnt:
             return []
         bound = (1 - bounds.success_fall) * self.best
         return [Sign("reward/success", mean, bound, "success has fallen from its best")] if mean < bound else []
@@ -137,8 +141,8 @@ class CollapseDetector:
                 limits.append((name, bounds.spike * median(past), "a spike"))
         floors: list[tuple[str, float, str]] = []
         if before:
-            if "policy/entropy" in self.rows[0]:
-                first = self.rows[0]["policy/entropy"]
+            if "policy/entropy" in self.first:
+                first = self.first["policy/entropy"]
                 limits.append(("policy/entropy", bounds.entropy_high * first, "the policy becomes random"))
                 floors.append(("policy/entropy", bounds.entropy_low * first, "the policy has become deterministic"))
             for name, share, drop, what in (
@@ -147,5 +151,6 @@ class CollapseDetector:
             ):
                 highest = max((each[name] for each in before if name in each), default=0.0)
                 floors.append((name, highest * share - drop, what))
-        found = [Sign(n, row[n], bound, what) for n, bound, what in limits if n in row and row[n] > bound]
+        found = [Sign(n, row[n], math.inf, "not a number") for n in row if not math.isfinite(row[n])]
+        found += [Sign(n, row[n], bound, what) for n, bound, what in limits if n in row and row[n] > bound]
         return found + [Sign(n, row[n], bound, what) for n, bound, what in floors if n in row and row[n] < bound]

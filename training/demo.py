@@ -30,6 +30,7 @@ from medagent.starter.world import World
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.index import build_index
 from retrieval.search import HybridRetriever, UnrelatedRetriever
+from training.callbacks.collapse import describe_alarms
 from training.callbacks.export import read_metrics
 from training.run import train
 
@@ -166,9 +167,9 @@ def _train_arguments(out: Path, *, seed: int, iterations: int | None, threads: i
 
 
 def demo_configs() -> list[Path]:
-    """The demonstration's configuration: the task and the algorithm."""
+    """The demonstration's configuration: the task, the algorithm, and the watch for collapse."""
     configs = Path(__file__).parent.parent / "configs"  # beside the packages, in a checkout and installed
-    return [configs / "starter.yaml", configs / "algorithms" / "st_ppo.yaml"]
+    return [configs / "starter.yaml", configs / "algorithms" / "st_ppo.yaml", configs / "collapse" / "report.yaml"]
 
 
 def _follow_corpus(agent: Agent, world: World, changed: World, index: Path, *, seed: int) -> dict[str, Any]:
@@ -265,7 +266,7 @@ def _write_page(out: Path, report: dict[str, Any], chosen: Rollout, rollouts: li
         out / "report.html",
         title="medagent demo",
         summary=f"A small language model learnt to search a medical corpus in {report['train_seconds']:.0f} s of training "
-        f"(seed {report['seed']}). Test questions are about conditions that it never saw.",
+        f"(seed {report['seed']}). Test questions are about conditions that it never saw. {describe_alarms(out)}",
         tables=[Table("Before and after", ("", "before", "after"), _rows(report["before"], report["after"]))],
         charts=charts,
         rollouts={"One question": [chosen], "Answered rightly": right, "Answered wrongly": wrong},

@@ -10,11 +10,14 @@ import logging
 import os
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -25,6 +28,7 @@ from training.data import RolloutData
 from training.module import AgentModule
 
 RUN_PARTS = ("checkpoints", "logs", "tensorboard", "rollouts", "pending", "agent", "collapse.json", "config.yaml")
+LOCK = ".lock"
 MARKER = ".medagent-run"  # only a folder that carries it is continued, or discarded with --overwrite
 
 
@@ -145,12 +149,27 @@ def train(args: list[str]) -> Path:
     resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
     for how in ("overwrite", "threads"):  # ways of running, not settings of the run
         resolved.pop(how)
-    _claim(run, resolved, overwrite=cli.config["overwrite"])
-    checkpoint = newest_checkpoint(run)
-    if checkpoint is not None:
-        print(f"Going on from {checkpoint}.")
-    try:
-        cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=checkpoint and str(checkpoint))
-    except SystemExit as stop:  # Lightning turns Ctrl-C into an exit
-        raise KeyboardInterrupt from stop
+    with _sole_trainer(run) if cli.trainer.is_global_zero else nullcontext():
+        _claim(run, resolved, overwrite=cli.config["overwrite"])
+        checkpoint = newest_checkpoint(run)
+        if checkpoint is not None:
+            print(f"Going on from {checkpoint}.")
+        try:
+            cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=checkpoint and str(checkpoint))
+        except SystemExit as stop:  # Lightning turns Ctrl-C into an exit
+            raise KeyboardInterrupt from stop
     return run
+
+
+@contextmanager
+def _sole_trainer(run: Path) -> Iterator[None]:
+    """Hold the folder's lock; the system lets go of it however the process ends."""
+    run.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(run / LOCK, timeout=0):
+            yield
+    except Timeout as error:
+        raise ConfigError(
+            f"run folder {run}: another process is training in it. Wait for it, stop it, or give another folder with "
+            "--trainer.default_root_dir."
+        ) from error

@@ -5,6 +5,7 @@ A finished cell is kept, an interrupted one goes on from its checkpoint, so the 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -19,13 +20,14 @@ from typing import Any
 from jsonargparse import ArgumentParser
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
 from medagent.starter.world import World
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.index import build_index
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-FINISHED = "finished.json"
+FINISHED, PLAN = "finished.json", "plan.json"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Study:
             )
         if self.tuned is not None and self.tuned not in self.arms:
             raise ConfigError(f"study {self.title!r}: tuned is {self.tuned!r}, wanted one of {', '.join(self.arms)}.")
+        slugs = {_slug(name) for name in self.arms}
+        if len(slugs) < len(self.arms):
+            raise ConfigError(
+                f"study {self.title!r}: two arms would share a folder; name them apart by letters or digits."
+            )
         for name in [*self.task, *(name for arm in self.arms.values() for name in arm.configs)]:
             config_path(name)
 
@@ -124,10 +131,17 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
+    plans = {cell: _plan(study, cell) for cell in cells}
+    for cell in cells:
+        path = cell.folder / PLAN
+        if path.exists() and path.read_text(encoding="utf-8") != plans[cell]:
+            raise ConfigError(
+                f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings or another base. Give another folder with --out."
+            )
     failed = []
     with Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
         task = progress.add_task(study.title, total=len(cells), completed=len(cells) - len(waiting))
-        futures = {pool.submit(_run_cell, study, cell, index, threads): cell for cell in waiting}
+        futures = {pool.submit(_run_cell, study, cell, plans[cell], index, threads): cell for cell in waiting}
         try:
             for future in as_completed(futures):
                 cell = futures[future]
@@ -146,7 +160,15 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
     return cells
 
 
-def _run_cell(study: Study, cell: Cell, index: Path, threads: int) -> int:
+def _plan(study: Study, cell: Cell) -> str:
+    """Everything that decides a cell's numbers, as text: settings, the contents of its files, and the packaged base."""
+    arm = study.arms[cell.arm]
+    contents = {name: config_path(name).read_text(encoding="utf-8") for name in (*study.task, *arm.configs)}
+    base = hashlib.sha256((Path(model_path(STARTER)) / "model.safetensors").read_bytes()).hexdigest()
+    return json.dumps({"seed": cell.seed, "settings": arm.settings, "configs": contents, "starter": base}, indent=1)
+
+
+def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int) -> int:
     """Train one cell in a process of its own and return its exit status."""
     arm = study.arms[cell.arm]
     settings = {
@@ -160,6 +182,7 @@ def _run_cell(study: Study, cell: Cell, index: Path, threads: int) -> int:
     configs = [argument for name in (*study.task, *arm.configs) for argument in ("--config", str(config_path(name)))]
     command = [sys.executable, "-m", "medagent.cli", "train", *configs, *(f"--{n}={v}" for n, v in settings.items())]
     cell.folder.mkdir(parents=True, exist_ok=True)
+    _write(cell.folder / PLAN, plan)
     spent_file = cell.folder / "spent.json"
     spent = float(json.loads(spent_file.read_text(encoding="utf-8"))) if spent_file.exists() else 0.0
     started = time.monotonic()
@@ -172,11 +195,18 @@ def _run_cell(study: Study, cell: Cell, index: Path, threads: int) -> int:
             check=False,
         )
     spent += time.monotonic() - started
-    spent_file.write_text(json.dumps(spent), encoding="utf-8")
+    _write(spent_file, json.dumps(spent))
     if done.returncode == 0:
+        _write(cell.folder / FINISHED, json.dumps({"wall_s": round(spent, 1)}) + "\n")
         shutil.rmtree(cell.folder / "checkpoints", ignore_errors=True)  # a study keeps numbers, not weights
-        (cell.folder / FINISHED).write_text(json.dumps({"wall_s": round(spent, 1)}) + "\n", encoding="utf-8")
     return done.returncode
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
 
 
 def _slug(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 
 import matplotlib
 import numpy as np
@@ -24,6 +24,7 @@ from training.collapse import WATCHED, CollapseDetector, Thresholds
 from training.study import Cell, Study
 
 matplotlib.use("svg")
+LEARNT = 0.9  # held-out accuracy
 FALL = 2 / 3  # final / best below which a run has collapsed
 MONITOR_DELAY = 3  # iterations from a collapse's start within which its alarm is in time
 COLUMNS = (*WATCHED, "validation/accuracy", "policy/clip_bias_scale", "policy/approx_kl", "time/rollout", "time/update")
@@ -40,10 +41,11 @@ Row = dict[str, float]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run in numbers; `start` and `alarm` are iterations, 1 the first, or none."""
+    """One run in numbers; `learnt` (two held-out accuracies in a row average 90%), `start` and `alarm` are iterations, 1 the first, or none."""
 
     best: float
     final: float
+    learnt: int | None
     start: int | None
     alarm: int | None
     clip_fraction: float
@@ -76,6 +78,7 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = Thresholds()) -> Outco
     return Outcome(
         best=best,
         final=final,
+        learnt=next((number for number, pair in enumerate(pairs, start=2) if pair >= LEARNT), None),
         start=start,
         alarm=alarm,
         clip_fraction=mean(row["policy/clip_fraction"] for row in rows),
@@ -147,9 +150,9 @@ def _write_outcomes(
 ) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(("arm", "seed", "best", "final", "final/best", "collapse_start", "alarm", "wall_s"))
+        writer.writerow(("arm", "seed", "best", "final", "final/best", "learnt", "collapse_start", "alarm", "wall_s"))
         for (arm, seed), o in outcomes.items():
-            values = (f"{o.best:.4f}", f"{o.final:.4f}", f"{o.kept:.4f}", o.start or "", o.alarm or "")
+            values = (f"{o.best:.4f}", f"{o.final:.4f}", f"{o.kept:.4f}", o.learnt or "", o.start or "", o.alarm or "")
             writer.writerow((arm, seed, *values, wall_s.get((arm, seed), "")))
 
 
@@ -161,8 +164,8 @@ def _table(
 
     floor = mean(o.best for o in of(study.tuned)) - 0.05 if study.tuned and of(study.tuned) else 0.0
     lines = [
-        "| arm | seeds | best | final | final / best | collapsed | stable | clip fraction | KL | grad norm p95 | minutes |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| arm | seeds | best | final | final / best | iterations to 90% | collapsed | stable | clip fraction | KL | grad norm p95 | minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in study.arms:
         some = of(arm)
@@ -176,6 +179,7 @@ def _table(
             arm,
             str(len(some)),
             *(interval([getattr(o, name) for o in some]) for name in ("best", "final", "kept")),
+            _reached([o.learnt for o in some]),
             f"{collapsed} of {len(some)}",
             stable,
             *(interval([getattr(o, name) for o in some]) for name in ("clip_fraction", "kl", "grad_norm_p95")),
@@ -183,6 +187,15 @@ def _table(
         )
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _reached(iterations: Sequence[int | None]) -> str:
+    """The median over the runs that got there, and how many did not."""
+    there = [number for number in iterations if number is not None]
+    missing = len(iterations) - len(there)
+    if not there:
+        return "never"
+    return f"{median(there):.3g}" + (f" ({missing} never)" if missing else "")
 
 
 def confusion(outcomes: Iterable[Outcome]) -> dict[str, int]:

@@ -210,9 +210,9 @@ def curriculum(tokenizer: PreTrainedTokenizerBase, config: WarmStartConfig, forb
     return [
         Stage("pairs", lessons(4, diligent, easy=True).pairs, exam(beginner.pairs), 2e-3, 5000, gate=0.9),
         Stage("drills", lessons(1, diligent, easy=True).drill, exam(beginner.drill), 2e-3, 5000, gate=0.9),
-        Stage("lessons", lessons(2, diligent).draw, reading, 2e-3, 1700),
-        Stage("polish", lessons(3, replace(diligent, two_hop=0.65)).draw, reading, 2e-3, 2200, decay=True),
-        Stage("habits", lessons(4, config.habits).draw, reading, 1e-3, 500, decay=True),
+        Stage("lessons", lessons(2, diligent).draw, reading, 2e-3, 1500),
+        Stage("polish", lessons(3, replace(diligent, two_hop=0.65)).draw, reading, 2e-3, 2400, decay=True),
+        Stage("habits", lessons(4, config.habits).draw, reading, 1e-3, 600, decay=True),
     ]
 
 

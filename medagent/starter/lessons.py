@@ -41,7 +41,7 @@ class Habits:
     two_hop: float = 0.55
     useless_results: float = 0.25
     open_question: float = 0.03
-    akin: float = 0.25
+    akin: float = 0.3
 
 
 @dataclass(frozen=True)

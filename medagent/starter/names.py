@@ -76,8 +76,24 @@ class NameMaker:
         """One name of the kind: "condition", "drug", "cause", "test", "sign", "mechanism", or a plain "word"."""
         while True:
             name = self._makers[kind]()
+            if self._starts and self._rng.random() < 0.25:  # not in easy names
+                name = self._echo(name)
             if name.lower() not in self._forbidden:
                 return name
+
+    def _echo(self, name: str) -> str:
+        """`name` with the beginning of one of its words, or a hyphen, once more: as in "thrombotic thrombocytopenic purpura".
+
+        Copying it takes more than "what followed this piece before".
+        """
+        words = name.split()
+        place, source = self._rng.randrange(len(words)), self._rng.choice(words)
+        if self._rng.random() < 0.3:
+            words[place] += "-" + self._pick(self._syllables(1), self._rng.choice(_NOUNS))
+        else:
+            stem = source[: max(2, len(source) - self._rng.randint(1, 6))]
+            words.insert(place, stem + self._rng.choice(_DISEASE_ENDS + _TAXON_ENDS + _DRUG_ENDS))
+        return " ".join(words)
 
     def akin(self, name: str, to: str) -> str:
         """`name` with a word of `to`, or with a word of the same stem: as "Legionella pneumophila" is to "Legionnaires disease".

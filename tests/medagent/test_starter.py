@@ -190,6 +190,17 @@ def test_after_useless_searches_a_lesson_says_so_and_guesses(tokenizer) -> None:
     assert tokenizer.decode(open_lesson.token_ids).endswith("<think> not found</think><answer> not found</answer>")
 
 
+def test_many_names_repeat_a_beginning_within_themselves(world: World, tokenizer) -> None:
+    maker = NameMaker(random.Random(5), forbidden=world.names, pieces=word_pieces(tokenizer))
+
+    def repeats(name: str) -> bool:
+        beginnings = [word[:4] for word in name.split() if len(word) > 3]
+        return len(set(beginnings)) < len(beginnings)
+
+    for kind in ("condition", "drug", "cause"):
+        assert sum(repeats(maker.draw(kind)) for _ in range(400)) > 30
+
+
 def test_akin_names_share_a_stem_and_are_never_the_other(world: World) -> None:
     maker = NameMaker(random.Random(3), forbidden=world.names)
     for _ in range(300):

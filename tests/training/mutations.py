@@ -177,7 +177,10 @@ def caught_by(mutation: Mutation) -> list[str]:
 
 
 def main() -> int:
-    """Try every mistake and print the test that catches it."""
+    """Try every mistake and print the test that catches it; before that, that the tests pass without one."""
+    healthy = caught_by(Mutation("no mistake", "module.py", "class AgentModule(", "class AgentModule("))
+    if healthy:
+        raise SystemExit(f"the tests fail without any mistake: {healthy}")
     missed = 0
     for number, mutation in enumerate(MUTATIONS, start=1):
         caught = caught_by(mutation)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
+from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
 from medagent.records import Rollout
 from tests.training.test_module import make_module, module, perturb, rollouts  # noqa: F401  (fixtures)
-from tests.training.test_run import arguments, numbers
+from tests.training.test_run import ALGORITHMS, arguments, numbers
 from training.adapters import LoraSettings
 from training.callbacks.export import read_metrics
 from training.data import RolloutData
@@ -232,3 +234,28 @@ def test_two_ratio_levels_at_once_are_refused(train_index: Path, tmp_path: Path)
     extra.write_text("trainer:\n  callbacks+:\n    - class_path: training.callbacks.SequenceLevelSampling\n")
     with pytest.raises(ConfigError, match="TurnLevelSampling and SequenceLevelSampling"):
         train([*arguments(tmp_path / "run", train_index, epochs=1), "--config", str(extra)])
+
+
+class Rates(Callback):
+    """Notes the policy's learning rate before every micro-batch, by iteration."""
+
+    seen: ClassVar[dict[int, set[float]]] = {}
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        self.seen.setdefault(trainer.current_epoch, set()).add(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correction", ["relative_step_logits", "relative_gradient_parameters"])
+def test_the_correction_leaves_the_schedule_alone(correction: str, train_index: Path, tmp_path: Path) -> None:
+    extra = tmp_path / "rates.yaml"
+    extra.write_text(f"trainer:\n  callbacks+:\n    - class_path: {__name__}.Rates\n")
+    settings = {"data.num_critic_epochs": 1, "data.num_epochs": 2}
+    command = arguments(tmp_path / "run", train_index, epochs=2, algorithm="turn_ppo", **settings)
+    file = ALGORITHMS.parent / "studies" / "correction" / f"{correction}.yaml"
+    Rates.seen.clear()
+    train([*command, "--config", str(file), "--config", str(extra)])
+    assert {number: sorted(rates) for number, rates in Rates.seen.items()} == {
+        0: [pytest.approx(2e-3)],
+        1: [pytest.approx(2e-3 * 19 / 20)],
+    }

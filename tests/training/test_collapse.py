@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
 from medagent.saved import load_agent
-from tests.training.test_run import arguments
+from tests.training.test_run import ALGORITHMS, arguments
 from training.callbacks.collapse import CollapseMonitor, read_events
 from training.callbacks.export import read_metrics
 from training.collapse import CollapseDetector, Thresholds
@@ -81,6 +81,22 @@ def test_three_warnings_together_are_an_alarm_before_success_falls() -> None:
     ill: dict[str, Any] = {"policy_clip_fraction": 0.4, "policy_grad_norm": 5.0}
     assert alarms([*RISE, row(0.7, **ill)]) == []
     assert alarms([*RISE, row(0.7, **ill, kl_reference=2.0)]) == [6]
+
+
+def test_after_going_back_only_what_comes_later_counts() -> None:
+    detector = CollapseDetector()
+    for each in [*RISE, row(0.8), row(0.8), row(0.3), row(0.3)]:
+        verdict = detector.observe(each)
+    assert verdict.alarm
+    detector.forget_recent()
+    assert [detector.observe(row(success)).alarm for success in (0.75, 0.7, 0.3, 0.3)] == [False, False, True, True]
+
+
+def test_what_is_no_number_is_a_sign_and_never_good() -> None:
+    detector = CollapseDetector()
+    verdict = detector.observe(row(0.3, policy_grad_norm=float("nan")))
+    assert [sign.metric for sign in verdict.signs] == ["policy/grad_norm"]
+    assert not verdict.good
 
 
 def test_its_state_survives_a_checkpoint() -> None:
@@ -155,11 +171,17 @@ def test_going_back_restores_weights_and_moments_and_halves_the_step(train_index
     assert any("rollout/valid_answer" in sign for sign in event["signs"])
     good, after = Saboteur.seen[back], Saboteur.seen[3]
     assert all(torch.equal(good[0][name], after[0][name]) for name in good[0])
-    assert all(torch.equal(a, b) for a, b in zip(good[1], after[1], strict=False))
+    assert all(torch.equal(a, b) for a, b in zip(good[1], after[1], strict=True))
     assert after[2][0] == pytest.approx(0.5 * 2e-3 * (1 - 3 / 20)), "half the rate that is due by the schedule"
     rows = read_metrics(run)
     assert [each["monitor/alarm"] for each in rows] == [0, 0, 1, 0]
     assert rows[2]["rollout/valid_answer"] < 0.3 < rows[3]["rollout/valid_answer"], "the rescued policy answers again"
+
+
+def test_going_back_with_stale_rollouts_is_refused(train_index: Path, tmp_path: Path) -> None:
+    command = [*arguments(tmp_path / "run", train_index, epochs=1), "--data.off_policy.staleness=1"]
+    with pytest.raises(ConfigError, match="weights that are long gone"):
+        train([*command, "--config", str(ALGORITHMS.parent / "collapse" / "rollback.yaml")])
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 
 from evaluation.records import readable
 from medagent.agent import Job, SearchDesk
@@ -23,7 +24,7 @@ from medagent.starter.world import World
 from retrieval.errors import RetrieverUnavailableError
 from training.callbacks.export import read_metrics
 from training.demo import demo_configs, run_demo
-from training.run import newest_checkpoint, train
+from training.run import LOCK, newest_checkpoint, train
 
 FIXED_NAMES = [
     "reward/mean",
@@ -222,4 +223,11 @@ def test_the_demo_from_end_to_end(tmp_path: Path, monkeypatch, capsys) -> None:
         assert text in out
     page = (tmp_path / "report.html").read_text()
     assert "<svg" in page
+    assert "The collapse monitor saw no collapse." in page
     assert Path(read_spec(tmp_path / "agent").retriever.index) == (tmp_path / "index").resolve()  # type: ignore[union-attr]
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, tmp_path: Path) -> None:
+    with FileLock(tmp_path / LOCK), pytest.raises(ConfigError, match="another process is training in it"):
+        train(arguments(tmp_path, train_index, epochs=1))
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK], "nothing else was written"

@@ -48,7 +48,7 @@ def test_a_collapse_starts_where_success_stays_below_two_thirds_of_its_best() ->
 
 def test_the_monitor_is_judged_by_when_it_speaks() -> None:
     def at(start: int | None, alarm: int | None) -> Outcome:
-        return Outcome(best=1, final=0, start=start, alarm=alarm, clip_fraction=0, kl=0, grad_norm_p95=0)
+        return Outcome(best=1, final=0, learnt=None, start=start, alarm=alarm, clip_fraction=0, kl=0, grad_norm_p95=0)
 
     cases = [at(None, None), at(None, 3), at(5, None), at(5, 8), at(5, 9), at(5, 4), at(8, 2)]
     assert confusion(cases) == {
@@ -78,16 +78,17 @@ def test_an_arm_is_stable_only_if_it_also_learns(tmp_path: Path) -> None:
     }
     text = report(study, runs, dict.fromkeys(runs, 60.0), tmp_path)
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in text.splitlines() if line.startswith("| ")}
-    assert [rows[name][6] for name in names] == ["yes", "yes", "no", "no (does not learn)"]
-    assert [rows[name][5] for name in names] == ["0 of 1", "0 of 1", "1 of 1", "0 of 1"]
+    assert [rows[name][7] for name in names] == ["yes", "yes", "no", "no (does not learn)"]
+    assert [rows[name][6] for name in names] == ["0 of 1", "0 of 1", "1 of 1", "0 of 1"]
     assert (tmp_path / "figures.svg").stat().st_size < 500_000
-    assert "collapses,1,0.9000,0.3000,0.3333,3" in (tmp_path / "runs.csv").read_text()
+    assert [rows[name][5] for name in names] == ["3", "never", "2", "never"]
+    assert "collapses,1,0.9000,0.3000,0.3333,2,3" in (tmp_path / "runs.csv").read_text()
 
 
-@pytest.mark.parametrize("name", ["stability", "ablation"])
+@pytest.mark.parametrize("name", ["stability", "ablation", "turn_rewards"])
 def test_the_packaged_studies_are_whole(name: str) -> None:
     study = load_study(name)
-    assert len(study.arms) > 3
+    assert len(study.arms) > 1
     assert len(study.seeds) >= 3
 
 
@@ -118,13 +119,9 @@ def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
 def small(tmp_path: Path) -> Study:
     """Two cells of two tiny iterations."""
     extra = tmp_path / "small.yaml"
+    measured = (module.CONFIGS / "studies" / "measured.yaml").read_text().replace("per_kind: 60", "per_kind: 4")
     extra.write_text(
-        (module.CONFIGS / "studies" / "reuse.yaml")
-        .read_text()
-        .replace("max_epochs: 14", "max_epochs: 2")
-        .replace("limit_per_kind: 60", "limit_per_kind: 4")
-        .replace("num_questions: 96", "num_questions: 8")
-        .replace("num_epochs: 4", "num_epochs: 1")
+        measured.replace("trainer:", "trainer:\n  max_epochs: 2") + "data: {num_questions: 8, num_minibatches: 1}\n"
     )
     return Study("small", ["starter.yaml", str(extra)], {"PPO": Arm(["algorithms/ppo.yaml"])}, [1, 2])
 
@@ -146,10 +143,17 @@ def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_named_and_can_be_retried(small: Study, tmp_path: Path) -> None:
+def test_a_run_that_fails_is_named_and_another_plan_is_refused(small: Study, tmp_path: Path) -> None:
     broken = Study("broken", small.task, {"PPO": Arm(["algorithms/ppo.yaml"], {"model.clip_low": 7})}, [1])
     with pytest.raises(MedagentError, match=r"1 of 1 runs failed; see .*log\.txt"):
         run_study(broken, tmp_path / "study", jobs=1, threads=1)
     log = tmp_path / "study" / "runs" / "ppo-1" / "log.txt"
     assert "model.clip_low" in log.read_text()
     assert json.loads((log.parent / "spent.json").read_text()) > 0
+    with pytest.raises(ConfigError, match="run with other settings or another base"):
+        run_study(small, tmp_path / "study", jobs=1, threads=1)
+
+
+def test_arms_that_would_share_a_folder_are_refused() -> None:
+    with pytest.raises(ConfigError, match="share a folder"):
+        Study("x", [], {"A+B": Arm([]), "A B": Arm([])}, [1])

@@ -14,6 +14,7 @@ from lightning import Callback, LightningModule, Trainer
 from medagent.errors import ConfigError
 from training.callbacks.export import AgentExport
 from training.collapse import WATCHED, CollapseDetector, Thresholds, Verdict
+from training.data import RolloutData
 from training.module import AgentModule
 
 Action = Literal["report", "stop", "rollback"]
@@ -69,11 +70,23 @@ class CollapseMonitor(Callback):
             print("collapse monitor: this run was stopped; its agent is that of the last good iteration.", flush=True)
             trainer.should_stop = True
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse what would judge one policy by another's rollouts."""
+        data = getattr(trainer, "datamodule", None)
+        if self._action != "report" and isinstance(data, RolloutData) and data.off_policy.staleness:
+            raise ConfigError(
+                f"CollapseMonitor.action: found {self._action!r} with data.off_policy.staleness {data.off_policy.staleness}: rollouts "
+                "would tell of weights that are long gone. Use action: report, or staleness 0."
+            )
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the weights that this iteration's rollouts are sampled with."""
+        """Begin an iteration."""
         self._sums.clear()
         self._counts.clear()
-        if self._action != "report":
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Keep the weights that this iteration's rollouts were sampled with (the first batch: rolled out, not yet updated)."""
+        if batch_idx == 0 and self._action != "report":
             self._candidate = _copied(_state(trainer, pl_module))
 
     def on_train_batch_end(
@@ -83,6 +96,9 @@ class CollapseMonitor(Callback):
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         for name in WATCHED:
+            # Lightning keeps old values: a step of the critic alone still shows the last policy step's.
+            if batch.critic_only and name.startswith(("policy/", "kl/")):
+                continue
             if name in trainer.callback_metrics:
                 self._sums[name] += float(trainer.callback_metrics[name])  # type: ignore[assignment]
                 self._counts[name] += 1
@@ -128,8 +144,9 @@ class CollapseMonitor(Callback):
             self._detector.forget_recent()
         if action == "stop":
             self._stopped = trainer.should_stop = True
-            if any(isinstance(each, AgentExport) for each in trainer.callbacks):  # type: ignore[attr-defined]
-                AgentExport.export(trainer, module)
+        exports = any(isinstance(each, AgentExport) for each in trainer.callbacks)  # type: ignore[attr-defined]
+        if exports and (action == "stop" or (action == "rollback" and iteration == trainer.max_epochs)):
+            AgentExport.export(trainer, module)  # one made before this callback had the weights that are discarded
         self._events.append(event)
         if trainer.is_global_zero:
             _write(Path(trainer.default_root_dir) / EVENTS_FILE, self._events)
@@ -150,6 +167,12 @@ def read_events(run: Path) -> list[dict[str, Any]]:
     """The alarms of a run, oldest first; none if there were none."""
     path = run / EVENTS_FILE
     return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
+
+
+def describe_alarms(run: Path) -> str:
+    """What the monitor has to say about a finished run, for people."""
+    events = read_events(run)
+    return " ".join(_aloud(event) for event in events) or "The collapse monitor saw no collapse."
 
 
 def _aloud(event: dict[str, Any]) -> str:

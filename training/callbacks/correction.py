@@ -80,7 +80,7 @@ class ClippingBiasCorrection(Callback):
         self._gradient: list[Tensor] = []
         self._squares = torch.zeros(2, dtype=torch.float64)  # (||g||^2, ||C||^2) so far, logit space
         self._measured = False
-        self._full_lr = 0.0
+        self._full_lr: float | None = None  # while a scaled rate is in place
         self._hook: RemovableHandle | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -91,7 +91,6 @@ class ClippingBiasCorrection(Callback):
                 f"ClippingBiasCorrection on the step with weight_decay {policy['weight_decay']}: the decay would be scaled "
                 "too. Set model.weight_decay to 0, or applied_to: gradient."
             )
-        self._full_lr = policy["lr"]
         self._hook = trainer.optimizers[0].register_step_post_hook(self._restore)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -100,7 +99,8 @@ class ClippingBiasCorrection(Callback):
             self._hook.remove()
 
     def _restore(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        optimizer.param_groups[0]["lr"] = self._full_lr
+        if self._full_lr is not None:
+            optimizer.param_groups[0]["lr"], self._full_lr = self._full_lr, None
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Add this micro-batch's share of C and of the surrogate's gradient."""
