@@ -180,7 +180,7 @@ def search(query: str, index: str = "runs/demo/index", top_k: int = 5) -> None:
 
 
 def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 0) -> None:
-    """Make the starter base policy from scratch on made-up names (half an hour on 2 cores; run it again to go on).
+    """Make the starter base policy from scratch on made-up names (35 minutes on 2 cores; run it again to go on).
 
     Args:
         out: Folder for tokenizer and weights.

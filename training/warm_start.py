@@ -43,7 +43,7 @@ PROGRESS_FILE = "warm_start.json"
 
 @dataclass(frozen=True)
 class WarmStartConfig:
-    """Settings of the warm start; the defaults make the shipped checkpoint in under 30 minutes on 2 cores."""
+    """Settings of the warm start; the defaults make the shipped checkpoint, in 35 minutes on 2 cores."""
 
     seed: int = 0
     vocab_size: int = 2048
