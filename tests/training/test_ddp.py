@@ -21,7 +21,10 @@ def step(folder: Path, batch, *, ranks: int, parts: int, space: str) -> dict[str
     weights = loss_weights(
         batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(parts)
     )  # parts a rank x ranks
-    batch = replace(batch, loss_weights_BT=weights, value_weights_BT=weights)
+    # Turns' ratios on both sides of the range, whatever the packaged base is like.
+    shift_BT = torch.where(batch.turn_ids_BT % 2 == 0, -0.4, 0.4) * batch.mask_BT
+    old_BT = batch.old_logprobs_BT + shift_BT
+    batch = replace(batch, loss_weights_BT=weights, value_weights_BT=weights, old_logprobs_BT=old_BT)
     lengths = batch.attention_BT.sum(dim=1).tolist()
     split = [batch.rows(rows) for rows in split_by_length(range(16), lengths, parts=parts)]
     tensors = [
