@@ -7,7 +7,6 @@ RUN/logs          CSV metrics, a version a start        RUN/tensorboard   the sa
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from medagent.errors import ConfigError
 from training.data import RolloutData
+from training.files import write_whole
 from training.module import AgentModule
 
 RUN_PARTS = ("checkpoints", "logs", "tensorboard", "rollouts", "pending", "agent", "collapse.json", "config.yaml")
@@ -118,9 +118,7 @@ def _claim(run: Path, resolved: dict[str, Any], *, overwrite: bool) -> None:
             )
     run.mkdir(parents=True, exist_ok=True)
     (run / MARKER).touch()
-    part = run / "config.yaml.part"
-    part.write_text(yaml.safe_dump(resolved, sort_keys=False), encoding="utf-8")
-    os.replace(part, path)
+    write_whole(path, yaml.safe_dump(resolved, sort_keys=False))
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

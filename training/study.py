@@ -25,6 +25,7 @@ from medagent.errors import ConfigError, MedagentError
 from medagent.starter.world import World
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.index import build_index
+from training.files import write_whole
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FINISHED, PLAN = "finished.json", "plan.json"
@@ -97,7 +98,7 @@ def config_path(name: str) -> Path:
 
 
 def load_study(name: str) -> Study:
-    """A packaged study ("stability", "ablation"), or one from a YAML file of yours."""
+    """A packaged study ("stability", "ablation", "turn_rewards"), or one from a YAML file of yours."""
     packaged = CONFIGS / "studies" / f"{name}.yaml"
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Study)
@@ -182,7 +183,7 @@ def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int) ->
     configs = [argument for name in (*study.task, *arm.configs) for argument in ("--config", str(config_path(name)))]
     command = [sys.executable, "-m", "medagent.cli", "train", *configs, *(f"--{n}={v}" for n, v in settings.items())]
     cell.folder.mkdir(parents=True, exist_ok=True)
-    _write(cell.folder / PLAN, plan)
+    write_whole(cell.folder / PLAN, plan)
     spent_file = cell.folder / "spent.json"
     spent = float(json.loads(spent_file.read_text(encoding="utf-8"))) if spent_file.exists() else 0.0
     started = time.monotonic()
@@ -195,18 +196,11 @@ def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int) ->
             check=False,
         )
     spent += time.monotonic() - started
-    _write(spent_file, json.dumps(spent))
+    write_whole(spent_file, json.dumps(spent))
     if done.returncode == 0:
-        _write(cell.folder / FINISHED, json.dumps({"wall_s": round(spent, 1)}) + "\n")
+        write_whole(cell.folder / FINISHED, json.dumps({"wall_s": round(spent, 1)}) + "\n")
         shutil.rmtree(cell.folder / "checkpoints", ignore_errors=True)  # a study keeps numbers, not weights
     return done.returncode
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
 
 
 def _slug(name: str) -> str:

@@ -126,16 +126,6 @@ def report(
     return text
 
 
-def read_runs(path: Path) -> dict[tuple[str, int], list[Row]]:
-    """The runs of a metrics.csv, as they were."""
-    runs: dict[tuple[str, int], list[Row]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            key = (line.pop("arm"), int(line.pop("seed")))
-            runs.setdefault(key, []).append({n: float(v) for n, v in line.items() if v and n != "iteration"})
-    return runs
-
-
 def _write_metrics(path: Path, runs: Mapping[tuple[str, int], Sequence[Row]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)

@@ -1,4 +1,4 @@
-"""Seeded mistakes: each is put into a copy of the code, and some test must fail. Run by hand: `python -m tests.training.mutations`.
+"""Seeded mistakes: each is put into a copy of the code, and some test must fail. Run by hand: `python -m tests.training.mutations`, or with the numbers of some.
 
 Takes about half a minute a mistake. Exit status 1 if one is not caught.
 """
@@ -72,10 +72,10 @@ MUTATIONS = [
         "floored_BT = (advantages_BT > 0)",
     ),
     Mutation(
-        "mask dropped from the log-ratio",
-        "objectives.py",
-        "gap_BT = torch.where(mask_BT, policy_logprobs_BT - old_logprobs_BT, 0.0)\n    log_weight",
-        "gap_BT = policy_logprobs_BT - old_logprobs_BT\n    log_weight",
+        "mask dropped from whitened advantages",
+        "advantages.py",
+        "return torch.where(mask_BT, (values_BT - mean) / scale, 0.0)",
+        "return ((values_BT - mean) / scale)",
     ),
     Mutation(
         "KL estimator: direction swapped",
@@ -181,8 +181,10 @@ def main() -> int:
     healthy = caught_by(Mutation("no mistake", "module.py", "class AgentModule(", "class AgentModule("))
     if healthy:
         raise SystemExit(f"the tests fail without any mistake: {healthy}")
-    missed = 0
+    missed, wanted = 0, {int(number) for number in sys.argv[1:]}
     for number, mutation in enumerate(MUTATIONS, start=1):
+        if wanted and number not in wanted:
+            continue
         caught = caught_by(mutation)
         missed += not caught
         print(f"{number:2d}. {mutation.what}: {caught[0] if caught else 'NOT CAUGHT'}", flush=True)

@@ -15,6 +15,7 @@ from medagent.errors import ConfigError
 from training.callbacks.export import AgentExport
 from training.collapse import WATCHED, CollapseDetector, Thresholds, Verdict
 from training.data import RolloutData
+from training.files import write_whole
 from training.module import AgentModule
 
 Action = Literal["report", "stop", "rollback"]
@@ -149,7 +150,7 @@ class CollapseMonitor(Callback):
             AgentExport.export(trainer, module)  # one made before this callback had the weights that are discarded
         self._events.append(event)
         if trainer.is_global_zero:
-            _write(Path(trainer.default_root_dir) / EVENTS_FILE, self._events)
+            write_whole(Path(trainer.default_root_dir) / EVENTS_FILE, json.dumps(self._events, indent=2) + "\n")
             print(_aloud(event), flush=True)
 
     @staticmethod
@@ -213,9 +214,3 @@ def _restore(trainer: Trainer, module: LightningModule, state: dict[str, Any]) -
     for name, value in state["weights"].items():
         parameters[name].copy_(value)
     trainer.optimizers[0].load_state_dict(state["optimizer"])
-
-
-def _write(path: Path, events: list[dict[str, Any]]) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(events, indent=2) + "\n", encoding="utf-8")
-    os.replace(part, path)
