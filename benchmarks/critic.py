@@ -34,29 +34,28 @@ from training.run import AgentCLI
 SAMPLES = 16
 
 
-def ceiling(rollouts: list[Rollout]) -> tuple[float, float]:
-    """(explained share, share of tokens in groups of two or more) for rollouts with rewards."""
-    groups: dict[tuple[str, ...], list[tuple[float, int]]] = defaultdict(list)
-    outcomes, weights = [], []
+def ceiling(rollouts: list[Rollout]) -> tuple[float, torch.Tensor]:
+    """(explained share, which turns it is taken over): turns of all rollouts in order, those whose group has two members or more."""
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    outcomes, tokens = [], []
     for rollout in rollouts:
         read: tuple[str, ...] = (rollout.question.id,)
         for turn in rollout.turns:
-            tokens = len(turn.token_ids)
-            groups[read].append((rollout.reward, tokens))
+            groups[read].append(len(outcomes))
             outcomes.append(rollout.reward)
-            weights.append(tokens)
+            tokens.append(len(turn.token_ids))
             read = (*read, *(hit.passage.id for hit in turn.hits))
-    weight = torch.tensor(weights, dtype=torch.float64)
-    outcome = torch.tensor(outcomes, dtype=torch.float64)
-    mean = (weight * outcome).sum() / weight.sum()
-    total = ((weight * (outcome - mean).square()).sum() / weight.sum()).item()
-    within, covered = 0.0, 0
+    outcome, weight = torch.tensor(outcomes, dtype=torch.float64), torch.tensor(tokens, dtype=torch.float64)
+    shared = torch.zeros(len(outcomes), dtype=torch.bool)
+    within = 0.0
     for members in groups.values():
         if len(members) > 1:
-            tokens = sum(n for _, n in members)
-            within += tokens * torch.tensor([r for r, _ in members], dtype=torch.float64).var().item()
-            covered += tokens
-    return (1 - within / covered / total if total > 0 and covered else 0.0), covered / float(weight.sum())
+            shared[members] = True
+            within += float(weight[members].sum() * outcome[members].var())
+    # The total over the same turns: turns that share their reading with no other say nothing about the variance within groups.
+    outcome, weight = outcome[shared], weight[shared]
+    total = float((weight * (outcome - (weight * outcome).sum() / weight.sum()).square()).sum())
+    return (1 - within / total if total > 0 else 0.0), shared
 
 
 def explained(values: torch.Tensor, returns: torch.Tensor, weights: torch.Tensor) -> float:
@@ -107,12 +106,12 @@ class Probe(Callback):
         lengths = torch.stack(
             [torch.tensor(float(len(turn.token_ids))) for rollout in rollouts for turn in rollout.turns]
         )
-        at_turns = explained(batch.values_BT[first], returns[first], lengths)
-        best, covered = ceiling(rollouts)
+        best, shared = ceiling(rollouts)
+        at_turns = explained(batch.values_BT[first][shared], returns[first][shared], lengths[shared])
         success = sum(r.success for r in rollouts) / len(rollouts)
         print(
             f"after iteration {trainer.current_epoch + 1:3d}: success {success:5.1%}  ceiling {best:5.2f} "
-            f"(on {covered:.0%} of tokens)  critic at turn starts {at_turns:6.2f} = {at_turns / best if best > 0 else 0:5.0%} "
+            f"(on {float(lengths[shared].sum() / lengths.sum()):.0%} of tokens)  critic at turn starts {at_turns:6.2f} = {at_turns / best if best > 0 else 0:5.0%} "
             f"of it  at all action tokens {everywhere:6.2f}",
             flush=True,
         )

@@ -14,6 +14,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from medagent.causal_lm import hidden_states, project
@@ -91,18 +92,42 @@ class SharedBase(nn.Module):
             parameter.requires_grad_(True)
 
     def policy_scores(
-        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
+        self,
+        token_ids_BT: Tensor,
+        attention_BT: Tensor,
+        mask_BT: Tensor,
+        *,
+        temperature: float,
+        entropy_gradient: bool = False,
     ) -> TokenScores:
-        """Scores of the action tokens under the policy, at the sampling temperature."""
+        """Scores of the action tokens under the policy, at the sampling temperature.
+
+        The entropy carries no gradient unless asked to: it costs as much as that of the log-probs.
+        """
         self._activate(POLICY)
-        return self._scores(token_ids_BT, attention_BT, mask_BT, temperature)
+        hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
+        logprobs_AV = torch.log_softmax(project(self.base, hidden_AH) / temperature, dim=-1)
+        chosen_A = logprobs_AV.gather(1, token_ids_BT[where_BT][:, None])[:, 0]
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            probabilities_AV = logprobs_AV.exp()
+            entropy_A = -(probabilities_AV * logprobs_AV).sum(-1)
+        collision_A = probabilities_AV.detach().square().sum(-1)
+        zeros = torch.zeros(mask_BT.shape, device=chosen_A.device)
+        return TokenScores(
+            logprobs_BT=zeros.masked_scatter(where_BT, chosen_A),
+            collision_BT=zeros.masked_scatter(where_BT, collision_A),
+            entropy_BT=zeros.masked_scatter(where_BT, entropy_A),
+        )
 
     def reference_logprobs(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> Tensor:
         """[B, T] log-probs under the frozen base (adapters off), at the sampling temperature."""
         with self._reference():
-            return self._scores(token_ids_BT, attention_BT, mask_BT, temperature).logprobs_BT
+            hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
+            logits_AV = project(self.base, hidden_AH) / temperature
+        chosen_A = -cross_entropy(logits_AV, token_ids_BT[where_BT], reduction="none")
+        return torch.zeros(mask_BT.shape, device=chosen_A.device).masked_scatter(where_BT, chosen_A)
 
     @contextmanager
     def _reference(self) -> Iterator[None]:
@@ -133,18 +158,6 @@ class SharedBase(nn.Module):
             raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
         hidden_BTH = hidden_states(self.base, input_ids=token_ids_BT)
         return hidden_BTH[:, :-1][mask_BT[:, 1:]], mask_BT
-
-    def _scores(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, temperature: float) -> TokenScores:
-        hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
-        logprobs_AV = torch.log_softmax(project(self.base, hidden_AH) / temperature, dim=-1)
-        chosen_A = logprobs_AV.gather(1, token_ids_BT[where_BT][:, None])[:, 0]
-        probabilities_AV = logprobs_AV.exp()
-        zeros = torch.zeros(mask_BT.shape, device=chosen_A.device)
-        return TokenScores(
-            logprobs_BT=zeros.masked_scatter(where_BT, chosen_A),
-            collision_BT=zeros.masked_scatter(where_BT, probabilities_AV.detach().square().sum(-1)),
-            entropy_BT=zeros.masked_scatter(where_BT, -(probabilities_AV * logprobs_AV).sum(-1)),
-        )
 
     @torch.no_grad()
     def merged_policy(self) -> dict[str, Tensor]:

@@ -28,22 +28,23 @@ WATCHED = (
 class Thresholds:
     """When an iteration's metrics (means over its optimizer steps) are a sign of collapse.
 
-    `success_fall`: the mean of the last two iterations' success lies this share below the best such mean; a third is more than sampling noise
-    at 100 rollouts (5 points) explains. `learnt`: success must first have risen by so much above the first iteration, else there is nothing to
-    collapse from. `clip_fraction`: above it most of a minibatch's lesson is thrown away. `spike`: gradient norm and largest ratio, as multiples of their median
-    over the last `history` iterations. `kl`: nats a token from the reference. `entropy_low`, `entropy_high`: multiples of the first iteration's entropy.
-    `invalid_rise`: the share of unreadable answers above its lowest. `searches_fall`: searches a question, as a share below their highest.
-    `warnings_for_alarm`: so many signs at once, without success's own, are an alarm.
+    `success_fall`: the mean of the last two iterations' success lies this share below the best such mean. `learnt`: that best must first have risen by
+    so much above the first iteration, else there is nothing to collapse from. `entropy_rise`: entropy falls while a policy learns; above this multiple of its lowest it becomes random
+    again. `entropy_low`: below this share of the first iteration's it is deterministic. `clip_rise`: clip fraction, as a multiple of its lowest, once above `clip_floor`. `kl`: nats a token from the reference.
+    `spike`: gradient norm and largest ratio, as multiples of their median over the last `history` iterations. These three have heavy tails (one token can make a mean
+    of k3 a thousand), so they count only two iterations in a row. `invalid_rise`: the share of unreadable answers above its lowest. `searches_fall`: searches a question, as a
+    share below their highest. `warnings_for_alarm`: so many signs at once, without success's own, are an alarm.
     """
 
     success_fall: float = 1 / 3
     learnt: float = 0.1
-    clip_fraction: float = 0.3
+    entropy_rise: float = 1.5
+    entropy_low: float = 0.02
+    clip_rise: float = 2.0
+    clip_floor: float = 0.08
+    kl: float = 1.0
     spike: float = 5.0
     history: int = 8
-    kl: float = 1.0
-    entropy_low: float = 0.02
-    entropy_high: float = 2.0
     invalid_rise: float = 0.2
     searches_fall: float = 0.5
     warnings_for_alarm: int = 3
@@ -53,8 +54,9 @@ class Thresholds:
         for name in ("success_fall", "searches_fall"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a share between 0 and 1.")
-        if self.spike <= 1:
-            raise ConfigError(f"Thresholds.spike: found {self.spike}, wanted a multiple above 1.")
+        for name in ("spike", "entropy_rise", "clip_rise"):
+            if getattr(self, name) <= 1:
+                raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a multiple above 1.")
         if self.history < 2 or self.warnings_for_alarm < 1:
             raise ConfigError("Thresholds: history must be 2 or more, warnings_for_alarm 1 or more.")
 
@@ -131,26 +133,40 @@ class CollapseDetector:
 
     def _update_signs(self, row: dict[str, float]) -> list[Sign]:
         bounds, before = self.thresholds, self.rows[:-1]
-        limits: list[tuple[str, float, str]] = [
-            ("policy/clip_fraction", bounds.clip_fraction, "clipping drops much of the update"),
-            ("kl/reference", bounds.kl, "the policy is far from its start"),
-        ]
-        for name in ("policy/grad_norm", "policy/ratio_max"):
-            past = [each[name] for each in before[-bounds.history :] if name in each]
-            if len(past) >= 2:
-                limits.append((name, bounds.spike * median(past), "a spike"))
+
+        def past(name: str) -> list[float]:
+            return [each[name] for each in before if name in each]
+
+        tops: list[tuple[str, float, str]] = []
         floors: list[tuple[str, float, str]] = []
-        if before:
-            if "policy/entropy" in self.first:
-                first = self.first["policy/entropy"]
-                limits.append(("policy/entropy", bounds.entropy_high * first, "the policy becomes random"))
-                floors.append(("policy/entropy", bounds.entropy_low * first, "the policy has become deterministic"))
-            for name, share, drop, what in (
-                ("rollout/valid_answer", 1.0, bounds.invalid_rise, "answers become unreadable"),
-                ("rollout/searches", 1 - bounds.searches_fall, 0.0, "the agent stops searching"),
-            ):
-                highest = max((each[name] for each in before if name in each), default=0.0)
-                floors.append((name, highest * share - drop, what))
+        if clips := past("policy/clip_fraction"):
+            bound = max(bounds.clip_floor, bounds.clip_rise * min(clips))
+            tops.append(("policy/clip_fraction", bound, "clipping drops more and more of the update"))
+        if entropies := past("policy/entropy"):
+            tops.append(("policy/entropy", bounds.entropy_rise * min(entropies), "the policy becomes random"))
+            first = self.first.get("policy/entropy", entropies[0])
+            floors.append(("policy/entropy", bounds.entropy_low * first, "the policy has become deterministic"))
+        if answers := past("rollout/valid_answer"):
+            floors.append(("rollout/valid_answer", max(answers) - bounds.invalid_rise, "answers become unreadable"))
+        if searches := past("rollout/searches"):
+            floors.append(("rollout/searches", (1 - bounds.searches_fall) * max(searches), "the agent stops searching"))
         found = [Sign(n, row[n], math.inf, "not a number") for n in row if not math.isfinite(row[n])]
-        found += [Sign(n, row[n], bound, what) for n, bound, what in limits if n in row and row[n] > bound]
-        return found + [Sign(n, row[n], bound, what) for n, bound, what in floors if n in row and row[n] < bound]
+        found += [Sign(n, row[n], bound, what) for n, bound, what in tops if n in row and row[n] > bound]
+        found += [Sign(n, row[n], bound, what) for n, bound, what in floors if n in row and row[n] < bound]
+        return found + self._lasting_signs(row)
+
+    def _lasting_signs(self, row: dict[str, float]) -> list[Sign]:
+        """Of what has heavy tails: out of bounds in this iteration and the one before."""
+        found = []
+        for name in ("kl/reference", "policy/grad_norm", "policy/ratio_max"):
+            values = [each[name] for each in self.rows if name in each]
+            if name not in row or len(values) < 4:
+                continue
+            usual = median(values[-self.thresholds.history - 2 : -2])
+            kl = name == "kl/reference"
+            bound = self.thresholds.kl if kl else self.thresholds.spike * usual
+            if min(values[-2:]) > bound:
+                found.append(
+                    Sign(name, row[name], bound, "the policy is far from its start" if kl else "a lasting spike")
+                )
+        return found

@@ -152,7 +152,11 @@ class AgentModule(LightningModule):
     def _policy_loss(self, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
         """The policy's loss, and what to add to the sums of its optimizer step."""
         scores = self.roles.policy_scores(
-            batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=self.temperature
+            batch.token_ids_BT,
+            batch.attention_BT,
+            batch.mask_BT,
+            temperature=self.temperature,
+            entropy_gradient=self.entropy_coef != 0,
         )
         surrogate = clipped_surrogate(
             scores.logprobs_BT,

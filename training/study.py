@@ -162,7 +162,7 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
 
 
 def _plan(study: Study, cell: Cell) -> str:
-    """Everything that decides a cell's numbers, as text: settings, the contents of its files, and the packaged base."""
+    """Everything that decides a cell's numbers, as text: settings, the contents of its files in order, and the packaged base."""
     arm = study.arms[cell.arm]
     contents = {name: config_path(name).read_text(encoding="utf-8") for name in (*study.task, *arm.configs)}
     base = hashlib.sha256((Path(model_path(STARTER)) / "model.safetensors").read_bytes()).hexdigest()
@@ -180,10 +180,15 @@ def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int) ->
         "threads": threads,
         **arm.settings,
     }
-    configs = [argument for name in (*study.task, *arm.configs) for argument in ("--config", str(config_path(name)))]
-    command = [sys.executable, "-m", "medagent.cli", "train", *configs, *(f"--{n}={v}" for n, v in settings.items())]
     cell.folder.mkdir(parents=True, exist_ok=True)
     write_whole(cell.folder / PLAN, plan)
+    # From the plan and not from the files themselves: editing those while a study runs must not change it.
+    configs = []
+    for number, text in enumerate(json.loads(plan)["configs"].values()):
+        path = cell.folder / f"given-{number}.yaml"
+        write_whole(path, text)
+        configs += ["--config", str(path)]
+    command = [sys.executable, "-m", "medagent.cli", "train", *configs, *(f"--{n}={v}" for n, v in settings.items())]
     spent_file = cell.folder / "spent.json"
     spent = float(json.loads(spent_file.read_text(encoding="utf-8"))) if spent_file.exists() else 0.0
     started = time.monotonic()

@@ -1,7 +1,7 @@
 """What a study found, computed from its runs' metrics alone: a CSV, a table with intervals over seeds, figures, and how the collapse monitor did.
 
-Collapse, defined beforehand: the last two held-out accuracies average less than two thirds of the best two in a row. It starts at the first
-iteration after that best from which held-out accuracy stays below two thirds of it.
+Collapse, defined beforehand: the last two held-out accuracies average less than three quarters of the best two in a row. It starts at the first
+iteration after that best from which held-out accuracy stays below three quarters of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from training.study import Cell, Study
 
 matplotlib.use("svg")
 LEARNT = 0.9  # held-out accuracy
-FALL = 2 / 3  # final / best below which a run has collapsed
+FALL = 0.75  # final / best below which a run has collapsed: a quarter is four standard errors of 240 answers
 MONITOR_DELAY = 3  # iterations from a collapse's start within which its alarm is in time
 COLUMNS = (*WATCHED, "validation/accuracy", "policy/clip_bias_scale", "policy/approx_kl", "time/rollout", "time/update")
 PANELS = (
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def collapsed(self) -> bool:
-        """Whether the run ended below two thirds of its best."""
+        """Whether the run ended below three quarters of its best."""
         return self.start is not None
 
 
@@ -117,7 +117,7 @@ def report(
             *_table(study, outcomes, wall_s),
             "",
             "Mean ± half the 95% t-interval over seeds. Best and final are means of two held-out accuracies in a row; collapsed: "
-            "final / best below two thirds.",
+            "final / best below three quarters.",
             "",
             *_monitor(outcomes),
         ]

@@ -57,12 +57,9 @@ def test_what_never_learnt_cannot_collapse() -> None:
 @pytest.mark.parametrize(
     ("change", "metric"),
     [
-        ({"policy_clip_fraction": 0.4}, "policy/clip_fraction"),
-        ({"policy_ratio_max": 9.0}, "policy/ratio_max"),
-        ({"policy_grad_norm": 2.1}, "policy/grad_norm"),
-        ({"policy_entropy": 0.7}, "policy/entropy"),
+        ({"policy_clip_fraction": 0.09}, "policy/clip_fraction"),
+        ({"policy_entropy": 0.46}, "policy/entropy"),
         ({"policy_entropy": 0.001}, "policy/entropy"),
-        ({"kl_reference": 1.2}, "kl/reference"),
         ({"rollout_valid_answer": 0.7}, "rollout/valid_answer"),
         ({"rollout_searches": 0.7}, "rollout/searches"),
     ],
@@ -77,10 +74,32 @@ def test_each_metric_alone_is_a_warning(change: dict[str, float], metric: str) -
     assert not verdict.good, "weights under suspicion are not kept as good"
 
 
+@pytest.mark.parametrize(
+    ("metric", "value"), [("policy/ratio_max", 9.0), ("policy/grad_norm", 2.1), ("kl/reference", 1.2)]
+)
+def test_what_has_heavy_tails_must_last(metric: str, value: float) -> None:
+    def signs(*values: float) -> list[list[str]]:
+        detector = CollapseDetector()
+        for each in RISE:
+            detector.observe(each)
+        return [[sign.metric for sign in detector.observe(row(0.7) | {metric: each}).signs] for each in values]
+
+    usual = row(0.7)[metric]
+    assert signs(1000.0, usual, 1000.0) == [[], [], []], "one token's outlier is no sign"
+    assert signs(value, value) == [[], [metric]]
+
+
+def test_entropy_is_measured_from_its_lowest() -> None:
+    learning = [row(0.3 + 0.05 * n, policy_entropy=0.5 - 0.05 * n) for n in range(8)]  # down to 0.15
+    detector = CollapseDetector()
+    assert not any(detector.observe(each).signs for each in learning)
+    assert [sign.metric for sign in detector.observe(row(0.7, policy_entropy=0.24)).signs] == ["policy/entropy"]
+
+
 def test_three_warnings_together_are_an_alarm_before_success_falls() -> None:
-    ill: dict[str, Any] = {"policy_clip_fraction": 0.4, "policy_grad_norm": 5.0}
+    ill: dict[str, Any] = {"policy_clip_fraction": 0.4, "policy_entropy": 0.6}
     assert alarms([*RISE, row(0.7, **ill)]) == []
-    assert alarms([*RISE, row(0.7, **ill, kl_reference=2.0)]) == [6]
+    assert alarms([*RISE, row(0.7, **ill, rollout_searches=0.5)]) == [6]
 
 
 def test_after_going_back_only_what_comes_later_counts() -> None:
@@ -109,7 +128,9 @@ def test_its_state_survives_a_checkpoint() -> None:
     assert second.observe(rows[6]) == first.observe(rows[6])
 
 
-@pytest.mark.parametrize("wrong", [{"success_fall": 0.0}, {"spike": 1.0}, {"history": 1}, {"searches_fall": 1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"success_fall": 0.0}, {"spike": 1.0}, {"entropy_rise": 1.0}, {"history": 1}, {"searches_fall": 1.0}]
+)
 def test_thresholds_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Thresholds(**wrong)
@@ -149,7 +170,14 @@ def sabotaged(run: Path, index: Path, **monitor: object) -> list[str]:
             "class_path": "training.callbacks.CollapseMonitor",
             "init_args": {
                 **monitor,
-                "thresholds": {"invalid_rise": 0.5, "warnings_for_alarm": 1, "kl": 1e9, "spike": 1e9},
+                "thresholds": {
+                    "invalid_rise": 0.5,
+                    "warnings_for_alarm": 1,
+                    "kl": 1e9,
+                    "spike": 1e9,
+                    "entropy_rise": 1e9,
+                    "clip_rise": 1e9,
+                },
             },
         },
     ]
