@@ -1,0 +1,58 @@
+"""The data module: which questions an iteration asks, and how its rollouts become minibatches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from medagent.errors import ConfigError
+from tests.training.test_module import make_data, make_module, quiet_trainer
+from training.experience import loss_weights, split_by_length, split_minibatches
+
+
+def test_questions_of_an_iteration_are_arithmetic(retriever) -> None:
+    data = make_data(retriever, num_questions=30)
+    total = len(data.questions)
+    asked = [question.id for iteration in range(total) for question in data.questions_of(iteration)]
+    assert len(asked) == 30 * total
+    for start in range(0, len(asked), total):
+        assert len(set(asked[start : start + total])) == total, "every question once a pass"
+    assert [q.id for q in make_data(retriever, num_questions=30).questions_of(7)] == asked[210:240]
+    assert [q.id for q in make_data(retriever, num_questions=30, seed=1).questions_of(0)] != asked[:30]
+
+
+def test_questions_asked_again_in_an_iteration_are_other_samples(retriever) -> None:
+    data = make_data(retriever, num_questions=200)
+    numbered = data._numbered(0)
+    assert len({(question.id, repeat) for question, repeat in numbered}) == 200
+    assert max(repeat for _, repeat in numbered) == 2
+
+
+def test_batches_that_cannot_be_filled_or_accumulated_are_refused(retriever, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="cannot fill"):
+        make_data(retriever, num_questions=3)
+    with pytest.raises(ConfigError, match="accumulate_grad_batches is 1, data.num_micro_batches is 2"):
+        quiet_trainer(tmp_path).fit(make_module(), datamodule=make_data(retriever))
+
+
+def test_minibatches_partition_the_rollouts() -> None:
+    parts = split_minibatches(10, num_minibatches=3, seed=4)
+    assert sorted(index for part in parts for index in part) == list(range(10))
+    assert sorted(map(len, parts)) == [3, 3, 4]
+    assert split_minibatches(10, num_minibatches=3, seed=5) != parts
+    lengths = [5, 50, 7, 60, 9, 55, 8, 6]
+    groups = split_by_length(range(8), lengths, parts=3)
+    assert sorted(index for group in groups for index in group) == list(range(8))
+    assert all(groups)
+    assert max(lengths[i] for i in groups[0]) <= min(lengths[i] for i in groups[-1])
+    assert [len(g) for g in split_by_length(range(3), [1, 1, 99], parts=3)] == [1, 1, 1]
+    with pytest.raises(ValueError, match="cannot fill"):
+        split_by_length([0], [1], parts=2)
+
+
+def test_loss_weights_by_hand() -> None:
+    mask = torch.tensor([[False, True, True], [False, True, False]])
+    rollout_mean = loss_weights(mask, reduction="rollout-mean", num_tokens=3, num_rollouts=2, factor=2.0)
+    assert rollout_mean.tolist() == [[0, 0.5, 0.5], [0, 1, 0]]
+    token_mean = loss_weights(mask, reduction="token-mean", num_tokens=3, num_rollouts=2, factor=3.0)
+    assert token_mean.tolist() == [[0, 1, 1], [0, 1, 0]]
