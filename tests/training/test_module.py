@@ -19,6 +19,7 @@ from training.adapters import LoraSettings
 from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
 from training.data import AgentSettings, RolloutData
 from training.estimators import GAE
+from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
 from training.prepare import prepare
 
