@@ -32,13 +32,13 @@ class Thresholds:
     so much above the first iteration, else there is nothing to collapse from. `entropy_rise`: entropy falls while a policy learns; above this multiple of its lowest it becomes random
     again. `entropy_low`: below this share of the first iteration's it is deterministic. `clip_rise`: clip fraction, as a multiple of its lowest, once above `clip_floor`. `kl`: nats a token from the reference.
     `spike`: gradient norm and largest ratio, as multiples of their median over the last `history` iterations. These three have heavy tails (one token can make a mean
-    of k3 a thousand), so they count only two iterations in a row. `invalid_rise`: the share of unreadable answers above its lowest. `searches_fall`: searches a question, as a
+    of k3 a thousand), so they count only two iterations in a row, and KL and gradient norm together as one. `invalid_rise`: the share of unreadable answers above its lowest. `searches_fall`: searches a question, as a
     share below their highest. `warnings_for_alarm`: so many signs at once, without success's own, are an alarm.
     """
 
     success_fall: float = 1 / 3
-    learnt: float = 0.1
-    entropy_rise: float = 1.5
+    learnt: float = 0.05
+    entropy_rise: float = 2.0
     entropy_low: float = 0.02
     clip_rise: float = 2.0
     clip_floor: float = 0.08
@@ -107,8 +107,10 @@ class CollapseDetector:
         # Of means over two iterations, so that one lucky batch is not yet a best.
         self.best = max(self.best, mean)
         signs = self._success_signs(mean) + self._update_signs(row)
-        fallen = any(sign.metric == "reward/success" for sign in signs)
-        alarm = fallen or len(signs) >= self.thresholds.warnings_for_alarm
+        fallen = _sees(signs, "reward/success")
+        # A token that blows up the estimate of KL blows up the gradient's norm too: one cause, counted once.
+        causes = {sign.metric for sign in signs} - ({"policy/grad_norm"} if _sees(signs, "kl/reference") else set())
+        alarm = fallen or len(causes) >= self.thresholds.warnings_for_alarm
         return Verdict(tuple(signs), alarm, good=not signs and row["reward/success"] >= 0.9 * self.best)
 
     def forget_recent(self) -> None:
@@ -170,3 +172,7 @@ class CollapseDetector:
                     Sign(name, row[name], bound, "the policy is far from its start" if kl else "a lasting spike")
                 )
         return found
+
+
+def _sees(signs: list[Sign], metric: str) -> bool:
+    return any(sign.metric == metric for sign in signs)

@@ -58,7 +58,7 @@ def test_what_never_learnt_cannot_collapse() -> None:
     ("change", "metric"),
     [
         ({"policy_clip_fraction": 0.09}, "policy/clip_fraction"),
-        ({"policy_entropy": 0.46}, "policy/entropy"),
+        ({"policy_entropy": 0.61}, "policy/entropy"),
         ({"policy_entropy": 0.001}, "policy/entropy"),
         ({"rollout_valid_answer": 0.7}, "rollout/valid_answer"),
         ({"rollout_searches": 0.7}, "rollout/searches"),
@@ -93,13 +93,19 @@ def test_entropy_is_measured_from_its_lowest() -> None:
     learning = [row(0.3 + 0.05 * n, policy_entropy=0.5 - 0.05 * n) for n in range(8)]  # down to 0.15
     detector = CollapseDetector()
     assert not any(detector.observe(each).signs for each in learning)
-    assert [sign.metric for sign in detector.observe(row(0.7, policy_entropy=0.24)).signs] == ["policy/entropy"]
+    assert [sign.metric for sign in detector.observe(row(0.7, policy_entropy=0.31)).signs] == ["policy/entropy"]
 
 
 def test_three_warnings_together_are_an_alarm_before_success_falls() -> None:
-    ill: dict[str, Any] = {"policy_clip_fraction": 0.4, "policy_entropy": 0.6}
+    ill: dict[str, Any] = {"policy_clip_fraction": 0.4, "policy_entropy": 0.65}
     assert alarms([*RISE, row(0.7, **ill)]) == []
     assert alarms([*RISE, row(0.7, **ill, rollout_searches=0.5)]) == [6]
+
+
+def test_kl_and_gradient_norm_are_one_cause() -> None:
+    burst = {"policy_grad_norm": 500.0, "kl_reference": 30.0}
+    assert alarms([*RISE, row(0.7, **burst), row(0.7, **burst, policy_entropy=0.65)]) == []
+    assert alarms([*RISE, row(0.7, **burst), row(0.7, **burst, policy_entropy=0.65, policy_clip_fraction=0.2)]) == [7]
 
 
 def test_after_going_back_only_what_comes_later_counts() -> None:
