@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-TESTS = ["advantages", "estimators", "objectives", "reference", "correction", "module", "golden"]
+TESTS = ["advantages", "estimators", "objectives", "reference", "correction", "module", "data", "golden"]
 PARTS = ("configs", "evaluation", "medagent", "retrieval", "tests", "training", "pyproject.toml")
 
 
@@ -135,8 +135,8 @@ MUTATIONS = [
     Mutation(
         "correction's rate is never restored",
         "callbacks/correction.py",
-        'optimizer.param_groups[0]["lr"] = self._full_lr',
-        "pass",
+        'optimizer.param_groups[0]["lr"], self._full_lr = self._full_lr, None',
+        "self._full_lr = None",
     ),
     Mutation(
         "correction scales the critic",

@@ -1,0 +1,14 @@
+"""The list of seeded mistakes (`python -m tests.training.mutations`) still fits the code; trying them takes minutes and is done by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.training.mutations import MUTATIONS, ROOT, Mutation
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
+def test_a_mistake_has_one_place_to_go(mutation: Mutation) -> None:
+    text = (ROOT / "training" / mutation.file).read_text(encoding="utf-8")
+    assert text.count(mutation.right) == 1
+    assert mutation.wrong != mutation.right
