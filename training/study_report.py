@@ -36,6 +36,7 @@ PANELS = (
     ("policy/grad_norm", "policy gradient norm"),
     ("rollout/searches", "searches a question"),
 )
+HEAVY_TAILED = ("kl/reference", "policy/grad_norm")
 Row = dict[str, float]
 
 
@@ -216,7 +217,7 @@ def _monitor(outcomes: Mapping[tuple[str, int], Outcome]) -> list[str]:
 
 
 def _figures(study: Study, runs: Mapping[tuple[str, int], Sequence[Row]], path: Path) -> None:
-    """Each metric against the iteration: the mean over seeds, with its 95% t-interval as a band."""
+    """Each metric against the iteration: the mean over seeds with its 95% t-interval as a band; of heavy-tailed ones the median and the range."""
     figure = Figure(figsize=(11, 6), layout="constrained")
     for panel, (name, title) in enumerate(PANELS, start=1):
         axes = figure.add_subplot(2, 3, panel)
@@ -226,18 +227,20 @@ def _figures(study: Study, runs: Mapping[tuple[str, int], Sequence[Row]], path: 
                 continue
             width = min(len(curve) for curve in curves)
             values = np.array([curve[:width] for curve in curves])
-            x, middle = range(1, width + 1), values.mean(axis=0)
+            x, heavy = range(1, width + 1), name in HEAVY_TAILED
+            middle = np.median(values, axis=0) if heavy else values.mean(axis=0)
             (line,) = axes.plot(x, middle, label=arm, linewidth=1.5)
             if len(curves) > 1:
                 half = student_t.ppf(0.975, len(curves) - 1) * values.std(axis=0, ddof=1) / math.sqrt(len(curves))
-                axes.fill_between(x, middle - half, middle + half, alpha=0.12, color=line.get_color(), linewidth=0)
+                band = (values.min(axis=0), values.max(axis=0)) if heavy else (middle - half, middle + half)
+                axes.fill_between(x, *band, alpha=0.12, color=line.get_color(), linewidth=0)
         axes.set_title(title, fontsize=9)
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         if name in ("validation/accuracy", "reward/success", "policy/clip_fraction"):
             axes.set_ylim(0, None)
-        if name in ("kl/reference", "policy/grad_norm"):
+        if name in HEAVY_TAILED:
             axes.set_yscale("log")
         if panel == 1:
             axes.legend(fontsize=7, frameon=False)
