@@ -1,137 +1,358 @@
-"""What `medagent evaluate` and `medagent index build` do, with progress and reports for people."""
+"""What `medagent evaluate`, `compare`, `grade` and `contamination` do, for people."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+from rich.text import Text
 
-from evaluation.benchmarks import Benchmark, JsonlBenchmark, PubMedQABenchmark, StarterBenchmark, pubmedqa_passages
+from evaluation.benchmarks import (
+    BioASQBenchmark,
+    FileBenchmark,
+    JsonlBenchmark,
+    MedMCQABenchmark,
+    MedQABenchmark,
+    MedXpertQABenchmark,
+    MMLUBenchmark,
+    OpenQABenchmark,
+    PubMedQABenchmark,
+    StarterBenchmark,
+)
+from evaluation.benchmarks.base import sample
+from evaluation.contamination import Contamination, contamination, question_texts
 from evaluation.grading import grade
-from evaluation.metrics import Summary, summarize
-from evaluation.records import write_records
-from evaluation.report import Table, write_html, write_json
-from evaluation.run import run_benchmark
+from evaluation.indexing import corpus_passages
+from evaluation.metrics import ModeReport, report_mode
+from evaluation.modes import Mode, baselines
+from evaluation.predictions import Prediction, PredictionLog
+from evaluation.replies import read_replies, summarize_replies, write_readings
+from evaluation.report import Table, write_evaluation_html, write_json
+from evaluation.run import Plan, run_plan
+from evaluation.statistics import PairedComparison, compare_paired, wilson_interval
+from evaluation.tables import curves, markdown, tables
+from medagent.agent import Agent
 from medagent.asking import open_agent
-from medagent.errors import InputError
+from medagent.errors import ConfigError, InputError
 from medagent.records import Question
-from medagent.starter.world import Split, World
-from retrieval.corpora import read_corpus
-from retrieval.embedders import embedder_from_identity
-from retrieval.index import build_index
+from medagent.starter.world import SPLITS
 from retrieval.passages import Passage
+from retrieval.search import HybridRetriever, NoRetriever
 
-BenchmarkName = Literal["starter", "pubmedqa", "jsonl"]
+BenchmarkName = Literal[
+    "starter",
+    "medqa",
+    "medmcqa",
+    "pubmedqa",
+    "pubmedqa_with_abstract",
+    "pubmedqa_yes_no",
+    "mmlu",
+    "bioasq",
+    "medxpertqa",
+    "open",
+    "jsonl",
+]
+_FILES: dict[str, type[FileBenchmark]] = {
+    "medqa": MedQABenchmark,
+    "medmcqa": MedMCQABenchmark,
+    "mmlu": MMLUBenchmark,
+    "bioasq": BioASQBenchmark,
+    "medxpertqa": MedXpertQABenchmark,
+    "open": OpenQABenchmark,
+    "jsonl": JsonlBenchmark,
+}
+_SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)
 
 
-def open_benchmark(name: BenchmarkName, *, path: str | None, split: Split) -> Benchmark:
-    """A benchmark by name."""
-    if name == "starter":
-        return StarterBenchmark(split)
-    if path is None:
-        raise InputError(f"benchmark {name!r}: needs its file. Give it with --path.")
-    return PubMedQABenchmark(path) if name == "pubmedqa" else JsonlBenchmark(path)
+@dataclass(frozen=True)
+class Source:
+    """Where questions come from: a benchmark by name, its file or its name on the hub, and which of its questions."""
+
+    benchmark: BenchmarkName = "starter"
+    path: str | None = None
+    hub: str | None = None
+    subset: str | None = None
+    split: str | None = None
+    start: int = 0
+    stop: int | None = None
+    limit: int | None = None
+    limit_seed: int = 0
+
+    def open(self) -> FileBenchmark | StarterBenchmark:
+        """The benchmark."""
+        if self.benchmark == "starter":
+            split = self.split or "test"
+            if split not in SPLITS:
+                raise InputError(f"benchmark 'starter': found split {split!r}, wanted one of {', '.join(SPLITS)}.")
+            return StarterBenchmark(split)
+        if self.path is None and self.hub is None:
+            raise InputError(
+                f"benchmark {self.benchmark!r}: needs its questions. Give its file with --path, or its name on the hub with --hub."
+            )
+        settings: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("path", "hub", "subset", "split", "start", "stop", "limit", "limit_seed")
+            if getattr(self, name) is not None
+        }
+        if self.benchmark.startswith("pubmedqa"):
+            task = self.benchmark.removeprefix("pubmedqa").lstrip("_") or "without_abstract"
+            return PubMedQABenchmark(**settings, task=task)  # type: ignore[arg-type]
+        return _FILES[self.benchmark](**settings)
+
+    def questions(self) -> tuple[list[Question], list[Passage], dict[str, int]]:
+        """Questions, the passages that the benchmark carries, and what was put right in its files."""
+        benchmark = self.open()
+        if isinstance(benchmark, FileBenchmark):
+            questions = benchmark.questions()
+            notes = dict(benchmark.notes)
+            return questions, benchmark.passages(), notes
+        questions = benchmark.questions()[self.start : self.stop]
+        if not questions:
+            raise InputError("no question is left after --start and --stop. Widen the range.")
+        return sample(questions, self.limit, self.limit_seed), benchmark.passages(), {}
 
 
 def evaluate_agent(
     agent: str,
-    questions: Sequence[Question],
+    source: Source,
+    plan: Plan,
     *,
-    name: str,
     index: str | None,
-    temperature: float,
-    force_search: bool,
-    seed: int,
+    model: str,
+    limits: Mapping[str, int],
+    concurrency: int,
+    overwrite: bool,
     out: Path,
-) -> Summary:
-    """Roll out, grade, print and write report.json, report.html, rollouts.jsonl and config.json to `out`."""
-    if not questions:
-        raise InputError("no question is left after --start and --stop. Widen the range.")
+) -> dict[Mode, ModeReport]:
+    """Ask, grade, print, and write predictions.jsonl, report.json, report.md, report.html and config.json to `out`."""
     console = Console(highlight=False)
-    ready = open_agent(agent, index=index, lockstep=True)
-    console.print(f"{len(questions)} questions of {name}, agent {agent} ...")
-    rollouts = run_benchmark(ready, questions, temperature=temperature, seed=seed, force_search=force_search)
-    summary = summarize(rollouts)
+    questions, passages, notes = source.questions()
+    ready = with_limits(open_agent(agent, index=index, lockstep=True, model=model), limits)
+    searching = [mode.value for mode in plan.modes if mode in _SEARCHING]
+    if isinstance(ready.retriever, NoRetriever) and searching:
+        raise InputError(f"mode {searching[0]}: there is no index to search. Give one with --index, or other --modes.")
+    corpus = ready.retriever.passages if isinstance(ready.retriever, HybridRetriever) else []
+    if overwrite and out.exists():
+        _clear(out)
     settings = {
         "agent": agent,
-        "benchmark": name,
-        "questions": len(questions),
+        "agent_sha256": fingerprint(agent),
+        "model": model,
         "index": index,
-        "temperature": temperature,
-        "force_search": force_search,
-        "seed": seed,
+        "limits": asdict(ready.limits),
+        **asdict(source),
+        "modes": [mode.value for mode in plan.modes],
+        "samples": plan.samples,
+        "rotations": plan.rotations,
+        "temperature": plan.temperature,
+        "seed": plan.seed,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "config.json", settings)
-    write_json(out / "report.json", {"settings": settings, **summary.to_json()})
-    write_records(out / "rollouts.jsonl", rollouts)
-    rows = summary_rows(summary)
-    write_html(
-        out / "report.html",
-        title=f"{name}: {agent}",
-        summary=json.dumps(settings),
-        tables=[Table("Result", ("", ""), rows)],
-        charts=[],
-        rollouts={
-            "Answered rightly": [r for r in rollouts if grade(r).correct][:5],
-            "Answered wrongly": [r for r in rollouts if not grade(r).correct][:5],
+    console.print(
+        f"{len(questions)} questions of {source.benchmark}, agent {agent}, modes {', '.join(settings['modes'])}.",
+        markup=False,
+    )
+    for note, count in notes.items():
+        console.print(f"  note: {count} {note}", markup=False)
+    predictions = _run_aloud(ready, questions, plan, out, settings, corpus or passages, passages, concurrency, console)
+    reports = {mode: report_mode([p for p in predictions if p.mode == mode.value]) for mode in plan.modes}
+    write_reports(out, settings, notes, reports, questions, predictions)
+    for table in tables(reports, questions):
+        console.print(shown_table(table))
+    console.print(f"\nReport: {out / 'report.html'}  table for a paper: {out / 'report.md'}")
+    return reports
+
+
+def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:
+    """The agent with other limits."""
+    known = asdict(agent.limits)
+    wrong = {name: value for name, value in limits.items() if name not in known or value < 1}
+    if wrong:
+        raise InputError(f"limits: found {wrong}, wanted numbers above 0 for some of {', '.join(known)}.")
+    return replace(agent, limits=replace(agent.limits, **limits))
+
+
+def _run_aloud(
+    agent: Agent,
+    questions: Sequence[Question],
+    plan: Plan,
+    out: Path,
+    settings: dict[str, Any],
+    corpus: Sequence[Passage],
+    passages: Sequence[Passage],
+    concurrency: int,
+    console: Console,
+) -> list[Prediction]:
+    total = len(plan.modes) * sum(len(plan.jobs(question)) for question in questions)
+    columns = (
+        TextColumn("{task.description:14s}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+    )
+    counts: dict[str, tuple[int, int]] = {}
+    with Progress(*columns, console=console) as bars:
+        task = bars.add_task("asking", total=total, said="")
+
+        def show(prediction: Prediction) -> None:
+            right, asked = counts.get(prediction.mode, (0, 0))
+            right, asked = right + grade(prediction.rollout).correct, asked + 1
+            counts[prediction.mode] = right, asked
+            low, high = wilson_interval(right, asked)
+            said = f"accuracy {right / asked:.1%} [{low:.1%}, {high:.1%}]"
+            bars.update(task, advance=1, description=prediction.mode, said=said)
+
+        evidence = {passage.id: passage for passage in (*corpus, *passages)}
+        return run_plan(
+            agent,
+            questions,
+            plan,
+            out,
+            identity=settings,
+            corpus=corpus,
+            evidence=evidence,
+            concurrency=concurrency,
+            on_done=show,
+        )
+
+
+def write_reports(
+    out: Path,
+    settings: dict[str, Any],
+    notes: dict[str, int],
+    reports: dict[Mode, ModeReport],
+    questions: Sequence[Question],
+    predictions: Sequence[Prediction],
+) -> None:
+    """report.json (the first mode's figures at the top, all under "modes"), report.md, report.html."""
+    first = next(iter(reports.values()))
+    simple = {
+        name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()
+    }
+    write_json(
+        out / "report.json",
+        {
+            "settings": settings,
+            **first.summary.to_json(),
+            "baselines": simple,
+            "modes": {mode.value: report.to_json() for mode, report in reports.items()},
+            "notes": notes,
         },
     )
-    for label, value in rows:
-        console.print(f"  {label:42s} {value}", markup=False)
-    console.print(f"Report: {out / 'report.html'}")
-    return summary
+    title = f"{settings['benchmark']}: {settings['agent']}"
+    (out / "report.md").write_text(markdown(title, reports, questions), encoding="utf-8")
+    wrong_first = sorted(predictions, key=lambda prediction: grade(prediction.rollout).correct)
+    write_evaluation_html(
+        out / "report.html",
+        title=title,
+        summary=json.dumps(settings),
+        tables=tables(reports, questions),
+        curves=curves(reports),
+        predictions=wrong_first,
+    )
 
 
-def summary_rows(summary: Summary) -> list[tuple[str, str]]:
-    """A summary as rows of text."""
-    rows = [("accuracy [95% interval], n", _interval(summary))]
-    if len(summary.by_type) > 1:
-        rows += [(f"  {kind}", f"{part.accuracy:.1%}, n = {part.n}") for kind, part in summary.by_type.items()]
-    rows += [
-        ("unparsed answers", str(summary.unparsed)),
-        ("stopped without an answer", str(summary.no_answer)),
-        ("searches a question", f"{summary.searches_per_question:.2f}"),
-        ("questions with at least one search", f"{summary.answered_with_search:.1%}"),
-        ("answers that cite a passage shown", f"{summary.cited_share:.1%}"),
-    ]
-    if summary.hit_rate is not None:
-        rows.append(("all gold passages retrieved", f"{summary.hit_rate:.1%}"))
-    rows.append(("stop reasons", ", ".join(f"{reason} {n}" for reason, n in sorted(summary.stop_reasons.items()))))
-    return rows
+def shown_table(table: Table) -> RichTable:
+    """A table for the terminal."""
+    shown = RichTable(title=table.title, title_justify="left", box=None, padding=(0, 1))
+    for number, name in enumerate(table.head):
+        shown.add_column(name, justify="right" if number else "left")
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    return shown
 
 
-def _interval(summary: Summary) -> str:
-    part = summary.overall
-    return f"{part.accuracy:.1%} [{part.ci_low:.1%}, {part.ci_high:.1%}], n = {part.n}"
+def fingerprint(agent: str) -> str:
+    """A digest of an agent's own files (not of its base model), empty where it is not a folder."""
+    folder = Path(agent)
+    if not folder.is_dir():
+        return ""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    total = sha256()
+    for file in files:
+        total.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
+    return total.hexdigest()
 
 
-def corpus_passages(corpus: str, *, max_words: int) -> list[Passage]:
-    """The passages of a corpus by name: starter, starter:train, pubmedqa:FILE, or a path."""
-    if corpus == "starter":
-        return World.load().passages()
-    if corpus == "starter:train":
-        return World.load().passages(("train", "validation"))
-    if corpus.startswith("pubmedqa:"):
-        return pubmedqa_passages(Path(corpus.removeprefix("pubmedqa:")))
-    return list(read_corpus(Path(corpus), max_words=max_words))
+def _clear(out: Path) -> None:
+    """Remove an earlier evaluation; a folder that is none is left alone."""
+    if not any(out.iterdir()):
+        return
+    if not (out / "config.json").exists():
+        raise ConfigError(f"{out}: is not empty and holds no evaluation (no config.json). Give another --out.")
+    shutil.rmtree(out)
 
 
-def build_index_aloud(corpus: str, out: Path, *, embedder: str, max_words: int, overwrite: bool) -> None:
-    """Build an index with progress bars."""
-    columns = (TextColumn("{task.description:10s}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as bars:
-        tasks = {}
+def compare_runs(a: Path, b: Path, *, mode: str | None, seed: int) -> PairedComparison:
+    """Compare two evaluations on the questions that both asked; each with its first mode unless `mode` names one."""
+    marks = []
+    for folder in (a, b):
+        predictions = PredictionLog(folder / "predictions.jsonl").read()
+        if not predictions:
+            raise InputError(
+                f"{folder}: holds no predictions.jsonl. Give the folders of two evaluations (medagent evaluate --out)."
+            )
+        chosen = mode or predictions[0].mode
+        kept = {
+            p.rollout.question.id: p for p in predictions if (p.mode, p.rotation, p.rollout.sample) == (chosen, 0, 0)
+        }
+        if not kept:
+            modes = sorted({prediction.mode for prediction in predictions})
+            raise InputError(f"{folder}: holds no answers of mode {chosen!r}, only of {', '.join(modes)}.")
+        marks.append(kept)
+    common = marks[0].keys() & marks[1].keys()
+    differing = [name for name in common if _asked(marks[0][name]) != _asked(marks[1][name])]
+    if not common or differing:
+        what = (
+            f"question {differing[0]} has another text or answer in each"
+            if differing
+            else "they have no question in common"
+        )
+        raise InputError(f"{a} and {b}: cannot be compared, {what}. Evaluate both on the same file.")
+    left_out = len(marks[0]) + len(marks[1]) - 2 * len(common)
+    if left_out:
+        print(f"note: {left_out} questions that only one of them asked are left out.")
+    names = sorted(common)
+    return compare_paired(*({name: grade(kept[name].rollout).correct for name in names} for kept in marks), seed=seed)
 
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done)
 
-        passages = corpus_passages(corpus, max_words=max_words)
-        manifest = build_index(out, passages, embedder_from_identity(embedder), overwrite=overwrite, progress=show)
-    print(f"Index {out}: {manifest.num_passages:,} passages, embedder {manifest.embedder}.")
+def _asked(prediction: Prediction) -> tuple[str, tuple[str, ...], str]:
+    question = prediction.rollout.question
+    return question.text, question.options, question.answer
+
+
+def comparison_text(result: PairedComparison) -> str:
+    """A comparison as two lines for people."""
+    verdict = "differ" if result.p_mcnemar < 0.05 else "cannot be told apart"
+    return (
+        f"A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} [{result.ci_low:+.1%}, {result.ci_high:+.1%}] "
+        f"(paired bootstrap, 95%), n = {result.n}\n"
+        f"Right in A only: {result.only_a}, in B only: {result.only_b}; McNemar's exact p = {result.p_mcnemar:.4f}: at 5% they {verdict}."
+    )
+
+
+def grade_file(path: Path, *, letters: str, out: Path | None) -> dict[str, Any]:
+    """Grade raw replies; `out` takes one line a reply."""
+    replies = read_replies(path, letters=letters)
+    if out is not None:
+        write_readings(out, replies)
+    return summarize_replies(replies)
+
+
+def check_contamination(test: Source, train: Source | None, corpus: str | None, *, threshold: float) -> Contamination:
+    """Compare a test benchmark with training questions, or with a corpus."""
+    if (train is None) == (corpus is None):
+        raise InputError("wanted training questions (--train PATH) or a corpus (--corpus NAME), one of them.")
+    tests = test.open().questions()
+    if train is not None:
+        return contamination(tests, question_texts(train.open().questions()), threshold=threshold)
+    passages = corpus_passages(corpus or "", max_words=10_000)
+    return contamination(tests, ((passage.id, passage.indexed_text) for passage in passages), threshold=threshold)

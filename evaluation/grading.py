@@ -1,4 +1,4 @@
-"""Strict grading, and therefore the reward: one well-formed answer naming one option, and never a default letter."""
+"""Grading of rollouts, and therefore the reward: the strict reading decides; the lenient one is reported beside it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from medagent.protocol import citations, marked_letters
+from evaluation.reading import Outcome, normalise, read_answer, read_reply
+from medagent.protocol import citations
 from medagent.records import Question, Rollout, StopReason
-
-_BARE_LETTER = re.compile(r"(?:^|\bor\s+|\band\s+|[,;/]\s*)([A-J])(?=[.:),;/]|\s+(?:or|and)\b)")
-_ARTICLE = re.compile(r"^(a|an|the) ")
-_PUNCTUATION = re.compile(r"[^\w\s+<>=%.-]|(?<![\w])[.-](?!\w)|\.(?!\d)|(?<!\w)-(?=\D)")
 
 
 class Verdict(StrEnum):
@@ -19,16 +16,28 @@ class Verdict(StrEnum):
 
     CORRECT = "correct"
     WRONG = "wrong"
-    UNPARSED = "unparsed"  # answered, but naming no option or several
-    NO_ANSWER = "no_answer"  # stopped before an answer
+    UNPARSED = "unparsed"  # answered, but naming no option
+    MULTIPLE = "multiple"  # answered, naming several
+    ABSTAINED = "abstained"  # declined to choose
+    NO_ANSWER = "no_answer"  # stopped before an answer; the stop reason says whether a limit did it
+
+
+_VERDICTS = {
+    Outcome.UNPARSED: Verdict.UNPARSED,
+    Outcome.MULTIPLE: Verdict.MULTIPLE,
+    Outcome.ABSTAINED: Verdict.ABSTAINED,
+    Outcome.TRUNCATED: Verdict.UNPARSED,
+}
 
 
 @dataclass(frozen=True)
 class Grade:
-    """The verdict, the option named (None where none or several), and the passage numbers cited that were shown."""
+    """The verdict, the option named strictly and leniently (None where none or several), and the passage numbers cited that were shown."""
 
     verdict: Verdict
     letter: str | None
+    lenient_letter: str | None
+    lenient_correct: bool
     cited: tuple[int, ...]
 
     @property
@@ -43,39 +52,31 @@ class Grade:
 
 
 def named_option(answer: str, question: Question) -> str | None:
-    """The one option that an answer names, or None.
-
-    Accepted marks: a letter in parentheses anywhere ("doxycycline (B) [1]"), and a bare letter with ".", ")" or ":" at the start or in
-    an enumeration ("B.", "B) doxycycline", "B. or C."), or alone ("B"). Marks that differ, name no option, or are missing: None.
-    """
-    text = answer.strip()
-    named = {*marked_letters(text), *_BARE_LETTER.findall(text)}
-    if not named and text in question.letters:
-        named = {text} if text else set()
-    return named.pop() if len(named) == 1 and named <= set(question.letters) else None
-
-
-def normalise(text: str) -> str:
-    """Lower case without a leading article, punctuation and extra space.
-
-    Like SQuAD's normalisation (arXiv 1606.05250), but signs that carry meaning beside letters or digits stay: "Rh+" is not "Rh-".
-    """
-    plain = _PUNCTUATION.sub(" ", text.lower())
-    return _ARTICLE.sub("", " ".join(plain.split()))
+    """The one option that an answer names by the strict reading, or None."""
+    return read_answer(answer, question.letters, question.options).strict
 
 
 def grade(rollout: Rollout) -> Grade:
-    """Grade a rollout against its question; open questions (no options) by normalised exact match."""
+    """Grade a rollout against its question; open questions (no options) by normalised exact match with any accepted answer."""
     question, answer = rollout.question, rollout.answer
     if rollout.stop_reason is not StopReason.ANSWERED or answer is None:
-        return Grade(Verdict.NO_ANSWER, None, ())
+        return Grade(Verdict.NO_ANSWER, None, None, False, ())
     shown = len(rollout.hits)
     cited = tuple(number for number in citations(answer) if 1 <= number <= shown)
     if not question.options:
-        body = normalise(re.sub(r"\[\d+\]", " ", answer))
-        verdict = Verdict.CORRECT if body == normalise(question.answer) else Verdict.WRONG
-        return Grade(verdict if body else Verdict.UNPARSED, None, cited)
-    letter = named_option(answer, question)
-    if letter is None:
-        return Grade(Verdict.UNPARSED, None, cited)
-    return Grade(Verdict.CORRECT if letter == question.answer else Verdict.WRONG, letter, cited)
+        body = normalise(without_citations(answer))
+        right = body in {normalise(text) for text in (question.answer, *question.aliases)}
+        verdict = (Verdict.CORRECT if right else Verdict.WRONG) if body else Verdict.UNPARSED
+        return Grade(verdict, None, None, verdict is Verdict.CORRECT, cited)
+    reading = read_answer(answer, question.letters, question.options)
+    lenient = reading.lenient or read_reply(answer, question.letters, question.options).lenient
+    if reading.strict is None:
+        verdict = _VERDICTS[reading.outcome]
+    else:
+        verdict = Verdict.CORRECT if reading.strict == question.answer else Verdict.WRONG
+    return Grade(verdict, reading.strict, lenient, lenient == question.answer, cited)
+
+
+def without_citations(answer: str) -> str:
+    """An answer's text alone."""
+    return re.sub(r"\[\d+\]", " ", answer)

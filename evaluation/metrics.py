@@ -2,61 +2,50 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.grading import Verdict, grade
-from medagent.records import Rollout
-
-Z95 = 1.959963984540054
-
-
-def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's score interval of a proportion (JASA 1927); (0, 1) for n = 0.
-
-    >>> [round(x, 3) for x in wilson_interval(8, 10)]
-    [0.49, 0.943]
-    """
-    if n == 0:
-        return 0.0, 1.0
-    share = successes / n
-    centre = share + z * z / (2 * n)
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    low, high = (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
-    return max(0.0, low), min(1.0, high)
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """A share of right answers with its 95% Wilson interval."""
-
-    accuracy: float
-    ci_low: float
-    ci_high: float
-    n: int
-
-    @staticmethod
-    def of(successes: int, n: int) -> Accuracy:
-        """The accuracy of `successes` out of `n`."""
-        low, high = wilson_interval(successes, n)
-        return Accuracy(successes / n if n else 0.0, low, high, n)
+from evaluation.grading import Verdict, grade, without_citations
+from evaluation.grounding import Grounding, ground
+from evaluation.open_answers import exact_match, f1
+from evaluation.predictions import Prediction
+from evaluation.statistics import (
+    Accuracy,
+    Calibration,
+    bootstrap_mean,
+    calibration,
+    majority_vote,
+    pass_at_k,
+    selective_accuracy,
+)
+from medagent.records import LETTERS, Rollout
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a report says of a set of rollouts; `hit_rate` counts rollouts that were shown all their gold passages."""
+    """What a report says of a set of rollouts.
+
+    `unparsed` answers name no option or several (`multiple` counts the latter); `abstained` decline to choose; `no_answer` stopped before an answer,
+    `truncated` of them at a limit. `hit_rate` counts rollouts that were shown all their gold passages. `exact_match` and `f1` are for open questions.
+    """
 
     overall: Accuracy
+    lenient_accuracy: float
     by_type: dict[str, Accuracy]
     unparsed: int
+    multiple: int
+    abstained: int
     no_answer: int
+    truncated: int
     searches_per_question: float
     answered_with_search: float
     cited_share: float
     hit_rate: float | None
+    exact_match: float | None
+    f1: float | None
+    grounding: Grounding
     stop_reasons: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
@@ -69,21 +58,131 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
     """Grade and count."""
     grades = [grade(rollout) for rollout in rollouts]
     count = max(1, len(rollouts))
-    kinds = sorted({rollout.question.kind for rollout in rollouts})
-    by_type = {}
-    for kind in kinds:
-        marks = [g.correct for r, g in zip(rollouts, grades, strict=True) if r.question.kind == kind]
-        by_type[kind] = Accuracy.of(sum(marks), len(marks))
-    known = [rollout for rollout in rollouts if rollout.question.gold_passage_ids]
-    found = [set(rollout.question.gold_passage_ids) <= {hit.passage.id for hit in rollout.hits} for rollout in known]
+    marks: dict[str, list[bool]] = defaultdict(list)
+    for rollout, result in zip(rollouts, grades, strict=True):
+        marks[rollout.question.kind].append(result.correct)
+    verdicts = Counter(result.verdict for result in grades)
+    grounding = ground(rollouts)
+    open_ones = [rollout for rollout in rollouts if not rollout.question.options]
+    said = [(without_citations(r.answer or ""), (r.question.answer, *r.question.aliases)) for r in open_ones]
     return Summary(
-        overall=Accuracy.of(sum(g.correct for g in grades), len(grades)),
-        by_type=by_type,
-        unparsed=sum(g.verdict is Verdict.UNPARSED for g in grades),
-        no_answer=sum(g.verdict is Verdict.NO_ANSWER for g in grades),
+        overall=Accuracy.of(sum(result.correct for result in grades), len(grades)),
+        lenient_accuracy=sum(result.lenient_correct for result in grades) / count,
+        by_type={kind: Accuracy.of(sum(marks[kind]), len(marks[kind])) for kind in sorted(marks)},
+        unparsed=verdicts[Verdict.UNPARSED] + verdicts[Verdict.MULTIPLE],
+        multiple=verdicts[Verdict.MULTIPLE],
+        abstained=verdicts[Verdict.ABSTAINED],
+        no_answer=verdicts[Verdict.NO_ANSWER],
+        truncated=sum(rollout.stop_reason.truncated for rollout in rollouts),
         searches_per_question=sum(rollout.num_searches for rollout in rollouts) / count,
-        answered_with_search=sum(rollout.num_searches > 0 for rollout in rollouts) / count,
-        cited_share=sum(bool(g.cited) for g in grades) / count,
-        hit_rate=sum(found) / len(found) if found else None,
+        answered_with_search=grounding.searched,
+        cited_share=sum(bool(result.cited) for result in grades) / count,
+        hit_rate=grounding.gold_all,
+        exact_match=sum(exact_match(*pair) for pair in said) / len(said) if said else None,
+        f1=sum(f1(*pair) for pair in said) / len(said) if said else None,
+        grounding=grounding,
         stop_reasons=dict(Counter(rollout.stop_reason.value for rollout in rollouts)),
+    )
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Several samples a question: the mean with an interval that resamples questions, the majority's vote, and pass@k."""
+
+    samples: int
+    mean_accuracy: float
+    ci_low: float
+    ci_high: float
+    majority_vote: float
+    pass_at_k: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Rotations:
+    """Cyclic rotations of the options: accuracy of each, and the share of questions whose chosen option is not the same in all."""
+
+    accuracy: tuple[float, ...]
+    changed: float
+    n: int
+
+
+@dataclass(frozen=True)
+class ModeReport:
+    """All that is said of one mode."""
+
+    summary: Summary
+    sampling: Sampling | None
+    rotations: Rotations | None
+    calibration: Calibration | None
+    selective: tuple[tuple[float, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        row = asdict(self)
+        return {
+            **self.summary.to_json(),
+            **{name: row[name] for name in ("sampling", "rotations", "calibration", "selective")},
+        }
+
+
+def report_mode(predictions: Sequence[Prediction]) -> ModeReport:
+    """Of the predictions of one mode. The summary is of rotation 0 (every sample)."""
+    plain = [prediction for prediction in predictions if prediction.rotation == 0]
+    sure = [p for p in plain if p.confidence is not None]
+    confidences = [p.confidence or 0.0 for p in sure]
+    right = [grade(p.rollout).correct for p in sure]
+    return ModeReport(
+        summary=summarize([prediction.rollout for prediction in plain]),
+        sampling=_sampling(plain),
+        rotations=_rotations(predictions),
+        calibration=calibration(confidences, right) if sure else None,
+        selective=tuple(selective_accuracy(confidences, right)),
+    )
+
+
+def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
+    groups: dict[str, list[Rollout]] = defaultdict(list)
+    for prediction in predictions:
+        groups[prediction.rollout.question.id].append(prediction.rollout)
+    samples = min(map(len, groups.values()), default=0)
+    if samples < 2:
+        return None
+    grades = [[grade(rollout) for rollout in sorted(group, key=lambda r: r.sample)] for group in groups.values()]
+    right = [sum(result.correct for result in group) for group in grades]
+    means = [count / len(group) for count, group in zip(right, grades, strict=True)]
+    voted = 0
+    for group, rollouts in zip(grades, groups.values(), strict=True):
+        voted += majority_vote([result.letter for result in group]) == rollouts[0].question.answer
+    low, high = bootstrap_mean(means)
+    return Sampling(
+        samples=samples,
+        mean_accuracy=sum(means) / len(means),
+        ci_low=low,
+        ci_high=high,
+        majority_vote=voted / len(grades),
+        pass_at_k={
+            k: sum(pass_at_k(count, len(group), k) for count, group in zip(right, grades, strict=True)) / len(grades)
+            for k in range(1, samples + 1)
+        },
+    )
+
+
+def _rotations(predictions: Sequence[Prediction]) -> Rotations | None:
+    by_question: dict[str, dict[int, str | None]] = defaultdict(dict)
+    by_rotation: dict[int, list[bool]] = defaultdict(list)
+    for prediction in predictions:
+        question = prediction.rollout.question
+        if prediction.rollout.sample or not question.options:
+            continue
+        result = grade(prediction.rollout)
+        chosen = None if result.letter is None else question.options[LETTERS.index(result.letter)]
+        by_question[question.id][prediction.rotation] = chosen
+        by_rotation[prediction.rotation].append(result.correct)
+    if len(by_rotation) < 2:
+        return None
+    rotated = [chosen for chosen in by_question.values() if len(chosen) > 1]
+    return Rotations(
+        accuracy=tuple(sum(marks) / len(marks) for _, marks in sorted(by_rotation.items())),
+        changed=sum(len(set(chosen.values())) > 1 for chosen in rotated) / len(rotated),
+        n=len(rotated),
     )

@@ -1,46 +1,97 @@
-"""Rollouts as JSON lines that a person can read."""
+"""Rollouts as JSON lines that a person can read, and back again (without tokens: those belong to training)."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evaluation.grading import grade
-from medagent.records import Rollout
+from medagent.records import Question, Rollout, StopReason, Turn
+from retrieval.passages import Hit, Passage
 
 
 def readable(rollout: Rollout) -> dict[str, Any]:
     """A rollout as plain data: the question, each turn with what it retrieved, the grade."""
-    result = grade(rollout)
+    result, question = grade(rollout), rollout.question
     return {
-        "question": rollout.question.text,
-        "options": dict(zip(rollout.question.letters, rollout.question.options, strict=True)),
-        "gold": rollout.question.answer,
-        "kind": rollout.question.kind,
+        "question": question.text,
+        "options": dict(zip(question.letters, question.options, strict=True)),
+        "gold": question.answer,
+        "aliases": list(question.aliases),
+        "kind": question.kind,
+        "gold_passage_ids": list(question.gold_passage_ids),
+        "meta": dict(question.meta),
         "turns": [
             {
                 "text": turn.text,
                 "query": turn.query,
                 "passages": [
-                    {"id": hit.passage.id, "title": hit.passage.title, "text": hit.passage.text, "score": hit.score}
+                    {
+                        "id": hit.passage.id,
+                        "title": hit.passage.title,
+                        "text": hit.passage.text,
+                        "source": hit.passage.source,
+                        "score": hit.score,
+                    }
                     for hit in turn.hits
                 ],
+                "tokens": len(turn.token_ids) - turn.forced_prefix,
             }
             for turn in rollout.turns
         ],
         "answer": rollout.answer,
         "letter": result.letter,
+        "lenient_letter": result.lenient_letter,
         "verdict": result.verdict.value,
         "cited": list(result.cited),
         "reward": rollout.reward,
         "stop_reason": rollout.stop_reason.value,
         "iteration": rollout.iteration,
-        "question_id": rollout.question.id,
+        "question_id": question.id,
         "sample": rollout.sample,
     }
+
+
+def rollout_from(row: Mapping[str, Any]) -> Rollout:
+    """The rollout of a readable row: all that grading, summaries and reports need. Tokens and log-probs are not in it."""
+    question = Question(
+        id=row["question_id"],
+        text=row["question"],
+        options=tuple(row["options"].values()),
+        answer=row["gold"],
+        kind=row["kind"],
+        gold_passage_ids=tuple(row["gold_passage_ids"]),
+        meta=row["meta"],
+        aliases=tuple(row["aliases"]),
+    )
+    turns = [
+        Turn(
+            (),
+            (),
+            turn["text"],
+            query=turn["query"],
+            hits=tuple(
+                Hit(Passage(hit["id"], hit["title"], hit["text"], hit["source"]), hit["score"])
+                for hit in turn["passages"]
+            ),
+        )
+        for turn in row["turns"]
+    ]
+    if turns and row["answer"] is not None:
+        turns[-1] = Turn((), (), turns[-1].text, answer=row["answer"])
+    return Rollout(
+        question,
+        (),
+        tuple(turns),
+        StopReason(row["stop_reason"]),
+        iteration=row["iteration"],
+        sample=row["sample"],
+        reward=row["reward"],
+        success=row["verdict"] == "correct",
+    )
 
 
 def write_records(path: Path, rollouts: Sequence[Rollout]) -> None:

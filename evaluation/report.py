@@ -15,6 +15,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from evaluation.grading import grade
+from evaluation.predictions import Prediction
 from medagent.protocol import NOT_ADVICE
 from medagent.records import Rollout
 
@@ -31,7 +32,7 @@ class Chart:
     percent: bool = False
 
     def svg(self) -> Markup:
-        """The chart as inline SVG (made here from numbers, so it needs no escaping)."""
+        """The chart as inline SVG."""
         figure = Figure(figsize=(4.6, 2.6), layout="constrained")
         axes = figure.add_subplot()
         for label, values in self.series.items():
@@ -46,10 +47,45 @@ class Chart:
             axes.yaxis.set_major_formatter("{x:.0%}")
         if len(self.series) > 1:
             axes.legend(fontsize=8, frameon=False)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-        text = buffer.getvalue()
-        return Markup(text[text.index("<svg") :])  # noqa: S704
+        return _inline(figure)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of one quantity against another, both shares; `diagonal` draws where they would be equal."""
+
+    title: str
+    x: str
+    y: str
+    points: Sequence[tuple[float, float]]
+    diagonal: bool = False
+
+    def svg(self) -> Markup:
+        """The curve as inline SVG."""
+        figure = Figure(figsize=(3.6, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        if self.diagonal:
+            axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle="--")
+        axes.plot(
+            *zip(*self.points, strict=True), marker="o" if len(self.points) < 30 else None, markersize=4, linewidth=1.8
+        )
+        axes.set_title(self.title, fontsize=10)
+        axes.set_xlabel(self.x, fontsize=8)
+        axes.set_ylabel(self.y, fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        axes.set_xlim(0, 1.02)
+        axes.set_ylim(0, 1.02)
+        axes.spines[["top", "right"]].set_visible(False)
+        return _inline(figure)
+
+
+def _inline(figure: Figure) -> Markup:
+    """A figure as inline SVG (made here from numbers, so it needs no escaping)."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return Markup(text[text.index("<svg") :])  # noqa: S704
 
 
 @dataclass(frozen=True)
@@ -77,14 +113,62 @@ def write_html(
     rollouts: Mapping[str, Sequence[Rollout]],
 ) -> None:
     """Write the page; `rollouts` are shown turn by turn under their headings. All text is escaped."""
-    environment = Environment(loader=PackageLoader("evaluation", "templates"), autoescape=select_autoescape())
-    page = environment.get_template("report.html").render(
+    _write_page(
+        path,
+        "report.html",
         title=title,
         summary=summary,
         tables=tables,
         charts=[chart.svg() for chart in charts],
+        charts_title="While it learnt",
         groups={name: [(rollout, grade(rollout)) for rollout in some] for name, some in rollouts.items()},
-        notice=NOT_ADVICE,
     )
+
+
+def write_evaluation_html(
+    path: Path,
+    *,
+    title: str,
+    summary: str,
+    tables: Sequence[Table],
+    curves: Sequence[Curve],
+    predictions: Sequence[Prediction],
+    most: int = 300,
+) -> None:
+    """Write the page of an evaluation: at most `most` rollouts, filterable by verdict, mode and kind. All text is escaped."""
+    graded = [(prediction, grade(prediction.rollout)) for prediction in predictions[:most]]
+    filters = {
+        "verdict": sorted({result.verdict.value for _, result in graded}),
+        "mode": sorted({prediction.mode for prediction, _ in graded}),
+        "kind": sorted({prediction.rollout.question.kind for prediction, _ in graded}),
+    }
+
+    def classes(prediction: Prediction, verdict: str) -> str:
+        values = {"verdict": verdict, "mode": prediction.mode, "kind": prediction.rollout.question.kind}
+        return " ".join(f"{name}{filters[name].index(value) + 1}" for name, value in values.items())
+
+    def label(prediction: Prediction) -> str:
+        parts = [prediction.mode]
+        parts += [f"rotation {prediction.rotation}"] if prediction.rotation else []
+        parts += [f"sample {prediction.rollout.sample}"] if prediction.rollout.sample else []
+        return f"{', '.join(parts)}: "
+
+    _write_page(
+        path,
+        "evaluation.html",
+        title=title,
+        summary=summary,
+        tables=tables,
+        charts=[curve.svg() for curve in curves],
+        charts_title="How sure it is, and how right",
+        filters={name: values for name, values in filters.items() if len(values) > 1},
+        shown=[(p.rollout, result, classes(p, result.verdict.value), label(p)) for p, result in graded],
+        total=len(predictions),
+    )
+
+
+def _write_page(path: Path, template: str, **content: object) -> None:
+    environment = Environment(loader=PackageLoader("evaluation", "templates"), autoescape=select_autoescape())
+    page = environment.get_template(template).render(notice=NOT_ADVICE, **content)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
+from filelock import FileLock, Timeout
+
+from evaluation.modes import Mode, agent_for, job_for, rotate
+from evaluation.predictions import Key, Prediction, PredictionLog, confidence
+from evaluation.report import write_json
 from medagent.agent import Agent, Job, rollout_seed
+from medagent.errors import ConfigError
 from medagent.records import Question, Rollout
+from retrieval.passages import Passage
 
 
 def run_benchmark(
@@ -27,3 +39,151 @@ def run_benchmark(
         for question in questions
     ]
     return agent.run_all(jobs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked: every question in every mode, `samples` times, and with `rotations` once more for each rotation of its options."""
+
+    modes: tuple[Mode, ...] = (Mode.SEARCH,)
+    samples: int = 1
+    rotations: bool = False
+    temperature: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be asked."""
+        if not self.modes or len(set(self.modes)) != len(self.modes):
+            raise ConfigError(f"modes {[mode.value for mode in self.modes]}: wanted one or more, each once.")
+        if self.samples < 1 or self.temperature < 0:
+            raise ConfigError(
+                f"samples {self.samples}, temperature {self.temperature}: wanted at least 1, and 0 or more."
+            )
+        if self.samples > 1 and self.temperature == 0:
+            raise ConfigError("samples above 1 at temperature 0 are all the same. Give a --temperature, such as 0.7.")
+
+    def jobs(self, question: Question) -> list[tuple[Question, int, int]]:
+        """(question as asked, rotation, sample) of each asking in one mode."""
+        asked = [(question, 0, sample) for sample in range(self.samples)]
+        if self.rotations:
+            asked += [(rotate(question, by), by, 0) for by in range(1, len(question.options))]
+        return asked
+
+
+def run_plan(
+    agent: Agent,
+    questions: Sequence[Question],
+    plan: Plan,
+    folder: Path,
+    *,
+    identity: Mapping[str, Any],
+    corpus: Sequence[Passage] = (),
+    evidence: Mapping[str, Passage] | None = None,
+    concurrency: int = 64,
+    on_done: Callable[[Prediction], None] | None = None,
+) -> list[Prediction]:
+    """Ask what `folder` does not hold yet, and return all predictions in the plan's order.
+
+    `identity` says what is measured (agent, benchmark, settings): a folder begun with another one is refused. Each answer is written to
+    predictions.jsonl as it comes, so that a killed run goes on where it stopped; seeds follow from question and sample, not from order.
+    `on_done` hears of every prediction, those found first.
+    """
+    if concurrency < 1:
+        raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            _claim(folder, {**identity, "questions_sha256": digest(questions)})
+            return _run(
+                agent, questions, plan, folder, corpus, evidence or {}, concurrency, on_done or (lambda _: None)
+            )
+    except Timeout as error:
+        raise ConfigError(
+            f"{folder}: another evaluation is writing there. Wait for it, or give another --out."
+        ) from error
+
+
+def _run(
+    agent: Agent,
+    questions: Sequence[Question],
+    plan: Plan,
+    folder: Path,
+    corpus: Sequence[Passage],
+    evidence: Mapping[str, Passage],
+    concurrency: int,
+    on_done: Callable[[Prediction], None],
+) -> list[Prediction]:
+    log = PredictionLog(folder / "predictions.jsonl")
+    done: dict[Key, Prediction] = {prediction.key: prediction for prediction in log.read()}
+    wanted: list[Key] = []
+    batches: list[
+        tuple[Mode, list[Asking]]
+    ] = []  # all are made before the first is asked, so that what cannot be asked is said at once
+    for mode in plan.modes:
+        askings = [
+            Asking(
+                job_for(
+                    asked,
+                    mode,
+                    seed=plan.seed,
+                    temperature=plan.temperature,
+                    sample=sample,
+                    instructed=bool(agent.protocol.instructions),
+                    evidence=evidence,
+                ),
+                (mode.value, question.id, rotation, sample),
+            )
+            for question in questions
+            for asked, rotation, sample in plan.jobs(question)
+        ]
+        wanted += [asking.key for asking in askings]
+        batches.append((mode, [asking for asking in askings if asking.key not in done]))
+    agents = {mode: agent_for(agent, mode, corpus) for mode in plan.modes}
+    for prediction in done.values():
+        on_done(prediction)
+    for mode, askings in batches:
+        key_of = {id(asking.job): asking.key for asking in askings}
+
+        def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
+            mode_name, _, rotation, _ = key_of[id(job)]
+            prediction = Prediction(mode_name, rotation, rollout, confidence(rollout, agent.policy.tokenizer))
+            log.append(prediction)
+            done[prediction.key] = prediction
+            on_done(prediction)
+
+        if askings:
+            agents[mode].stream([asking.job for asking in askings], max_open=concurrency, on_done=keep)
+    return [done[key] for key in wanted]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A job and what tells it from the others."""
+
+    job: Job
+    key: Key
+
+
+def digest(questions: Sequence[Question]) -> str:
+    """A fingerprint of the questions: ids, texts, options and answers."""
+    rows = [[q.id, q.text, list(q.options), q.answer, list(q.aliases)] for q in questions]
+    return sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
+
+
+def _claim(folder: Path, identity: dict[str, Any]) -> None:
+    path = folder / "config.json"
+    wanted = json.loads(json.dumps(identity))
+    if not path.exists():
+        write_json(path, wanted)
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: damaged ({error}). Give another --out.") from error
+    differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    if differing:
+        name = differing[0]
+        raise ConfigError(
+            f"{folder}: holds an evaluation with {name} = {found.get(name)!r}, now {name} = {wanted.get(name)!r}. Give another --out, or "
+            "--overwrite true to begin anew there."
+        )

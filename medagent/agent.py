@@ -6,18 +6,20 @@ read the question -> [ sample a turn -> search -> read the passages ]* -> answer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from medagent.errors import MedagentError
 from medagent.policy import Policy, Session, TurnStop
-from medagent.protocol import Piece, Protocol, encode
+from medagent.protocol import Piece, Protocol, encode, neutralise
 from medagent.records import Question, Rollout, StopReason, Turn
-from retrieval.errors import RetrieverUnavailableError
+from retrieval.errors import RetrievalError, RetrieverUnavailableError
 from retrieval.passages import Hit
 from retrieval.search import Retriever
 
 FORCED_SEARCH = "<search>"
+FORCED_ANSWER = "<answer>"
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,20 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class GivenSearch:
+    """A first turn that the environment writes: a search for `query`, answered with `hits`, or by the retriever where they are None."""
+
+    query: str
+    hits: tuple[Hit, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Job:
-    """A question to roll out. Equal seeds sample equal rollouts; `force_search` opens the first turn with `<search>`."""
+    """A question to roll out. Equal seeds sample equal rollouts.
+
+    `given` puts a search into the agent's mouth before its first turn; `force_search` opens that turn with `<search>`, `force_answer` with
+    `<answer>`, and then it is the last. What was put there is not the policy's: it is masked in training and has log-prob 0.
+    """
 
     question: Question
     seed: int = 0
@@ -40,6 +54,13 @@ class Job:
     iteration: int = 0
     sample: int = 0
     force_search: bool = False
+    force_answer: bool = False
+    given: GivenSearch | None = None
+
+    @property
+    def opening(self) -> str:
+        """What the policy's first turn is opened with."""
+        return FORCED_ANSWER if self.force_answer else FORCED_SEARCH if self.force_search else ""
 
 
 def rollout_seed(seed: int, *, iteration: int, question_id: str, sample: int) -> int:
@@ -133,6 +154,32 @@ class Agent:
                 on_done(rollout)  # type: ignore[misc]
         return rollouts
 
+    def stream(self, jobs: Sequence[Job], *, max_open: int, on_done: Callable[[Job, Rollout], None]) -> None:
+        """Roll out all jobs, `max_open` at once without a barrier: where one ends the next begins, and `on_done` hears of it at once.
+
+        The first failure stops the rest. Do not call it from a running event loop.
+        """
+
+        async def work(waiting: Iterator[Job], desk: SearchDesk) -> None:
+            for job in waiting:
+                session = self.policy.open(seed=job.seed, temperature=job.temperature)
+                try:
+                    rollout = await self._roll_out(job, session, desk)
+                finally:
+                    session.close()
+                on_done(job, rollout)
+
+        async def run() -> None:
+            desk, waiting = SearchDesk(self.retriever, top_k=self.top_k), iter(jobs)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(max_open, len(jobs))):
+                        group.create_task(work(waiting, desk))
+            except* (MedagentError, RetrievalError) as failures:
+                raise failures.exceptions[0] from None
+
+        asyncio.run(run())
+
     async def run(self, job: Job, *, on_turn: Callable[[Turn], None] | None = None) -> Rollout:
         """Roll out one job, telling `on_turn` of each turn as it ends."""
         session = self.policy.open(seed=job.seed, temperature=job.temperature)
@@ -150,16 +197,23 @@ class Agent:
         session.append(list(prompt_ids))
         total, num_shown = len(prompt_ids), 0
         turns: list[Turn] = []
+        if job.given:
+            turns.append(await self._given_turn(job.given, desk))
+            session.append([*turns[0].token_ids, *turns[0].observation_ids])
+            total, num_shown = total + len(turns[0].token_ids) + len(turns[0].observation_ids), len(turns[0].hits)
+            if on_turn:
+                on_turn(turns[0])
         stop = StopReason.MAX_TURNS
-        for number in range(limits.max_turns):
-            forced = encode(tokenizer, [Piece(FORCED_SEARCH)]) if job.force_search and number == 0 else []
+        first = len(turns)
+        for number in range(first, first + 1 if job.force_answer else limits.max_turns):
+            forced = encode(tokenizer, [Piece(job.opening)]) if job.opening and number == first else []
             room = min(limits.max_turn_tokens, limits.max_total_tokens - total - len(forced))
             if room < 1:
                 stop = StopReason.MAX_TOTAL_TOKENS
                 break
             session.append(forced)
             sampled = await session.sample(max_tokens=room)
-            text = (FORCED_SEARCH if forced else "") + sampled.text
+            text = (job.opening if forced else "") + sampled.text
             parsed = self.protocol.parse(text)
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
@@ -199,3 +253,21 @@ class Agent:
             break
         session.close()
         return Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.iteration, job.sample)
+
+    async def _given_turn(self, given: GivenSearch, desk: SearchDesk) -> Turn:
+        tokenizer = self.policy.tokenizer
+        query = neutralise(given.query)
+        ids = encode(tokenizer, [Piece(FORCED_SEARCH), Piece(query, trusted=False), Piece("</search>")])
+        hits = list(given.hits) if given.hits is not None else await desk.search(query)
+        observation_ids, shown = self.protocol.encode_observation(
+            tokenizer, [hit.passage for hit in hits], first_number=1, max_tokens=self.limits.max_observation_tokens
+        )
+        return Turn(
+            tuple(ids),
+            (0.0,) * len(ids),
+            f"{FORCED_SEARCH}{query}</search>",
+            query,
+            hits=tuple(hits[:shown]),
+            observation_ids=tuple(observation_ids),
+            forced_prefix=len(ids),
+        )

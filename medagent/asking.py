@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 from rich.console import Console
 
-from medagent.agent import Agent, Job
-from medagent.causal_lm import STARTER, model_path
+from medagent.agent import Agent, Job, Limits
+from medagent.causal_lm import STARTER, load_causal_lm, model_path
 from medagent.console import TurnPrinter, show_answer, show_question
 from medagent.errors import InputError
-from medagent.protocol import NOT_ADVICE
+from medagent.hf_policy import HFPolicy
+from medagent.protocol import NOT_ADVICE, Protocol
 from medagent.records import LETTERS, Question, Rollout
-from medagent.saved import load_agent
+from medagent.remote import REMOTE_LIMITS, RemotePolicy
+from medagent.saved import load_agent, open_retriever
+from retrieval.search import NoRetriever, Retriever
+
+UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
 
 
-def open_agent(name: str, *, index: str | None, lockstep: bool = False) -> Agent:
-    """An exported agent's folder, or "starter" for the untrained base policy (which then needs an index)."""
+def open_agent(name: str, *, index: str | None, lockstep: bool = False, model: str = "") -> Agent:
+    """An agent by name; all but an exported one need an index to search.
+
+    An exported agent's folder; "starter", the untrained base policy; "hf:MODEL", any causal language model by hub name or folder, with the protocol's
+    own instructions; or the address of an OpenAI-compatible endpoint (http://...), whose `model` is then named. Its key is read from the
+    environment variable MEDAGENT_API_KEY.
+    """
+    if name.startswith(("http://", "https://")):
+        if not model:
+            raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
+        policy = RemotePolicy(name, model, api_key=os.environ.get("MEDAGENT_API_KEY", ""))
+        return Agent(policy, _searches(index), Protocol(), REMOTE_LIMITS)
+    if name.startswith("hf:"):
+        weights, tokenizer = load_causal_lm(name.removeprefix("hf:"))
+        protocol = Protocol(chat=bool(tokenizer.chat_template))
+        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), _searches(index), protocol, UNTRAINED_LIMITS)
     folder = Path(model_path(STARTER)) if name == STARTER else Path(name)
     return load_agent(folder, index=index, lockstep=lockstep)
+
+
+def _searches(index: str | None) -> Retriever:
+    return NoRetriever() if index is None else open_retriever(index)
 
 
 async def answer_aloud(

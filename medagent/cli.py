@@ -1,4 +1,4 @@
-"""The command line: `medagent demo | train | evaluate | ask | chat | index | search | study | starter`.
+"""The command line: `medagent demo | train | evaluate | compare | grade | contamination | ask | chat | index | search | study | starter`.
 
 This module alone may import every package, and does so inside its commands, so that `--help` answers at once.
 """
@@ -16,6 +16,22 @@ from jsonargparse import auto_cli
 
 from medagent.errors import MedagentError
 from retrieval.errors import RetrievalError
+
+# Repeated here from `evaluation`, so that --help need not import it; a test holds them equal.
+BenchmarkName = Literal[
+    "starter",
+    "medqa",
+    "medmcqa",
+    "pubmedqa",
+    "pubmedqa_with_abstract",
+    "pubmedqa_yes_no",
+    "mmlu",
+    "bioasq",
+    "medxpertqa",
+    "open",
+    "jsonl",
+]
+ModeName = Literal["search", "forced_search", "closed_book", "gold", "single_shot", "unrelated"]
 
 
 def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, threads: int = 0) -> None:
@@ -39,45 +55,141 @@ def train() -> None:
 
 def evaluate(
     agent: str = "runs/demo/agent",
-    benchmark: Literal["starter", "pubmedqa", "jsonl"] = "starter",
+    benchmark: BenchmarkName = "starter",
     path: str | None = None,
-    split: Literal["train", "validation", "test"] = "test",
+    hub: str | None = None,
+    subset: str | None = None,
+    split: str | None = None,
     start: int = 0,
     stop: int | None = None,
-    index: str | None = None,
+    limit: int | None = None,
+    limit_seed: int = 0,
+    modes: list[ModeName] = ["search"],  # noqa: B006
+    samples: int = 1,
+    rotations: bool = False,
     temperature: float = 0.0,
-    force_search: bool = False,
     seed: int = 0,
+    index: str | None = None,
+    model: str = "",
+    limits: dict[str, int] | None = None,
+    concurrency: int = 64,
     out: str = "runs/evaluation",
+    overwrite: bool = False,
 ) -> None:
-    """Measure an agent on a benchmark and write report.json, report.html and rollouts.jsonl.
+    """Measure an agent on a benchmark; run the same command again after an interruption and it goes on.
+
+    Writes report.html, report.json, report.md and predictions.jsonl. configs/eval holds a file for each benchmark:
+    medagent evaluate --config configs/eval/medqa.yaml --agent runs/mine/agent
 
     Args:
-        agent: Folder of an exported agent, or "starter" for the untrained base policy.
-        benchmark: "starter" (packaged), "pubmedqa" (published JSON), "jsonl" (your own questions).
-        path: The benchmark's file, for pubmedqa and jsonl.
-        split: Which conditions of the starter world to ask about.
+        agent: Folder of an exported agent; "starter" (the untrained base policy); "hf:MODEL" (a causal language model by hub name or folder); or the address of an OpenAI-compatible endpoint, such as http://localhost:8000/v1.
+        benchmark: Which benchmark; "starter" is packaged, "jsonl" are your own questions, "open" has several right answers.
+        path: The benchmark's file or folder.
+        hub: The benchmark's name on the hub, instead of a file (needs the package datasets).
+        subset: The hub's subset (configuration).
+        split: Split of the starter world or of the hub's dataset; none takes the benchmark's usual one.
         start: First question of the file's order to use.
         stop: Question to stop before; none takes all.
-        index: Index to search instead of the agent's own.
+        limit: A seeded sample of so many questions.
+        limit_seed: Seed of that sample.
+        modes: Ways to ask: search, forced_search, closed_book, gold, single_shot, unrelated.
+        samples: Samples a question (give a temperature); adds mean, majority vote and pass@k.
+        rotations: Ask again with the options rotated, and report how accuracy and answers change.
         temperature: Sampling temperature; 0 is greedy.
-        force_search: Make every first turn a search.
         seed: Seed of sampling.
-        out: Folder for the report.
+        index: Index to search instead of the agent's own.
+        model: Name of the model, for an endpoint.
+        limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}' (max_turns, max_turn_tokens, max_observation_tokens).
+        concurrency: Questions asked at once.
+        out: Folder of the report.
+        overwrite: Begin anew where the folder holds another evaluation.
 
     """
-    from evaluation.command import evaluate_agent, open_benchmark
+    from evaluation.command import Source, evaluate_agent
+    from evaluation.modes import Mode
+    from evaluation.run import Plan
 
-    questions = open_benchmark(benchmark, path=path, split=split).questions()[start:stop]
+    source = Source(benchmark, path, hub, subset, split, start, stop, limit, limit_seed)
+    plan = Plan(tuple(Mode(mode) for mode in modes), samples, rotations, temperature, seed)
     evaluate_agent(
         agent,
-        questions,
-        name=benchmark,
+        source,
+        plan,
         index=index,
-        temperature=temperature,
-        force_search=force_search,
-        seed=seed,
+        model=model,
+        limits=limits or {},
+        concurrency=concurrency,
+        overwrite=overwrite,
         out=Path(out),
+    )
+
+
+def compare(a: str, b: str, mode: str | None = None, seed: int = 0, json: bool = False) -> None:
+    """Compare two evaluations question by question: McNemar's exact test, and a paired bootstrap of the difference.
+
+    Args:
+        a: Folder of an evaluation.
+        b: Folder of another one on the same questions.
+        mode: Which mode's answers; none takes the first that each has.
+        seed: Seed of the bootstrap.
+        json: Print JSON instead of sentences.
+
+    """
+    from dataclasses import asdict
+    from json import dumps
+
+    from evaluation.command import compare_runs, comparison_text
+
+    result = compare_runs(Path(a), Path(b), mode=mode, seed=seed)
+    print(dumps(asdict(result)) if json else comparison_text(result))
+
+
+def grade(file: str, letters: str = "ABCD", out: str | None = None) -> None:
+    """Grade raw replies of any model, strictly and leniently, and print the counts as JSON.
+
+    Args:
+        file: JSON lines with "id", "gold" (a letter) and "raw" (the reply); "options" where you have them.
+        letters: The letters that name an option, where a line has no options.
+        out: File for what was read in each reply.
+
+    """
+    from json import dumps
+
+    from evaluation.command import grade_file
+
+    print(dumps(grade_file(Path(file), letters=letters, out=Path(out) if out else None)))
+
+
+def contamination(
+    benchmark: BenchmarkName = "medqa",
+    test: str | None = None,
+    train: str | None = None,
+    corpus: str | None = None,
+    train_benchmark: BenchmarkName | None = None,
+    threshold: float = 0.5,
+    show: int = 20,
+) -> None:
+    """Look for test questions in training questions or in a corpus: near-duplicates by common word 13-grams.
+
+    Args:
+        benchmark: Which benchmark the test file is of.
+        test: The test questions' file.
+        train: The training questions' file.
+        corpus: A corpus instead: a path, starter, pubmedqa:FILE or bioasq:PATH.
+        train_benchmark: Format of the training file; none takes the test's.
+        threshold: Share of a question's 13-grams from which it counts as near-duplicate.
+        show: How many of them to list.
+
+    """
+    from evaluation.command import Source, check_contamination
+
+    other = Source(train_benchmark or benchmark, path=train) if train else None
+    report = check_contamination(Source(benchmark, path=test), other, corpus, threshold=threshold)
+    for pair in report.near_duplicates[:show]:
+        print(f"{pair.overlap:6.1%}  {pair.test_id}  {pair.train_id}")
+    print(
+        f"{len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates among {report.texts} texts; "
+        f"{report.common_stretches} share 64 characters with one (stock phrases do: this number decides nothing)."
     )
 
 
@@ -138,7 +250,7 @@ def index_build(
         overwrite: Replace an index of other content there.
 
     """
-    from evaluation.command import build_index_aloud
+    from evaluation.indexing import build_index_aloud
 
     build_index_aloud(corpus, Path(out), embedder=embedder, max_words=max_words, overwrite=overwrite)
 
@@ -233,6 +345,9 @@ COMMANDS: dict[str, Any] = {
     "demo": demo,
     "train": train,
     "evaluate": evaluate,
+    "compare": compare,
+    "grade": grade,
+    "contamination": contamination,
     "ask": ask,
     "chat": chat,
     "index": {"_help": "Build or rebuild an index.", "build": index_build, "rebuild": index_rebuild},

@@ -15,3 +15,7 @@ class IndexMismatchError(RetrievalError):
 
 class RetrieverUnavailableError(RetrievalError):
     """Search does not answer; training must stop rather than train on empty results."""
+
+
+class NoIndexError(RetrievalError):
+    """A search was asked for where no index was given."""

@@ -16,7 +16,7 @@ import bm25s
 import numpy as np
 
 from retrieval.embedders import Embedder, HashedNgramEmbedder
-from retrieval.errors import IndexMismatchError, RetrieverUnavailableError
+from retrieval.errors import IndexMismatchError, NoIndexError, RetrieverUnavailableError
 from retrieval.index import Manifest, lexical_tokens, load_passages, open_collection
 from retrieval.passages import Hit, Passage
 
@@ -144,6 +144,14 @@ class HybridRetriever:
                 scores[row] = scores.get(row, 0.0) + weight / (RRF_K + rank)
         best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:top_k]
         return [Hit(self._passages[row], score) for row, score in best]
+
+
+class NoRetriever:
+    """Stands where there is no index, for agents that never search: a search is an error, not an empty result."""
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        """Raises `NoIndexError`."""
+        raise NoIndexError("there is no index to search. Give one with --index (make it with `medagent index build`).")
 
 
 class UnreliableRetriever:

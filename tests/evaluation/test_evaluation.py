@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from evaluation.benchmarks import JsonlBenchmark, PubMedQABenchmark, StarterBenchmark, count_kinds, pubmedqa_passages
-from evaluation.grading import Verdict, grade, named_option, normalise
-from evaluation.metrics import summarize, wilson_interval
+from evaluation.grading import Verdict, grade, named_option
+from evaluation.metrics import summarize
+from evaluation.reading import normalise
 from evaluation.records import readable, write_records
 from evaluation.report import Chart, Table, write_html, write_json
 from evaluation.rewards import OutcomeReward, TurnRewards
@@ -64,7 +65,8 @@ def test_strict_parsing_never_defaults_to_a_letter(text: str, letter: str | None
         ("(B)", Verdict.CORRECT),
         ("(A)", Verdict.WRONG),
         ("allopurinol", Verdict.UNPARSED),
-        ("(A) (B)", Verdict.UNPARSED),
+        ("(A) (B)", Verdict.MULTIPLE),
+        ("none of the above", Verdict.ABSTAINED),
     ],
 )
 def test_verdicts(text: str, verdict: Verdict) -> None:
@@ -119,14 +121,6 @@ def test_turn_rewards_by_hand() -> None:
     assert graded.success
     with pytest.raises(ConfigError, match="gold_hit"):
         TurnRewards(gold_hit=-1)
-
-
-@pytest.mark.parametrize(
-    ("k", "n", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (50, 100, 0.4038, 0.5962), (0, 0, 0.0, 1.0)],
-)
-def test_wilson_against_published_values(k: int, n: int, low: float, high: float) -> None:
-    assert wilson_interval(k, n) == pytest.approx((low, high), abs=1e-4)
 
 
 def test_summary_counts() -> None:
@@ -194,29 +188,18 @@ def test_a_bad_question_file_is_explained(tmp_path: Path, line: str, message: st
         JsonlBenchmark(str(tmp_path / "missing.jsonl")).questions()
 
 
-def pubmedqa(tmp_path: Path) -> Path:
+def test_pubmedqa_passages_hold_no_conclusion(tmp_path: Path) -> None:
     entry = {"QUESTION": "Does it?", "CONTEXTS": ["First.", "Second."], "LONG_ANSWER": "SECRET", "YEAR": "2001"}
-    rows = {"11": {**entry, "final_decision": "maybe"}, "12": {**entry, "final_decision": "yes"}}
     path = tmp_path / "pqal.json"
-    path.write_text(json.dumps(rows))
-    return path
-
-
-def test_pubmedqa_questions_and_passages(tmp_path: Path) -> None:
-    path = pubmedqa(tmp_path)
-    questions = PubMedQABenchmark(str(path)).questions()
-    assert [q.answer for q in questions] == ["C", "A"]
-    assert questions[0].options == ("yes", "no", "maybe")
+    path.write_text(json.dumps({"11": {**entry, "final_decision": "maybe"}, "12": {**entry, "final_decision": "yes"}}))
     passages = pubmedqa_passages(path)
-    assert [p.id for p in passages] == ["pubmed:11", "pubmed:12"] == [q.gold_passage_ids[0] for q in questions]
+    assert [p.id for p in passages] == ["pubmed:11", "pubmed:12"]
     assert passages[0].text == "First. Second."
+    assert "2001" in passages[0].source
     assert "SECRET" not in passages[0].indexed_text
-    assert [q.id for q in PubMedQABenchmark(str(path), start=1).questions()] == ["pubmedqa:12"]
-    with pytest.raises(ConfigError, match="no question"):
-        PubMedQABenchmark(str(path), start=5).questions()
-    for text in ("[]", "{", '{"1": {"QUESTION": "q"}}'):
+    for text in ("[[]]", "{", '{"1": {"QUESTION": "q"}}'):
         path.write_text(text)
-        with pytest.raises(InputError, match="wanted PubMedQA"):
+        with pytest.raises(InputError, match="wanted"):
             PubMedQABenchmark(str(path)).questions()
 
 

@@ -1,0 +1,135 @@
+"""What every benchmark is, and what those read from a file or the hub share: unique ids, ranges, seeded samples, counted notes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from evaluation.sources import Kind, Notes, Row, hub_rows, read_rows
+from medagent.errors import ConfigError, InputError
+from medagent.records import LETTERS, Question
+from retrieval.passages import Passage
+
+
+class Benchmark(Protocol):
+    """Anything that yields questions."""
+
+    def questions(self) -> list[Question]:
+        """All questions, in a fixed order."""
+        ...
+
+
+class FileBenchmark:
+    """Questions from a published file (or a folder of them), or from the same rows on the hub.
+
+    A subclass names its `kind` of file and turns one row into one question (or None: not a question of this task).
+    """
+
+    kind: Kind = "jsonl"
+    suffix = ".jsonl"
+
+    def __init__(
+        self,
+        path: str | None = None,
+        hub: str | None = None,
+        subset: str | None = None,
+        split: str = "test",
+        start: int = 0,
+        stop: int | None = None,
+        limit: int | None = None,
+        limit_seed: int = 0,
+    ) -> None:
+        """`start` to `stop` of the source's order (so that training and evaluation can take disjoint parts), then a seeded sample of `limit`."""
+        if (path is None) == (hub is None):
+            raise ConfigError(
+                f"{type(self).__name__}: found path {path!r} and hub {hub!r}, wanted exactly one of them."
+            )
+        self.path, self.hub, self.subset, self.split = Path(path) if path else None, hub, subset, split
+        self.range, self.limit, self.limit_seed = slice(start, stop), limit, limit_seed
+        self.notes: Notes = Counter()
+
+    def questions(self) -> list[Question]:
+        """See `Benchmark.questions`. Raises `InputError` naming file and line; `notes` then counts what was put right."""
+        self.notes = Counter()
+        seen: dict[str, str] = {}
+        questions = []
+        for row in self.rows():
+            question = self.question(row)
+            if question is None:
+                continue
+            if question.id in seen:
+                raise InputError(
+                    f"{row.where}: the id {question.id!r} occurs twice, first in {seen[question.id]}. Give each question its own."
+                )
+            seen[question.id] = row.where
+            questions.append(question)
+        if not questions:
+            raise InputError(f"{self.path or self.hub}: holds no question of this benchmark.")
+        kept = questions[self.range]
+        if not kept:
+            raise ConfigError(
+                f"{self.path or self.hub}: no question in the range {self.range.start} to {self.range.stop}; it has {len(questions)}."
+            )
+        return sample(kept, self.limit, self.limit_seed)
+
+    def rows(self) -> Iterator[Row]:
+        """The rows of the source."""
+        if self.hub is not None:
+            yield from hub_rows(self.hub, subset=self.subset, split=self.split, notes=self.notes)
+            return
+        for file in self.files():
+            yield from read_rows(file, kind=self.kind, notes=self.notes)
+
+    def files(self) -> list[Path]:
+        """The files behind `path`."""
+        assert self.path is not None
+        if not self.path.is_dir():
+            return [self.path]
+        files = sorted(self.path.glob(f"*{self.suffix}"))
+        if not files:
+            raise InputError(f"{self.path}: a folder without a *{self.suffix} file. Check the path.")
+        return files
+
+    def question(self, row: Row) -> Question | None:
+        """The question of a row, None for a row that belongs to another task."""
+        raise NotImplementedError
+
+    def passages(self) -> list[Passage]:
+        """The passages with the evidence, where the benchmark carries them."""
+        return []
+
+
+def sample(questions: list[Question], limit: int | None, seed: int) -> list[Question]:
+    """A seeded sample of `limit` questions, in their order."""
+    if limit is None or limit >= len(questions):
+        return questions
+    if limit < 1:
+        raise ConfigError(f"limit {limit}: wanted 1 or more.")
+    return [questions[number] for number in sorted(random.Random(seed).sample(range(len(questions)), limit))]
+
+
+def choices(row: Row, options: Mapping[str, object], letter: str, notes: Notes) -> tuple[tuple[str, ...], str]:
+    """Checked options (letters from A without a gap, no empty gold option) and the gold letter."""
+    letters = [name for name, text in options.items() if text is not None]  # the hub pads with nulls
+    if sorted(letters) != list(LETTERS[: len(letters)]) or len(letters) < 2:
+        raise InputError(
+            f"{row.where}: found options {letters}, wanted two or more, with letters from A without a gap."
+        )
+    if letter not in letters:
+        raise InputError(f"{row.where}: found the answer {letter!r}, wanted one of {', '.join(sorted(letters))}.")
+    texts = tuple(str(options[name]).strip() for name in sorted(letters))
+    if not texts[LETTERS.index(letter)] or sum(map(bool, texts)) < 2:
+        raise InputError(
+            f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for one other at least."
+        )
+    if not all(texts):
+        notes["questions with an empty wrong option, kept"] += 1
+    return texts, letter
+
+
+def count_kinds(questions: Sequence[Question]) -> dict[str, int]:
+    """Kind -> number of questions."""
+    return dict(Counter(question.kind for question in questions))

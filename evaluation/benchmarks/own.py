@@ -1,0 +1,103 @@
+"""The packaged starter world, your own questions, and open questions with several right answers."""
+
+from __future__ import annotations
+
+from evaluation.benchmarks.base import FileBenchmark, choices
+from evaluation.sources import Row, text_field
+from medagent.errors import InputError
+from medagent.records import LETTERS, Question
+from medagent.starter.world import Split, World
+from retrieval.passages import Passage
+
+
+class StarterBenchmark:
+    """The packaged starter world: questions on the conditions of one split."""
+
+    def __init__(self, split: Split = "test", limit_per_kind: int | None = None) -> None:
+        """`limit_per_kind` keeps so many one-hop and so many two-hop questions (of a fixed shuffled order)."""
+        self._split, self._limit = split, limit_per_kind
+
+    def questions(self) -> list[Question]:
+        """See `Benchmark.questions`."""
+        return World.load().questions(self._split, limit_per_kind=self._limit)
+
+    def passages(self) -> list[Passage]:
+        """The starter corpus."""
+        return World.load().passages()
+
+
+class JsonlBenchmark(FileBenchmark):
+    """Your own questions: JSON lines with `question`, `answer`, and for multiple choice `options`.
+
+    `options` is a list, or an object from letter to text; `answer` is then the letter or the option's text. For open questions `answer` is the right
+    text, or a list of texts that are all right. Optional: `id`, `kind` (groups the report), `gold_passage_ids`, `meta` (an object of texts).
+    """
+
+    def question(self, row: Row) -> Question:
+        """See `FileBenchmark.question`."""
+        answers = _answers(row, "answer")
+        options = row.data.get("options") or []
+        if len(options) > len(LETTERS):
+            raise InputError(f"{row.where}: found {len(options)} options, wanted at most {len(LETTERS)}.")
+        if options:
+            texts, answer = _own_choices(row, options, answers[0], self)
+            answers = [answer]
+        else:
+            texts = ()
+        gold, meta = row.data.get("gold_passage_ids") or (), row.data.get("meta") or {}
+        if not isinstance(gold, list | tuple) or not isinstance(meta, dict):
+            raise InputError(
+                f"{row.where}: found gold_passage_ids {gold!r} and meta {meta!r}, wanted a list and an object."
+            )
+        number = row.where.rpartition(" ")[2]
+        stem = self.path.stem if self.path else str(self.hub)
+        return Question(
+            id=str(row.data.get("id") or f"{stem}:{number}"),
+            text=text_field(row, "question"),
+            options=texts,
+            answer=answers[0],
+            aliases=tuple(answers[1:]),
+            kind=str(row.data.get("kind") or "all"),
+            gold_passage_ids=tuple(map(str, gold)),
+            meta={str(name): str(value) for name, value in meta.items()},
+        )
+
+
+class OpenQABenchmark(FileBenchmark):
+    """Open questions as Search-R1 (arXiv 2503.09516) uses them (NQ, TriviaQA, PopQA, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle).
+
+    Rows in FlashRAG's layout: id, question, golden_answers (all of which are right); `data_source` groups the report.
+    """
+
+    def question(self, row: Row) -> Question:
+        """See `FileBenchmark.question`."""
+        first, *others = _answers(row, "golden_answers")
+        return Question(
+            id=str(row.data.get("id") or f"open:{row.where.rpartition(' ')[2]}"),
+            text=text_field(row, "question"),
+            answer=first,
+            aliases=tuple(others),
+            kind=str(row.data.get("data_source") or "open"),
+            meta={"benchmark": "open"},
+        )
+
+
+def _answers(row: Row, name: str) -> list[str]:
+    """One text or a list of texts, all right."""
+    value = row.data.get(name)
+    texts = [str(item).strip() for item in value] if isinstance(value, list) else [text_field(row, name)]
+    if not texts or not all(texts):
+        raise InputError(f"{row.where}: found {name} {value!r}, wanted a text or a list of texts, none of them empty.")
+    return texts
+
+
+def _own_choices(row: Row, options: object, answer: str, benchmark: JsonlBenchmark) -> tuple[tuple[str, ...], str]:
+    if isinstance(options, dict):
+        return choices(row, options, answer, benchmark.notes)
+    if not isinstance(options, list):
+        raise InputError(f"{row.where}: found options {options!r}, wanted a list or an object from letter to text.")
+    texts = [str(option) for option in options]
+    letter = LETTERS[texts.index(answer)] if answer in texts else answer
+    if letter not in LETTERS[: len(texts)]:
+        raise InputError(f"{row.where}: the answer {answer!r} is neither an option's letter nor one of {texts}.")
+    return choices(row, dict(zip(LETTERS, texts, strict=False)), letter, benchmark.notes)

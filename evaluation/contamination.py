@@ -1,0 +1,138 @@
+"""Were the test questions in the training data? Near-duplicates by common word 13-grams decide; 64-character overlap is shown beside them.
+
+A test question's *overlap* with a text is the share of its word 13-grams that occur there (a question of fewer words is one gram); it is near-duplicate
+where the overlap with one single training text reaches `threshold` by five common grams at least, or by all of them (a short question made from a
+template shares a few with its siblings). The literature's other sign, a common stretch of 64 characters
+(GPT-4's technical report used 50), is tripped by stock phrases such as vital signs, so it is reported and decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from medagent.errors import InputError
+from medagent.records import Question
+
+NGRAM = 13
+STRETCH = 64
+THRESHOLD = 0.5
+FEWEST = 5
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """A test question and the training text that it nearly repeats."""
+
+    test_id: str
+    train_id: str
+    overlap: float
+
+
+@dataclass(frozen=True)
+class Contamination:
+    """Counts over the test questions, and the near-duplicates, closest first."""
+
+    tested: int
+    texts: int
+    threshold: float
+    near_duplicates: tuple[Duplicate, ...]
+    common_stretches: int
+
+    @property
+    def share(self) -> float:
+        """Share of the test questions that are near-duplicates."""
+        return len(self.near_duplicates) / self.tested if self.tested else 0.0
+
+
+def contamination(
+    tests: Sequence[Question], texts: Iterable[tuple[str, str]], *, threshold: float = THRESHOLD
+) -> Contamination:
+    """Compare test questions with (id, text) pairs, which may be a stream: memory grows with the tests, not with the texts."""
+    if not 0 < threshold <= 1:
+        raise InputError(f"threshold {threshold}: wanted a share above 0, at most 1.")
+    grams_of = [ngrams(question.text) for question in tests]
+    owners: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for number, grams in enumerate(grams_of):
+        for gram in grams:
+            owners[gram].append(number)
+    stretches = _Stretches([question.text for question in tests])
+    sizes = sorted({len(gram) for gram in owners}, reverse=True)
+    best: dict[int, Duplicate] = {}
+    texts_met = 0
+    for name, text in texts:
+        texts_met += 1
+        words = _WORD.findall(text.lower())
+        found: Counter[int] = Counter()
+        for size in sizes:
+            for gram in {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}:
+                # A short question is one gram; inside a long text it would be a chance meeting of a few words.
+                if size == NGRAM or len(words) == size:
+                    found.update(owners.get(gram, ()))
+        for number, common in found.items():
+            overlap = common / len(grams_of[number])
+            enough = common >= min(FEWEST, len(grams_of[number]))
+            if enough and overlap >= threshold and (number not in best or overlap > best[number].overlap):
+                best[number] = Duplicate(tests[number].id, name, overlap)
+        stretches.meet(text)
+    ordered = tuple(sorted(best.values(), key=lambda pair: (-pair.overlap, pair.test_id)))
+    return Contamination(len(tests), texts_met, threshold, ordered, stretches.met)
+
+
+def ngrams(text: str, size: int = NGRAM) -> set[tuple[str, ...]]:
+    """The word n-grams of a text, lower case; the whole text where it has fewer words; empty for no words."""
+    words = _WORD.findall(text.lower())
+    if not words:
+        return set()
+    size = min(size, len(words))
+    return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
+
+
+class _Stretches:
+    """Which tests share a stretch of `STRETCH` characters (lower case, white space folded) with a text met so far.
+
+    The tests' stretches are kept as hashes (8 bytes a place); a text is looked up at every place.
+    """
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self._owners: dict[int, set[int]] = defaultdict(set)
+        self._met: set[int] = set()
+        for number, text in enumerate(tests):
+            plain = _plain(text)
+            for start in range(len(plain) - STRETCH + 1):
+                self._owners[hash(plain[start : start + STRETCH])].add(number)
+
+    @property
+    def met(self) -> int:
+        """How many tests share a stretch."""
+        return len(self._met)
+
+    def meet(self, text: str) -> None:
+        """Look a text up."""
+        plain = _plain(text)
+        for start in range(len(plain) - STRETCH + 1):
+            if owners := self._owners.get(hash(plain[start : start + STRETCH])):
+                self._met |= owners
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def question_texts(questions: Iterable[Question]) -> Iterable[tuple[str, str]]:
+    """(id, text) of questions, as `contamination` takes them."""
+    return ((question.id, question.text) for question in questions)
+
+
+def refuse_contaminated(report: Contamination, *, allowed_share: float, what: str) -> None:
+    """Raise `InputError` where more than `allowed_share` of the test questions are near-duplicates of the training data."""
+    if report.share > allowed_share:
+        first = report.near_duplicates[0]
+        raise InputError(
+            f"{what}: {len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates of training texts "
+            f"(such as {first.test_id} and {first.train_id}: {first.overlap:.0%} of its {NGRAM}-grams), allowed {allowed_share:.2%}. Take them out "
+            "of the training data (medagent contamination lists them), or raise the allowed share and say so with your results."
+        )

@@ -1,0 +1,117 @@
+"""The ways to ask one question, so that a report shows what search and training each add. All run through the one rollout loop.
+
+search         the agent as it is
+forced_search  the agent, its first turn opened as a search
+closed_book    no search: the answer from what the model knows
+gold           the passages with the evidence are given, then the answer
+single_shot    one search for the question's own words is given, then the answer (plain retrieval-augmented generation)
+unrelated      the agent as it is, but every search returns unrelated passages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+
+from evaluation.statistics import Accuracy
+from medagent.agent import Agent, GivenSearch, Job, rollout_seed
+from medagent.errors import InputError
+from medagent.records import Question
+from retrieval.passages import Hit, Passage
+from retrieval.search import UnrelatedRetriever
+
+CLOSED_BOOK = """You answer medical questions from what you know. Think inside <think>...</think>, then answer with <answer>...</answer>. \
+In the answer name one option by its letter in parentheses, like (B); where no options are given, answer in a few words."""
+GIVEN = """You answer medical questions from search results. They are already given, inside <information>...</information>; each passage ends \
+with its number in brackets, like [1]. Think inside <think>...</think>, then answer with <answer>...</answer>. In the answer name one option by its \
+letter in parentheses, like (B), or answer in a few words where no options are given, and cite the passages that support it, like [1]."""
+
+
+class Mode(StrEnum):
+    """See the module."""
+
+    SEARCH = "search"
+    FORCED_SEARCH = "forced_search"
+    CLOSED_BOOK = "closed_book"
+    GOLD = "gold"
+    SINGLE_SHOT = "single_shot"
+    UNRELATED = "unrelated"
+
+
+def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
+    """The agent of a mode. `corpus` is what unrelated passages are drawn from.
+
+    Where the search is given or there is none, one turn is left, and an agent that is told what to do (its protocol has instructions) is told so. One
+    that was trained without instructions cannot be told: its answer is opened for it in a closed book (see `job_for`), and with the gold passages given
+    it keeps its turns and may search besides.
+    """
+    if mode is Mode.UNRELATED:
+        if not corpus:
+            raise InputError("mode unrelated: needs passages to draw from. Give an index with --index.")
+        return replace(agent, retriever=UnrelatedRetriever(corpus))
+    closed, protocol = mode is Mode.CLOSED_BOOK, agent.protocol
+    if mode in (Mode.SEARCH, Mode.FORCED_SEARCH) or (mode is Mode.GOLD and not protocol.instructions):
+        return agent
+    if protocol.instructions:
+        protocol = replace(protocol, instructions=CLOSED_BOOK if closed else GIVEN)
+    return replace(agent, protocol=protocol, limits=replace(agent.limits, max_turns=1 if closed else 2))
+
+
+def job_for(
+    question: Question,
+    mode: Mode,
+    *,
+    seed: int,
+    temperature: float,
+    sample: int,
+    instructed: bool,
+    evidence: Mapping[str, Passage],
+) -> Job:
+    """The job of one question. The seed follows from the question's id and the sample alone, so that a resumed run asks the same."""
+    given = None
+    if mode is Mode.SINGLE_SHOT:
+        given = GivenSearch(question.text)
+    elif mode is Mode.GOLD:
+        missing = [name for name in question.gold_passage_ids if name not in evidence]
+        if missing or not question.gold_passage_ids:
+            what = (
+                f"the gold passage {missing[0]} is in neither benchmark nor index"
+                if missing
+                else "it names no gold passage"
+            )
+            raise InputError(f"mode gold: question {question.id}: {what}. Leave this mode out.")
+        given = GivenSearch(question.text, tuple(Hit(evidence[name], 0.0) for name in question.gold_passage_ids))
+    return Job(
+        question,
+        seed=rollout_seed(seed, iteration=-1, question_id=question.id, sample=sample),
+        temperature=temperature,
+        sample=sample,
+        force_search=mode is Mode.FORCED_SEARCH,
+        force_answer=not instructed and mode is Mode.CLOSED_BOOK,
+        given=given,
+    )
+
+
+def rotate(question: Question, by: int) -> Question:
+    """The question with its options moved up by so many places, the first ones to the end: what stood at C stands at B after one."""
+    size = len(question.options)
+    if not by % max(1, size):
+        return question
+    by %= size
+    place = (question.letters.index(question.answer) - by) % size
+    return replace(question, options=question.options[by:] + question.options[:by], answer=question.letters[place])
+
+
+def baselines(questions: Sequence[Question]) -> dict[str, Accuracy | float]:
+    """Majority (always the letter that is right most often among these very questions) and the expectation of a random choice."""
+    choices = [question for question in questions if question.options]
+    if not choices:
+        return {}
+    counts: dict[str, int] = {}
+    for question in choices:
+        counts[question.answer] = counts.get(question.answer, 0) + 1
+    return {
+        "majority": Accuracy.of(max(counts.values()), len(choices)),
+        "random": sum(1 / len(question.options) for question in choices) / len(choices),
+    }

@@ -1,0 +1,43 @@
+"""Open answers as the field scores them: exact match and F1 under SQuAD's normalisation, the best of several right answers.
+
+The reward and the verdict use `reading.normalise`, which keeps the signs that decide in medicine ("Rh+" is not "Rh-"); these two are for comparison
+with published numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def squad_tokens(text: str) -> list[str]:
+    """Lower case, without punctuation and articles, split at spaces (SQuAD's evaluation, arXiv 1606.05250)."""
+    return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def exact_match(answer: str, golds: Sequence[str]) -> bool:
+    """Whether the answer equals one of the right ones."""
+    return any(squad_tokens(answer) == squad_tokens(gold) for gold in golds)
+
+
+def f1(answer: str, golds: Sequence[str]) -> float:
+    """The best token F1 with one of the right answers.
+
+    >>> f1("the left ventricle", ["left ventricle of the heart"])
+    0.6666666666666666
+    """
+    return max(_f1(squad_tokens(answer), squad_tokens(gold)) for gold in golds)
+
+
+def _f1(said: list[str], gold: list[str]) -> float:
+    if not said or not gold:
+        return float(said == gold)
+    common = sum((Counter(said) & Counter(gold)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(said), common / len(gold)
+    return 2 * precision * recall / (precision + recall)

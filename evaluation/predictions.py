@@ -1,0 +1,98 @@
+"""What a run keeps of each question asked: the rollout, how it was asked, and how sure the policy was. One JSON line each."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from evaluation.grading import grade
+from evaluation.records import readable, rollout_from
+from medagent.errors import ConfigError
+from medagent.records import Rollout
+
+Key = tuple[str, str, int, int]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One answer. `confidence` in (0, 1] is the policy's probability of what it wrote, None where it gives no probabilities."""
+
+    mode: str
+    rotation: int
+    rollout: Rollout
+    confidence: float | None
+
+    @property
+    def key(self) -> Key:
+        """What tells one asking from another: mode, question, rotation, sample."""
+        return self.mode, self.rollout.question.id, self.rotation, self.rollout.sample
+
+    def to_json(self) -> dict[str, Any]:
+        """A readable row."""
+        return {"mode": self.mode, "rotation": self.rotation, "confidence": self.confidence, **readable(self.rollout)}
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> Prediction:
+        """The inverse of `to_json`."""
+        return Prediction(row["mode"], row["rotation"], rollout_from(row), row["confidence"])
+
+
+def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> float | None:
+    """The probability of the answer up to and with its letter, at temperature 1 where it was greedy: exp of the sum of its tokens' log-probs.
+
+    None without a strict letter, and where the policy gives no log-probs (all are exactly 0).
+    """
+    letter = grade(rollout).letter
+    if letter is None:
+        return None
+    turn = rollout.turns[-1]
+    if not any(turn.logprobs):
+        return None
+    decoded = [str(tokenizer.decode(list(turn.token_ids[:count]))) for count in range(len(turn.token_ids) + 1)]
+    start = decoded[-1].rfind("<answer>") + len("<answer>")
+    mark = re.search(rf"\({letter}\)|(?<!\w){letter}(?!\w)", decoded[-1][start:])
+    if mark is None:
+        return None
+    place = start + decoded[-1][start:].index(letter, mark.start())
+    first = next(count for count, text in enumerate(decoded) if len(text) > start) - 1
+    last = next(count for count, text in enumerate(decoded) if len(text) > place)
+    return min(1.0, math.exp(sum(turn.logprobs[max(first, turn.forced_prefix) : last])))
+
+
+class PredictionLog:
+    """predictions.jsonl: appended as answers come; a line that a kill cut off is dropped, and its question asked again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> list[Prediction]:
+        """All whole lines; what follows the last of them is cut from the file."""
+        if not self._path.exists():
+            return []
+        raw = self._path.read_bytes()
+        whole = raw[: raw.rfind(b"\n") + 1]
+        if len(whole) < len(raw):
+            with self._path.open("r+b") as file:
+                file.truncate(len(whole))
+        return list(self._parse(whole.decode("utf-8")))
+
+    def _parse(self, text: str) -> Iterator[Prediction]:
+        for number, line in enumerate(text.splitlines(), start=1):
+            try:
+                yield Prediction.from_json(json.loads(line))
+            except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"{self._path}, line {number}: damaged ({error!r}). Delete that line to have its question asked again, or give another --out."
+                ) from error
+
+    def append(self, prediction: Prediction) -> None:
+        """Write one line, through to the operating system."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(prediction.to_json(), ensure_ascii=False) + "\n")

@@ -1,0 +1,163 @@
+"""Rows of benchmark files and hub datasets, each with the place it came from, so that every complaint can name file and line.
+
+What a format allows (a byte order mark, CRLF line ends, HTML entities) is put right and counted in `notes`; all else is an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from medagent.errors import InputError
+
+Kind = Literal["jsonl", "json", "csv"]
+Notes = Counter[str]
+_ENTITY = re.compile(r"&(?:#\d{1,6}|#x[0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row's fields and where it stands."""
+
+    where: str
+    data: dict[str, Any]
+
+
+def read_text(path: Path, notes: Notes) -> str:
+    """A file's text in UTF-8."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+    if raw.startswith(b"\xef\xbb\xbf"):
+        notes["files with a byte order mark, ignored"] += 1
+        raw = raw[3:]
+    if b"\r\n" in raw:
+        notes["files with CRLF line ends, accepted"] += 1
+    try:
+        return raw.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}, line {line}: found the byte {raw[error.start]:#x}, wanted UTF-8 text.") from error
+
+
+def read_rows(path: Path, *, kind: Kind, notes: Notes) -> Iterator[Row]:
+    """The rows of a file: JSON lines, one JSON value (an object's entries are rows of their own, keyed "id"), or CSV without a header.
+
+    Rows of a CSV have the field "cells".
+    """
+    text = read_text(path, notes)
+    if kind == "jsonl":
+        yield from _json_lines(path, text, notes)
+    elif kind == "csv":
+        reader = csv.reader(io.StringIO(text, newline=""))
+        for cells in reader:
+            if cells:
+                yield Row(f"{path}, line {reader.line_num}", {"cells": [clean(cell, notes) for cell in cells]})
+    else:
+        yield from _json_value(path, text, notes)
+
+
+def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            last = number == len(lines)
+            raise InputError(
+                f"{where}: found {line[:60]!r} ({error.msg} at column {error.colno}), wanted a JSON object."
+                + (" It is the last line and has no end: the file is cut off; copy it again." if last else "")
+            ) from error
+        if not isinstance(value, dict):
+            raise InputError(f"{where}: found a {type(value).__name__}, wanted a JSON object.")
+        yield Row(where, clean(value, notes))
+
+
+def _json_value(path: Path, text: str, notes: Notes) -> Iterator[Row]:
+    repeated: list[str] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in pairs)
+        repeated.extend(name for name, count in counts.items() if count > 1)
+        return dict(pairs)
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {error.lineno}: {error.msg} at column {error.colno}; wanted one whole JSON value. If the file is cut off, copy it again."
+        ) from error
+    if repeated:
+        raise InputError(f"{path}, {_line_of(text, repeated[0])}: the name {repeated[0]!r} occurs twice in one object.")
+    if isinstance(value, dict) and isinstance(value.get("questions"), list):  # BioASQ
+        value = value["questions"]
+    entries = (
+        value.items() if isinstance(value, dict) else ((None, row) for row in value) if isinstance(value, list) else ()
+    )
+    for number, (name, row) in enumerate(entries, start=1):
+        label = str(name if name is not None else row.get("id", "") if isinstance(row, dict) else "")
+        line = _line_of(text, label) if label else "line 1"
+        where = f"{path}, {line}, entry {number}" + (f" ({label})" if label else "")
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: found a {type(row).__name__}, wanted an object.")
+        yield Row(where, clean({"id": name, **row} if name is not None else row, notes))
+
+
+def _line_of(text: str, label: str) -> str:
+    return f"line {text.count(chr(10), 0, max(0, text.find(json.dumps(label)))) + 1}"
+
+
+def clean(value: Any, notes: Notes) -> Any:
+    """The value with HTML entities resolved in its texts."""
+    if isinstance(value, str):
+        if not _ENTITY.search(value):
+            return value
+        plain = html.unescape(value)
+        if plain != value:
+            notes["texts with HTML entities, resolved"] += 1
+        return plain
+    if isinstance(value, list):
+        return [clean(item, notes) for item in value]
+    if isinstance(value, dict):
+        return {name: clean(item, notes) for name, item in value.items()}
+    return value
+
+
+def hub_rows(name: str, *, subset: str | None, split: str, notes: Notes) -> Iterator[Row]:
+    """The rows of a dataset of the hub, or of a folder in a format that `datasets` reads."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise InputError(
+            f"hub dataset {name!r}: the package 'datasets' is missing. Install it: pip install 'medagent[hub]'."
+        ) from error
+    try:
+        rows = datasets.load_dataset(name, subset, split=split)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"hub dataset {name!r} (subset {subset}, split {split}): cannot be loaded ({error}). Check the names, and the network or the cache."
+        ) from error
+    for number, row in enumerate(rows):
+        yield Row(f"{name}, {split}, row {number}", clean(dict(row), notes))
+
+
+def text_field(row: Row, *names: str) -> str:
+    """The first of these fields that the row has, as text; an error where it has none or an empty one."""
+    for name in names:
+        value = row.data.get(name)
+        if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+            return str(value).strip()
+    found = sorted(row.data)
+    raise InputError(f"{row.where}: found the fields {found}, wanted a text {' or '.join(map(repr, names))}.")

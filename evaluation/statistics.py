@@ -1,0 +1,171 @@
+"""Uncertainty and comparison: Wilson intervals, paired tests, pass@k, majority votes, calibration, selective accuracy. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+Z95 = 1.959963984540054
+
+
+def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (JASA 1927); (0, 1) for n = 0.
+
+    >>> [round(x, 3) for x in wilson_interval(8, 10)]
+    [0.49, 0.943]
+    """
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    centre = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low, high = (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
+    return max(0.0, low), min(1.0, high)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A share of right answers with its 95% Wilson interval."""
+
+    accuracy: float
+    ci_low: float
+    ci_high: float
+    n: int
+
+    @staticmethod
+    def of(successes: int, n: int) -> Accuracy:
+        """The accuracy of `successes` out of `n`."""
+        low, high = wilson_interval(successes, n)
+        return Accuracy(successes / n if n else 0.0, low, high, n)
+
+
+def mcnemar_exact(only_a: int, only_b: int) -> float:
+    """Two-sided p of McNemar's exact test: `only_a` pairs that only A got right, `only_b` that only B did (Psychometrika 1947).
+
+    Under the null the discordant pairs split like coin flips. 1 where none is discordant.
+
+    >>> round(mcnemar_exact(1, 8), 4)
+    0.0391
+    """
+    if only_a + only_b == 0:
+        return 1.0
+    return float(binomtest(min(only_a, only_b), only_a + only_b, 0.5).pvalue)
+
+
+def bootstrap_mean(values: Sequence[float], *, repeats: int = 10_000, seed: int = 0) -> tuple[float, float]:
+    """95% percentile bootstrap interval of a mean (Efron 1979); the unit of resampling is an entry of `values`.
+
+    For a paired comparison give one difference a question; for several samples a question, one mean a question.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    if data.size == 0:
+        return float("nan"), float("nan")
+    rng = np.random.default_rng(seed)
+    means = np.concatenate(
+        [data[rng.integers(0, data.size, (part, data.size))].mean(axis=1) for part in _parts(repeats, data.size)]
+    )
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _parts(repeats: int, size: int) -> list[int]:
+    """Repeats in portions whose index arrays stay below some 100 MB."""
+    portion = max(1, min(repeats, 12_000_000 // max(1, size)))
+    return [min(portion, repeats - start) for start in range(0, repeats, portion)]
+
+
+def pass_at_k(correct: int, samples: int, k: int) -> float:
+    """The chance that one of `k` samples at least is right, unbiased, from `correct` of `samples` (arXiv 2107.03374, equation 1).
+
+    >>> pass_at_k(1, 4, 2)
+    0.5
+    """
+    if not 1 <= k <= samples:
+        raise ValueError(f"k {k} found, wanted 1 to {samples}")
+    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def majority_vote(answers: Sequence[str | None]) -> str | None:
+    """The most frequent answer, None where there is none; a tie goes to the answer given first. Unparsed answers do not vote."""
+    votes = Counter(answer for answer in answers if answer is not None)
+    return max(votes, key=lambda answer: votes[answer]) if votes else None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Expected calibration error and the bins of its reliability diagram: (mean confidence, accuracy, count)."""
+
+    ece: float
+    bins: tuple[tuple[float, float, int], ...]
+    n: int
+
+
+def calibration(confidence: Sequence[float], correct: Sequence[bool], *, bins: int = 10) -> Calibration:
+    """Expected calibration error with equal-width bins (arXiv 1706.04599, equation 3): sum of |accuracy - confidence| x share of a bin."""
+    p, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
+    if p.size == 0:
+        return Calibration(float("nan"), (), 0)
+    place = np.minimum((p * bins).astype(int), bins - 1)
+    rows: list[tuple[float, float, int]] = []
+    error = 0.0
+    for index in range(bins):
+        inside: NDArray[np.bool_] = place == index
+        count = int(inside.sum())
+        if count:
+            mean, share = float(p[inside].mean()), float(right[inside].mean())
+            rows.append((mean, share, count))
+            error += count / p.size * abs(share - mean)
+    return Calibration(error, tuple(rows), int(p.size))
+
+
+def selective_accuracy(confidence: Sequence[float], correct: Sequence[bool]) -> list[tuple[float, float]]:
+    """(coverage, accuracy) where only the most confident share is answered (arXiv 1705.08500): one point a threshold, ties together."""
+    order = sorted(zip(confidence, correct, strict=True), key=lambda pair: -pair[0])
+    points, right = [], 0
+    for number, (value, is_right) in enumerate(order, start=1):
+        right += is_right
+        if number == len(order) or order[number][0] < value:
+            points.append((number / len(order), right / number))
+    return points
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """Two runs on the same questions: B minus A."""
+
+    n: int
+    accuracy_a: float
+    accuracy_b: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    only_a: int
+    only_b: int
+    p_mcnemar: float
+
+
+def compare_paired(a: Mapping[str, bool], b: Mapping[str, bool], *, seed: int = 0) -> PairedComparison:
+    """Compare by question id; both must hold the same ids."""
+    if a.keys() != b.keys() or not a:
+        raise ValueError("wanted the same questions, at least one, in both")
+    differences = [float(b[name]) - float(a[name]) for name in a]
+    only_a, only_b = sum(d < 0 for d in differences), sum(d > 0 for d in differences)
+    low, high = bootstrap_mean(differences, seed=seed)
+    n = len(a)
+    return PairedComparison(
+        n=n,
+        accuracy_a=sum(a.values()) / n,
+        accuracy_b=sum(b.values()) / n,
+        difference=sum(differences) / n,
+        ci_low=low,
+        ci_high=high,
+        only_a=only_a,
+        only_b=only_b,
+        p_mcnemar=mcnemar_exact(only_a, only_b),
+    )

@@ -1,0 +1,149 @@
+"""A policy behind an OpenAI-compatible chat endpoint (vLLM, llama.cpp, Ollama, a commercial one): measured as any other, never trained.
+
+Such an endpoint neither takes nor gives token ids, so bytes stand in for tokens between the loop and this policy: the limits on prompt, observation and
+total length count bytes, only `max_turn_tokens` counts the endpoint's tokens. It gives no log-probs (all are 0), hence no calibration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import httpx
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from medagent.agent import FORCED_ANSWER, FORCED_SEARCH, Limits
+from medagent.errors import PolicyError
+from medagent.policy import SampledTurn, TurnStop
+from medagent.protocol import END_TAGS
+
+REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
+_RETRY = {408, 409, 425, 429, 500, 502, 503, 504}
+Role = Literal["user", "assistant"]
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer whose tokens are bytes: any text goes in and comes out unchanged."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={byte: number for number, byte in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+
+
+@dataclass
+class RemotePolicy:
+    """`url` ends before "/chat/completions" (such as http://localhost:8000/v1). Failures are retried with back-off, then raise `PolicyError`."""
+
+    url: str
+    model: str
+    api_key: str = ""
+    timeout_s: float = 120.0
+    retries: int = 5
+    backoff_s: float = 1.0
+    _tokenizer: PreTrainedTokenizerFast = field(default_factory=byte_tokenizer, repr=False)
+    _client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = field(default=None, repr=False)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """See `Policy.tokenizer`: bytes."""
+        return self._tokenizer
+
+    def open(self, *, seed: int, temperature: float) -> RemoteSession:
+        """See `Policy.open`. The seed is sent along; whether it is honoured is the endpoint's affair."""
+        return RemoteSession(self, seed % 2**31, temperature)
+
+    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """One call of the endpoint: the first choice."""
+        failure = ""
+        for attempt in range(self.retries + 1):
+            if attempt:
+                await asyncio.sleep(min(60.0, self.backoff_s * 2 ** (attempt - 1)))
+            try:
+                answer = await self._http().post(f"{self.url.rstrip('/')}/chat/completions", json=body)
+            except httpx.TransportError as error:
+                failure = repr(error)
+                continue
+            if answer.status_code in _RETRY:
+                failure = f"status {answer.status_code}: {answer.text[:200]}"
+                continue
+            if answer.status_code != 200:
+                raise PolicyError(
+                    f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. Check the address, --model "
+                    f"({self.model!r}) and the key in MEDAGENT_API_KEY."
+                )
+            try:
+                choice: dict[str, Any] = answer.json()["choices"][0]
+            except (ValueError, KeyError, IndexError, TypeError) as error:
+                raise PolicyError(
+                    f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion."
+                ) from error
+            return choice
+        raise PolicyError(
+            f"endpoint {self.url}: no answer after {self.retries + 1} attempts ({failure}). Start it, or try again later."
+        )
+
+    def _http(self) -> httpx.AsyncClient:
+        """The client of the running event loop: connections belong to a loop."""
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client[0] is not loop:
+            headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+            self._client = (loop, httpx.AsyncClient(timeout=self.timeout_s, headers=headers, limits=limits))
+        return self._client[1]
+
+
+class RemoteSession:
+    """A dialogue with a `RemotePolicy`: what the loop appends is the user's message, what the endpoint writes the assistant's."""
+
+    def __init__(self, policy: RemotePolicy, seed: int, temperature: float) -> None:
+        self._policy, self._seed, self._temperature = policy, seed, temperature
+        self._messages: list[dict[str, str]] = []
+        self._pending: list[int] = []
+
+    def append(self, token_ids: list[int]) -> None:
+        """See `Session.append`."""
+        self._pending += token_ids
+
+    async def sample(self, *, max_tokens: int) -> SampledTurn:
+        """See `Session.sample`."""
+        said = str(self._policy.tokenizer.decode(self._pending))
+        if said.endswith((FORCED_SEARCH, FORCED_ANSWER)):
+            raise PolicyError(
+                f"endpoint {self._policy.url}: a chat endpoint begins its own turns, so none can be opened with {said[-8:]}. Leave the mode "
+                "forced_search out."
+            )
+        self._messages.append({"role": "user", "content": said})
+        self._pending = []
+        choice = await self._policy.complete(
+            {
+                "model": self._policy.model,
+                "messages": self._messages,
+                "max_tokens": max_tokens,
+                "temperature": self._temperature,
+                "seed": self._seed,
+                "stop": list(END_TAGS),
+            }
+        )
+        text = str((choice.get("message") or {}).get("content") or "")
+        cut = choice.get("finish_reason") == "length"
+        if not cut:
+            text = _closed(text)
+        self._messages.append({"role": "assistant", "content": text})
+        tag = text.rstrip().endswith(END_TAGS)
+        stop = TurnStop.LENGTH if cut else TurnStop.TAG if tag else TurnStop.END_OF_TEXT
+        ids = tuple(self._policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return SampledTurn(ids, (0.0,) * len(ids), text, stop)
+
+    def close(self) -> None:
+        """See `Session.close`."""
+
+
+def _closed(text: str) -> str:
+    """The text with the end tag that the endpoint took for its stop and swallowed."""
+    for tag in ("search", "answer"):
+        if text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>"):
+            return f"{text}</{tag}>"
+    return text
