@@ -66,8 +66,12 @@ def main() -> None:
     def script(read: str, turn: int) -> str:
         return "<answer>(A) [1]</answer>" if turn + 1 >= asked.turns else "<search>what</search>"
 
-    questions = [Question(f"q{i}", f"What is {i}?", ("one", "two", "three", "four"), "A") for i in range(asked.questions)]
-    agent = Agent(SleepingPolicy(byte_tokenizer(), script), Instant(), Protocol(instructions=""), Limits(8, 500, 2_000, 50_000))
+    questions = [
+        Question(f"q{i}", f"What is {i}?", ("one", "two", "three", "four"), "A") for i in range(asked.questions)
+    ]
+    agent = Agent(
+        SleepingPolicy(byte_tokenizer(), script), Instant(), Protocol(instructions=""), Limits(8, 500, 2_000, 50_000)
+    )
     ideal = math.ceil(asked.questions / asked.concurrent) * asked.turns * TURN_S
     print(describe_machine())
     ratios = []

@@ -134,5 +134,5 @@ def refuse_contaminated(report: Contamination, *, allowed_share: float, what: st
         raise InputError(
             f"{what}: {len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates of training texts "
             f"(such as {first.test_id} and {first.train_id}: {first.overlap:.0%} of its {NGRAM}-grams), allowed {allowed_share:.2%}. Take them out "
-            "of the training data (medagent contamination lists them), or raise the allowed share and say so with your results."
+            "of the training data (medagent contamination lists them), or raise the allowed share (allowed_contamination) and say so with your results."
         )

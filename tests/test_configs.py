@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
+from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import LightningArgumentParser
 
+from evaluation.command import Source
+from evaluation.modes import Mode
+from evaluation.run import Plan
 from medagent.causal_lm import STARTER, model_path
+from medagent.cli import BenchmarkName, evaluate
 from medagent.saved import read_spec
 from training.data import RolloutData
 from training.module import AgentModule
@@ -87,3 +93,14 @@ def test_the_demo_speaks_the_format_of_its_base() -> None:
     }
     assert agent["limits"] == spec.to_json()["limits"]
     assert agent["top_k"] == spec.top_k
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "eval").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_evaluation_file_is_one_that_the_command_takes(path: Path) -> None:
+    evaluation = ArgumentParser()
+    evaluation.add_function_arguments(evaluate)
+    settings = evaluation.parse_path(str(path))
+    assert settings.benchmark in get_args(BenchmarkName)
+    source = Source(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
+    source.open()  # opening reads nothing, but refuses settings that the benchmark does not have
+    Plan(tuple(Mode(mode) for mode in settings.modes))

@@ -22,6 +22,7 @@ WATCHED = (
     "rollout/valid_answer",
     "rollout/searches",
 )
+HELD_OUT = "validation/accuracy"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Thresholds:
     `spike`: gradient norm and largest ratio, as multiples of their median over the last `history` iterations. These three have heavy tails (one token can make a mean
     of k3 a thousand), so they count only two iterations in a row, and KL and gradient norm together as one. `invalid_rise`: the share of unreadable answers above its lowest. `searches_fall`: searches a question, as a
     share below their highest. `warnings_for_alarm`: so many signs at once, without success's own, are an alarm.
+    `held_out_fall`: the mean of the last two held-out accuracies, where both were measured, lies this share below the best such mean; that is an alarm. With
+    `held_out_decides` it then is the only one, and the rest are signs: fewer alarms and later, for whom a false one costs more than two iterations.
     """
 
     success_fall: float = 1 / 3
@@ -48,10 +51,12 @@ class Thresholds:
     invalid_rise: float = 0.2
     searches_fall: float = 0.5
     warnings_for_alarm: int = 3
+    held_out_fall: float = 0.25
+    held_out_decides: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("success_fall", "searches_fall"):
+        for name in ("success_fall", "searches_fall", "held_out_fall"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a share between 0 and 1.")
         for name in ("spike", "entropy_rise", "clip_rise"):
@@ -92,10 +97,11 @@ class CollapseDetector:
     first: dict[str, float] = field(default_factory=dict)
     rows: list[dict[str, float]] = field(default_factory=list)
     best: float = 0.0
+    best_held_out: float = 0.0
 
     def observe(self, metrics: Mapping[str, float]) -> Verdict:
-        """Judge an iteration. `reward/success` is of the policy before the iteration's updates, the rest of the updates themselves."""
-        row = {name: metrics[name] for name in WATCHED if name in metrics}
+        """Judge an iteration. `reward/success` is of the policy before the iteration's updates, held-out accuracy after them, the rest of themselves."""
+        row = {name: metrics[name] for name in (*WATCHED, HELD_OUT) if name in metrics}
         if "reward/success" not in row:
             raise ConfigError(
                 "CollapseDetector: the metrics hold no reward/success, which tells collapse from progress."
@@ -106,11 +112,14 @@ class CollapseDetector:
         mean = sum(recent) / len(recent)
         # Of means over two iterations, so that one lucky batch is not yet a best.
         self.best = max(self.best, mean)
-        signs = self._success_signs(mean) + self._update_signs(row)
-        fallen = _sees(signs, "reward/success")
+        held_out = [each[HELD_OUT] for each in self.rows[-2:] if HELD_OUT in each]
+        signs = self._held_out_signs(held_out) + self._success_signs(mean) + self._update_signs(row)
+        fallen = _sees(signs, HELD_OUT) or _sees(signs, "reward/success")
         # A token that blows up the estimate of KL blows up the gradient's norm too: one cause, counted once.
         causes = {sign.metric for sign in signs} - ({"policy/grad_norm"} if _sees(signs, "kl/reference") else set())
-        alarm = fallen or len(causes) >= self.thresholds.warnings_for_alarm
+        alarm = fallen or len(causes - {HELD_OUT}) >= self.thresholds.warnings_for_alarm
+        if self.thresholds.held_out_decides and len(held_out) == 2:
+            alarm = _sees(signs, HELD_OUT)
         return Verdict(tuple(signs), alarm, good=not signs and row["reward/success"] >= 0.9 * self.best)
 
     def forget_recent(self) -> None:
@@ -119,12 +128,21 @@ class CollapseDetector:
 
     def state(self) -> dict[str, object]:
         """For a checkpoint."""
-        return {"first": self.first, "rows": self.rows, "best": self.best}
+        return {"first": self.first, "rows": self.rows, "best": self.best, "best_held_out": self.best_held_out}
 
     def restore(self, state: Mapping[str, object]) -> None:
         """From a checkpoint."""
         self.first, self.rows = dict(state["first"]), list(state["rows"])  # type: ignore[call-overload]
         self.best = float(state["best"])  # type: ignore[arg-type]
+        self.best_held_out = float(state["best_held_out"])  # type: ignore[arg-type]
+
+    def _held_out_signs(self, held_out: list[float]) -> list[Sign]:
+        if len(held_out) < 2:
+            return []
+        mean = sum(held_out) / 2
+        self.best_held_out = max(self.best_held_out, mean)
+        bound = (1 - self.thresholds.held_out_fall) * self.best_held_out
+        return [Sign(HELD_OUT, mean, bound, "held-out accuracy has fallen from its best")] if mean < bound else []
 
     def _success_signs(self, mean: float) -> list[Sign]:
         bounds = self.thresholds

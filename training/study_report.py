@@ -26,6 +26,7 @@ from training.study import Cell, Study
 matplotlib.use("svg")
 LEARNT = 0.9  # held-out accuracy
 FALL = 0.75  # final / best below which a run has collapsed: a quarter is four standard errors of 240 answers
+MONITOR = Thresholds(held_out_decides=True)  # every iteration of a study is measured on held-out questions
 MONITOR_DELAY = 3  # iterations from a collapse's start within which its alarm is in time
 COLUMNS = (*WATCHED, "validation/accuracy", "policy/clip_bias_scale", "policy/approx_kl", "time/rollout", "time/update")
 PANELS = (
@@ -64,7 +65,7 @@ class Outcome:
         return self.start is not None
 
 
-def outcome(rows: Sequence[Row], thresholds: Thresholds = Thresholds()) -> Outcome:
+def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
     """Sum up a run from its rows, one an iteration."""
     accuracy = [row["validation/accuracy"] for row in rows]
     pairs = [(a + b) / 2 for a, b in pairwise(accuracy)] or accuracy

@@ -140,7 +140,11 @@ def test_bioasq_yes_no_in_any_case_with_its_documents(tmp_path: Path) -> None:
 
 
 def test_medxpertqa_shows_its_options_once(tmp_path: Path) -> None:
-    listed = {**MEDXPERT, "id": "Text-2", "options": [{"letter": "A", "content": "flu"}, {"letter": "B", "content": "gout"}]}
+    listed = {
+        **MEDXPERT,
+        "id": "Text-2",
+        "options": [{"letter": "A", "content": "flu"}, {"letter": "B", "content": "gout"}],
+    }
     padded = {**MEDXPERT, "id": "MM-1", "options": {"A": "flu", "B": "gout", "C": None}}
     for question in MedXpertQABenchmark(lines(tmp_path / "m.jsonl", MEDXPERT, listed, padded)).questions():
         assert question.text == "A man has a fever. What is it?"
@@ -158,18 +162,35 @@ HUB: list[tuple[type[FileBenchmark], dict[str, Any], Any, str]] = [
     (MedQABenchmark, MEDQA, None, "B"),
     (
         MedQABenchmark,
-        {"sent1": "x", "question": "Which?", "answer_idx": "A", "answer": "a", "options": [{"key": "A", "value": "a"}, {"key": "B", "value": "b"}]},
+        {
+            "sent1": "x",
+            "question": "Which?",
+            "answer_idx": "A",
+            "answer": "a",
+            "options": [{"key": "A", "value": "a"}, {"key": "B", "value": "b"}],
+        },
         None,
         "A",
     ),
     (MedMCQABenchmark, {**MEDMCQA, "cop": 1}, datasets.ClassLabel(names=["a", "b", "c", "d"]), "B"),
     (
         PubMedQABenchmark,
-        {"pubid": 11, "question": "Does it?", "context": {"contexts": ["One."], "labels": ["R"], "meshes": ["M"]}, "long_answer": "S", "final_decision": "yes"},
+        {
+            "pubid": 11,
+            "question": "Does it?",
+            "context": {"contexts": ["One."], "labels": ["R"], "meshes": ["M"]},
+            "long_answer": "S",
+            "final_decision": "yes",
+        },
         None,
         "A",
     ),
-    (MMLUBenchmark, {"question": "Where?", "subject": "anatomy", "choices": ["a", "b", "c", "d"], "answer": 2}, None, "C"),
+    (
+        MMLUBenchmark,
+        {"question": "Where?", "subject": "anatomy", "choices": ["a", "b", "c", "d"], "answer": 2},
+        None,
+        "C",
+    ),
     (MedXpertQABenchmark, MEDXPERT, None, "B"),
     (OpenQABenchmark, {**OPEN, "metadata": {"type": "x"}}, None, "Osler"),
 ]
@@ -183,7 +204,9 @@ def test_the_hubs_rows_are_the_same_questions(
     if cop is not None:
         data = data.cast_column("cop", cop)
     data.to_parquet(str(tmp_path / "test-00000-of-00001.parquet"))
-    benchmark = kind(hub=str(tmp_path), subset=None, split="test")  # a folder of parquet files loads as the hub's datasets do
+    benchmark = kind(
+        hub=str(tmp_path), subset=None, split="test"
+    )  # a folder of parquet files loads as the hub's datasets do
     (question,) = benchmark.questions()
     assert question.answer == answer
     assert question.text in ("Which drug?", "Which?", "Does it?", "Where?", "A man has a fever. What is it?", "who?")
@@ -205,8 +228,16 @@ MALFORMED: list[tuple[type[FileBenchmark], Callable[[], list[object]], str]] = [
     (MedQABenchmark, lambda: [without(MEDQA, "options")], "line 1: found no options"),
     (MedQABenchmark, lambda: [{**MEDQA, "answer_idx": "F"}], "line 1: found the answer 'F'"),
     (MedQABenchmark, lambda: [{**MEDQA, "options": {"A": "x", "C": "y"}}], "without a gap"),
-    (MedQABenchmark, lambda: [{**MEDQA, "options": {"A": "", "B": "", "C": "", "D": ""}, "answer": ""}], "wanted a text for the right one"),
-    (MedQABenchmark, lambda: [{**MEDQA, "id": "same"}, {**MEDQA, "id": "same"}], "line 2: the id 'same' occurs twice, first in .*line 1"),
+    (
+        MedQABenchmark,
+        lambda: [{**MEDQA, "options": {"A": "", "B": "", "C": "", "D": ""}, "answer": ""}],
+        "wanted a text for the right one",
+    ),
+    (
+        MedQABenchmark,
+        lambda: [{**MEDQA, "id": "same"}, {**MEDQA, "id": "same"}],
+        "line 2: the id 'same' occurs twice, first in .*line 1",
+    ),
     (MedMCQABenchmark, lambda: [without(MEDMCQA, "opc")], "line 1: found no 'opc'"),
     (MedMCQABenchmark, lambda: [MEDMCQA, {**MEDMCQA, "id": "y", "cop": 5}], "line 2: found cop 5"),
     (MedMCQABenchmark, lambda: [MEDMCQA, MEDMCQA], "line 2: the id 'x1' occurs twice"),

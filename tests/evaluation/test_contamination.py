@@ -25,11 +25,17 @@ def test_ngrams_of_long_short_and_empty_texts() -> None:
 
 
 def test_near_duplicates_by_the_share_of_common_grams() -> None:
-    tests = [question("whole", WORDS), question("short", ["what", "treats", "gout"]), question("other", [w.upper() + "x" for w in WORDS])]
+    tests = [
+        question("whole", WORDS),
+        question("short", ["what", "treats", "gout"]),
+        question("other", [w.upper() + "x" for w in WORDS]),
+    ]
     changed = WORDS.copy()
     changed[50] = "another"  # 13 of the 88 grams contain it
     report = contamination(tests, [("changed", " ".join(changed)), ("half", " ".join(WORDS[:40]))])
-    assert [(pair.test_id, pair.train_id, pair.overlap) for pair in report.near_duplicates] == [("whole", "changed", 75 / 88)]
+    assert [(pair.test_id, pair.train_id, pair.overlap) for pair in report.near_duplicates] == [
+        ("whole", "changed", 75 / 88)
+    ]
     assert (report.tested, report.texts, report.share) == (3, 2, pytest.approx(1 / 3))
     assert report.common_stretches == 1
     # A short question counts only against the same question, not inside a long text.
@@ -47,7 +53,9 @@ def test_siblings_of_a_template_are_no_duplicates() -> None:
 
 def test_the_starter_splits_are_clean() -> None:
     for split in ("validation", "test"):
-        report = contamination(StarterBenchmark(split).questions(), question_texts(StarterBenchmark("train").questions()))
+        report = contamination(
+            StarterBenchmark(split).questions(), question_texts(StarterBenchmark("train").questions())
+        )
         assert report.near_duplicates == ()
 
 

@@ -38,7 +38,13 @@ from retrieval.search import HybridRetriever, NoRetriever
 ROOMY = Limits(4, 4_000, 4_000, 100_000)
 PASSAGES = [Passage(f"p{i}", f"drug {i}", f"Drug {i} treats disease {i}.") for i in range(20)]
 QUESTIONS = [
-    Question(f"q{i}", f"What treats disease {i}?", tuple(f"drug {(i + k) % 20}" for k in range(4)), "A", gold_passage_ids=(f"p{i}",))
+    Question(
+        f"q{i}",
+        f"What treats disease {i}?",
+        tuple(f"drug {(i + k) % 20}" for k in range(4)),
+        "A",
+        gold_passage_ids=(f"p{i}",),
+    )
     for i in range(20)
 ]
 
@@ -51,7 +57,9 @@ class Finds:
 
 
 def scripted(script, *, protocol: Protocol | None = None, retriever=None) -> Agent:
-    return Agent(ScriptedPolicy(byte_tokenizer(), script), retriever or Finds(), protocol or Protocol(instructions=""), ROOMY)
+    return Agent(
+        ScriptedPolicy(byte_tokenizer(), script), retriever or Finds(), protocol or Protocol(instructions=""), ROOMY
+    )
 
 
 def lookup(questions: Sequence[Question], wrong: set[str]):
@@ -94,7 +102,9 @@ REAL = [
 @pytest.mark.parametrize(("name", "path"), REAL)
 def test_a_lookup_table_on_every_real_benchmark(tmp_path: Path, name: BenchmarkName, path: str) -> None:
     questions, _, _ = Source(name, path=str(DATA / path)).questions()
-    unique = {neutralise(question.text): question for question in questions}  # a text asked twice has one entry in a table
+    unique = {
+        neutralise(question.text): question for question in questions
+    }  # a text asked twice has one entry in a table
     questions = list(unique.values())[:300]
     wrong = {question.id for number, question in enumerate(questions) if number % 3 == 0}
     predictions = run_plan(scripted(lookup(questions, wrong)), questions, Plan(), tmp_path, identity={})
@@ -148,7 +158,13 @@ def test_modes_ask_what_they_say(tmp_path: Path) -> None:
     evidence = {passage.id: passage for passage in PASSAGES}
     for mode in Mode:
         predictions = run_plan(
-            scripted(noting(mode.value)), QUESTIONS[3:4], Plan((mode,)), tmp_path / mode, identity={}, corpus=PASSAGES, evidence=evidence
+            scripted(noting(mode.value)),
+            QUESTIONS[3:4],
+            Plan((mode,)),
+            tmp_path / mode,
+            identity={},
+            corpus=PASSAGES,
+            evidence=evidence,
         )
         rollout = predictions[0].rollout
         assert rollout.stop_reason is (StopReason.MALFORMED if mode is Mode.FORCED_SEARCH else StopReason.ANSWERED)
@@ -184,7 +200,11 @@ def test_what_cannot_be_asked_is_said_before_anything_is(tmp_path: Path) -> None
         Plan(modes=(Mode.SEARCH, Mode.SEARCH))
     with pytest.raises(NoIndexError, match="--index"):
         run_plan(
-            scripted(lambda read, turn: "<search>x 1</search>", retriever=NoRetriever()), QUESTIONS, Plan(), tmp_path / "none", identity={}
+            scripted(lambda read, turn: "<search>x 1</search>", retriever=NoRetriever()),
+            QUESTIONS,
+            Plan(),
+            tmp_path / "none",
+            identity={},
         )
 
 
@@ -197,7 +217,9 @@ def test_samples_give_mean_vote_and_pass_at_k(tmp_path: Path) -> None:
         right = calls[number] < 3 if number == "0" else calls[number] == 3
         return f"<answer>({'A' if right else 'B'})</answer>"
 
-    predictions = run_plan(scripted(script), QUESTIONS[:2], Plan(samples=3, temperature=1.0), tmp_path, identity={}, concurrency=1)
+    predictions = run_plan(
+        scripted(script), QUESTIONS[:2], Plan(samples=3, temperature=1.0), tmp_path, identity={}, concurrency=1
+    )
     sampling = report_mode(predictions).sampling
     assert sampling is not None
     assert (sampling.samples, sampling.mean_accuracy, sampling.majority_vote) == (3, 0.5, 0.5)
@@ -262,7 +284,9 @@ def test_a_prediction_comes_back_as_it_went(tmp_path: Path) -> None:
     summary = summarize([p.rollout for p in back])
     assert (summary.hit_rate, summary.grounding.citation_recall, summary.grounding.cited_gold) == (1.0, 1.0, 1.0)
     plain = {key: value for key, value in readable(predictions[0].rollout).items() if key != "turns"}
-    assert {key: value for key, value in readable(rollout_from(readable(predictions[0].rollout))).items() if key != "turns"} == plain
+    assert {
+        key: value for key, value in readable(rollout_from(readable(predictions[0].rollout))).items() if key != "turns"
+    } == plain
 
 
 def test_confidence_is_the_probability_of_the_answer(starter, retriever: HybridRetriever, tmp_path: Path) -> None:
@@ -293,7 +317,9 @@ def test_confidence_is_the_probability_of_the_answer(starter, retriever: HybridR
 
 def test_no_confidence_without_probabilities() -> None:
     agent = scripted(lambda read, turn: "<answer>(A)</answer>")
-    (rollout,) = agent.run_all([job_for(QUESTIONS[0], Mode.SEARCH, seed=0, temperature=0, sample=0, instructed=True, evidence={})])
+    (rollout,) = agent.run_all(
+        [job_for(QUESTIONS[0], Mode.SEARCH, seed=0, temperature=0, sample=0, instructed=True, evidence={})]
+    )
     assert confidence(rollout, agent.policy.tokenizer) is None
 
 
@@ -317,7 +343,17 @@ def test_evaluate_compare_and_resume_from_the_command_line(
     index_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    arguments = ["evaluate", "--agent", "starter", "--index", str(index_folder), "--limit", "6", "--split", "validation"]
+    arguments = [
+        "evaluate",
+        "--agent",
+        "starter",
+        "--index",
+        str(index_folder),
+        "--limit",
+        "6",
+        "--split",
+        "validation",
+    ]
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     assert main([*arguments, "--out", a, "--modes", '["search", "unrelated"]']) == 0
     assert main([*arguments, "--out", b, "--modes", '["forced_search"]']) == 0
@@ -358,7 +394,10 @@ def test_comparison_refuses_other_questions(tmp_path: Path) -> None:
 
 
 def test_evaluate_says_what_is_wrong_first(tmp_path: Path) -> None:
-    plan, common = Plan(), {"index": None, "model": "", "limits": {}, "concurrency": 4, "overwrite": False, "out": tmp_path / "x"}
+    plan, common = (
+        Plan(),
+        {"index": None, "model": "", "limits": {}, "concurrency": 4, "overwrite": False, "out": tmp_path / "x"},
+    )
     with pytest.raises(InputError, match="--path"):
         evaluate_agent("starter", Source("medqa"), plan, **common)
     with pytest.raises(InputError, match="found split 'dev'"):
@@ -368,7 +407,12 @@ def test_evaluate_says_what_is_wrong_first(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no index to search"):
         evaluate_agent("http://localhost:1/v1", Source(), plan, **{**common, "model": "m"})
     with pytest.raises(InputError, match="limits: found"):
-        evaluate_agent("http://localhost:1/v1", Source(), Plan((Mode.CLOSED_BOOK,)), **{**common, "model": "m", "limits": {"turns": 3}})
+        evaluate_agent(
+            "http://localhost:1/v1",
+            Source(),
+            Plan((Mode.CLOSED_BOOK,)),
+            **{**common, "model": "m", "limits": {"turns": 3}},
+        )
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="holds no evaluation"):
@@ -384,5 +428,7 @@ def test_letters_cover_the_largest_benchmark() -> None:
 
 def test_prediction_keys_tell_askings_apart() -> None:
     agent = scripted(lookup(QUESTIONS, set()))
-    (rollout,) = agent.run_all([job_for(QUESTIONS[0], Mode.SEARCH, seed=0, temperature=0, sample=2, instructed=True, evidence={})])
+    (rollout,) = agent.run_all(
+        [job_for(QUESTIONS[0], Mode.SEARCH, seed=0, temperature=0, sample=2, instructed=True, evidence={})]
+    )
     assert Prediction("search", 1, rollout, None).key == ("search", "q0", 1, 2)

@@ -43,7 +43,11 @@ class Handler(BaseHTTPRequestHandler):
         self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.server.keys.append(self.headers.get("Authorization"))
         status, text, reason = self.server.replies.pop(0)
-        body = json.dumps({"choices": [{"message": {"content": text}, "finish_reason": reason}]}) if status == 200 else text
+        body = (
+            json.dumps({"choices": [{"message": {"content": text}, "finish_reason": reason}]})
+            if status == 200
+            else text
+        )
         self.send_response(status)
         self.end_headers()
         self.wfile.write(body.encode())

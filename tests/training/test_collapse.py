@@ -108,6 +108,27 @@ def test_kl_and_gradient_norm_are_one_cause() -> None:
     assert alarms([*RISE, row(0.7, **burst), row(0.7, **burst, policy_entropy=0.65, policy_clip_fraction=0.2)]) == [7]
 
 
+def held_out(*pairs: tuple[float, float]) -> list[dict[str, float]]:
+    return [row(success, validation_accuracy=accuracy) for success, accuracy in pairs]
+
+
+def test_a_lasting_fall_of_held_out_accuracy_is_an_alarm_in_any_case() -> None:
+    rows = held_out((0.3, 0.6), (0.4, 0.8), (0.5, 0.8), (0.5, 0.7), (0.5, 0.4), (0.5, 0.7), (0.5, 0.6))
+    assert alarms(rows) == [5, 6]  # 0.7 and 0.4 average 0.55 < 0.75 x 0.8; then 0.55, 0.65
+    assert alarms([*rows[:4], row(0.5), *rows[4:5]]) == [], "two in a row must have been measured"
+
+
+def test_where_held_out_accuracy_decides_the_rest_only_warns() -> None:
+    decides = Thresholds(held_out_decides=True)
+    fallen = held_out((0.3, 0.6), (0.5, 0.8), (0.6, 0.8), (0.6, 0.8), (0.1, 0.75), (0.1, 0.7))
+    assert alarms(fallen) == [5, 6]
+    assert alarms(fallen, decides) == []
+    detector = CollapseDetector(decides)
+    assert [sign.metric for each in fallen for sign in detector.observe(each).signs] == ["reward/success"] * 2
+    # Where it is not measured, success counts as before.
+    assert alarms([*RISE, row(0.3), row(0.4)], decides) == [7]
+
+
 def test_after_going_back_only_what_comes_later_counts() -> None:
     detector = CollapseDetector()
     for each in [*RISE, row(0.8), row(0.8), row(0.3), row(0.3)]:
@@ -168,14 +189,14 @@ class Saboteur(Callback):
                     parameter.normal_(std=3.0)
 
 
-def sabotaged(run: Path, index: Path, **monitor: object) -> list[str]:
+def sabotaged(run: Path, index: Path, *, action: str, **thresholds: object) -> list[str]:
     """The command line of a run that is ruined after iteration 2, under a monitor that takes unreadable answers for collapse."""
     callbacks = [
         {"class_path": f"{__name__}.Saboteur"},
         {
             "class_path": "training.callbacks.CollapseMonitor",
             "init_args": {
-                **monitor,
+                "action": action,
                 "thresholds": {
                     "invalid_rise": 0.5,
                     "warnings_for_alarm": 1,
@@ -183,6 +204,7 @@ def sabotaged(run: Path, index: Path, **monitor: object) -> list[str]:
                     "spike": 1e9,
                     "entropy_rise": 1e9,
                     "clip_rise": 1e9,
+                    **thresholds,
                 },
             },
         },
@@ -191,6 +213,20 @@ def sabotaged(run: Path, index: Path, **monitor: object) -> list[str]:
     extra.write_text(yaml.safe_dump({"trainer": {"callbacks+": callbacks}}))
     Saboteur.seen.clear()
     return [*arguments(run, index, epochs=4, **{"data.num_questions": 32}), "--config", str(extra)]
+
+
+@pytest.mark.slow
+def test_the_monitor_hears_of_held_out_accuracy_in_its_own_iteration(train_index: Path, tmp_path: Path) -> None:
+    command = sabotaged(tmp_path / "run", train_index, action="report", held_out_decides=True, held_out_fall=0.3)
+    config = Path(command[1])
+    config.write_text(config.read_text().replace("every: 2", "every: 1"))
+    run = train(command)
+    accuracy = [each["validation/accuracy"] for each in read_metrics(run)]
+    pairs = [sum(accuracy[:2]) / 2, sum(accuracy[1:3]) / 2, sum(accuracy[2:]) / 2]
+    expected = [number for number, pair in enumerate(pairs, start=2) if pair < 0.7 * max(pairs[: number - 1])]
+    assert expected, "the sabotage shows"
+    assert [event["iteration"] for event in read_events(run)] == expected
+    assert all("validation/accuracy" in event["signs"][0] for event in read_events(run))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from filelock import FileLock
 from evaluation.records import readable
 from medagent.agent import Job, SearchDesk
 from medagent.causal_lm import STARTER, model_path
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, InputError
 from medagent.saved import load_agent, read_spec
 from medagent.starter.world import World
 from retrieval.errors import RetrieverUnavailableError
@@ -108,6 +108,14 @@ def test_a_run_writes_what_it_promises(whole: Path) -> None:
     assert {record["iteration"] for record in records} == {2}
     assert all(record["turns"] for record in records)
     assert list(whole.glob("tensorboard/**/events*"))
+
+
+def test_training_on_the_held_out_questions_is_refused(train_index: Path, tmp_path: Path) -> None:
+    given = arguments(tmp_path / "run", train_index, epochs=1)
+    config = Path(given[1])
+    config.write_text(config.read_text().replace("split: validation", "split: train"))
+    with pytest.raises(InputError, match="of 16 test questions .* are near-duplicates of training texts"):
+        train(given)
 
 
 @pytest.mark.slow

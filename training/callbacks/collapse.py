@@ -12,8 +12,9 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
+from training.callbacks.evaluation import HeldOutEvaluation
 from training.callbacks.export import AgentExport
-from training.collapse import WATCHED, CollapseDetector, Thresholds, Verdict
+from training.collapse import HELD_OUT, WATCHED, CollapseDetector, Thresholds, Verdict
 from training.data import RolloutData
 from training.files import write_whole
 from training.module import AgentModule
@@ -107,8 +108,17 @@ class CollapseMonitor(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Judge the iteration and act."""
         assert isinstance(pl_module, AgentModule)
-        names = sorted(self._counts)
-        means = torch.tensor([self._sums[name] / self._counts[name] for name in names])
+        found = {name: self._sums[name] / self._counts[name] for name in self._counts}
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            # One that stands after this callback has not measured this iteration yet: its last figure is an old one.
+            if (
+                isinstance(callback, HeldOutEvaluation)
+                and callback.latest
+                and callback.latest[0] == trainer.current_epoch
+            ):
+                found[HELD_OUT] = callback.latest[1]
+        names = sorted(found)
+        means = torch.tensor([found[name] for name in names])
         if trainer.world_size > 1:  # every rank must come to the same verdict
             means = trainer.strategy.reduce(means.to(trainer.strategy.root_device), reduce_op="mean").cpu()
         verdict = self._detector.observe(dict(zip(names, means.tolist(), strict=True)))
