@@ -18,11 +18,35 @@ def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) ->
     found = [Table("Result", head, _rows(reports)), Table("By subject", head, _subjects(reports))]
     if simple := baselines(questions):
         rows = [
-            (name, _interval(value) if isinstance(value, Accuracy) else f"{value:.1%} (expected)")
+            (name, _counted(value) if isinstance(value, Accuracy) else f"{value:.1%} (expected)")
             for name, value in simple.items()
         ]
         found.append(Table("Without any model", ("", ""), rows))
     return [table for table in found if table.rows]
+
+
+def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> Table:
+    """One row a mode, in 80 columns; the report has the rest.
+
+    "none": answers that name no one option; "gold": all gold passages retrieved; "cited": answers with a supporting citation.
+    """
+    rows = [
+        (
+            mode.value,
+            _short(report.summary.overall),
+            _share(report.summary.lenient_accuracy) or "-",
+            str(report.summary.unparsed + report.summary.abstained + report.summary.no_answer),
+            f"{report.summary.searches_per_question:.2f}",
+            _share(report.summary.grounding.gold_all) or "-",
+            _share(report.summary.grounding.citation_recall) or "-",
+        )
+        for mode, report in reports.items()
+    ]
+    for name, value in baselines(questions).items():
+        cell = _short(value) if isinstance(value, Accuracy) else f"{value:.1%}, expected"
+        rows.append((name, cell, "", "", "", "", ""))
+    head = ("mode", "strict [95%]", "lenient", "none", "searches", "gold", "cited")
+    return Table("", head, rows)
 
 
 def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
@@ -33,7 +57,9 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
         if any(cell is not None for cell in cells):
             rows.append((label, *(cell if cell is not None else "-" for cell in cells)))
 
-    add("accuracy, strict [95%], n", [_interval(r.summary.overall) for r in every])
+    add("accuracy, strict", [_share(r.summary.overall.accuracy) for r in every])
+    add("95% interval (Wilson)", [_between(r.summary.overall) for r in every])
+    add("answers asked for", [str(r.summary.overall.n) for r in every])
     add("accuracy, lenient", [_share(r.summary.lenient_accuracy) for r in every])
     add("exact match (SQuAD)", [_share(r.summary.exact_match) for r in every])
     add("F1 (SQuAD)", [_share(r.summary.f1) for r in every])
@@ -52,16 +78,14 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     most = max((len(r.sampling.pass_at_k) for r in every if r.sampling), default=0)
     for k in range(1, most + 1):
         add(f"pass@{k}", [_share(r.sampling.pass_at_k.get(k)) if r.sampling else None for r in every])
-    add("accuracy by rotation of the options", [_rotated(r) for r in every])
+    add("accuracy by rotation of the options, %", [_rotated(r) for r in every])
     add("answers that change with the rotation", [_share(r.rotations.changed) if r.rotations else None for r in every])
     add(
         "expected calibration error",
         [f"{r.calibration.ece:.3f} (n = {r.calibration.n})" if r.calibration else None for r in every],
     )
-    add(
-        "stop reasons",
-        [", ".join(f"{reason} {n}" for reason, n in sorted(r.summary.stop_reasons.items())) for r in every],
-    )
+    for reason in sorted({reason for report in every for reason in report.summary.stop_reasons}):
+        add(f"stopped: {reason}", [str(report.summary.stop_reasons.get(reason, 0)) for report in every])
     return rows
 
 
@@ -70,7 +94,7 @@ def _subjects(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     if len(kinds) < 2:
         return []
     return [
-        (kind, *(_interval(r.summary.by_type[kind]) if kind in r.summary.by_type else "-" for r in reports.values()))
+        (kind, *(_counted(r.summary.by_type[kind]) if kind in r.summary.by_type else "-" for r in reports.values()))
         for kind in kinds
     ]
 
@@ -99,8 +123,16 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _interval(part: Accuracy) -> str:
-    return f"{part.accuracy:.1%} [{part.ci_low:.1%}, {part.ci_high:.1%}], {part.n}"
+def _counted(part: Accuracy) -> str:
+    return f"{_short(part)}, {part.n}"
+
+
+def _between(part: Accuracy) -> str:
+    return f"{100 * part.ci_low:.1f} to {100 * part.ci_high:.1f}"
+
+
+def _short(part: Accuracy) -> str:
+    return f"{part.accuracy:.1%} [{100 * part.ci_low:.1f}, {100 * part.ci_high:.1f}]"
 
 
 def _share(value: float | None) -> str | None:
@@ -115,4 +147,4 @@ def _sampled(report: ModeReport) -> str | None:
 
 
 def _rotated(report: ModeReport) -> str | None:
-    return None if report.rotations is None else ", ".join(f"{share:.1%}" for share in report.rotations.accuracy)
+    return None if report.rotations is None else ", ".join(f"{100 * share:.1f}" for share in report.rotations.accuracy)

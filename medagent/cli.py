@@ -10,28 +10,13 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from jsonargparse import auto_cli
 
 from medagent.errors import MedagentError
+from medagent.names import BenchmarkName, ModeName
 from retrieval.errors import RetrievalError
-
-# Repeated here from `evaluation`, so that --help need not import it; a test holds them equal.
-BenchmarkName = Literal[
-    "starter",
-    "medqa",
-    "medmcqa",
-    "pubmedqa",
-    "pubmedqa_with_abstract",
-    "pubmedqa_yes_no",
-    "mmlu",
-    "bioasq",
-    "medxpertqa",
-    "open",
-    "jsonl",
-]
-ModeName = Literal["search", "forced_search", "closed_book", "gold", "single_shot", "unrelated"]
 
 
 def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, threads: int = 0) -> None:
@@ -42,7 +27,6 @@ def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, t
         seed: Seed of questions, sampling and initialisation.
         iterations: Training iterations; none takes the number in configs/starter.yaml.
         threads: Torch threads; 0 keeps torch's own choice.
-
     """
     from training.demo import run_demo
 
@@ -103,11 +87,11 @@ def evaluate(
         concurrency: Questions asked at once.
         out: Folder of the report.
         overwrite: Begin anew where the folder holds another evaluation.
-
     """
-    from evaluation.command import Source, evaluate_agent
+    from evaluation.command import evaluate_agent
     from evaluation.modes import Mode
     from evaluation.run import Plan
+    from evaluation.source import Source
 
     source = Source(benchmark, path, hub, subset, split, start, stop, limit, limit_seed)
     plan = Plan(tuple(Mode(mode) for mode in modes), samples, rotations, temperature, seed)
@@ -133,15 +117,10 @@ def compare(a: str, b: str, mode: str | None = None, seed: int = 0, json: bool =
         mode: Which mode's answers; none takes the first that each has.
         seed: Seed of the bootstrap.
         json: Print JSON instead of sentences.
-
     """
-    from dataclasses import asdict
-    from json import dumps
+    from evaluation.comparing import compare_aloud
 
-    from evaluation.command import compare_runs, comparison_text
-
-    result = compare_runs(Path(a), Path(b), mode=mode, seed=seed)
-    print(dumps(asdict(result)) if json else comparison_text(result))
+    compare_aloud(Path(a), Path(b), mode=mode, seed=seed, as_json=json)
 
 
 def grade(file: str, letters: str = "ABCD", out: str | None = None) -> None:
@@ -151,13 +130,10 @@ def grade(file: str, letters: str = "ABCD", out: str | None = None) -> None:
         file: JSON lines with "id", "gold" (a letter) and "raw" (the reply); "options" where you have them.
         letters: The letters that name an option, where a line has no options.
         out: File for what was read in each reply.
-
     """
-    from json import dumps
+    from evaluation.comparing import grade_aloud
 
-    from evaluation.command import grade_file
-
-    print(dumps(grade_file(Path(file), letters=letters, out=Path(out) if out else None)))
+    grade_aloud(Path(file), letters=letters, out=out)
 
 
 def contamination(
@@ -179,18 +155,12 @@ def contamination(
         train_benchmark: Format of the training file; none takes the test's.
         threshold: Share of a question's 13-grams from which it counts as near-duplicate.
         show: How many of them to list.
-
     """
-    from evaluation.command import Source, check_contamination
+    from evaluation.comparing import contamination_aloud
+    from evaluation.source import Source
 
     other = Source(train_benchmark or benchmark, path=train) if train else None
-    report = check_contamination(Source(benchmark, path=test), other, corpus, threshold=threshold)
-    for pair in report.near_duplicates[:show]:
-        print(f"{pair.overlap:6.1%}  {pair.test_id}  {pair.train_id}")
-    print(
-        f"{len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates among {report.texts} texts; "
-        f"{report.common_stretches} share 64 characters with one (stock phrases do: this number decides nothing)."
-    )
+    contamination_aloud(Source(benchmark, path=test), other, corpus, threshold=threshold, show=show)
 
 
 def ask(
@@ -208,7 +178,6 @@ def ask(
         options: Answer options for multiple choice, e.g. --options '["aspirin", "colchicine"]'.
         index: Index to search instead of the agent's own.
         temperature: Sampling temperature; 0 is greedy.
-
     """
     from rich.console import Console
 
@@ -225,7 +194,6 @@ def chat(agent: str = "runs/demo/agent", index: str | None = None, temperature: 
         agent: Folder of an exported agent, or "starter" for the untrained base policy.
         index: Index to search instead of the agent's own.
         temperature: Sampling temperature; 0 is greedy.
-
     """
     from medagent.asking import chat_loop, open_agent
 
@@ -248,7 +216,6 @@ def index_build(
         embedder: "hashed-ngrams:DIM:MIN-MAX", or "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
         max_words: Longest passage cut from text and Markdown documents, in words.
         overwrite: Replace an index of other content there.
-
     """
     from evaluation.indexing import build_index_aloud
 
@@ -260,7 +227,6 @@ def index_rebuild(folder: str) -> None:
 
     Args:
         folder: Folder of the index.
-
     """
     from retrieval.index import rebuild_index
 
@@ -275,7 +241,6 @@ def search(query: str, index: str = "runs/demo/index", top_k: int = 5) -> None:
         query: What to search for.
         index: Folder of the index.
         top_k: How many passages.
-
     """
     from rich.console import Console
 
@@ -298,7 +263,6 @@ def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 
         out: Folder for tokenizer and weights.
         seed: Seed of names, lessons and initialisation.
         threads: Torch threads; 0 keeps torch's own choice.
-
     """
     import torch
 
@@ -325,7 +289,6 @@ def study(name: str, out: str | None = None, seeds: list[int] | None = None, job
         seeds: Seeds instead of the study's own, e.g. --seeds '[1, 2]'.
         jobs: Runs at a time, each in a process of its own.
         threads: Torch threads of each run.
-
     """
     from dataclasses import replace
 

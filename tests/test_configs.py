@@ -10,11 +10,12 @@ import yaml
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import LightningArgumentParser
 
-from evaluation.command import Source
 from evaluation.modes import Mode
 from evaluation.run import Plan
+from evaluation.source import Source
 from medagent.causal_lm import STARTER, model_path
-from medagent.cli import BenchmarkName, evaluate
+from medagent.cli import evaluate
+from medagent.names import BenchmarkName
 from medagent.saved import read_spec
 from training.data import RolloutData
 from training.module import AgentModule

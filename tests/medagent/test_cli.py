@@ -76,8 +76,8 @@ def test_evaluate_writes_its_reports(index: str, tmp_path: Path, capsys) -> None
     report = json.loads((out / "report.json").read_text())
     assert report["n"] == 3
     assert report["settings"]["benchmark"] == "jsonl"
-    assert len((out / "rollouts.jsonl").read_text().splitlines()) == 3
-    assert "accuracy" in capsys.readouterr().out
+    assert len((out / "predictions.jsonl").read_text().splitlines()) == 3
+    assert "strict" in capsys.readouterr().out
     assert (out / "report.html").exists()
 
 
