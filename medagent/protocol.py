@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
@@ -182,5 +183,10 @@ def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[
     """Token ids, piece by piece: pieces are never merged across their borders, so a format has one encoding."""
     ids: list[int] = []
     for piece in pieces:
-        ids += tokenizer(piece.text, add_special_tokens=False, split_special_tokens=not piece.trusted)["input_ids"]
+        ids += _encode_piece(tokenizer, piece.text, piece.trusted)
     return ids
+
+
+@lru_cache(maxsize=50_000)  # marks repeat in every prompt, passages in every iteration
+def _encode_piece(tokenizer: PreTrainedTokenizerBase, text: str, trusted: bool) -> tuple[int, ...]:
+    return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=not trusted)["input_ids"])
