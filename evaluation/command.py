@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,13 @@ from evaluation.statistics import wilson_interval
 from evaluation.tables import curves, markdown, overview, tables
 from medagent.agent import Agent
 from medagent.asking import open_agent
-from medagent.errors import ConfigError, InputError
+from medagent.causal_lm import STARTER, model_path
+from medagent.errors import InputError
 from medagent.records import Question
 from retrieval.passages import Passage
-from retrieval.search import HybridRetriever, NoRetriever
+from retrieval.search import HybridRetriever, NoRetriever, Retriever
 
+LARGE = 64 * 2**20  # bytes; files above it are told apart by size and time
 _SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)
 
 
@@ -53,11 +54,10 @@ def evaluate_agent(
     if isinstance(ready.retriever, NoRetriever) and searching:
         raise InputError(f"mode {searching[0]}: there is no index to search. Give one with --index, or other --modes.")
     corpus = ready.retriever.passages if isinstance(ready.retriever, HybridRetriever) else []
-    if overwrite and out.exists():
-        _clear(out)
     settings = {
         "agent": agent,
         "agent_sha256": fingerprint(agent),
+        "index_sha256": index_fingerprint(ready.retriever),
         "model": model,
         "index": index,
         "limits": asdict(ready.limits),
@@ -74,7 +74,9 @@ def evaluate_agent(
     )
     for note, count in notes.items():
         console.print(f"  note: {count} {note}", markup=False)
-    predictions = _run_aloud(ready, questions, plan, out, settings, corpus or passages, passages, concurrency, console)
+    predictions = _run_aloud(
+        ready, questions, plan, out, settings, corpus or passages, passages, concurrency, overwrite, console
+    )
     reports = {mode: report_mode([p for p in predictions if p.mode == mode.value]) for mode in plan.modes}
     write_reports(out, settings, notes, reports, questions, predictions)
     console.print(shown_table(overview(reports, questions)))
@@ -103,6 +105,7 @@ def _run_aloud(
     corpus: Sequence[Passage],
     passages: Sequence[Passage],
     concurrency: int,
+    overwrite: bool,
     console: Console,
 ) -> list[Prediction]:
     total = len(plan.modes) * sum(len(plan.jobs(question)) for question in questions)
@@ -119,10 +122,13 @@ def _run_aloud(
 
         def show(prediction: Prediction) -> None:
             right, asked = counts.get(prediction.mode, (0, 0))
-            right, asked = right + grade(prediction.rollout).correct, asked + 1
+            if (
+                prediction.rotation == prediction.rollout.sample == 0
+            ):  # one answer a question, or the interval would be too narrow
+                right, asked = right + grade(prediction.rollout).correct, asked + 1
             counts[prediction.mode] = right, asked
             low, high = wilson_interval(right, asked)
-            said = f"accuracy {right / asked:.1%} [{low:.1%}, {high:.1%}]"
+            said = f"accuracy {right / max(1, asked):.1%} [{low:.1%}, {high:.1%}]"
             bars.update(task, advance=1, description=prediction.mode, said=said)
 
         evidence = {passage.id: passage for passage in (*corpus, *passages)}
@@ -135,6 +141,7 @@ def _run_aloud(
             corpus=corpus,
             evidence=evidence,
             concurrency=concurrency,
+            overwrite=overwrite,
             on_done=show,
         )
 
@@ -164,14 +171,13 @@ def write_reports(
     )
     title = f"{settings['benchmark']}: {settings['agent']}"
     (out / "report.md").write_text(markdown(title, reports, questions), encoding="utf-8")
-    wrong_first = sorted(predictions, key=lambda prediction: grade(prediction.rollout).correct)
     write_evaluation_html(
         out / "report.html",
         title=title,
         summary=f"{len(questions)} questions, temperature {settings['temperature']}, seed {settings['seed']}. All settings are in config.json.",
         tables=tables(reports, questions),
         curves=curves(reports),
-        predictions=wrong_first,
+        predictions=predictions,
     )
 
 
@@ -186,21 +192,22 @@ def shown_table(table: Table) -> RichTable:
 
 
 def fingerprint(agent: str) -> str:
-    """A digest of an agent's own files (not of its base model), empty where it is not a folder."""
-    folder = Path(agent)
-    if not folder.is_dir():
-        return ""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    """A digest of an agent's own files, or of the model's where it is a local one; empty where there is none to read."""
+    folder = Path(model_path(agent) if agent == STARTER else agent.removeprefix("hf:"))
     total = sha256()
-    for file in files:
-        total.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
-    return total.hexdigest()
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []:
+        total.update(str(file.relative_to(folder)).encode() + b"\0")
+        stat = file.stat()
+        if stat.st_size > LARGE:
+            total.update(f"{stat.st_size} {stat.st_mtime_ns}".encode())
+            continue
+        with file.open("rb") as opened:
+            total.update(file_digest(opened, "sha256").digest())
+    return total.hexdigest() if folder.is_dir() else ""
 
 
-def _clear(out: Path) -> None:
-    """Remove an earlier evaluation; a folder that is none is left alone."""
-    if not any(out.iterdir()):
-        return
-    if not (out / "config.json").exists():
-        raise ConfigError(f"{out}: is not empty and holds no evaluation (no config.json). Give another --out.")
-    shutil.rmtree(out)
+def index_fingerprint(retriever: Retriever) -> str:
+    """A digest of an index's manifest, which holds that of its passages; empty where there is no index."""
+    if not isinstance(retriever, HybridRetriever):
+        return ""
+    return sha256((retriever.folder / "manifest.json").read_bytes()).hexdigest()

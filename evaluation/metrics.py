@@ -11,6 +11,7 @@ from evaluation.grading import Verdict, grade, without_citations
 from evaluation.grounding import Grounding, ground
 from evaluation.open_answers import exact_match, f1
 from evaluation.predictions import Prediction
+from evaluation.reading import normalise
 from evaluation.statistics import (
     Accuracy,
     Calibration,
@@ -126,13 +127,13 @@ class ModeReport:
 
 
 def report_mode(predictions: Sequence[Prediction]) -> ModeReport:
-    """Of the predictions of one mode. The summary is of rotation 0 (every sample)."""
+    """Of the predictions of one mode. The summary is of one answer a question: rotation 0, sample 0."""
     plain = [prediction for prediction in predictions if prediction.rotation == 0]
     sure = [p for p in plain if p.confidence is not None]
     confidences = [p.confidence or 0.0 for p in sure]
     right = [grade(p.rollout).correct for p in sure]
     return ModeReport(
-        summary=summarize([prediction.rollout for prediction in plain]),
+        summary=summarize([prediction.rollout for prediction in plain if prediction.rollout.sample == 0]),
         sampling=_sampling(plain),
         rotations=_rotations(predictions),
         calibration=calibration(confidences, right) if sure else None,
@@ -152,7 +153,7 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
     means = [count / len(group) for count, group in zip(right, grades, strict=True)]
     voted = 0
     for group, rollouts in zip(grades, groups.values(), strict=True):
-        voted += majority_vote([result.letter for result in group]) == rollouts[0].question.answer
+        voted += _elected(sorted(rollouts, key=lambda rollout: rollout.sample), [result.letter for result in group])
     low, high = bootstrap_mean(means)
     return Sampling(
         samples=samples,
@@ -165,6 +166,15 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
             for k in range(1, samples + 1)
         },
     )
+
+
+def _elected(rollouts: Sequence[Rollout], letters: Sequence[str | None]) -> bool:
+    """Whether the majority's answer is right: of letters, or of open answers that are the same when normalised."""
+    question = rollouts[0].question
+    if question.options:
+        return majority_vote(letters) == question.answer
+    elected = majority_vote([normalise(without_citations(r.answer)) if r.answer else None for r in rollouts])
+    return elected in {normalise(text) for text in (question.answer, *question.aliases)}
 
 
 def _rotations(predictions: Sequence[Prediction]) -> Rotations | None:

@@ -18,6 +18,7 @@ from evaluation.statistics import Accuracy
 from medagent.agent import Agent, GivenSearch, Job, rollout_seed
 from medagent.errors import InputError
 from medagent.records import Question
+from medagent.remote import RemotePolicy
 from retrieval.passages import Hit, Passage
 from retrieval.search import UnrelatedRetriever
 
@@ -50,6 +51,10 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
         if not corpus:
             raise InputError("mode unrelated: needs passages to draw from. Give an index with --index.")
         return replace(agent, retriever=UnrelatedRetriever(corpus))
+    if mode is Mode.FORCED_SEARCH and isinstance(agent.policy, RemotePolicy):
+        raise InputError(
+            "mode forced_search: a chat endpoint begins its own turns, so none can be opened for it. Leave this mode out."
+        )
     closed, protocol = mode is Mode.CLOSED_BOOK, agent.protocol
     if mode in (Mode.SEARCH, Mode.FORCED_SEARCH) or (mode is Mode.GOLD and not protocol.instructions):
         return agent

@@ -73,18 +73,22 @@ class PredictionLog:
         self._path = path
 
     def read(self) -> list[Prediction]:
-        """All whole lines; what follows the last of them is cut from the file."""
+        """All whole lines; what follows the last of them is passed over."""
         if not self._path.exists():
             return []
         raw = self._path.read_bytes()
-        whole = raw[: raw.rfind(b"\n") + 1]
-        if len(whole) < len(raw):
+        return list(self._parse(raw[: raw.rfind(b"\n") + 1].decode("utf-8")))
+
+    def repair(self) -> None:
+        """Cut off what follows the last whole line; for the one who writes."""
+        if self._path.exists():
+            raw = self._path.read_bytes()
             with self._path.open("r+b") as file:
-                file.truncate(len(whole))
-        return list(self._parse(whole.decode("utf-8")))
+                file.truncate(raw.rfind(b"\n") + 1)
 
     def _parse(self, text: str) -> Iterator[Prediction]:
-        for number, line in enumerate(text.splitlines(), start=1):
+        # Not splitlines: a passage may hold other line separators (U+2028), which JSON leaves as they are.
+        for number, line in enumerate(text.split("\n")[:-1], start=1):
             try:
                 yield Prediction.from_json(json.loads(line))
             except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
@@ -94,5 +98,6 @@ class PredictionLog:
 
     def append(self, prediction: Prediction) -> None:
         """Write one line, through to the operating system."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(prediction.to_json(), ensure_ascii=False) + "\n")
+        line = json.dumps(prediction.to_json(), ensure_ascii=False) + "\n"
+        with self._path.open("ab") as file:
+            file.write(line.encode("utf-8", errors="replace"))  # a lone surrogate is no text that could be kept

@@ -1,19 +1,18 @@
 r"""Reads the option that a text names, twice: strictly (the reward, the column to trust) and leniently; never a default letter.
 
-Strict: one well-formed answer that names one option. That is "(B)", "B", "B. text" or "text (B)" by itself, or as the value of an answer
+Strict: one well-formed answer that names one option. That is "(B)", "B", "B. text", "text (B)" or "Option B" by itself, or as the value of an answer
 field of a JSON reply ({"answer_choice": "B"}), where all answer fields agree. Lenient takes besides: the last of several answers, statements
 such as "the answer is B" or \boxed{B}, a letter in parentheses or an option's own text in the last sentence. A single answer that names several
-options ("A or C") is no answer in either column.
+options ("A or C") is no answer in either column, and neither is one that is denied ("not (B)") or guessed at ("maybe (B)?").
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
-from medagent.protocol import marked_letters
 
 
 class Outcome(StrEnum):
@@ -35,32 +34,62 @@ class Reading:
     outcome: Outcome
 
 
-_END = r"(?=[.:),;/]|\s+(?:or|and)\b|\s*$)"
-_FIRST_LETTER = re.compile(r"^([A-J])(?=[.:),;/]|\s+(?:or|and)\b)")
-_NEXT_LETTER = re.compile(r"(?:\bor\s+|\band\s+|[,;/]\s*)([A-J])" + _END)
+_CITED = re.compile(r"\s*\[\d{1,3}\]")
+_WRAPPING = " \t\n\"'*_`"
+_PREFIX = re.compile(r"^(?:(?:final|correct)\s+)?(?:option|choice|answer)\s*:?\s*(?=[(\[]?[A-J]\b)", re.IGNORECASE)
+# A letter in parentheses of its own: neither RhO(D) nor V(D)J.
+_MARK = re.compile(r"(?<!\w)\(([A-J])\)(?!\w)")
+_LAST_MARK = re.compile(r"(?<!\w)\(([A-J])\)\W*$")
+_FIRST = re.compile(r"^(?:\(([A-J])\)|\[([A-J])\]|([A-J])(?:[.):](?=\s|$)|\s+[-–—]\s|\s+(?=\()))")
+_FURTHER = re.compile(r"[\s,;/&+|]\(?([A-J])[.):](?=\s|$)")
+_SEVERAL = re.compile(
+    r"^(?:either|both)?\s*\(?[A-J]\)?(?:(?:\s*(?:,|;|/|&|\+|\||\bor\b|\band\b))+\s*\(?[A-J]\)?)+\W*$", re.IGNORECASE
+)
+_DENIED = re.compile(
+    r"(?:\b(?:not|never|except|neither|nor|excludes?|excluded|rather than|instead of|rules? out|cannot be)|n't)\s+(?:be\s+)?(?:the\s+)?(?:option|choice|answer)?\s*\(?[A-J]\)?\W*$"
+    r"|\b(?:is|are|was|can be|has been)\s+(?:therefore\s+|thus\s+)?(?:incorrect|wrong|ruled out|excluded|eliminated)\W*$|^\W*(?:incorrect|wrong)\W*$|^\s*(?:is|was)\s+not\b",
+    re.IGNORECASE,
+)
+_GUESSED = re.compile(
+    r"\b(?:maybe|perhaps|possibly|closest (?:is|would be|option|answer|match)|not sure|unsure|cannot tell|can't tell|guess)\b|\?\s*$",
+    re.IGNORECASE,
+)
+_DECLINED = re.compile(
+    r"\s*(?:not enough|insufficient|no) (?:information|data)|\s*none of the above \((?![A-J]\)\W*$)", re.IGNORECASE
+)
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
 _FIELD = re.compile(
-    r"""["'](?:answer_choice|answer_idx|final_answer|answer|choice|option|letter)["']\s*:\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|\[\s*"([^"\]]*)"\s*\]|([^,}\n]*))""",
-    re.IGNORECASE,
-)
-# "A" and "I" are words too: they count only where no plain word follows.
-_STATEMENT = re.compile(
-    r"(?:\b(?:answer|choice|option)\b(?:\s+choice)?\s*(?:is|would be|should be|must be|:|=)\s*(?:most likely|likely|therefore|clearly|probably)?"
-    r"\s*(?:option|choice)?\s*[:\"'*(\[]*|\\boxed\{\s*\(?)"
-    r"(?-i:([B-HJ]|[AI](?!\s+(?!because|since|as|and|or|due|which|given|but|for)[a-z]))(?![\w']))",
-    re.IGNORECASE,
-)
-_AND_ANOTHER = re.compile(r"\s*(?:\bor\b|\band\b|[,/&])\s*\(?[A-J](?![\w'])")
-_ABSTENTION = re.compile(
-    r"""^\W*(?:n/?a|none|unknown|unanswerable|not\ sure)\W*$
-    | \bnone\ of\ (?:the|these|those)\b | \bno\ (?:(?:correct|definitive|single|suitable)\ )?(?:answer|option|choice)\b
-    | \b(?:unable|impossible|not\ possible|not\ able|insufficient|inconclusive|abstain)\b
-    | \b(?:can(?:not|'t|\ not)|could\ not|couldn't)\b.{0,40}\b(?:answer|determine|choose|select|decide|conclude|say|infer)
-    | \bnot\ (?:\w+\ ){0,2}(?:provided?|available|enough|sufficient|listed|mentioned|clear|specified|given|contain|applicable|correspond)
-    | \b(?:incomplete|missing|error\ in)\b | \bi\ (?:do\ not|don't)\ know\b""",
+    r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']|\banswer_(?:choice|idx)|\bfinal_answer)
+    \s*:\s*(?:("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|\[\s*"([^"\]]*)"\s*\]|([^\s"'{\[,}][^,}\n]*))""",
     re.IGNORECASE | re.VERBOSE,
 )
-_NEGATED = re.compile(r"\b(?:not|no|never|except|rather than|unlikely|without|excludes?|rules? out)\b", re.IGNORECASE)
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
+# "A" and "I" are words too: they count only where no plain word follows.
+_LETTER = r"(?-i:([B-HJ]|[AI](?!\s+(?!because|since|as|and|or|due|which|given|but|for)[a-z]))(?![\w']))"
+_STATEMENT = re.compile(
+    r"(?:\b(?:answer|choice|option)\b[\s*]*(?:choice[\s*]*)?(?:\b(?:is|would be|should be|must be)\b|:|=|\n)[\s*:]*(?:(?:most likely|likely|therefore|clearly|probably)\s+)?"
+    r"(?:(?:option|choice)\s+)?[\s*:\"'(\[]*|\\boxed\{\s*(?:\\text\{)?\s*\(?)" + _LETTER,
+    re.IGNORECASE,
+)
+_IS_RIGHT = re.compile(
+    r"(?<![\w(])\(?([A-J])\)?\s+is\s+(?:therefore\s+)?(?:the\s+)?(?:correct|right|best|most likely)\b"
+)
+_AND_ANOTHER = re.compile(r"\s*(?:\bor\b|\band\b|[,/&])\s*\(?[A-J](?![\w'])")
+_NEGATED = re.compile(
+    r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? out|incorrect|wrong)\b|n't\b",
+    re.IGNORECASE,
+)
+_SUBJECT = r"(?:question|information|data|details|context|options?|choices?|answers?|figure|image|diagram|document|documents|evidence)"
+_ABSTENTION = re.compile(
+    rf"""^\W*(?:n/?a|none|neither|unknown|unanswerable|unclear|uncertain|undetermined|inconclusive|insufficient|incomplete|indeterminate|abstain|don't\ know|not\ (?:sure|stated|found|determinable|possible|in\ the\ .*))\W*$
+    | \bnone\ of\b | \bneither\ of\ (?:the|these)\b | \b(?:all|any)\ options\ are\ (?:incorrect|wrong)
+    | \bno\ (?:(?:correct|definitive|single|suitable|clear|right|appropriate)\ )?(?:answer|option|choice)\b | \bno\ (?:relevant\ |specific\ |sufficient\ )?information\b
+    | \b(?:more|additional|further|lack\ of|missing|insufficient|incomplete|inadequate)\ (?:\w+\ ){{0,2}}{_SUBJECT}\b | \b{_SUBJECT}\ (?:\w+\ ){{0,3}}(?:incomplete|missing|insufficient|unclear|needed|required)\b
+    | \b(?:error|mistake)\ in\ (?:the\ )?{_SUBJECT}
+    | \b(?:unable|impossible|not\ possible|not\ able)\ to\ (?:\w+\ ){{0,2}}(?:answer|determine|choose|select|decide|conclude|say|infer|identify|provide|make|tell|be)\b | \bunable\ to\ \w+\W*$
+    | \b(?:can(?:not|'t|\ not)|could\ not|couldn't)\b.{{0,40}}\b(?:answer|determine|choose|select|decide|conclude|say|infer|tell|be\ (?:made|given))
+    | (?:\bnot|n't)\ (?:\w+\ ){{0,2}}(?:provided?|available|enough|sufficient|listed|mention(?:ed)?|clear|specif(?:y|ied)|given|contain|applicable|correspond|discuss|address|support|state|find|found|among|include|know|determin\w+)""",
+    re.IGNORECASE | re.VERBOSE,
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(\"'])")
 _ARTICLE = re.compile(r"^(a|an|the) ")
 _PUNCTUATION = re.compile(r"[^\w\s+<>=%.-]|(?<![\w])[.-](?!\w)|\.(?!\d)|(?<!\w)-(?=\D)")
@@ -76,38 +105,62 @@ def normalise(text: str) -> str:
     return _ARTICLE.sub("", " ".join(plain.split()))
 
 
-def letters_named(answer: str, letters: str) -> set[str]:
-    """Every letter that a short answer marks as its choice.
-
-    Marks: a letter in parentheses anywhere ("doxycycline (B) [1]"), a bare letter with ".", ")", ":" or in an enumeration at the start
-    ("B. doxycycline", "A/B", "A or C", "A. iron, C. zinc"), or a letter alone.
-    """
-    text = answer.strip()
-    named = set(marked_letters(text))
-    if first := _FIRST_LETTER.match(text):
-        named |= {first[1], *_NEXT_LETTER.findall(text)}
-    if not named and len(text) == 1 and text in letters:
-        named = {text}
-    return named
-
-
 def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Reading:
     """Read a short answer: the contents of answer tags, or of a field.
 
     >>> read_answer("B. or C.", "ABCD").outcome.value
     'multiple'
     """
-    text = answer.strip()
-    named = letters_named(text, letters)
-    if len(named) == 1 and named <= set(letters):
-        letter = named.pop()
-        return Reading(letter, letter, Outcome.ANSWERED)
+    text = _PREFIX.sub("", _CITED.sub("", answer).strip(_WRAPPING))
+    named, rest = _named(text, letters, options)
     if len(named) > 1:
         return Reading(None, None, Outcome.MULTIPLE)
+    if named and named[0] in letters:
+        wording = options[letters.index(named[0])] if options else ""
+        said = rest.replace(wording, " ") if wording else rest
+        # Beside "B." stands the option's text, which may well say "possibly"; around "(B)" stands what is said of it.
+        guessed = rest == text and _GUESSED.search(said)
+        if not (_DENIED.search(said) or guessed or _DECLINED.match(said)):
+            return Reading(named[0], named[0], Outcome.ANSWERED)
     lenient = _statement(text, letters) or _by_option_text(text, letters, options)
+    if lenient is None and not named and (small := re.fullmatch(r"([a-j])(?:[.):].*)?", text, re.DOTALL)):
+        lenient = small[1].upper() if small[1].upper() in letters else None
     if lenient is None and _ABSTENTION.search(text):
         return Reading(None, None, Outcome.ABSTAINED)
     return Reading(None, lenient, Outcome.UNPARSED)
+
+
+def _named(text: str, letters: str, options: Sequence[str]) -> tuple[list[str], str]:
+    """The letters that a short answer marks as its choice, and the text in which they may be denied."""
+    if len(text) == 1:
+        return ([text] if "A" <= text <= "J" else []), ""
+    if _bare(text) in map(_bare, options):
+        return [], text  # "C. difficile colitis" is an option's text, not option C
+    if _SEVERAL.match(text):
+        return list(dict.fromkeys(re.findall(r"\b[A-J]\b", text))) or [], text
+    marks = list(dict.fromkeys(_MARK.findall(text)))
+    marks = [mark for mark in marks if mark in letters] or marks[:1]
+    first = _FIRST.match(text)
+    start = next((group for group in first.groups() if group), "") if first else ""
+    if first and start in letters:
+        body = text[first.end() :]
+        if options and _bare(body) == _bare(options[letters.index(start)]):
+            return [start], ""
+        further = [letter for letter in _FURTHER.findall(_MARK.sub("", body).lstrip()) if letter in letters]
+        last = _LAST_MARK.search(body)
+        if last and last[1] != start and last[1] in letters:
+            between = body[: last.start()].strip()
+            # "C. difficile colitis (B)" is the protocol's own form; "C. (B)" names two.
+            return ([last[1]] if between and not further else [start, last[1]]), text
+        return list(dict.fromkeys([start, *further])), body
+    if len(marks) > 1:
+        return marks, text
+    last = _LAST_MARK.search(text)
+    return ([last[1]] if last else []), text
+
+
+def _bare(text: str) -> str:
+    return text.strip(" .").lower()
 
 
 def read_reply(reply: str, letters: str, options: Sequence[str] = ()) -> Reading:
@@ -116,41 +169,58 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = ()) -> Reading
     >>> read_reply('So the answer is {"reason": "...", "answer_choice": "C. zinc"}', "ABCD").strict
     'C'
     """
-    values = _TAGGED.findall(reply) or [
-        next((value for value in match.groups() if value is not None), "") for match in _FIELD.finditer(reply)
-    ]
+    values = _TAGGED.findall(reply) or [_value(match) for match in _FIELD.finditer(reply)]
     if values:
-        readings = [read_answer(value.strip(" \"'"), letters, options) for value in values]
-        last = readings[-1]
-        if len({reading.strict for reading in readings}) > 1:
-            return Reading(None, last.lenient, Outcome.MULTIPLE)
-        return last
+        readings = [read_answer(value, letters, options) for value in values]
+        told = {reading.strict for reading in readings if reading.outcome is not Outcome.UNPARSED}
+        if len(told) > 1:
+            return Reading(None, readings[-1].lenient, Outcome.MULTIPLE)
+        return next((reading for reading in readings if reading.outcome is not Outcome.UNPARSED), readings[-1])
     text = reply.strip()
     if len(text) <= _SHORT and (reading := read_answer(text, letters, options)).outcome is not Outcome.UNPARSED:
         return reading
-    if _cut_off(text):
+    if text.count("{") > text.count("}"):
         return Reading(None, None, Outcome.TRUNCATED)
     sentence = _SENTENCE.split(text)[-1]
-    lenient = _statement(text, letters) or _single(marked_letters(sentence), letters)
-    lenient = lenient or _by_option_text(sentence, letters, options)
+    marks = [] if _NEGATED.search(sentence) else list(dict.fromkeys(_MARK.findall(sentence)))
+    lenient = _statement(text, letters) or (marks[0] if len(marks) == 1 and marks[0] in letters else None)
+    lenient = lenient or _by_option_text(sentence, letters, options) or _heading(text, letters, options)
     if lenient is None and _ABSTENTION.search(sentence):
         return Reading(None, None, Outcome.ABSTAINED)
     return Reading(None, lenient, Outcome.UNPARSED)
 
 
+def _value(match: re.Match[str]) -> str:
+    """A field's value; JSON's escapes are resolved where they are JSON's."""
+    quoted, single, listed, bare = match.groups()
+    if quoted is not None:
+        try:
+            return str(json.loads(quoted, strict=False))
+        except json.JSONDecodeError:
+            return quoted[1:-1]
+    return next((value for value in (single, listed, bare) if value is not None), "")
+
+
+def _heading(text: str, letters: str, options: Sequence[str]) -> str | None:
+    """The answer of a first line that stands by itself, before an explanation."""
+    line, _, others = text.partition("\n")
+    return read_answer(line, letters, options).strict if others and len(line) <= _SHORT else None
+
+
 def _statement(text: str, letters: str) -> str | None:
-    """The letter of the last sentence of the kind "the answer is B"."""
-    found = [match for match in _STATEMENT.finditer(text) if match[1] in letters]
-    return found[-1][1] if found and not _AND_ANOTHER.match(text, found[-1].end()) else None
-
-
-def _single(named: Sequence[str], letters: str) -> str | None:
-    return named[0] if len(named) == 1 and named[0] in letters else None
+    """The letter of the last sentence of the kind "the answer is B", unless it is denied or names another beside it."""
+    found = sorted((*_STATEMENT.finditer(text), *_IS_RIGHT.finditer(text)), key=lambda match: match.start())
+    found = [match for match in found if match[1] in letters]
+    if not found:
+        return None
+    before = _SENTENCE.split(text[: found[-1].start()])[-1]
+    said = f"{before} {found[-1][0]}"
+    return None if _NEGATED.search(said) or _AND_ANOTHER.match(text, found[-1].end()) else found[-1][1]
 
 
 def _by_option_text(text: str, letters: str, options: Sequence[str]) -> str | None:
     """The option whose text this is; or the one whose text occurs in it, where it is not negated and no other occurs beside it."""
-    plain = normalise(re.sub(r"\[\d+\]", " ", text))
+    plain = normalise(_CITED.sub(" ", text))
     wordings = {letter: normalise(option) for letter, option in zip(letters, options, strict=False)}
     same = [letter for letter, wording in wordings.items() if wording and wording == plain]
     if same or _NEGATED.search(text):
@@ -162,11 +232,8 @@ def _by_option_text(text: str, letters: str, options: Sequence[str]) -> str | No
     }
     # "iron deficiency anemia" also contains the option "anemia": the longer one is meant.
     whole = [
-        a for a, text_a in inside.items() if not any(text_a != other and text_a in other for other in inside.values())
+        letter
+        for letter, wording in inside.items()
+        if not any(wording != other and wording in other for other in inside.values())
     ]
     return whole[0] if len(whole) == 1 else None
-
-
-def _cut_off(text: str) -> bool:
-    """Whether a JSON object was begun and not ended."""
-    return text.count("{") > text.count("}")

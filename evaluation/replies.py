@@ -41,8 +41,10 @@ def read_replies(path: Path, *, letters: str) -> list[Reply]:
 
 
 def _reply(row: Row, letters: str) -> Reply:
-    options = row.data.get("options") or []
-    options = list(options.values()) if isinstance(options, dict) else list(options)
+    found = row.data.get("options") or []
+    if not isinstance(found, list | dict):
+        raise InputError(f"{row.where}: found options {found!r}, wanted a list or an object from letter to text.")
+    options = [found[letter] for letter in sorted(found)] if isinstance(found, dict) else found
     known = LETTERS[: len(options)] if options else letters
     gold = text_field(row, "gold")
     if gold not in known:

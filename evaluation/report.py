@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from evaluation.grading import grade
+from evaluation.grading import Grade, grade
 from evaluation.predictions import Prediction
 from medagent.protocol import NOT_ADVICE
 from medagent.records import Rollout
@@ -135,8 +135,8 @@ def write_evaluation_html(
     predictions: Sequence[Prediction],
     most: int = 300,
 ) -> None:
-    """Write the page of an evaluation: at most `most` rollouts, filterable by verdict, mode and kind. All text is escaped."""
-    graded = [(prediction, grade(prediction.rollout)) for prediction in predictions[:most]]
+    """Write the page of an evaluation: some `most` rollouts, of every mode and verdict, filterable by these and by kind. All text is escaped."""
+    graded = _spread([(prediction, grade(prediction.rollout)) for prediction in predictions], most)
     filters = {
         "verdict": sorted({result.verdict.value for _, result in graded}),
         "mode": sorted({prediction.mode for prediction, _ in graded}),
@@ -165,6 +165,19 @@ def write_evaluation_html(
         shown=[(p.rollout, result, classes(p, result.verdict.value), label(p)) for p, result in graded],
         total=len(predictions),
     )
+
+
+def _spread(graded: list[tuple[Prediction, Grade]], most: int) -> list[tuple[Prediction, Grade]]:
+    """The first ones of each mode and verdict, an equal share of each, in their order."""
+    groups: dict[tuple[str, str], int] = {}
+    share = max(1, most // max(1, len({(prediction.mode, result.verdict) for prediction, result in graded})))
+    kept = []
+    for prediction, result in graded:
+        group = prediction.mode, result.verdict.value
+        groups[group] = groups.get(group, 0) + 1
+        if groups[group] <= share:
+            kept.append((prediction, result))
+    return kept
 
 
 def _write_page(path: Path, template: str, **content: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,7 +14,6 @@ from filelock import FileLock, Timeout
 
 from evaluation.modes import Mode, agent_for, job_for, rotate
 from evaluation.predictions import Key, Prediction, PredictionLog, confidence
-from evaluation.report import write_json
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.records import Question, Rollout
@@ -80,11 +80,12 @@ def run_plan(
     corpus: Sequence[Passage] = (),
     evidence: Mapping[str, Passage] | None = None,
     concurrency: int = 64,
+    overwrite: bool = False,
     on_done: Callable[[Prediction], None] | None = None,
 ) -> list[Prediction]:
     """Ask what `folder` does not hold yet, and return all predictions in the plan's order.
 
-    `identity` says what is measured (agent, benchmark, settings): a folder begun with another one is refused. Each answer is written to
+    `identity` says what is measured (agent, benchmark, settings): a folder begun with another one is refused, or with `overwrite` begun anew. Each answer is written to
     predictions.jsonl as it comes, so that a killed run goes on where it stopped; seeds follow from question and sample, not from order.
     `on_done` hears of every prediction, those found first.
     """
@@ -93,7 +94,7 @@ def run_plan(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock", timeout=0):
-            _claim(folder, {**identity, "questions_sha256": digest(questions)})
+            _claim(folder, {**identity, "questions_sha256": digest(questions)}, overwrite=overwrite)
             return _run(
                 agent, questions, plan, folder, corpus, evidence or {}, concurrency, on_done or (lambda _: None)
             )
@@ -114,6 +115,7 @@ def _run(
     on_done: Callable[[Prediction], None],
 ) -> list[Prediction]:
     log = PredictionLog(folder / "predictions.jsonl")
+    log.repair()
     done: dict[Key, Prediction] = {prediction.key: prediction for prediction in log.read()}
     wanted: list[Key] = []
     batches: list[
@@ -167,23 +169,37 @@ class Asking:
 def digest(questions: Sequence[Question]) -> str:
     """A fingerprint of the questions: ids, texts, options and answers."""
     rows = [[q.id, q.text, list(q.options), q.answer, list(q.aliases)] for q in questions]
-    return sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
+    return sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def _claim(folder: Path, identity: dict[str, Any]) -> None:
-    path = folder / "config.json"
+def _claim(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
+    """Take a new folder, or one that holds the same evaluation; call under the folder's lock."""
+    path, log = folder / "config.json", folder / "predictions.jsonl"
     wanted = json.loads(json.dumps(identity))
     if not path.exists():
-        write_json(path, wanted)
+        others = sorted(file.name for file in folder.iterdir() if file.name not in (".lock", "config.json.part"))
+        if others:
+            raise ConfigError(f"{folder}: holds {others[0]!r} and no evaluation (no config.json). Give another --out.")
+        write_whole(path, json.dumps(wanted, indent=2) + "\n")
         return
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: damaged ({error}). Give another --out.") from error
     differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    if differing:
+    if differing and overwrite:
+        log.unlink(missing_ok=True)  # first, so that old answers never stand under new settings
+        write_whole(path, json.dumps(wanted, indent=2) + "\n")
+    elif differing:
         name = differing[0]
         raise ConfigError(
             f"{folder}: holds an evaluation with {name} = {found.get(name)!r}, now {name} = {wanted.get(name)!r}. Give another --out, or "
             "--overwrite true to begin anew there."
         )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file in one step: a kill leaves the old one or the new one."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

@@ -58,12 +58,23 @@ def read_rows(path: Path, *, kind: Kind, notes: Notes) -> Iterator[Row]:
     if kind == "jsonl":
         yield from _json_lines(path, text, notes)
     elif kind == "csv":
-        reader = csv.reader(io.StringIO(text, newline=""))
-        for cells in reader:
-            if cells:
-                yield Row(f"{path}, line {reader.line_num}", {"cells": [clean(cell, notes) for cell in cells]})
+        yield from _csv_rows(path, text, notes)
     else:
         yield from _json_value(path, text, notes)
+
+
+def _csv_rows(path: Path, text: str, notes: Notes) -> Iterator[Row]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    line = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield Row(f"{path}, line {line}", {"cells": [clean(cell, notes) for cell in cells]})
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(
+            f"{path}, line {line}: {error}; a quote is opened there and not closed, or the file is cut off."
+        ) from error
 
 
 def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
@@ -73,11 +84,11 @@ def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
             continue
         where = f"{path}, line {number}"
         try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
+            value = json.loads(line, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
             last = number == len(lines)
             raise InputError(
-                f"{where}: found {line[:60]!r} ({error.msg} at column {error.colno}), wanted a JSON object."
+                f"{where}: found {line[:60]!r} ({error}), wanted a JSON object."
                 + (" It is the last line and has no end: the file is cut off; copy it again." if last else "")
             ) from error
         if not isinstance(value, dict):
@@ -85,38 +96,49 @@ def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
         yield Row(where, clean(value, notes))
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    counts = Counter(name for name, _ in pairs)
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        raise _RepeatedNameError(repeated[0])
+    return dict(pairs)
+
+
+class _RepeatedNameError(ValueError):
+    """A name that stands twice in one object."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the name {name!r} occurs twice in one object")
+        self.name = name
+
+
 def _json_value(path: Path, text: str, notes: Notes) -> Iterator[Row]:
-    repeated: list[str] = []
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        counts = Counter(name for name, _ in pairs)
-        repeated.extend(name for name, count in counts.items() if count > 1)
-        return dict(pairs)
-
     try:
-        value = json.loads(text, object_pairs_hook=unique)
+        value = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{path}, line {error.lineno}: {error.msg} at column {error.colno}; wanted one whole JSON value. If the file is cut off, copy it again."
         ) from error
-    if repeated:
-        raise InputError(f"{path}, {_line_of(text, repeated[0])}: the name {repeated[0]!r} occurs twice in one object.")
+    except _RepeatedNameError as error:
+        line = text.count("\n", 0, max(0, text.find(json.dumps(error.name)))) + 1
+        raise InputError(f"{path}, line {line}: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}, line 1: cannot be read as JSON ({error}).") from error
     if isinstance(value, dict) and isinstance(value.get("questions"), list):  # BioASQ
         value = value["questions"]
-    entries = (
-        value.items() if isinstance(value, dict) else ((None, row) for row in value) if isinstance(value, list) else ()
-    )
+    if not isinstance(value, dict | list):
+        raise InputError(f"{path}, line 1: found a {type(value).__name__}, wanted an object or a list.")
+    entries = list(value.items()) if isinstance(value, dict) else [(None, row) for row in value]
+    at, line = 0, 1
     for number, (name, row) in enumerate(entries, start=1):
         label = str(name if name is not None else row.get("id", "") if isinstance(row, dict) else "")
-        line = _line_of(text, label) if label else "line 1"
-        where = f"{path}, {line}, entry {number}" + (f" ({label})" if label else "")
+        # Looked for from the last one on, or a large file would be read once a row.
+        if label and (found := text.find(json.dumps(label), at)) >= 0:
+            at, line = found, line + text.count("\n", at, found)
+        where = f"{path}, line {line}, entry {number}" + (f" ({label})" if label else "")
         if not isinstance(row, dict):
             raise InputError(f"{where}: found a {type(row).__name__}, wanted an object.")
         yield Row(where, clean({"id": name, **row} if name is not None else row, notes))
-
-
-def _line_of(text: str, label: str) -> str:
-    return f"line {text.count(chr(10), 0, max(0, text.find(json.dumps(label)))) + 1}"
 
 
 def clean(value: Any, notes: Notes) -> Any:
@@ -145,7 +167,11 @@ def hub_rows(name: str, *, subset: str | None, split: str, notes: Notes) -> Iter
         ) from error
     try:
         rows = datasets.load_dataset(name, subset, split=split)
-    except (OSError, ValueError) as error:
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # RuntimeError: a dataset that is a script, which `datasets` refuses
         raise InputError(
             f"hub dataset {name!r} (subset {subset}, split {split}): cannot be loaded ({error}). Check the names, and the network or the cache."
         ) from error

@@ -218,7 +218,8 @@ class Agent:
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
             total += len(token_ids)
-            turn = Turn(token_ids, logprobs, text, parsed.query, parsed.answer, forced_prefix=len(forced))
+            # A query that is not searched for, in the last turn, is none.
+            turn = Turn(token_ids, logprobs, text, None, parsed.answer, forced_prefix=len(forced))
             searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:
                 hits = await desk.search(parsed.query or "")

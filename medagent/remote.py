@@ -7,6 +7,7 @@ total length count bytes, only `max_turn_tokens` counts the endpoint's tokens. I
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import END_TAGS
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
+# A provider's filter, or a context that is too long: recorded as a turn without text.
+_REFUSED = re.compile(r"content[_ ](?:filter|management|policy)|context[_ ]length|maximum context", re.IGNORECASE)
 _RETRY = {408, 409, 425, 429, 500, 502, 503, 504}
 Role = Literal["user", "assistant"]
 
@@ -66,21 +69,28 @@ class RemotePolicy:
             except httpx.TransportError as error:
                 failure = repr(error)
                 continue
+            except (httpx.InvalidURL, httpx.RequestError, UnicodeEncodeError) as error:
+                raise PolicyError(f"endpoint {self.url}: cannot be asked ({error!r}). Check the address.") from error
             if answer.status_code in _RETRY:
                 failure = f"status {answer.status_code}: {answer.text[:200]}"
                 continue
+            if answer.status_code == 400 and _REFUSED.search(answer.text):
+                return {"message": {"content": ""}, "finish_reason": "refused"}  # this question's fate, not the run's
             if answer.status_code != 200:
                 raise PolicyError(
                     f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. Check the address, --model "
                     f"({self.model!r}) and the key in MEDAGENT_API_KEY."
                 )
             try:
-                choice: dict[str, Any] = answer.json()["choices"][0]
-            except (ValueError, KeyError, IndexError, TypeError) as error:
+                choice = answer.json()["choices"][0]
+                return {
+                    "message": {"content": choice["message"]["content"]},
+                    "finish_reason": choice.get("finish_reason"),
+                }
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
                 raise PolicyError(
                     f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion."
                 ) from error
-            return choice
         raise PolicyError(
             f"endpoint {self.url}: no answer after {self.retries + 1} attempts ({failure}). Start it, or try again later."
         )
@@ -127,8 +137,8 @@ class RemoteSession:
                 "stop": list(END_TAGS),
             }
         )
-        text = str((choice.get("message") or {}).get("content") or "")
-        cut = choice.get("finish_reason") == "length"
+        text = str(choice["message"]["content"] or "").encode("utf-8", errors="replace").decode("utf-8")
+        cut = choice["finish_reason"] == "length"
         if not cut:
             text = _closed(text)
         self._messages.append({"role": "assistant", "content": text})
@@ -143,7 +153,6 @@ class RemoteSession:
 
 def _closed(text: str) -> str:
     """The text with the end tag that the endpoint took for its stop and swallowed."""
-    for tag in ("search", "answer"):
-        if text.rfind(f"<{tag}>") > text.rfind(f"</{tag}>"):
-            return f"{text}</{tag}>"
-    return text
+    opened = {tag: text.rfind(f"<{tag}>") for tag in ("search", "answer")}
+    tag = max(opened, key=lambda name: opened[name])
+    return f"{text}</{tag}>" if opened[tag] > text.rfind(f"</{tag}>") else text

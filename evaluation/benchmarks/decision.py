@@ -77,14 +77,14 @@ class BioASQBenchmark(FileBenchmark):
 
     def question(self, row: Row) -> Question | None:
         """See `FileBenchmark.question`."""
-        if text_field(row, "type", "_type") != "yesno":
+        if text_field(row, "type", "_type").lower() != "yesno":
             return None
         answer = row.data.get("exact_answer")
         answer = answer[0] if isinstance(answer, list) and answer else answer
         decision = str(answer).strip().strip(".").lower()
         if decision not in DECISIONS[:2]:
             raise InputError(f"{row.where}: found the exact answer {answer!r}, wanted yes or no.")
-        marked = [_document(snippet.get("document", "")) for snippet in row.data.get("snippets") or []]
+        marked = [_document(snippet.get("document", "")) for snippet in _snippets(row)]
         return Question(
             id=f"bioasq:{text_field(row, 'id')}",
             text=text_field(row, "body"),
@@ -99,7 +99,7 @@ class BioASQBenchmark(FileBenchmark):
         """See `FileBenchmark.passages`."""
         texts: dict[str, dict[str, None]] = {}
         for row in self.rows():
-            for snippet in row.data.get("snippets") or []:
+            for snippet in _snippets(row):
                 if (name := _document(snippet.get("document", ""))) and str(snippet.get("text", "")).strip():
                     texts.setdefault(name, {})[str(snippet["text"]).strip()] = None
         return [
@@ -126,14 +126,15 @@ def bioasq_passages(path: Path) -> list[Passage]:
 def _entry(row: Row) -> tuple[str, str, list[str], str]:
     """PMID, question, abstract's sections, decision of a row in either layout."""
     data: dict[str, Any] = row.data
-    contexts = data.get("CONTEXTS") or (data.get("context") or {}).get("contexts")
+    nested = data.get("context")
+    contexts = data.get("CONTEXTS") or (nested.get("contexts") if isinstance(nested, dict) else None)
     decision = data.get("final_decision")
-    if decision not in DECISIONS or not isinstance(contexts, list) or not contexts:
+    if decision not in DECISIONS or not isinstance(contexts, list) or not any(contexts):
         raise InputError(f"{row.where}: found the fields {sorted(data)} and the decision {decision!r}; {_WANTED}.")
     return (
         text_field(row, "pubid", "id"),
         text_field(row, "QUESTION", "question"),
-        [str(text) for text in contexts],
+        [str(text) for text in contexts if text],
         str(decision),
     )
 
@@ -144,6 +145,15 @@ def _abstract(row: Row) -> Passage:
     return Passage(
         f"pubmed:{pmid}", f"PMID {pmid}", " ".join(contexts), f"PubMed abstract {pmid}" + (f" ({year})" if year else "")
     )
+
+
+def _snippets(row: Row) -> list[dict[str, Any]]:
+    found = row.data.get("snippets") or []
+    if not isinstance(found, list) or not all(isinstance(snippet, dict) for snippet in found):
+        raise InputError(
+            f"{row.where}: found snippets {str(found)[:60]!r}, wanted a list of objects with 'text' and 'document'."
+        )
+    return found
 
 
 def _document(address: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evaluation.benchmarks.base import FileBenchmark, choices
-from evaluation.sources import Row, text_field
+from evaluation.sources import Notes, Row, text_field
 from medagent.errors import InputError
 from medagent.records import LETTERS, Question
 from medagent.starter.world import Split, World
@@ -37,10 +37,16 @@ class JsonlBenchmark(FileBenchmark):
         """See `FileBenchmark.question`."""
         answers = _answers(row, "answer")
         options = row.data.get("options") or []
+        if not isinstance(options, list | dict):
+            raise InputError(f"{row.where}: found options {options!r}, wanted a list or an object from letter to text.")
         if len(options) > len(LETTERS):
             raise InputError(f"{row.where}: found {len(options)} options, wanted at most {len(LETTERS)}.")
+        if options and len(answers) > 1:
+            raise InputError(
+                f"{row.where}: found the answers {answers}, wanted one: several right ones are for open questions."
+            )
         if options:
-            texts, answer = _own_choices(row, options, answers[0], self)
+            texts, answer = _own_choices(row, options, answers[0], self.notes)
             answers = [answer]
         else:
             texts = ()
@@ -86,18 +92,29 @@ def _answers(row: Row, name: str) -> list[str]:
     """One text or a list of texts, all right."""
     value = row.data.get(name)
     texts = [str(item).strip() for item in value] if isinstance(value, list) else [text_field(row, name)]
-    if not texts or not all(texts):
+    if (
+        not texts
+        or not all(texts)
+        or (isinstance(value, list) and any(isinstance(v, type(None) | list | dict) for v in value))
+    ):
         raise InputError(f"{row.where}: found {name} {value!r}, wanted a text or a list of texts, none of them empty.")
     return texts
 
 
-def _own_choices(row: Row, options: object, answer: str, benchmark: JsonlBenchmark) -> tuple[tuple[str, ...], str]:
-    if isinstance(options, dict):
-        return choices(row, options, answer, benchmark.notes)
-    if not isinstance(options, list):
-        raise InputError(f"{row.where}: found options {options!r}, wanted a list or an object from letter to text.")
-    texts = [str(option) for option in options]
-    letter = LETTERS[texts.index(answer)] if answer in texts else answer
-    if letter not in LETTERS[: len(texts)]:
-        raise InputError(f"{row.where}: the answer {answer!r} is neither an option's letter nor one of {texts}.")
-    return choices(row, dict(zip(LETTERS, texts, strict=False)), letter, benchmark.notes)
+def _own_choices(
+    row: Row, options: list[object] | dict[str, object], answer: str, notes: Notes
+) -> tuple[tuple[str, ...], str]:
+    """Options and the gold letter; the answer may be a letter or an option's text, and not one of each."""
+    if isinstance(options, list):
+        options = dict(zip(LETTERS, options, strict=False))
+    if any(option is None or isinstance(option, list | dict) for option in options.values()):
+        raise InputError(f"{row.where}: found the options {options}, wanted texts.")
+    by_text = [letter for letter, option in options.items() if str(option).strip() == answer]
+    if answer in options and by_text and by_text != [answer]:
+        raise InputError(
+            f"{row.where}: the answer {answer!r} is a letter and the text of option {by_text[0]}. Give the letter, and other texts."
+        )
+    if answer not in options and len(by_text) != 1:
+        found = "several of them" if by_text else "neither an option's letter nor one of them"
+        raise InputError(f"{row.where}: found the answer {answer!r} and the options {options}: it is {found}.")
+    return choices(row, options, answer if answer in options else by_text[0], notes)

@@ -284,6 +284,95 @@ def test_a_repeated_pmid_and_a_strange_byte_are_named(tmp_path: Path) -> None:
         PubMedQABenchmark(str(path)).questions()
 
 
+def raw(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text", "message"),
+    [
+        (
+            BioASQBenchmark,
+            "b.json",
+            json.dumps({"questions": [{**BIOASQ, "snippets": ["x"]}]}),
+            "line 1, entry 1 .b1.: found snippets",
+        ),
+        (
+            PubMedQABenchmark,
+            "p.json",
+            json.dumps({"1": {**without(PUBMEDQA, "CONTEXTS"), "context": "text"}}),
+            "wanted PubMedQA",
+        ),
+        (PubMedQABenchmark, "p.json", json.dumps({"1": {**PUBMEDQA, "CONTEXTS": [""]}}), "wanted PubMedQA"),
+        (PubMedQABenchmark, "p.json", "3", "found a int"),
+        (
+            JsonlBenchmark,
+            "o.jsonl",
+            json.dumps({"question": "q", "answer": "A", "options": 4}),
+            "line 1: found options 4",
+        ),
+        (
+            JsonlBenchmark,
+            "o.jsonl",
+            json.dumps({"question": "q", "answer": "x", "options": ["x", None]}),
+            "wanted texts",
+        ),
+        (
+            JsonlBenchmark,
+            "o.jsonl",
+            json.dumps({"question": "q", "answer": "A", "options": ["B", "A", "AB"]}),
+            "a letter and the text of option B",
+        ),
+        (
+            JsonlBenchmark,
+            "o.jsonl",
+            json.dumps({"question": "q", "answer": ["A", "B"], "options": ["x", "y"]}),
+            "wanted one",
+        ),
+        (
+            JsonlBenchmark,
+            "o.jsonl",
+            json.dumps({"question": "q", "answer": "x", "options": ["x", "x"]}),
+            "several of them",
+        ),
+        (
+            JsonlBenchmark,
+            "o.jsonl",
+            '{"question": "q", "question": "r", "answer": "x"}',
+            "line 1: .* 'question' occurs twice",
+        ),
+        (JsonlBenchmark, "o.jsonl", "[" * 100_000, "line 1"),
+        (JsonlBenchmark, "o.jsonl", '{"question": ' + "9" * 5_000 + "}", "line 1"),
+        (OpenQABenchmark, "o.jsonl", json.dumps({**OPEN, "golden_answers": [None]}), "line 1: found golden_answers"),
+        (
+            MMLUBenchmark,
+            "anatomy_test.csv",
+            'q,a,b,c,d,A\n"open quote,a,b,c,d,B\nq,a,b,c,d,C\n',
+            "line 2: .*not closed",
+        ),
+    ],
+)
+def test_what_no_reader_should_choke_on(
+    tmp_path: Path, kind: type[FileBenchmark], name: str, text: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        kind(raw(tmp_path / name, text)).questions()
+
+
+def test_an_answer_may_be_a_letter_or_a_text(tmp_path: Path) -> None:
+    rows = [{"question": "q", "answer": answer, "options": {"A": "x", "B": "y"}} for answer in ("B", "y")]
+    assert [q.answer for q in JsonlBenchmark(lines(tmp_path / "q.jsonl", *rows)).questions()] == ["B", "B"]
+
+
+def test_lines_are_found_in_a_large_file(tmp_path: Path) -> None:
+    rows = [{**BIOASQ, "id": f"b{i}"} for i in range(2_000)] + [{**BIOASQ, "id": "bad", "exact_answer": "perhaps"}]
+    text = json.dumps({"questions": rows}, indent=1)
+    line = text[: text.index('"bad"')].count("\n") + 1
+    with pytest.raises(InputError, match=rf"line {line}, entry 2001 \(bad\)"):
+        BioASQBenchmark(raw(tmp_path / "b.json", text)).questions()
+
+
 def test_what_a_format_allows_is_put_right_and_counted(tmp_path: Path) -> None:
     entity = {**MEDQA, "question": "Is pO&lt;sub&gt;2&lt;/sub&gt; &amp; pH low?"}
     empty = {**MEDQA, "options": {**MEDQA["options"], "D": ""}}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluation.benchmarks import MedMCQABenchmark, MedQABenchmark
 from evaluation.reading import Outcome, read_answer, read_reply
 from evaluation.replies import read_replies, summarize_replies, write_readings
 from medagent.cli import main
@@ -63,6 +64,158 @@ def test_a_strict_letter_is_always_one_of_the_questions() -> None:
         assert read_reply(text, "ABCD").strict is None
         assert read_reply(text, "ABCDE").strict == "E"
     assert read_answer("(B) or (C)", "ABCD").outcome is Outcome.MULTIPLE
+
+
+def field(value: str) -> str:
+    return json.dumps({"step_by_step_thinking": "First, A or B.", "answer_choice": value})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "not (B)",
+        "The answer is not (A); it is giardiasis",
+        "I cannot tell, maybe (A)?",
+        "A. Amebic colitis is wrong",
+        "Therefore option (B) is ruled out.",
+        "The answer cannot be (B).",
+        "(B) is not right",
+        field("None of the above (closest is (B))"),
+        field("A: Incorrect"),
+        field("A. Not enough information"),
+        "Long reasoning. " * 20 + "Therefore option (B) is excluded.",
+        "Long reasoning. " * 20 + "I do not think the answer is C.",
+    ],
+)
+def test_what_is_denied_or_guessed_at_is_no_answer(reply: str) -> None:
+    reading = read_reply(reply, "ABCD")
+    assert reading.strict is None
+    assert reading.lenient is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    """A. iron & B. copper|A. iron + B. copper|A. iron
+B. copper|A) iron B) copper|A. iron B. copper|A & B|A + B|Either A or B|Both A and C|A, B, and C|A/B""".split("|"),
+)
+def test_several_options_are_no_answer(value: str) -> None:
+    assert read_reply(field(value), "ABCD").outcome is Outcome.MULTIPLE
+
+
+@pytest.mark.parametrize(
+    ("value", "letter"),
+    [
+        *(
+            (value, "B")
+            for value in (
+                "Option B",
+                "option B: Copper",
+                "Choice B",
+                "**B**",
+                "[B]",
+                "B (Copper)",
+                "B - Copper",
+                "\nB\n",
+                "B:",
+            )
+        ),
+        ("B. Hepatitis B and C", "B"),
+        ("C. Vitamins A, D, E, K", "C"),
+        ("C. HLA-A, B, C", "C"),
+        ("D. Both A and B", "D"),
+        ("D. Anti-A, B, or O antibodies", "D"),
+        ("D. None of the above", "D"),
+        ("C. maybe", "C"),
+    ],
+)
+def test_one_option_in_many_forms(value: str, letter: str) -> None:
+    assert read_reply(field(value), "ABCD").strict == letter
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '{"answer choice": "B"}',
+        '{"correct_answer": "B"}',
+        '{"answer_choices": "B"}',
+        'answer_choice: "B"',
+        '{"answer": {"choice": "B"}}',
+        '{"answer_choice": "B", "answer": "copper"}',
+        '{"answer_choice": "\\u0042"}',
+    ],
+)
+def test_answer_fields_by_many_names(reply: str) -> None:
+    assert read_reply(reply, "ABCD").strict == "B"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        field("b"),
+        field("b. copper"),
+        field("B is correct"),
+        "The answer is: B",
+        "The correct answer is: **B**",
+        "**Answer:** B",
+        "**Answer**: B",
+        "### Answer\nB",
+        "B is the correct answer.",
+        "\\boxed{\\text{B}}",
+        "B. copper\n\nExplanation: " + "long " * 60,
+    ],
+)
+def test_what_only_the_lenient_column_takes(reply: str) -> None:
+    reading = read_reply(reply, "ABCD")
+    assert (reading.strict, reading.lenient) == (None, "B")
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome"),
+    [
+        *(
+            (value, "abstained")
+            for value in """The documents do not mention this|The documents don't provide enough information|do not address any of the options|No information available
+No relevant information|More information needed|Not stated|Not found in the documents|Unclear|Undetermined|Not determinable|Lack of information|Don't know
+None of A, B, C, D|None of above|Neither|Cannot be determined|Error in question or answer choices|The question is incomplete|Insufficient information""".replace(
+                "\n", "|"
+            ).split("|")
+        ),
+        *(
+            (value, "unparsed")
+            for value in (
+                "Incomplete abortion",
+                "Missing teeth",
+                "Impossible to chew",
+                "Insufficient insulin secretion",
+            )
+        ),
+    ],
+)
+def test_declining_is_told_from_saying_something_else(value: str, outcome: str) -> None:
+    assert read_reply(field(value), "ABCD").outcome.value == outcome
+
+
+def test_a_genus_is_not_a_letter() -> None:
+    options = ("RhO(D) immunoglobulin", "C. difficile colitis", "E. coli", "H. pylori testing")
+    for letter, option in zip("ABCD", options, strict=True):
+        for text in (f"{letter}. {option}", f"{option} ({letter}) [1]", f"({letter}) {option}"):
+            assert read_answer(text, "ABCD", options).strict == letter
+        bare = read_answer(option, "ABCD", options)
+        assert (bare.strict, bare.lenient) == (None, letter)
+
+
+@pytest.mark.real_data
+@pytest.mark.skipif(not ANSWERS.exists(), reason="the real benchmark files are not there")
+def test_every_real_option_can_be_named() -> None:
+    data = ANSWERS.parent
+    for benchmark in (
+        MedMCQABenchmark(str(data / "medmcqa" / "dev_half.json")),
+        MedQABenchmark(str(data / "medqa" / "us_4options_dev.jsonl")),
+    ):
+        for question in benchmark.questions():
+            for letter, option in zip(question.letters, question.options, strict=True):
+                for text in (f"{letter}. {option}", f"{option} ({letter}) [1]"):
+                    assert read_answer(text, question.letters, question.options).strict == letter, text
 
 
 def replies_file(tmp_path: Path, *rows: object) -> Path:

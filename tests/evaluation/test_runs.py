@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +17,14 @@ from typing import get_args
 import pytest
 
 from evaluation.benchmarks import StarterBenchmark
-from evaluation.command import evaluate_agent
+from evaluation.command import evaluate_agent, fingerprint, index_fingerprint
 from evaluation.comparing import compare_runs, comparison_text
 from evaluation.grading import grade
 from evaluation.metrics import report_mode, summarize
 from evaluation.modes import CLOSED_BOOK, Mode, agent_for, baselines, job_for, rotate
 from evaluation.predictions import Prediction, PredictionLog, confidence
 from evaluation.records import readable, rollout_from
+from evaluation.report import write_evaluation_html
 from evaluation.run import Plan, run_plan
 from evaluation.source import Source
 from medagent.agent import Agent, Limits
@@ -416,7 +418,7 @@ def test_evaluate_says_what_is_wrong_first(tmp_path: Path) -> None:
         )
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "thesis.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="holds no evaluation"):
+    with pytest.raises(ConfigError, match="no evaluation"):
         evaluate_agent(
             "http://localhost:1/v1", Source(), Plan((Mode.CLOSED_BOOK,)), **{**common, "model": "m", "overwrite": True}
         )
@@ -433,3 +435,76 @@ def test_prediction_keys_tell_askings_apart() -> None:
         [job_for(QUESTIONS[0], Mode.SEARCH, seed=0, temperature=0, sample=2, instructed=True, evidence={})]
     )
     assert Prediction("search", 1, rollout, None).key == ("search", "q0", 1, 2)
+
+
+def test_line_separators_in_a_text_do_not_break_the_log(tmp_path: Path) -> None:
+    agent = scripted(lambda read, turn: "<think>one\u2028two\u0085three</think><answer>(A)</answer>")
+    for _ in range(2):  # the second time everything is read back
+        predictions = run_plan(agent, QUESTIONS[:3], Plan(), tmp_path, identity={})
+        assert [prediction.rollout.answer for prediction in predictions] == ["(A)"] * 3
+    before = (tmp_path / "predictions.jsonl").read_bytes() + b'{"cut'
+    (tmp_path / "predictions.jsonl").write_bytes(before)
+    compare_runs(tmp_path, tmp_path, mode=None, seed=0)
+    assert (tmp_path / "predictions.jsonl").read_bytes() == before, "a reader changes nothing"
+
+
+def test_answers_never_stand_under_other_settings(tmp_path: Path) -> None:
+    one, two = scripted(lambda read, turn: "<answer>(A)</answer>"), scripted(lambda read, turn: "<answer>(B)</answer>")
+    run_plan(one, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 1})
+    kept = run_plan(two, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 1}, overwrite=True)
+    assert [p.rollout.answer for p in kept] == ["(A)"] * 3, "the same evaluation goes on, overwrite or not"
+    anew = run_plan(two, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 2}, overwrite=True)
+    assert [p.rollout.answer for p in anew] == ["(B)"] * 3
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"no config\.json"):
+        run_plan(one, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 3})
+
+
+def test_what_an_evaluation_is_of_can_be_told(index_folder: Path, train_index: Path, tmp_path: Path) -> None:
+    shutil.copytree(index_folder, tmp_path / "copy")
+    prints = [
+        index_fingerprint(HybridRetriever(str(folder))) for folder in (index_folder, tmp_path / "copy", train_index)
+    ]
+    assert prints[0] == prints[1] != prints[2]
+    assert index_fingerprint(NoRetriever()) == fingerprint("http://localhost/v1") == ""
+    before = fingerprint(f"hf:{tmp_path / 'copy'}")
+    (tmp_path / "copy" / "more").write_text("x")
+    assert fingerprint(f"hf:{tmp_path / 'copy'}") != before
+    assert len(fingerprint("starter")) == 64
+
+
+def test_repeated_samples_do_not_narrow_the_interval(tmp_path: Path) -> None:
+    agent = scripted(lookup(QUESTIONS, {question.id for question in QUESTIONS[:10]}))
+    once = report_mode(run_plan(agent, QUESTIONS, Plan(), tmp_path / "a", identity={})).summary.overall
+    often = report_mode(run_plan(agent, QUESTIONS, Plan(samples=5, temperature=1.0), tmp_path / "b", identity={}))
+    assert often.summary.overall == once
+    assert often.sampling is not None
+    assert (often.sampling.ci_low, often.sampling.ci_high) == pytest.approx((0.28, 0.72), abs=0.06)
+
+
+def test_the_majority_of_open_answers(tmp_path: Path) -> None:
+    questions = [Question(f"o{i}", f"What is {i}?", (), "the Spleen", aliases=("milt",)) for i in range(4)]
+    agent = scripted(lambda read, turn: "<answer>spleen.</answer>")
+    sampling = report_mode(run_plan(agent, questions, Plan(samples=3, temperature=1.0), tmp_path, identity={})).sampling
+    assert sampling is not None
+    assert (sampling.mean_accuracy, sampling.majority_vote) == (1.0, 1.0)
+
+
+def test_the_page_shows_every_mode_and_verdict(tmp_path: Path) -> None:
+    wrong = {question.id for question in QUESTIONS[::2]}
+    plan = Plan((Mode.SEARCH, Mode.SINGLE_SHOT))
+    predictions = run_plan(scripted(lookup(QUESTIONS, wrong)), QUESTIONS, plan, tmp_path, identity={})
+    write_evaluation_html(
+        tmp_path / "r.html", title="t", summary="s", tables=[], curves=[], predictions=predictions, most=8
+    )
+    page = (tmp_path / "r.html").read_text()
+    assert page.count('class="rollout') == 8
+    for name in ("correct", "wrong", "search", "single_shot"):
+        assert f"> {name}</label>" in page
+    assert "Reward" not in page
+
+
+def test_a_search_that_is_not_run_is_not_counted(tmp_path: Path) -> None:
+    agent = scripted(lambda read, turn: "<search>disease 1</search>")
+    (prediction,) = run_plan(agent, QUESTIONS[:1], Plan((Mode.SEARCH,)), tmp_path, identity={})
+    assert (prediction.rollout.num_searches, prediction.rollout.stop_reason) == (3, StopReason.MAX_TURNS)

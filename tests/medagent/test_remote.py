@@ -131,3 +131,35 @@ def test_lasting_failures_are_explained(endpoint: Endpoint) -> None:
 def test_a_chat_endpoint_cannot_have_its_turn_opened(endpoint: Endpoint) -> None:
     with pytest.raises(PolicyError, match="forced_search"):
         agent(endpoint).run_all([Job(QUESTION, force_search=True)])
+
+
+def test_one_refused_question_is_recorded_and_the_run_goes_on(endpoint: Endpoint) -> None:
+    endpoint.replies = [
+        (400, "The response was filtered by our content management policy", ""),
+        (200, "<answer>(B)", "stop"),
+    ]
+    refused, answered = agent(endpoint).run_all([Job(QUESTION)], max_open=1) + agent(endpoint).run_all([Job(QUESTION)])
+    assert (refused.stop_reason, refused.answer) == (StopReason.MALFORMED, None)
+    assert answered.stop_reason is StopReason.ANSWERED
+
+
+def test_the_tag_opened_last_is_the_one_that_is_closed(endpoint: Endpoint) -> None:
+    endpoint.replies = [(200, "<think>I could use <search> but no</think><answer>(B)", "stop")]
+    (rollout,) = agent(endpoint).run_all([Job(QUESTION)])
+    assert rollout.answer == "(B)"
+
+
+def test_strange_endpoints_are_explained(endpoint: Endpoint) -> None:
+    endpoint.replies = [(200, "", "")]
+    endpoint.RequestHandlerClass = Strange  # type: ignore[assignment]
+    with pytest.raises(PolicyError, match="wanted a chat completion"):
+        agent(endpoint).run_all([Job(QUESTION)])
+    with pytest.raises(PolicyError, match="Check the address"):
+        Agent(RemotePolicy("http://localhost:notaport/v1", "m"), Finds()).run_all([Job(QUESTION)])
+
+
+class Strange(Handler):
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"choices": ["x"]}')
