@@ -65,6 +65,7 @@ def _rollout(row: dict[str, Any]) -> Rollout:
             **row["question"],
             "options": tuple(row["question"]["options"]),
             "gold_passage_ids": tuple(row["question"]["gold_passage_ids"]),
+            "aliases": tuple(row["question"]["aliases"]),
         }
     )
     return Rollout(
