@@ -16,7 +16,7 @@ from rich.text import Text
 from evaluation.grading import grade
 from evaluation.metrics import ModeReport, report_mode
 from evaluation.modes import Mode, baselines
-from evaluation.predictions import Prediction
+from evaluation.predictions import Prediction, PredictionLog
 from evaluation.report import Table, write_evaluation_html, write_json
 from evaluation.run import Plan, run_plan
 from evaluation.source import Source
@@ -26,7 +26,7 @@ from medagent.agent import Agent
 from medagent.asking import open_agent
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import InputError
-from medagent.records import Question
+from medagent.records import Question, StopReason
 from retrieval.passages import Passage
 from retrieval.search import HybridRetriever, NoRetriever, Retriever
 
@@ -49,10 +49,12 @@ def evaluate_agent(
     """Ask, grade, print, and write predictions.jsonl, report.json, report.md, report.html and config.json to `out`."""
     console = Console(highlight=False)
     questions, passages, notes = source.questions()
-    ready = with_limits(open_agent(agent, index=index, lockstep=True, model=model), limits)
+    ready = with_limits(open_agent(agent, index=index, lockstep=True, model=model, must_search=False), limits)
     searching = [mode.value for mode in plan.modes if mode in _SEARCHING]
     if isinstance(ready.retriever, NoRetriever) and searching:
-        raise InputError(f"mode {searching[0]}: there is no index to search. Give one with --index, or other --modes.")
+        raise InputError(
+            f"mode {searching[0]}: there is no index to search. Give one with --index (medagent index build starter --out indexes/starter makes the packaged one), or other --modes."
+        )
     corpus = ready.retriever.passages if isinstance(ready.retriever, HybridRetriever) else []
     settings = {
         "agent": agent,
@@ -83,6 +85,19 @@ def evaluate_agent(
     console.print(
         "[dim]none: no one option named; gold: all gold passages found; cited: with a supporting citation.[/dim]"
     )
+    for mode, report in reports.items():
+        if report.sampling:
+            sampled = report.sampling
+            console.print(
+                f"{mode.value}, {sampled.samples} samples: mean {sampled.mean_accuracy:.1%} [{100 * sampled.ci_low:.1f}, {100 * sampled.ci_high:.1f}], "
+                f"majority vote {sampled.majority_vote:.1%}, pass@{sampled.samples} {sampled.pass_at_k[sampled.samples]:.1%}; above, the first sample alone."
+            )
+    too_long = sum(not p.rollout.turns and p.rollout.stop_reason is StopReason.MAX_TOTAL_TOKENS for p in predictions)
+    if too_long:
+        console.print(
+            f"[yellow]{too_long} of {len(predictions)} askings do not fit into max_total_tokens = {ready.limits.max_total_tokens} and count as no answer: "
+            "raise it with --limits.[/yellow]"
+        )
     console.print(f"\nReport: {out / 'report.html'}  table for a paper: {out / 'report.md'}")
     return reports
 
@@ -117,6 +132,11 @@ def _run_aloud(
         TimeRemainingColumn(),
     )
     counts: dict[str, tuple[int, int]] = {}
+    found = (
+        len(PredictionLog(out / "predictions.jsonl").read()) if (out / "config.json").exists() and not overwrite else 0
+    )
+    if found:
+        console.print(f"Going on: {found} of {total} are done.")
     with Progress(*columns, console=console) as bars:
         task = bars.add_task("asking", total=total, said="")
 
@@ -170,7 +190,7 @@ def write_reports(
         },
     )
     title = f"{settings['benchmark']}: {settings['agent']}"
-    (out / "report.md").write_text(markdown(title, reports, questions), encoding="utf-8")
+    (out / "report.md").write_text(markdown(title, settings, reports, questions), encoding="utf-8")
     write_evaluation_html(
         out / "report.html",
         title=title,

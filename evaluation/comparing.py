@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from evaluation.contamination import contamination, question_texts
@@ -16,23 +16,30 @@ from evaluation.statistics import PairedComparison, compare_paired
 from medagent.errors import InputError
 
 
-def compare_runs(a: Path, b: Path, *, mode: str | None, seed: int) -> PairedComparison:
-    """Compare two evaluations on the questions that both asked; each with its first mode unless `mode` names one."""
-    marks = []
-    for folder in (a, b):
-        predictions = PredictionLog(folder / "predictions.jsonl").read()
+def compare_runs(a: Path, b: Path, *, mode: str | None, mode_b: str | None = None, seed: int) -> PairedComparison:
+    """Compare two evaluations on the questions that both asked, by the first sample of each, and say which modes.
+
+    Without `mode` it is the first of A's that B has too; `mode_b` is another mode of B's.
+    """
+    logs = [PredictionLog(folder / "predictions.jsonl").read() for folder in (a, b)]
+    for folder, predictions in zip((a, b), logs, strict=True):
         if not predictions:
             raise InputError(
                 f"{folder}: holds no predictions.jsonl. Give the folders of two evaluations (medagent evaluate --out)."
             )
-        chosen = mode or predictions[0].mode
-        kept = {
-            p.rollout.question.id: p for p in predictions if (p.mode, p.rotation, p.rollout.sample) == (chosen, 0, 0)
-        }
-        if not kept:
-            modes = sorted({prediction.mode for prediction in predictions})
-            raise InputError(f"{folder}: holds no answers of mode {chosen!r}, only of {', '.join(modes)}.")
-        marks.append(kept)
+    modes = [list(dict.fromkeys(prediction.mode for prediction in predictions)) for predictions in logs]
+    chosen = mode or next((name for name in modes[0] if name in modes[1]), None)
+    if chosen is None:
+        raise InputError(
+            f"{a} holds the modes {', '.join(modes[0])}, {b} {', '.join(modes[1])}: none in common. Name one of each with --mode and --mode_b."
+        )
+    marks = []
+    for folder, predictions, held, name in zip((a, b), logs, modes, (chosen, mode_b or chosen), strict=True):
+        if name not in held:
+            raise InputError(f"{folder}: holds no answers of mode {name!r}, only of {', '.join(held)}.")
+        marks.append(
+            {p.rollout.question.id: p for p in predictions if (p.mode, p.rotation, p.rollout.sample) == (name, 0, 0)}
+        )
     common = marks[0].keys() & marks[1].keys()
     differing = [name for name in common if _asked(marks[0][name]) != _asked(marks[1][name])]
     if not common or differing:
@@ -46,7 +53,8 @@ def compare_runs(a: Path, b: Path, *, mode: str | None, seed: int) -> PairedComp
     if left_out:
         print(f"note: {left_out} questions that only one of them asked are left out.")
     names = sorted(common)
-    return compare_paired(*({name: grade(kept[name].rollout).correct for name in names} for kept in marks), seed=seed)
+    result = compare_paired(*({name: grade(kept[name].rollout).correct for name in names} for kept in marks), seed=seed)
+    return replace(result, mode_a=chosen, mode_b=mode_b or chosen)
 
 
 def _asked(prediction: Prediction) -> tuple[str, tuple[str, ...], str]:
@@ -57,24 +65,33 @@ def _asked(prediction: Prediction) -> tuple[str, tuple[str, ...], str]:
 def comparison_text(result: PairedComparison) -> str:
     """A comparison as two lines for people."""
     verdict = "differ" if result.p_mcnemar < 0.05 else "cannot be told apart"
+    p = f"= {result.p_mcnemar:.4f}" if result.p_mcnemar >= 0.0001 else "< 0.0001"
     return (
         f"A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} [{result.ci_low:+.1%}, {result.ci_high:+.1%}] "
         f"(paired bootstrap, 95%), n = {result.n}\n"
-        f"Right in A only: {result.only_a}, in B only: {result.only_b}; McNemar's exact p = {result.p_mcnemar:.4f}: at 5% they {verdict}."
+        f"Right in A only: {result.only_a}, in B only: {result.only_b}; McNemar's exact p {p}: at 5% they {verdict}."
     )
 
 
-def compare_aloud(a: Path, b: Path, *, mode: str | None, seed: int, as_json: bool) -> None:
+def compare_aloud(a: Path, b: Path, *, mode: str | None, mode_b: str | None, seed: int, as_json: bool) -> None:
     """Compare and print."""
-    result = compare_runs(a, b, mode=mode, seed=seed)
-    print(json.dumps(asdict(result)) if as_json else comparison_text(result))
+    result = compare_runs(a, b, mode=mode, mode_b=mode_b, seed=seed)
+    if as_json:
+        print(json.dumps(asdict(result)))
+        return
+    print(f"A: {a}, {result.mode_a}\nB: {b}, {result.mode_b}\n{comparison_text(result)}")
 
 
 def grade_aloud(path: Path, *, letters: str, out: str | None) -> None:
     """Grade raw replies and print the counts as JSON; `out` takes one line a reply."""
+    target = Path(out) if out is not None else None
+    if target is not None and (target.is_dir() or target.resolve() == path.resolve()):
+        raise InputError(
+            f"--out {out}: is {'a folder' if target.is_dir() else 'the file of the replies'}; give a file of its own."
+        )
     replies = read_replies(path, letters=letters)
-    if out is not None:
-        write_readings(Path(out), replies)
+    if target is not None:
+        write_readings(target, replies)
     print(json.dumps(summarize_replies(replies)))
 
 

@@ -100,7 +100,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rotations:
-    """Cyclic rotations of the options: accuracy of each, and the share of questions whose chosen option is not the same in all."""
+    """Cyclic rotations of the options: accuracy of each, and the share of questions whose chosen option is not the same in all.
+
+    Of the `n` questions with the most frequent number of options, so that every rotation is of the same ones.
+    """
 
     accuracy: tuple[float, ...]
     changed: float
@@ -137,7 +140,7 @@ def report_mode(predictions: Sequence[Prediction]) -> ModeReport:
         sampling=_sampling(plain),
         rotations=_rotations(predictions),
         calibration=calibration(confidences, right) if sure else None,
-        selective=tuple(selective_accuracy(confidences, right)),
+        selective=tuple(selective_accuracy(confidences, right, asked=len(plain))),
     )
 
 
@@ -180,9 +183,13 @@ def _elected(rollouts: Sequence[Rollout], letters: Sequence[str | None]) -> bool
 def _rotations(predictions: Sequence[Prediction]) -> Rotations | None:
     by_question: dict[str, dict[int, str | None]] = defaultdict(dict)
     by_rotation: dict[int, list[bool]] = defaultdict(list)
+    sizes = Counter(
+        len(p.rollout.question.options) for p in predictions if p.rollout.question.options and not p.rotation
+    )
+    usual = max(sizes, key=lambda size: sizes[size], default=0)
     for prediction in predictions:
         question = prediction.rollout.question
-        if prediction.rollout.sample or not question.options:
+        if prediction.rollout.sample or not question.options or len(question.options) != usual:
             continue
         result = grade(prediction.rollout)
         chosen = None if result.letter is None else question.options[LETTERS.index(result.letter)]

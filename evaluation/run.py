@@ -62,6 +62,11 @@ class Plan:
         if self.samples > 1 and self.temperature == 0:
             raise ConfigError("samples above 1 at temperature 0 are all the same. Give a --temperature, such as 0.7.")
 
+    @staticmethod
+    def of(modes: str | Sequence[str], *settings: Any) -> Plan:
+        """A plan by the names of its modes, one or several."""
+        return Plan(tuple(map(Mode, [modes] if isinstance(modes, str) else modes)), *settings)
+
     def jobs(self, question: Question) -> list[tuple[Question, int, int]]:
         """(question as asked, rotation, sample) of each asking in one mode."""
         asked = [(question, 0, sample) for sample in range(self.samples)]
@@ -91,60 +96,59 @@ def run_plan(
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
-    folder.mkdir(parents=True, exist_ok=True)
+    askings = _askings(agent, questions, plan, evidence or {})
+    agents = {mode: agent_for(agent, mode, corpus) for mode in plan.modes}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made a folder ({error.strerror}). Give another --out.") from error
     try:
         with FileLock(folder / ".lock", timeout=0):
             _claim(folder, {**identity, "questions_sha256": digest(questions)}, overwrite=overwrite)
-            return _run(
-                agent, questions, plan, folder, corpus, evidence or {}, concurrency, on_done or (lambda _: None)
-            )
+            return _run(agent, askings, agents, folder, concurrency, on_done or (lambda _: None))
     except Timeout as error:
         raise ConfigError(
             f"{folder}: another evaluation is writing there. Wait for it, or give another --out."
         ) from error
 
 
+def _askings(agent: Agent, questions: Sequence[Question], plan: Plan, evidence: Mapping[str, Passage]) -> list[Asking]:
+    """Everything that is to be asked, made before anything is, so that what cannot be asked is said at once."""
+    return [
+        Asking(
+            job_for(
+                asked,
+                mode,
+                seed=plan.seed,
+                temperature=plan.temperature,
+                sample=sample,
+                instructed=bool(agent.protocol.instructions),
+                evidence=evidence,
+            ),
+            (mode.value, question.id, rotation, sample),
+        )
+        for mode in plan.modes
+        for question in questions
+        for asked, rotation, sample in plan.jobs(question)
+    ]
+
+
 def _run(
     agent: Agent,
-    questions: Sequence[Question],
-    plan: Plan,
+    askings: Sequence[Asking],
+    agents: Mapping[Mode, Agent],
     folder: Path,
-    corpus: Sequence[Passage],
-    evidence: Mapping[str, Passage],
     concurrency: int,
     on_done: Callable[[Prediction], None],
 ) -> list[Prediction]:
     log = PredictionLog(folder / "predictions.jsonl")
     log.repair()
     done: dict[Key, Prediction] = {prediction.key: prediction for prediction in log.read()}
-    wanted: list[Key] = []
-    batches: list[
-        tuple[Mode, list[Asking]]
-    ] = []  # all are made before the first is asked, so that what cannot be asked is said at once
-    for mode in plan.modes:
-        askings = [
-            Asking(
-                job_for(
-                    asked,
-                    mode,
-                    seed=plan.seed,
-                    temperature=plan.temperature,
-                    sample=sample,
-                    instructed=bool(agent.protocol.instructions),
-                    evidence=evidence,
-                ),
-                (mode.value, question.id, rotation, sample),
-            )
-            for question in questions
-            for asked, rotation, sample in plan.jobs(question)
-        ]
-        wanted += [asking.key for asking in askings]
-        batches.append((mode, [asking for asking in askings if asking.key not in done]))
-    agents = {mode: agent_for(agent, mode, corpus) for mode in plan.modes}
     for prediction in done.values():
         on_done(prediction)
-    for mode, askings in batches:
-        key_of = {id(asking.job): asking.key for asking in askings}
+    for mode, asked_agent in agents.items():
+        left = [asking for asking in askings if asking.key[0] == mode.value and asking.key not in done]
+        key_of = {id(asking.job): asking.key for asking in left}
 
         def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
             mode_name, _, rotation, _ = key_of[id(job)]
@@ -153,9 +157,9 @@ def _run(
             done[prediction.key] = prediction
             on_done(prediction)
 
-        if askings:
-            agents[mode].stream([asking.job for asking in askings], max_open=concurrency, on_done=keep)
-    return [done[key] for key in wanted]
+        if left:
+            asked_agent.stream([asking.job for asking in left], max_open=concurrency, on_done=keep)
+    return [done[asking.key] for asking in askings]
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ def _claim(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: damaged ({error}). Give another --out.") from error
     differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    if differing and overwrite:
+    if differing and (overwrite or not log.exists() or not log.stat().st_size):
         log.unlink(missing_ok=True)  # first, so that old answers never stand under new settings
         write_whole(path, json.dumps(wanted, indent=2) + "\n")
     elif differing:

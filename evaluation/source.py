@@ -51,6 +51,14 @@ class Source:
 
     def open(self) -> FileBenchmark | StarterBenchmark:
         """The benchmark."""
+        if self.start < 0 or (self.stop is not None and self.stop <= self.start):
+            raise InputError(
+                f"--start {self.start} and --stop {self.stop}: wanted a range of the file's order, from 0."
+            )
+        if self.benchmark == "starter" and (self.path or self.hub):
+            raise InputError(
+                f"benchmark 'starter': is packaged and takes neither --path nor --hub, found {self.path or self.hub!r}. Name the file's benchmark: --benchmark jsonl, medqa, ..."
+            )
         if self.benchmark == "starter":
             split = self.split or "test"
             if split not in SPLITS:

@@ -124,14 +124,20 @@ def calibration(confidence: Sequence[float], correct: Sequence[bool], *, bins: i
     return Calibration(error, tuple(rows), int(p.size))
 
 
-def selective_accuracy(confidence: Sequence[float], correct: Sequence[bool]) -> list[tuple[float, float]]:
-    """(coverage, accuracy) where only the most confident share is answered (arXiv 1705.08500): one point a threshold, ties together."""
+def selective_accuracy(
+    confidence: Sequence[float], correct: Sequence[bool], *, asked: int | None = None
+) -> list[tuple[float, float]]:
+    """(coverage, accuracy) where only the most confident share is answered (arXiv 1705.08500): one point a threshold, ties together.
+
+    Coverage is of `asked` questions, where some have no answer to be confident of.
+    """
+    asked = asked or len(confidence)
     order = sorted(zip(confidence, correct, strict=True), key=lambda pair: -pair[0])
     points, right = [], 0
     for number, (value, is_right) in enumerate(order, start=1):
         right += is_right
         if number == len(order) or order[number][0] < value:
-            points.append((number / len(order), right / number))
+            points.append((number / asked, right / number))
     return points
 
 
@@ -148,6 +154,8 @@ class PairedComparison:
     only_a: int
     only_b: int
     p_mcnemar: float
+    mode_a: str = ""
+    mode_b: str = ""
 
 
 def compare_paired(a: Mapping[str, bool], b: Mapping[str, bool], *, seed: int = 0) -> PairedComparison:

@@ -59,7 +59,7 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
 
     add("accuracy, strict", [_share(r.summary.overall.accuracy) for r in every])
     add("95% interval (Wilson)", [_between(r.summary.overall) for r in every])
-    add("answers asked for", [str(r.summary.overall.n) for r in every])
+    add("questions (the first sample of each)", [str(r.summary.overall.n) for r in every])
     add("accuracy, lenient", [_share(r.summary.lenient_accuracy) for r in every])
     add("exact match (SQuAD)", [_share(r.summary.exact_match) for r in every])
     add("F1 (SQuAD)", [_share(r.summary.f1) for r in every])
@@ -73,12 +73,14 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("citations that support the answer", [_share(r.summary.grounding.citation_precision) for r in every])
     add("answers with a supporting citation", [_share(r.summary.grounding.citation_recall) for r in every])
     add("cited passages contain the right answer", [_share(r.summary.grounding.cited_gold) for r in every])
+    add("answers judged for citations", [str(r.summary.grounding.answers_judged) for r in every])
     add("mean of samples [95%, by question]", [_sampled(r) for r in every])
     add("majority vote of samples", [_share(r.sampling.majority_vote) if r.sampling else None for r in every])
     most = max((len(r.sampling.pass_at_k) for r in every if r.sampling), default=0)
     for k in range(1, most + 1):
         add(f"pass@{k}", [_share(r.sampling.pass_at_k.get(k)) if r.sampling else None for r in every])
     add("accuracy by rotation of the options, %", [_rotated(r) for r in every])
+    add("questions rotated", [str(r.rotations.n) if r.rotations else None for r in every])
     add("answers that change with the rotation", [_share(r.rotations.changed) if r.rotations else None for r in every])
     add(
         "expected calibration error",
@@ -110,9 +112,19 @@ def curves(reports: Mapping[Mode, ModeReport]) -> list[Curve]:
     return found
 
 
-def markdown(title: str, reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> str:
-    """The tables in Markdown."""
-    lines = [f"# {title}", "", f"{NOT_ADVICE}"]
+def markdown(
+    title: str, settings: Mapping[str, object], reports: Mapping[Mode, ModeReport], questions: Sequence[Question]
+) -> str:
+    """The tables in Markdown, with the settings that a paper must name."""
+    lines = [
+        f"# {title}",
+        "",
+        f"{NOT_ADVICE}",
+        "",
+        f"{len(questions)} questions. "
+        + "; ".join(f"{k} {str(v)[:12] if k.endswith('sha256') else v}" for k, v in settings.items() if v)
+        + ".",
+    ]
     for table in tables(reports, questions):
         lines += ["", f"## {table.title}", "", _line(table.head), _line(["---"] * len(table.head))]
         lines += [_line(row) for row in table.rows]

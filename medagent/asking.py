@@ -22,13 +22,20 @@ from retrieval.search import NoRetriever, Retriever
 UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
 
 
-def open_agent(name: str, *, index: str | None, lockstep: bool = False, model: str = "") -> Agent:
+def open_agent(
+    name: str, *, index: str | None, lockstep: bool = False, model: str = "", must_search: bool = True
+) -> Agent:
     """An agent by name; all but an exported one need an index to search.
 
     An exported agent's folder; "starter", the untrained base policy; "hf:MODEL", any causal language model by hub name or folder, with the protocol's
     own instructions; or the address of an OpenAI-compatible endpoint (http://...), whose `model` is then named. Its key is read from the
-    environment variable MEDAGENT_API_KEY.
+    environment variable MEDAGENT_API_KEY. Without `must_search` they may do without an index, and a search is then an error.
     """
+    exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
+    if must_search and index is None and not exported:
+        raise InputError(
+            f"agent {name}: has no index to search. Give one with --index (medagent index build starter --out indexes/starter makes the packaged one)."
+        )
     if name.startswith(("http://", "https://")):
         if not model:
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
@@ -38,8 +45,9 @@ def open_agent(name: str, *, index: str | None, lockstep: bool = False, model: s
         weights, tokenizer = load_causal_lm(name.removeprefix("hf:"))
         protocol = Protocol(chat=bool(tokenizer.chat_template))
         return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), _searches(index), protocol, UNTRAINED_LIMITS)
-    folder = Path(model_path(STARTER)) if name == STARTER else Path(name)
-    return load_agent(folder, index=index, lockstep=lockstep)
+    if name == STARTER:
+        return load_agent(Path(model_path(STARTER)), retriever=_searches(index), lockstep=lockstep)
+    return load_agent(Path(name), index=index, lockstep=lockstep)
 
 
 def _searches(index: str | None) -> Retriever:

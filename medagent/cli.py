@@ -48,7 +48,7 @@ def evaluate(
     stop: int | None = None,
     limit: int | None = None,
     limit_seed: int = 0,
-    modes: list[ModeName] = ["search"],  # noqa: B006
+    modes: ModeName | list[ModeName] = "search",
     samples: int = 1,
     rotations: bool = False,
     temperature: float = 0.0,
@@ -76,7 +76,7 @@ def evaluate(
         stop: Question to stop before; none takes all.
         limit: A seeded sample of so many questions.
         limit_seed: Seed of that sample.
-        modes: Ways to ask: search, forced_search, closed_book, gold, single_shot, unrelated.
+        modes: Ways to ask: search, forced_search, closed_book, gold, single_shot, unrelated; several as --modes '[search,closed_book]'.
         samples: Samples a question (give a temperature); adds mean, majority vote and pass@k.
         rotations: Ask again with the options rotated, and report how accuracy and answers change.
         temperature: Sampling temperature; 0 is greedy.
@@ -89,12 +89,11 @@ def evaluate(
         overwrite: Begin anew where the folder holds another evaluation.
     """
     from evaluation.command import evaluate_agent
-    from evaluation.modes import Mode
     from evaluation.run import Plan
     from evaluation.source import Source
 
     source = Source(benchmark, path, hub, subset, split, start, stop, limit, limit_seed)
-    plan = Plan(tuple(Mode(mode) for mode in modes), samples, rotations, temperature, seed)
+    plan = Plan.of(modes, samples, rotations, temperature, seed)
     evaluate_agent(
         agent,
         source,
@@ -108,19 +107,22 @@ def evaluate(
     )
 
 
-def compare(a: str, b: str, mode: str | None = None, seed: int = 0, json: bool = False) -> None:
+def compare(
+    a: str, b: str, mode: ModeName | None = None, mode_b: ModeName | None = None, seed: int = 0, json: bool = False
+) -> None:
     """Compare two evaluations question by question: McNemar's exact test, and a paired bootstrap of the difference.
 
     Args:
         a: Folder of an evaluation.
         b: Folder of another one on the same questions.
-        mode: Which mode's answers; none takes the first that each has.
+        mode: Which mode's answers; none takes the first that both have.
+        mode_b: Another mode for B, such as closed_book beside search in one folder.
         seed: Seed of the bootstrap.
         json: Print JSON instead of sentences.
     """
     from evaluation.comparing import compare_aloud
 
-    compare_aloud(Path(a), Path(b), mode=mode, seed=seed, as_json=json)
+    compare_aloud(Path(a), Path(b), mode=mode, mode_b=mode_b, seed=seed, as_json=json)
 
 
 def grade(file: str, letters: str = "ABCD", out: str | None = None) -> None:

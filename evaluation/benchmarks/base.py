@@ -30,6 +30,7 @@ class FileBenchmark:
 
     kind: Kind = "jsonl"
     suffix = ".jsonl"
+    folders = False  # whether a folder of files is one benchmark
 
     def __init__(
         self,
@@ -88,6 +89,10 @@ class FileBenchmark:
         assert self.path is not None
         if not self.path.is_dir():
             return [self.path]
+        if not self.folders:
+            raise InputError(
+                f"{self.path}: is a folder; wanted one file of this benchmark, lest training questions be asked among the others."
+            )
         files = sorted(self.path.glob(f"*{self.suffix}"))
         if not files:
             raise InputError(f"{self.path}: a folder without a *{self.suffix} file. Check the path.")

@@ -113,7 +113,7 @@ class MMLUBenchmark(FileBenchmark):
     A folder reads the six medical subjects that it holds.
     """
 
-    kind, suffix = "csv", "_test.csv"
+    kind, suffix, folders = "csv", "_test.csv", True
 
     def files(self) -> list[Path]:
         """See `FileBenchmark.files`."""

@@ -73,7 +73,7 @@ class BioASQBenchmark(FileBenchmark):
     marked in them are what the benchmark carries.
     """
 
-    kind, suffix = "json", "_golden.json"
+    kind, suffix, folders = "json", "_golden.json", True
 
     def question(self, row: Row) -> Question | None:
         """See `FileBenchmark.question`."""

@@ -26,6 +26,9 @@ class StarterBenchmark:
         return World.load().passages()
 
 
+_FIELDS = frozenset(("id", "question", "options", "answer", "kind", "gold_passage_ids", "meta"))
+
+
 class JsonlBenchmark(FileBenchmark):
     """Your own questions: JSON lines with `question`, `answer`, and for multiple choice `options`.
 
@@ -35,6 +38,11 @@ class JsonlBenchmark(FileBenchmark):
 
     def question(self, row: Row) -> Question:
         """See `FileBenchmark.question`."""
+        unknown = sorted(row.data.keys() - _FIELDS)
+        if unknown:
+            raise InputError(
+                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put what is yours into 'meta'."
+            )
         answers = _answers(row, "answer")
         options = row.data.get("options") or []
         if not isinstance(options, list | dict):

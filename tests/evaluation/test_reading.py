@@ -256,6 +256,15 @@ def test_a_bad_file_of_replies_is_explained(tmp_path: Path, row: object, message
         read_replies(replies_file(tmp_path, row), letters="ABCD")
 
 
+def test_the_replies_are_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = replies_file(tmp_path, {"id": "1", "gold": "A", "raw": "A"})
+    before = path.read_text()
+    for out in (path, tmp_path):
+        assert main(["grade", str(path), "--out", str(out)]) == 1
+        assert "a file of its own" in capsys.readouterr().err
+    assert path.read_text() == before
+
+
 def test_repeated_ids_and_strange_letters_are_refused(tmp_path: Path) -> None:
     row = {"id": "1", "gold": "A", "raw": "A"}
     with pytest.raises(InputError, match="occurs twice"):

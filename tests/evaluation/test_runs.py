@@ -29,12 +29,12 @@ from evaluation.run import Plan, run_plan
 from evaluation.source import Source
 from medagent.agent import Agent, Limits
 from medagent.cli import main
-from medagent.errors import ConfigError, InputError
+from medagent.errors import ConfigError, InputError, PolicyError
 from medagent.hf_policy import HFPolicy
 from medagent.names import BenchmarkName, ModeName
 from medagent.protocol import Protocol, neutralise
 from medagent.records import LETTERS, Question, StopReason
-from medagent.remote import byte_tokenizer
+from medagent.remote import RemotePolicy, byte_tokenizer
 from medagent.scripted import ScriptedPolicy
 from medagent.starter.lessons import STARTER_PROTOCOL
 from retrieval.errors import NoIndexError
@@ -370,9 +370,16 @@ def test_evaluate_compare_and_resume_from_the_command_line(
     assert page.count('class="rollout') == 12
     assert "| accuracy, strict |" in (tmp_path / "a" / "report.md").read_text()
     capsys.readouterr()
-    assert main(["compare", a, b]) == 0
-    assert "McNemar" in capsys.readouterr().out
-    assert main(["compare", a, b, "--json", "true"]) == 0
+    assert main(["compare", a, b]) == 1
+    assert "none in common. Name one of each" in capsys.readouterr().err
+    modes = ["--mode", "search", "--mode_b", "forced_search"]
+    assert main(["compare", a, b, *modes]) == 0
+    out = capsys.readouterr().out
+    assert "McNemar" in out
+    assert f"B: {b}, forced_search" in out
+    assert main(["compare", a, a, "--mode", "search", "--mode_b", "unrelated"]) == 0
+    capsys.readouterr()
+    assert main(["compare", a, b, *modes, "--json", "true"]) == 0
     assert json.loads(capsys.readouterr().out)["n"] == 6
     before = (tmp_path / "a" / "predictions.jsonl").read_text()
     assert main([*arguments, "--out", a, "--modes", '["search", "unrelated"]']) == 0
@@ -390,7 +397,7 @@ def test_comparison_refuses_other_questions(tmp_path: Path) -> None:
     assert "cannot be told apart" in comparison_text(result)
     with pytest.raises(InputError, match="no question in common"):
         compare_runs(tmp_path / "a", tmp_path / "c", mode=None, seed=0)
-    with pytest.raises(InputError, match=r"no answers of mode 'gold'"):
+    with pytest.raises(InputError, match=r"no answers of mode 'gold', only of search"):
         compare_runs(tmp_path / "a", tmp_path / "b", mode="gold", seed=0)
     with pytest.raises(InputError, match=r"no predictions\.jsonl"):
         compare_runs(tmp_path / "nothing", tmp_path / "b", mode=None, seed=0)
@@ -508,3 +515,35 @@ def test_a_search_that_is_not_run_is_not_counted(tmp_path: Path) -> None:
     agent = scripted(lambda read, turn: "<search>disease 1</search>")
     (prediction,) = run_plan(agent, QUESTIONS[:1], Plan((Mode.SEARCH,)), tmp_path, identity={})
     assert (prediction.rollout.num_searches, prediction.rollout.stop_reason) == (3, StopReason.MAX_TURNS)
+
+
+def test_a_refused_first_attempt_does_not_block_the_next(tmp_path: Path) -> None:
+    agent = scripted(lookup(QUESTIONS, set()))
+    with pytest.raises(InputError, match="in neither"):
+        run_plan(agent, QUESTIONS, Plan((Mode.SEARCH, Mode.GOLD)), tmp_path / "out", identity={"modes": 2})
+    dead = Agent(RemotePolicy("http://127.0.0.1:9/v1", "m", retries=0), Finds(), Protocol(), ROOMY)
+    with pytest.raises(PolicyError):
+        run_plan(dead, QUESTIONS, Plan(), tmp_path / "out", identity={"modes": 1})
+    assert len(run_plan(agent, QUESTIONS, Plan(), tmp_path / "out", identity={"modes": "one"})) == 20
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be made a folder"):
+        run_plan(agent, QUESTIONS, Plan(), tmp_path / "file", identity={})
+
+
+def test_rotations_of_questions_with_other_numbers_of_options_are_left_out(tmp_path: Path) -> None:
+    questions = [*QUESTIONS[:4], Question("two", "What treats disease 9?", ("drug 9", "drug 1"), "A")]
+    report = report_mode(run_plan(scripted(lookup_by_text()), questions, Plan(rotations=True), tmp_path, identity={}))
+    assert report.rotations is not None
+    assert (report.rotations.n, len(report.rotations.accuracy)) == (4, 4)
+
+
+def test_sources_that_would_ask_other_questions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="takes neither --path nor --hub"):
+        Source(path="mine.jsonl").questions()
+    with pytest.raises(InputError, match="from 0"):
+        Source(start=-5).questions()
+    (tmp_path / "a.jsonl").write_text('{"question": "q", "opions": ["x", "y"], "answer": "A"}\n')
+    with pytest.raises(InputError, match="is a folder"):
+        Source("jsonl", path=str(tmp_path)).questions()
+    with pytest.raises(InputError, match=r"line 1: found the field 'opions'"):
+        Source("jsonl", path=str(tmp_path / "a.jsonl")).questions()
