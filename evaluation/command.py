@@ -16,7 +16,7 @@ from rich.text import Text
 from evaluation.grading import grade
 from evaluation.metrics import ModeReport, report_mode
 from evaluation.modes import Mode, baselines
-from evaluation.predictions import Prediction, PredictionLog
+from evaluation.predictions import Prediction
 from evaluation.report import Table, write_evaluation_html, write_json
 from evaluation.run import Plan, run_plan
 from evaluation.source import Source
@@ -132,24 +132,24 @@ def _run_aloud(
         TimeRemainingColumn(),
     )
     counts: dict[str, tuple[int, int]] = {}
-    found = (
-        len(PredictionLog(out / "predictions.jsonl").read()) if (out / "config.json").exists() and not overwrite else 0
-    )
-    if found:
-        console.print(f"Going on: {found} of {total} are done.")
     with Progress(*columns, console=console) as bars:
         task = bars.add_task("asking", total=total, said="")
 
         def show(prediction: Prediction) -> None:
             right, asked = counts.get(prediction.mode, (0, 0))
-            if (
-                prediction.rotation == prediction.rollout.sample == 0
-            ):  # one answer a question, or the interval would be too narrow
+            # One answer a question, or the interval would be too narrow.
+            if prediction.rotation == prediction.rollout.sample == 0:
                 right, asked = right + grade(prediction.rollout).correct, asked + 1
             counts[prediction.mode] = right, asked
             low, high = wilson_interval(right, asked)
             said = f"accuracy {right / max(1, asked):.1%} [{low:.1%}, {high:.1%}]"
             bars.update(task, advance=1, description=prediction.mode, said=said)
+
+        def go_on(found: Sequence[Prediction]) -> None:
+            if found:
+                bars.console.print(f"Going on: {len(found)} of {total} are done.")
+            for prediction in found:
+                show(prediction)
 
         evidence = {passage.id: passage for passage in (*corpus, *passages)}
         return run_plan(
@@ -162,6 +162,7 @@ def _run_aloud(
             evidence=evidence,
             concurrency=concurrency,
             overwrite=overwrite,
+            on_found=go_on,
             on_done=show,
         )
 

@@ -38,7 +38,6 @@ class Contamination:
 
     tested: int
     texts: int
-    threshold: float
     near_duplicates: tuple[Duplicate, ...]
     common_stretches: int
 
@@ -79,7 +78,7 @@ def contamination(
                 best[number] = Duplicate(tests[number].id, name, overlap)
         stretches.meet(text)
     ordered = tuple(sorted(best.values(), key=lambda pair: (-pair.overlap, pair.test_id)))
-    return Contamination(len(tests), texts_met, threshold, ordered, stretches.met)
+    return Contamination(len(tests), texts_met, ordered, stretches.met)
 
 
 def ngrams(text: str, size: int = NGRAM) -> set[tuple[str, ...]]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from evaluation.reading import Outcome, normalise, read_answer, read_reply
 from medagent.protocol import citations
-from medagent.records import Question, Rollout, StopReason
+from medagent.records import Rollout, StopReason
 
 
 class Verdict(StrEnum):
@@ -49,11 +49,6 @@ class Grade:
     def parsed(self) -> bool:
         """True where the answer names one option, right or wrong."""
         return self.verdict in (Verdict.CORRECT, Verdict.WRONG)
-
-
-def named_option(answer: str, question: Question) -> str | None:
-    """The one option that an answer names by the strict reading, or None."""
-    return read_answer(answer, question.letters, question.options).strict
 
 
 def grade(rollout: Rollout) -> Grade:

@@ -27,6 +27,7 @@ _DECISIONS = frozenset(("yes", "no", "maybe"))
 class Grounding:
     """Shares over a set of rollouts; None where nothing could be counted.
 
+    `searched`: rollouts with a search. `gold_any`, `gold_all`: rollouts that were shown one, or all, of their gold passages.
     `citation_precision`: cited passages that support the claim, of those cited. `citation_recall`: answers with a supporting citation, of the answers.
     `cited_gold`: answers whose cited passages contain the right answer (by the same rule), of the answers.
     """

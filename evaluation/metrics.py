@@ -29,7 +29,7 @@ class Summary:
     """What a report says of a set of rollouts.
 
     `unparsed` answers name no option or several (`multiple` counts the latter); `abstained` decline to choose; `no_answer` stopped before an answer,
-    `truncated` of them at a limit. `hit_rate` counts rollouts that were shown all their gold passages. `exact_match` and `f1` are for open questions.
+    `truncated` of them at a limit. `exact_match` and `f1` are for open questions.
     """
 
     overall: Accuracy
@@ -41,9 +41,7 @@ class Summary:
     no_answer: int
     truncated: int
     searches_per_question: float
-    answered_with_search: float
     cited_share: float
-    hit_rate: float | None
     exact_match: float | None
     f1: float | None
     grounding: Grounding
@@ -63,7 +61,6 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
     for rollout, result in zip(rollouts, grades, strict=True):
         marks[rollout.question.kind].append(result.correct)
     verdicts = Counter(result.verdict for result in grades)
-    grounding = ground(rollouts)
     open_ones = [rollout for rollout in rollouts if not rollout.question.options]
     said = [(without_citations(r.answer or ""), (r.question.answer, *r.question.aliases)) for r in open_ones]
     return Summary(
@@ -76,12 +73,10 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
         no_answer=verdicts[Verdict.NO_ANSWER],
         truncated=sum(rollout.stop_reason.truncated for rollout in rollouts),
         searches_per_question=sum(rollout.num_searches for rollout in rollouts) / count,
-        answered_with_search=grounding.searched,
         cited_share=sum(bool(result.cited) for result in grades) / count,
-        hit_rate=grounding.gold_all,
         exact_match=sum(exact_match(*pair) for pair in said) / len(said) if said else None,
         f1=sum(f1(*pair) for pair in said) / len(said) if said else None,
-        grounding=grounding,
+        grounding=ground(rollouts),
         stop_reasons=dict(Counter(rollout.stop_reason.value for rollout in rollouts)),
     )
 

@@ -40,6 +40,11 @@ class Mode(StrEnum):
     UNRELATED = "unrelated"
 
 
+def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
+    """One mode or several, by name."""
+    return tuple(map(Mode, [names] if isinstance(names, str) else names))
+
+
 def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
     """The agent of a mode. `corpus` is what unrelated passages are drawn from.
 

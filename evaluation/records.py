@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evaluation.grading import grade
+from medagent.files import write_whole
 from medagent.records import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
 
@@ -97,8 +97,4 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
 def write_records(path: Path, rollouts: Sequence[Rollout]) -> None:
     """Write rollouts as JSON lines, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_text(
-        "".join(json.dumps(readable(rollout), ensure_ascii=False) + "\n" for rollout in rollouts), encoding="utf-8"
-    )
-    os.replace(part, path)
+    write_whole(path, "".join(json.dumps(readable(rollout), ensure_ascii=False) + "\n" for rollout in rollouts))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.reading import Outcome, Reading, read_reply
-from evaluation.sources import Row, read_rows, text_field
+from evaluation.rows import Row, read_rows, text_field
 from medagent.errors import InputError
 from medagent.records import LETTERS
 

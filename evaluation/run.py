@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,6 +15,7 @@ from evaluation.modes import Mode, agent_for, job_for, rotate
 from evaluation.predictions import Key, Prediction, PredictionLog, confidence
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
+from medagent.files import write_whole
 from medagent.records import Question, Rollout
 from retrieval.passages import Passage
 
@@ -62,11 +62,6 @@ class Plan:
         if self.samples > 1 and self.temperature == 0:
             raise ConfigError("samples above 1 at temperature 0 are all the same. Give a --temperature, such as 0.7.")
 
-    @staticmethod
-    def of(modes: str | Sequence[str], *settings: Any) -> Plan:
-        """A plan by the names of its modes, one or several."""
-        return Plan(tuple(map(Mode, [modes] if isinstance(modes, str) else modes)), *settings)
-
     def jobs(self, question: Question) -> list[tuple[Question, int, int]]:
         """(question as asked, rotation, sample) of each asking in one mode."""
         asked = [(question, 0, sample) for sample in range(self.samples)]
@@ -86,13 +81,14 @@ def run_plan(
     evidence: Mapping[str, Passage] | None = None,
     concurrency: int = 64,
     overwrite: bool = False,
-    on_done: Callable[[Prediction], None] | None = None,
+    on_found: Callable[[Sequence[Prediction]], None] = lambda _: None,
+    on_done: Callable[[Prediction], None] = lambda _: None,
 ) -> list[Prediction]:
     """Ask what `folder` does not hold yet, and return all predictions in the plan's order.
 
     `identity` says what is measured (agent, benchmark, settings): a folder begun with another one is refused, or with `overwrite` begun anew. Each answer is written to
     predictions.jsonl as it comes, so that a killed run goes on where it stopped; seeds follow from question and sample, not from order.
-    `on_done` hears of every prediction, those found first.
+    `on_found` hears once of those that the folder holds already, `on_done` of each new one.
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
@@ -105,7 +101,7 @@ def run_plan(
     try:
         with FileLock(folder / ".lock", timeout=0):
             _claim(folder, {**identity, "questions_sha256": digest(questions)}, overwrite=overwrite)
-            return _run(agent, askings, agents, folder, concurrency, on_done or (lambda _: None))
+            return _run(agent, askings, agents, folder, concurrency, on_found, on_done)
     except Timeout as error:
         raise ConfigError(
             f"{folder}: another evaluation is writing there. Wait for it, or give another --out."
@@ -139,13 +135,13 @@ def _run(
     agents: Mapping[Mode, Agent],
     folder: Path,
     concurrency: int,
+    on_found: Callable[[Sequence[Prediction]], None],
     on_done: Callable[[Prediction], None],
 ) -> list[Prediction]:
     log = PredictionLog(folder / "predictions.jsonl")
     log.repair()
     done: dict[Key, Prediction] = {prediction.key: prediction for prediction in log.read()}
-    for prediction in done.values():
-        on_done(prediction)
+    on_found(list(done.values()))
     for mode, asked_agent in agents.items():
         left = [asking for asking in askings if asking.key[0] == mode.value and asking.key not in done]
         key_of = {id(asking.job): asking.key for asking in left}
@@ -200,10 +196,3 @@ def _claim(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
             f"{folder}: holds an evaluation with {name} = {found.get(name)!r}, now {name} = {wanted.get(name)!r}. Give another --out, or "
             "--overwrite true to begin anew there."
         )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file in one step: a kill leaves the old one or the new one."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)

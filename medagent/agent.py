@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from medagent.errors import MedagentError
@@ -123,9 +123,7 @@ class Agent:
     limits: Limits = field(default_factory=Limits)
     top_k: int = 3
 
-    def run_all(
-        self, jobs: Sequence[Job], *, max_open: int = 512, on_done: Callable[[Rollout], None] | None = None
-    ) -> list[Rollout]:
+    def run_all(self, jobs: Sequence[Job], *, max_open: int = 512) -> list[Rollout]:
         """Roll out all jobs, at most `max_open` at once, and return the rollouts in the jobs' order.
 
         Batches of `max_open` are run one after the other, so that equal calls give equal batches. Do not call it from a running event loop.
@@ -148,10 +146,7 @@ class Agent:
 
         rollouts: list[Rollout] = []
         for start in range(0, len(jobs), max_open):
-            done = asyncio.run(run_batch(jobs[start : start + max_open]))
-            rollouts += done
-            for rollout in done if on_done else []:
-                on_done(rollout)  # type: ignore[misc]
+            rollouts += asyncio.run(run_batch(jobs[start : start + max_open]))
         return rollouts
 
     def stream(self, jobs: Sequence[Job], *, max_open: int, on_done: Callable[[Job, Rollout], None]) -> None:
@@ -232,14 +227,8 @@ class Agent:
                 num_shown += shown
                 total += len(observation_ids)
                 session.append(observation_ids)
-                turn = Turn(
-                    token_ids,
-                    logprobs,
-                    text,
-                    parsed.query,
-                    hits=tuple(hits[:shown]),
-                    observation_ids=tuple(observation_ids),
-                    forced_prefix=len(forced),
+                turn = replace(
+                    turn, query=parsed.query, hits=tuple(hits[:shown]), observation_ids=tuple(observation_ids)
                 )
             turns.append(turn)
             if on_turn:

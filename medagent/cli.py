@@ -89,11 +89,12 @@ def evaluate(
         overwrite: Begin anew where the folder holds another evaluation.
     """
     from evaluation.command import evaluate_agent
+    from evaluation.modes import modes_named
     from evaluation.run import Plan
     from evaluation.source import Source
 
     source = Source(benchmark, path, hub, subset, split, start, stop, limit, limit_seed)
-    plan = Plan.of(modes, samples, rotations, temperature, seed)
+    plan = Plan(modes_named(modes), samples, rotations, temperature, seed)
     evaluate_agent(
         agent,
         source,

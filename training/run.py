@@ -23,8 +23,8 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from medagent.errors import ConfigError
+from medagent.files import write_whole
 from training.data import RolloutData
-from training.files import write_whole
 from training.module import AgentModule
 
 RUN_PARTS = ("checkpoints", "logs", "tensorboard", "rollouts", "pending", "agent", "collapse.json", "config.yaml")

@@ -22,10 +22,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
+from medagent.files import write_whole
 from medagent.starter.world import World
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.index import build_index
-from training.files import write_whole
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FINISHED, PLAN = "finished.json", "plan.json"

@@ -1,6 +1,6 @@
 """Benchmarks turn published files into questions; each knows what its letters mean and where its evidence lies."""
 
-from evaluation.benchmarks.base import Benchmark, FileBenchmark, count_kinds
+from evaluation.benchmarks.base import Benchmark, FileBenchmark
 from evaluation.benchmarks.choice import MedMCQABenchmark, MedQABenchmark, MedXpertQABenchmark, MMLUBenchmark
 from evaluation.benchmarks.decision import BioASQBenchmark, PubMedQABenchmark, bioasq_passages, pubmedqa_passages
 from evaluation.benchmarks.own import JsonlBenchmark, OpenQABenchmark, StarterBenchmark
@@ -18,6 +18,5 @@ __all__ = [
     "PubMedQABenchmark",
     "StarterBenchmark",
     "bioasq_passages",
-    "count_kinds",
     "pubmedqa_passages",
 ]

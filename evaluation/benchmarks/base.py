@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from evaluation.sources import Kind, Notes, Row, hub_rows, read_rows
+from evaluation.rows import Kind, Notes, Row, hub_rows, read_rows
 from medagent.errors import ConfigError, InputError
 from medagent.records import LETTERS, Question
 from retrieval.passages import Passage
@@ -133,8 +133,3 @@ def choices(row: Row, options: Mapping[str, object], letter: str, notes: Notes) 
     if not all(texts):
         notes["questions with an empty wrong option, kept"] += 1
     return texts, letter
-
-
-def count_kinds(questions: Sequence[Question]) -> dict[str, int]:
-    """Kind -> number of questions."""
-    return dict(Counter(question.kind for question in questions))

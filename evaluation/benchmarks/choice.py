@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from evaluation.benchmarks.base import FileBenchmark, choices
-from evaluation.sources import Row, text_field
+from evaluation.rows import Row, text_field
 from medagent.errors import InputError
 from medagent.records import LETTERS, Question
 
@@ -29,12 +29,7 @@ class MedQABenchmark(FileBenchmark):
 
     def question(self, row: Row) -> Question:
         """See `FileBenchmark.question`."""
-        found = row.data.get("options")
-        if isinstance(found, list):
-            found = {str(item.get("key")): item.get("value") for item in found if isinstance(item, dict)}
-        if not isinstance(found, dict):
-            raise InputError(f"{row.where}: found no options, wanted an object from letter to text.")
-        options, answer = choices(row, found, text_field(row, "answer_idx"), self.notes)
+        options, answer = choices(row, _lettered(row, "key", "value"), text_field(row, "answer_idx"), self.notes)
         wording = str(row.data.get("answer", "")).strip()
         if wording and wording != options[LETTERS.index(answer)]:
             raise InputError(
@@ -157,12 +152,7 @@ class MedXpertQABenchmark(FileBenchmark):
 
     def question(self, row: Row) -> Question:
         """See `FileBenchmark.question`."""
-        found = row.data.get("options")
-        if isinstance(found, list):
-            found = {str(item.get("letter")): item.get("content") for item in found if isinstance(item, dict)}
-        if not isinstance(found, dict):
-            raise InputError(f"{row.where}: found no options, wanted an object from letter to text.")
-        options, answer = choices(row, found, text_field(row, "label"), self.notes)
+        options, answer = choices(row, _lettered(row, "letter", "content"), text_field(row, "label"), self.notes)
         return Question(
             id=text_field(row, "id"),
             text=re.split(r"\s*Answer Choices:\s*\(A\)", text_field(row, "question"), maxsplit=1)[0],
@@ -175,6 +165,16 @@ class MedXpertQABenchmark(FileBenchmark):
                 "question_type": str(row.data.get("question_type") or ""),
             },
         )
+
+
+def _lettered(row: Row, letter: str, text: str) -> dict[str, object]:
+    """The options as an object from letter to text; some sources list them as objects with these two fields."""
+    found = row.data.get("options")
+    if isinstance(found, list):
+        found = {str(item.get(letter)): item.get(text) for item in found if isinstance(item, dict)}
+    if not isinstance(found, dict):
+        raise InputError(f"{row.where}: found no options, wanted an object from letter to text.")
+    return found
 
 
 def _subject(file: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evaluation.benchmarks.base import FileBenchmark
-from evaluation.sources import Row, text_field
+from evaluation.rows import Row, text_field
 from medagent.errors import InputError
 from medagent.records import LETTERS, Question
 from retrieval.passages import Passage

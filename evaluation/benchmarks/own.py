@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evaluation.benchmarks.base import FileBenchmark, choices
-from evaluation.sources import Notes, Row, text_field
+from evaluation.rows import Notes, Row, text_field
 from medagent.errors import InputError
 from medagent.records import LETTERS, Question
 from medagent.starter.world import Split, World

@@ -9,8 +9,9 @@ from medagent.agent import Agent, Job, Limits, SearchDesk, rollout_seed
 from medagent.protocol import Protocol
 from medagent.records import Question, StopReason
 from medagent.scripted import ScriptedPolicy
-from retrieval.errors import RetrieverUnavailableError
+from retrieval.errors import NoIndexError, RetrieverUnavailableError
 from retrieval.passages import Hit, Passage
+from retrieval.search import NoRetriever
 
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
 
@@ -111,9 +112,46 @@ def test_an_outage_is_retried_and_then_raised(tokenizer) -> None:
 def test_batches_keep_the_order_of_jobs(tokenizer) -> None:
     agent = make_agent(tokenizer, lambda text, turn: "<answer>(A)</answer>")
     jobs = [Job(Question(str(i), f"number {i}"), seed=i) for i in range(7)]
-    seen: list[str] = []
-    rollouts = agent.run_all(jobs, max_open=3, on_done=lambda rollout: seen.append(rollout.question.id))
-    assert [rollout.question.id for rollout in rollouts] == [str(i) for i in range(7)] == seen
+    rollouts = agent.run_all(jobs, max_open=3)
+    assert [rollout.question.id for rollout in rollouts] == [str(i) for i in range(7)]
+
+
+def test_a_stream_has_no_barrier_and_keeps_its_width(tokenizer) -> None:
+    opened: list[int] = []
+
+    def script(text: str, turn: int) -> str:  # question 0 searches twice, the others answer at once
+        return "<search>more</search>" if "number 0" in text and turn < 2 else "<answer>(A)</answer>"
+
+    agent = make_agent(tokenizer, script)
+    open_session = agent.policy.open
+    running = 0
+
+    def counted(*, seed: int, temperature: float):
+        nonlocal running
+        running += 1
+        opened.append(running)
+        return open_session(seed=seed, temperature=temperature)
+
+    agent.policy.open = counted  # type: ignore[method-assign]
+    ended: list[str] = []
+
+    def done(job: Job, rollout) -> None:
+        nonlocal running
+        running -= 1
+        assert job.question is rollout.question
+        ended.append(job.question.id)
+
+    agent.stream([Job(Question(str(i), f"number {i}"), seed=i) for i in range(6)], max_open=2, on_done=done)
+    assert sorted(ended) == [str(i) for i in range(6)]
+    assert max(opened) == 2
+    assert ended.index("0") > 1, "others begin and end while the slow one goes on"
+
+
+def test_the_first_failure_ends_a_stream(tokenizer) -> None:
+    agent = make_agent(tokenizer, search_then_answer)
+    agent.retriever = NoRetriever()
+    with pytest.raises(NoIndexError, match="--index"):
+        agent.stream([Job(QUESTION, seed=i) for i in range(3)], max_open=2, on_done=lambda job, rollout: None)
 
 
 def test_run_reports_turns_as_they_end(tokenizer) -> None:

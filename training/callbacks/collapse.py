@@ -12,11 +12,11 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
+from medagent.files import write_whole
 from training.callbacks.evaluation import HeldOutEvaluation
 from training.callbacks.export import AgentExport
 from training.collapse import HELD_OUT, WATCHED, CollapseDetector, Thresholds, Verdict
 from training.data import RolloutData
-from training.files import write_whole
 from training.module import AgentModule
 
 Action = Literal["report", "stop", "rollback"]

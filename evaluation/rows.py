@@ -86,7 +86,7 @@ def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
         try:
             value = json.loads(line, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
-            last = number == len(lines)
+            last = number == len(lines) and isinstance(error, json.JSONDecodeError)
             raise InputError(
                 f"{where}: found {line[:60]!r} ({error}), wanted a JSON object."
                 + (" It is the last line and has no end: the file is cut off; copy it again." if last else "")
@@ -167,11 +167,8 @@ def hub_rows(name: str, *, subset: str | None, split: str, notes: Notes) -> Iter
         ) from error
     try:
         rows = datasets.load_dataset(name, subset, split=split)
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # RuntimeError: a dataset that is a script, which `datasets` refuses
+    # RuntimeError: a dataset that is a script, which `datasets` refuses.
+    except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
             f"hub dataset {name!r} (subset {subset}, split {split}): cannot be loaded ({error}). Check the names, and the network or the cache."
         ) from error

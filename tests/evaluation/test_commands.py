@@ -1,0 +1,157 @@
+"""`medagent evaluate` and `compare`: what they print and write, and what they refuse before any work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from evaluation.command import evaluate_agent, fingerprint, index_fingerprint
+from evaluation.comparing import compare_runs, comparison_text
+from evaluation.modes import Mode
+from evaluation.report import write_evaluation_html
+from evaluation.run import Plan, run_plan
+from evaluation.source import Source
+from medagent.cli import main
+from medagent.errors import ConfigError, InputError
+from medagent.names import BenchmarkName, ModeName
+from retrieval.search import HybridRetriever, NoRetriever
+from tests.evaluation.scripts import QUESTIONS, lookup, scripted
+
+
+def test_the_command_line_names_every_benchmark_and_mode() -> None:
+    for name in get_args(BenchmarkName):
+        Source(name, path=None if name == "starter" else "somewhere").open()
+    assert set(get_args(ModeName)) == {mode.value for mode in Mode}
+
+
+def test_evaluate_compare_and_resume_from_the_command_line(
+    index_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    arguments = [
+        "evaluate",
+        "--agent",
+        "starter",
+        "--index",
+        str(index_folder),
+        "--limit",
+        "6",
+        "--split",
+        "validation",
+    ]
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert main([*arguments, "--out", a, "--modes", '["search", "unrelated"]']) == 0
+    assert main([*arguments, "--out", b, "--modes", '["forced_search"]']) == 0
+    report = json.loads((tmp_path / "a" / "report.json").read_text())
+    assert set(report["modes"]) == {"search", "unrelated"}
+    assert report["n"] == 6
+    assert report["baselines"]["random"] == pytest.approx(0.25, abs=0.1)
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert "<script" not in page
+    assert 'id="mode-2"' in page
+    assert page.count('class="rollout') == 12
+    assert "| accuracy, strict |" in (tmp_path / "a" / "report.md").read_text()
+    capsys.readouterr()
+    assert main(["compare", a, b]) == 1
+    assert "none in common. Name one of each" in capsys.readouterr().err
+    modes = ["--mode", "search", "--mode_b", "forced_search"]
+    assert main(["compare", a, b, *modes]) == 0
+    out = capsys.readouterr().out
+    assert "McNemar" in out
+    assert f"B: {b}, forced_search" in out
+    assert main(["compare", a, a, "--mode", "search", "--mode_b", "unrelated"]) == 0
+    capsys.readouterr()
+    assert main(["compare", a, b, *modes, "--json", "true"]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == 6
+    before = (tmp_path / "a" / "predictions.jsonl").read_text()
+    assert main([*arguments, "--out", a, "--modes", '["search", "unrelated"]']) == 0
+    assert (tmp_path / "a" / "predictions.jsonl").read_text() == before
+    assert main([*arguments, "--out", a, "--seed", "1"]) == 1
+    assert "Give another --out" in capsys.readouterr().err
+    assert main([*arguments, "--out", a, "--seed", "1", "--overwrite", "true"]) == 0
+
+
+def test_comparison_refuses_other_questions(tmp_path: Path) -> None:
+    for name, questions in (("a", QUESTIONS[:5]), ("b", QUESTIONS[3:8]), ("c", QUESTIONS[10:])):
+        run_plan(scripted(lookup(questions, set())), questions, Plan(), tmp_path / name, identity={})
+    result = compare_runs(tmp_path / "a", tmp_path / "b", mode=None, seed=0)
+    assert (result.n, result.difference, result.p_mcnemar) == (2, 0.0, 1.0)
+    assert "cannot be told apart" in comparison_text(result)
+    with pytest.raises(InputError, match="no question in common"):
+        compare_runs(tmp_path / "a", tmp_path / "c", mode=None, seed=0)
+    with pytest.raises(InputError, match=r"no answers of mode 'gold', only of search"):
+        compare_runs(tmp_path / "a", tmp_path / "b", mode="gold", seed=0)
+    with pytest.raises(InputError, match=r"no predictions\.jsonl"):
+        compare_runs(tmp_path / "nothing", tmp_path / "b", mode=None, seed=0)
+
+
+def test_evaluate_says_what_is_wrong_first(tmp_path: Path) -> None:
+    plan, common = (
+        Plan(),
+        {"index": None, "model": "", "limits": {}, "concurrency": 4, "overwrite": False, "out": tmp_path / "x"},
+    )
+    with pytest.raises(InputError, match="--path"):
+        evaluate_agent("starter", Source("medqa"), plan, **common)
+    with pytest.raises(InputError, match="found split 'dev'"):
+        evaluate_agent("starter", Source("starter", split="dev"), plan, **common)
+    with pytest.raises(InputError, match="--model"):
+        evaluate_agent("http://localhost:1/v1", Source(), plan, **common)
+    with pytest.raises(InputError, match="no index to search"):
+        evaluate_agent("http://localhost:1/v1", Source(), plan, **{**common, "model": "m"})
+    with pytest.raises(InputError, match="limits: found"):
+        evaluate_agent(
+            "http://localhost:1/v1",
+            Source(),
+            Plan((Mode.CLOSED_BOOK,)),
+            **{**common, "model": "m", "limits": {"turns": 3}},
+        )
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="no evaluation"):
+        evaluate_agent(
+            "http://localhost:1/v1", Source(), Plan((Mode.CLOSED_BOOK,)), **{**common, "model": "m", "overwrite": True}
+        )
+    assert (tmp_path / "x" / "thesis.txt").exists()
+
+
+def test_what_an_evaluation_is_of_can_be_told(index_folder: Path, train_index: Path, tmp_path: Path) -> None:
+    shutil.copytree(index_folder, tmp_path / "copy")
+    prints = [
+        index_fingerprint(HybridRetriever(str(folder))) for folder in (index_folder, tmp_path / "copy", train_index)
+    ]
+    assert prints[0] == prints[1] != prints[2]
+    assert index_fingerprint(NoRetriever()) == fingerprint("http://localhost/v1") == ""
+    before = fingerprint(f"hf:{tmp_path / 'copy'}")
+    (tmp_path / "copy" / "more").write_text("x")
+    assert fingerprint(f"hf:{tmp_path / 'copy'}") != before
+    assert len(fingerprint("starter")) == 64
+
+
+def test_the_page_shows_every_mode_and_verdict(tmp_path: Path) -> None:
+    wrong = {question.id for question in QUESTIONS[::2]}
+    plan = Plan((Mode.SEARCH, Mode.SINGLE_SHOT))
+    predictions = run_plan(scripted(lookup(QUESTIONS, wrong)), QUESTIONS, plan, tmp_path, identity={})
+    write_evaluation_html(
+        tmp_path / "r.html", title="t", summary="s", tables=[], curves=[], predictions=predictions, most=8
+    )
+    page = (tmp_path / "r.html").read_text()
+    assert page.count('class="rollout') == 8
+    for name in ("correct", "wrong", "search", "single_shot"):
+        assert f"> {name}</label>" in page
+    assert "Reward" not in page
+
+
+def test_sources_that_would_ask_other_questions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="takes neither --path nor --hub"):
+        Source(path="mine.jsonl").questions()
+    with pytest.raises(InputError, match="from 0"):
+        Source(start=-5).questions()
+    (tmp_path / "a.jsonl").write_text('{"question": "q", "opions": ["x", "y"], "answer": "A"}\n')
+    with pytest.raises(InputError, match="is a folder"):
+        Source("jsonl", path=str(tmp_path)).questions()
+    with pytest.raises(InputError, match=r"line 1: found the field 'opions'"):
+        Source("jsonl", path=str(tmp_path / "a.jsonl")).questions()

@@ -1,0 +1,179 @@
+"""What is asked in each mode, and what several answers to one question say: rotations, samples, confidence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from evaluation.benchmarks import StarterBenchmark
+from evaluation.grading import grade
+from evaluation.metrics import report_mode
+from evaluation.modes import CLOSED_BOOK, Mode, agent_for, baselines, job_for, rotate
+from evaluation.predictions import confidence
+from evaluation.run import Plan, run_plan
+from medagent.agent import Agent, Limits
+from medagent.errors import InputError
+from medagent.hf_policy import HFPolicy
+from medagent.protocol import Protocol
+from medagent.records import Question, StopReason
+from medagent.starter.lessons import STARTER_PROTOCOL
+from retrieval.search import HybridRetriever
+from tests.evaluation.scripts import PASSAGES, QUESTIONS, lookup, lookup_by_text, scripted
+
+
+def test_always_a_shows_in_the_rotations(tmp_path: Path) -> None:
+    agent = scripted(lambda read, turn: "<answer>(A)</answer>")
+    predictions = run_plan(agent, QUESTIONS, Plan(rotations=True), tmp_path, identity={})
+    rotations = report_mode(predictions).rotations
+    assert rotations is not None
+    assert rotations.accuracy == (1.0, 0.0, 0.0, 0.0)  # the right option stands first, then moves to the end
+    assert (rotations.changed, rotations.n) == (1.0, 20)
+    steady = run_plan(scripted(lookup_by_text()), QUESTIONS, Plan(rotations=True), tmp_path / "steady", identity={})
+    found = report_mode(steady).rotations
+    assert found is not None
+    assert (found.accuracy, found.changed) == ((1.0,) * 4, 0.0)
+
+
+def test_rotation_by_hand() -> None:
+    question = Question("q", "?", ("w", "x", "y", "z"), "C")
+    assert [(rotate(question, by).options, rotate(question, by).answer) for by in (0, 1, 3, 4)] == [
+        (("w", "x", "y", "z"), "C"),
+        (("x", "y", "z", "w"), "B"),
+        (("z", "w", "x", "y"), "D"),
+        (("w", "x", "y", "z"), "C"),
+    ]
+
+
+def test_modes_ask_what_they_say(tmp_path: Path) -> None:
+    prompts: dict[str, list[str]] = {}
+
+    def noting(name: str):
+        def script(read: str, turn: int) -> str:
+            prompts.setdefault(name, []).append(read)
+            return "(A)</answer>" if read.endswith("<answer>") else "<answer>(A) [1]</answer>"
+
+        return script
+
+    evidence = {passage.id: passage for passage in PASSAGES}
+    for mode in Mode:
+        predictions = run_plan(
+            scripted(noting(mode.value)),
+            QUESTIONS[3:4],
+            Plan((mode,)),
+            tmp_path / mode,
+            identity={},
+            corpus=PASSAGES,
+            evidence=evidence,
+        )
+        rollout = predictions[0].rollout
+        assert rollout.stop_reason is (StopReason.MALFORMED if mode is Mode.FORCED_SEARCH else StopReason.ANSWERED)
+        shown = [hit.passage.id for hit in rollout.hits]
+        assert shown == (["p3"] if mode in (Mode.GOLD, Mode.SINGLE_SHOT) else [])
+    assert prompts["closed_book"][0].endswith("<answer>")
+    assert prompts["forced_search"][0].endswith("<search>")
+    assert "<search>What treats disease 3?</search>" in prompts["single_shot"][0]
+    assert "Drug 3 treats disease 3 [1]." in prompts["gold"][0]
+    assert prompts["search"] == prompts["unrelated"]
+
+
+def test_an_instructed_agent_is_told_that_it_cannot_search() -> None:
+    agent = scripted(lambda read, turn: "<answer>(A)</answer>", protocol=Protocol())
+    closed = agent_for(agent, Mode.CLOSED_BOOK, ())
+    assert (closed.protocol.instructions, closed.limits.max_turns) == (CLOSED_BOOK, 1)
+    job = job_for(QUESTIONS[0], Mode.CLOSED_BOOK, seed=0, temperature=0, sample=0, instructed=True, evidence={})
+    assert not job.force_answer
+    assert "already given" in agent_for(agent, Mode.GOLD, ()).protocol.instructions
+    with pytest.raises(InputError, match="needs passages"):
+        agent_for(agent, Mode.UNRELATED, ())
+
+
+def test_samples_give_mean_vote_and_pass_at_k(tmp_path: Path) -> None:
+    calls: dict[str, int] = {}
+
+    def script(read: str, turn: int) -> str:  # question 0: right, right, wrong; question 1: wrong, wrong, right
+        number = re.findall(r"disease (\d+)\?", read)[-1]
+        calls[number] = calls.get(number, 0) + 1
+        right = calls[number] < 3 if number == "0" else calls[number] == 3
+        return f"<answer>({'A' if right else 'B'})</answer>"
+
+    predictions = run_plan(
+        scripted(script), QUESTIONS[:2], Plan(samples=3, temperature=1.0), tmp_path, identity={}, concurrency=1
+    )
+    sampling = report_mode(predictions).sampling
+    assert sampling is not None
+    assert (sampling.samples, sampling.mean_accuracy, sampling.majority_vote) == (3, 0.5, 0.5)
+    assert sampling.pass_at_k == pytest.approx({1: 0.5, 2: (1 + 2 / 3) / 2, 3: 1.0})
+    assert len({job.rollout.sample for job in predictions}) == 3
+
+
+def test_confidence_is_the_probability_of_the_answer(starter, retriever: HybridRetriever, tmp_path: Path) -> None:
+    agent = Agent(HFPolicy(*starter), retriever, STARTER_PROTOCOL, Limits(3, 48, 160, 512), top_k=2)
+    questions = StarterBenchmark("validation", limit_per_kind=6).questions()
+    predictions = run_plan(agent, questions, Plan((Mode.FORCED_SEARCH,)), tmp_path, identity={})
+    sure = [p for p in predictions if p.confidence is not None]
+    assert sure
+    for prediction in sure:
+        turn = prediction.rollout.turns[-1]
+        letter = grade(prediction.rollout).letter
+        text = str(agent.policy.tokenizer.decode(list(turn.token_ids)))
+        start = text.index("<answer>") + len("<answer>")
+        assert 0 < (prediction.confidence or 0) <= 1
+        # Recomputed token by token: what lies before the tags and after the letter does not count.
+        total, at = 0.0, 0
+        for token, logprob in zip(turn.token_ids, turn.logprobs, strict=True):
+            end = at + len(str(agent.policy.tokenizer.decode([token])))
+            if end > start and at <= text.index(f"({letter})", start) + 1:
+                total += logprob
+            at = end
+        assert prediction.confidence == pytest.approx(min(1.0, 2.718281828459045**total), rel=1e-6)
+    report = report_mode(predictions)
+    assert report.calibration is not None
+    assert report.calibration.n == len(sure)
+    assert report.selective[-1][0] == 1.0
+
+
+def test_no_confidence_without_probabilities() -> None:
+    agent = scripted(lambda read, turn: "<answer>(A)</answer>")
+    (rollout,) = agent.run_all(
+        [job_for(QUESTIONS[0], Mode.SEARCH, seed=0, temperature=0, sample=0, instructed=True, evidence={})]
+    )
+    assert confidence(rollout, agent.policy.tokenizer) is None
+
+
+def test_baselines_by_hand() -> None:
+    simple = baselines([*QUESTIONS[:3], Question("x", "?", ("a", "b"), "B")])
+    assert simple["majority"].accuracy == 0.75  # type: ignore[union-attr]
+    assert simple["random"] == pytest.approx((0.25 * 3 + 0.5) / 4)
+    assert baselines([Question("o", "?", (), "x")]) == {}
+
+
+def test_repeated_samples_do_not_narrow_the_interval(tmp_path: Path) -> None:
+    agent = scripted(lookup(QUESTIONS, {question.id for question in QUESTIONS[:10]}))
+    once = report_mode(run_plan(agent, QUESTIONS, Plan(), tmp_path / "a", identity={})).summary.overall
+    often = report_mode(run_plan(agent, QUESTIONS, Plan(samples=5, temperature=1.0), tmp_path / "b", identity={}))
+    assert often.summary.overall == once
+    assert often.sampling is not None
+    assert (often.sampling.ci_low, often.sampling.ci_high) == pytest.approx((0.28, 0.72), abs=0.06)
+
+
+def test_the_majority_of_open_answers(tmp_path: Path) -> None:
+    questions = [Question(f"o{i}", f"What is {i}?", (), "the Spleen", aliases=("milt",)) for i in range(4)]
+    agent = scripted(lambda read, turn: "<answer>spleen.</answer>")
+    sampling = report_mode(run_plan(agent, questions, Plan(samples=3, temperature=1.0), tmp_path, identity={})).sampling
+    assert sampling is not None
+    assert (sampling.mean_accuracy, sampling.majority_vote) == (1.0, 1.0)
+
+
+def test_a_search_that_is_not_run_is_not_counted(tmp_path: Path) -> None:
+    agent = scripted(lambda read, turn: "<search>disease 1</search>")
+    (prediction,) = run_plan(agent, QUESTIONS[:1], Plan((Mode.SEARCH,)), tmp_path, identity={})
+    assert (prediction.rollout.num_searches, prediction.rollout.stop_reason) == (3, StopReason.MAX_TURNS)
+
+
+def test_rotations_of_questions_with_other_numbers_of_options_are_left_out(tmp_path: Path) -> None:
+    questions = [*QUESTIONS[:4], Question("two", "What treats disease 9?", ("drug 9", "drug 1"), "A")]
+    report = report_mode(run_plan(scripted(lookup_by_text()), questions, Plan(rotations=True), tmp_path, identity={}))
+    assert report.rotations is not None
+    assert (report.rotations.n, len(report.rotations.accuracy)) == (4, 4)
