@@ -57,7 +57,7 @@ def evaluate(
     model: str = "",
     limits: dict[str, int] | None = None,
     concurrency: int = 64,
-    out: str = "runs/evaluation",
+    out: str = "runs/evaluation/default",
     overwrite: bool = False,
 ) -> None:
     """Measure an agent on a benchmark; run the same command again after an interruption and it goes on.
