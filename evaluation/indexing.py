@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from evaluation.benchmarks import bioasq_passages, pubmedqa_passages
+from medagent.index_progress import Show, index_bars
 from medagent.starter.index import STARTER_INDEX
 from medagent.starter.world import World
 from retrieval.chunking import Chunking
@@ -23,8 +22,6 @@ from retrieval.manifest import Manifest
 from retrieval.passages import Passage
 from retrieval.settings import IndexSettings
 from retrieval.store import PassageStore
-
-STAGES = {"reading": "reading, embedding", "indexing": "vectors to Chroma", "words": "words to BM25"}
 
 
 def named_corpus(corpus: str) -> Corpus:
@@ -76,28 +73,8 @@ def add_to_index_aloud(corpus: str, index: Path, *, device: str | None) -> None:
     _aloud(index, lambda show: add_to_index(index, parts, ready, progress=show))
 
 
-def _aloud(folder: Path, work: Callable[[Callable[[str, int, int, int], None]], Manifest]) -> None:
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description:18s}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f}%  {task.fields[passages]:,} passages, {task.fields[rate]:,.0f}/s"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns) as bars:
-        tasks: dict[str, tuple[int, float, int]] = {}
-
-        def show(stage: str, done: int, total: int, passages: int) -> None:
-            so_far = passages if stage == "reading" else done
-            if stage not in tasks:
-                task = bars.add_task(STAGES.get(stage, stage), total=total or None, passages=so_far, rate=0.0)
-                tasks[stage] = (int(task), time.monotonic(), so_far)
-            number, begun, first = tasks[stage]
-            rate = (so_far - first) / max(time.monotonic() - begun, 1e-3)
-            bars.update(bars.task_ids[number], completed=done, passages=so_far, rate=rate)
-
+def _aloud(folder: Path, work: Callable[[Show], Manifest]) -> None:
+    with index_bars() as show:
         manifest = work(show)
     console = Console(highlight=False)
     console.print(f"Index {folder}: {manifest.num_passages:,} passages, embedder {manifest.embedder}.", soft_wrap=True)

@@ -72,9 +72,11 @@ def index_remove(index: str, ids: list[str]) -> None:
         index: Folder of the index.
         ids: Ids of passages or documents, e.g. '[pmid:12345, pmid:678#2]'.
     """
+    from medagent.index_progress import index_bars
     from retrieval.index import remove_from_index
 
-    manifest, removed = remove_from_index(Path(index), ids)
+    with index_bars() as show:
+        manifest, removed = remove_from_index(Path(index), ids, progress=show)
     print(f"Removed {removed:,} passages from {index}; it holds {manifest.num_passages:,}.")
 
 
@@ -84,9 +86,11 @@ def index_rebuild(index: str) -> None:
     Args:
         index: Folder of the index.
     """
+    from medagent.index_progress import index_bars
     from retrieval.index import rebuild_index
 
-    manifest = rebuild_index(Path(index))
+    with index_bars() as show:
+        manifest = rebuild_index(Path(index), progress=show)
     print(f"Rebuilt {index}: {manifest.num_passages:,} passages.")
 
 
@@ -96,13 +100,15 @@ def index_verify(index: str) -> None:
     Args:
         index: Folder of the index.
     """
+    from medagent.index_progress import index_bars
     from retrieval.embedders import embedder_from_identity
     from retrieval.errors import IndexMismatchError
     from retrieval.inspect import verify_index
     from retrieval.manifest import Manifest
 
     manifest = Manifest.read(Path(index))
-    checks = verify_index(Path(index), embedder_from_identity(manifest.embedder))
+    with index_bars() as show:
+        checks = verify_index(Path(index), embedder_from_identity(manifest.embedder), progress=show)
     for check in checks:
         print(
             f"{'PROBLEM' if check.problem else 'ok     '}  {check.name}{': ' if check.problem else ''}{check.problem}"

@@ -9,7 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from retrieval.embedders import HashedNgramEmbedder
+from retrieval.inspect import verify_index
+from retrieval.manifest import Manifest
 from retrieval.passages import Passage
+
+SMALL = HashedNgramEmbedder(64)
 
 PASSAGES = [Passage.make(f"condition {i}", f"The first-line drug is agent{i}.", "test") for i in range(40)]
 
@@ -85,3 +89,13 @@ def write_pdf(path: Path, pages: Sequence[str], *, title: str = "") -> None:
 def write_gz(path: Path, text: str) -> None:
     """A gzip file of a text."""
     path.write_bytes(gzip.compress(text.encode()))
+
+
+def problems(folder: Path, embedder: HashedNgramEmbedder = SMALL) -> dict[str, str]:
+    return {check.name: check.problem for check in verify_index(folder, embedder) if check.problem}
+
+
+def fingerprint(folder: Path) -> tuple[str, str]:
+    manifest = Manifest.read(folder)
+    assert manifest.complete
+    return manifest.content_sha256, manifest.embeddings_sha256

@@ -17,25 +17,23 @@ from retrieval.corpora import Corpus, file_corpus, memory_corpus
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import CorpusError, IndexBusyError, IndexMismatchError
 from retrieval.index import add_to_index, build_index, chroma, open_vectors, rebuild_index, remove_from_index
-from retrieval.inspect import index_stats, show_stats, verify_index
+from retrieval.inspect import index_stats, show_stats
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage
 from retrieval.search import HybridRetriever
 from retrieval.settings import IndexSettings
 from retrieval.store import Filter, PassageStore
-from tests.retrieval.corpora import JATS, MEDLINE, PASSAGES, CountingEmbedder, write_gz, write_pdf
-
-SMALL = HashedNgramEmbedder(64)
-
-
-def problems(folder: Path, embedder: HashedNgramEmbedder = SMALL) -> dict[str, str]:
-    return {check.name: check.problem for check in verify_index(folder, embedder) if check.problem}
-
-
-def fingerprint(folder: Path) -> tuple[str, str]:
-    manifest = Manifest.read(folder)
-    assert manifest.complete
-    return manifest.content_sha256, manifest.embeddings_sha256
+from tests.retrieval.corpora import (
+    JATS,
+    MEDLINE,
+    PASSAGES,
+    SMALL,
+    CountingEmbedder,
+    fingerprint,
+    problems,
+    write_gz,
+    write_pdf,
+)
 
 
 def test_build_is_idempotent_and_refuses_to_replace(tmp_path: Path) -> None:
@@ -352,115 +350,3 @@ def test_chunking_settings_are_kept_for_additions(tmp_path: Path) -> None:
     after = add_to_index(tmp_path / "index", file_corpus(tmp_path / "b.txt"), SMALL).num_passages
     assert after == 2 * before
     assert memory_corpus(PASSAGES).identity != memory_corpus(PASSAGES[1:]).identity
-
-
-def test_half_of_a_corpus_never_becomes_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.ingest.BATCH", 8)
-    with pytest.raises(KeyboardInterrupt):
-        build_index(tmp_path, PASSAGES, CountingEmbedder(fail_after=16))
-    with pytest.raises(IndexMismatchError, match="read by half"):
-        rebuild_index(tmp_path)
-    with pytest.raises(IndexMismatchError, match="read by half"):
-        remove_from_index(tmp_path, [PASSAGES[0].id])
-    assert build_index(tmp_path, PASSAGES, SMALL).num_passages == 40
-    more = [Passage.make("new", f"note {i}") for i in range(20)]
-    with pytest.raises(KeyboardInterrupt):
-        add_to_index(tmp_path, memory_corpus(more), CountingEmbedder(fail_after=8))
-    with pytest.raises(IndexMismatchError, match="read by half"):
-        build_index(tmp_path, PASSAGES, SMALL)
-    assert add_to_index(tmp_path, memory_corpus(more), SMALL).num_passages == 60
-    assert not problems(tmp_path)
-
-
-def test_a_removal_killed_on_the_way_is_finished_by_rebuild(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_index(tmp_path, PASSAGES, SMALL)
-
-    def killed_here(self: PassageStore) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as killed:
-        killed.setattr(PassageStore, "blank_gaps", killed_here)
-        with pytest.raises(KeyboardInterrupt):
-            remove_from_index(tmp_path, [PASSAGES[3].id])
-    with pytest.raises(IndexMismatchError, match="index rebuild"):
-        HybridRetriever(str(tmp_path))
-    assert rebuild_index(tmp_path).num_passages == 39
-    assert not problems(tmp_path)
-    vectors = np.fromfile(tmp_path / "embeddings.f32", dtype=np.float32).reshape(-1, 64)
-    assert [row for row in range(40) if not np.any(vectors[row])] == [3]
-
-
-def test_damage_is_never_made_the_truth(tmp_path: Path) -> None:
-    build_index(tmp_path, PASSAGES, SMALL)
-    with (tmp_path / "embeddings.f32").open("r+b") as file:
-        file.write(np.float32(9).tobytes())
-    more = memory_corpus([Passage.make("new", "note")])
-    for change in (
-        lambda: rebuild_index(tmp_path),
-        lambda: add_to_index(tmp_path, more, SMALL),
-        lambda: remove_from_index(tmp_path, ["x"]),
-    ):
-        with pytest.raises(IndexMismatchError, match="not those it was built with"):
-            change()
-    store = PassageStore(tmp_path, 64)
-    (tmp_path / "embeddings.f32").write_bytes(b"short")
-    with pytest.raises(IndexMismatchError, match="5 bytes, wanted"):
-        store.append([], np.zeros((0, 64), np.float32), parts={})
-    store.close()
-
-
-def test_an_empty_corpus_does_not_replace_an_index(tmp_path: Path) -> None:
-    build_index(tmp_path, PASSAGES, SMALL)
-    with pytest.raises(CorpusError, match="was left as it is"):
-        build_index(tmp_path, [], SMALL, overwrite=True)
-    assert len(HybridRetriever(str(tmp_path)).search(["agent7"], top_k=1)[0]) == 1
-
-
-def test_ids_with_suffixes_of_their_own_do_no_harm(tmp_path: Path) -> None:
-    second = Passage("x", "t", "two")
-    passages = [Passage("x", "t", "one"), Passage(f"x~{second.digest[:8]}", "t", "three"), second]
-    build_index(tmp_path, passages, SMALL)
-    assert {p.text for p in HybridRetriever(str(tmp_path)).passages} == {"one", "two", "three"}
-
-
-def test_a_failing_disk_stops_the_build_and_a_damaged_file_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in "ab":
-        (tmp_path / f"{name}.xml").write_text('<?xml version="1.0" encoding="GBK"?><PubmedArticleSet/>')
-    (tmp_path / "c.md").write_text("# Only\n\n# Headings\n")
-    (tmp_path / "d.txt").write_text("Text.")
-    build_index(tmp_path / "index", file_corpus(tmp_path), SMALL)
-    skipped = index_stats(tmp_path / "index")["skipped_documents"]
-    assert [line.split()[0] for line in skipped] == ["a.xml", "b.xml", "c.md,"]
-
-    def broken(self: Path, *args: object, **kwargs: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    corpus = file_corpus(tmp_path / "d.txt")
-    monkeypatch.setattr(Path, "open", broken)
-    with pytest.raises(CorpusError, match=r"Input/output error.*run the same command again"):
-        list(corpus.parts[0].read())
-    monkeypatch.undo()
-    (tmp_path / "d.txt").unlink()
-    with pytest.raises(CorpusError, match="No such file"):
-        print(corpus.parts[0].fingerprint)
-
-
-def test_only_a_real_index_hides_its_folder_from_a_corpus(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text("{}")
-    (tmp_path / "a.txt").write_text("text")
-    assert "a.txt" in [part.name for part in file_corpus(tmp_path).parts]
-
-
-def test_small_files_are_embedded_and_committed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "notes").mkdir()
-    for i in range(50):
-        (tmp_path / "notes" / f"{i:02d}.txt").write_text(f"Note number {i}.")
-    sizes: list[int] = []
-    embed = SMALL.embed_passages
-    monkeypatch.setattr(SMALL, "embed_passages", lambda passages: sizes.append(len(passages)) or embed(passages))
-    monkeypatch.setattr("retrieval.ingest.BATCH", 20)
-    build_index(tmp_path / "index", file_corpus(tmp_path / "notes"), SMALL)
-    assert sizes == [20, 20, 10]
-    assert len(PassageStore(tmp_path / "index", 64).parts()) == 50

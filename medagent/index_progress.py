@@ -1,0 +1,39 @@
+"""Bars for long work on an index, for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Show = Callable[[str, int, int, int], None]  # (stage, done, total, passages so far)
+STAGES = {"reading": "reading, embedding", "indexing": "vectors to Chroma", "words": "words to BM25"}
+
+
+@contextmanager
+def index_bars() -> Iterator[Show]:
+    """A bar for each stage of an index's work, with rate and time left, while the block runs."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description:18s}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%  {task.fields[passages]:,} passages, {task.fields[rate]:,.0f}/s"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as bars:
+        tasks: dict[str, tuple[int, float, int]] = {}
+
+        def show(stage: str, done: int, total: int, passages: int) -> None:
+            so_far = passages if stage == "reading" else done
+            if stage not in tasks:
+                task = bars.add_task(STAGES.get(stage, stage), total=total or None, passages=so_far, rate=0.0)
+                tasks[stage] = (int(task), time.monotonic(), so_far)
+            number, begun, first = tasks[stage]
+            rate = (so_far - first) / max(time.monotonic() - begun, 1e-3)
+            bars.update(bars.task_ids[number], completed=done, passages=so_far, rate=rate)
+
+        yield show
