@@ -26,6 +26,7 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from training.data import RolloutData
 from training.demo import demo_configs
+from training.engines import InProcess
 from training.module import AgentModule
 from training.prepare import prepare
 from training.run import AgentCLI
@@ -85,7 +86,9 @@ class Probe(Callback):
         assert isinstance(module, AgentModule)
         assert isinstance(data, RolloutData)
         settings = data.agent_settings
-        agent = Agent(module.fresh_policy(), data.retriever, settings.protocol, settings.limits, settings.top_k)
+        agent = Agent(
+            InProcess().hand_over(module, version=0), data.retriever, settings.protocol, settings.limits, settings.top_k
+        )
         jobs = [
             Job(
                 question,

@@ -21,6 +21,7 @@ from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_T
 from medagent.starter.world import World
 from retrieval.search import HybridRetriever
 from training.data import AgentSettings, RolloutData
+from training.engines import InProcess
 from training.experience import loss_weights
 from training.module import AgentModule
 from training.objectives import clipped_surrogate, value_loss
@@ -47,7 +48,9 @@ def main() -> None:
             agent=AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K),
             num_questions=ROLLOUTS,
         )
-        agent = Agent(module.fresh_policy(), retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K)
+        agent = Agent(
+            InProcess().hand_over(module, version=0), retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K
+        )
         figures: dict[str, list[float]] = {}
 
         def note(name: str, value: float) -> None:

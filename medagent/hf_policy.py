@@ -8,7 +8,7 @@ follows from the session's seed, the turn and the position alone: a sample does 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Condition, Lock
@@ -69,17 +69,16 @@ class HFPolicy:
         return session
 
     @torch.no_grad()
-    def load_weights(self, weights: dict[str, Tensor]) -> None:
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite parameters by name; refused while sessions hold a KV cache of the old weights."""
         with self._lock:
             if self._open:
                 raise PolicyError(f"{len(self._open)} sessions are open; close them before new weights are loaded.")
             self._idle.wait_for(lambda: not self._running)  # rows of closed sessions end at their next token
         own = dict(self._model.named_parameters())
-        unknown = sorted(set(weights) - set(own))
-        if unknown:
-            raise PolicyError(f"weights {unknown[:3]} are not parameters of the sampling model.")
-        for name, value in weights.items():
+        for name, value in weights:
+            if name not in own:
+                raise PolicyError(f"weight {name} is not a parameter of the sampling model.")
             own[name].copy_(value)
 
     def _enqueue(self, row: _Row) -> None:

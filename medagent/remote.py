@@ -6,16 +6,15 @@ total length count bytes, only `max_turn_tokens` counts the endpoint's tokens. I
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import httpx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from medagent.agent import FORCED_ANSWER, FORCED_SEARCH, Limits
+from medagent.endpoint import Endpoint
 from medagent.errors import PolicyError
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import END_TAGS
@@ -23,7 +22,6 @@ from medagent.protocol import END_TAGS
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
 # A provider's filter, or a context that is too long: recorded as a turn without text.
 _REFUSED = re.compile(r"content[_ ](?:filter|management|policy)|context[_ ]length|maximum context", re.IGNORECASE)
-_RETRY = {408, 409, 425, 429, 500, 502, 503, 504}
 Role = Literal["user", "assistant"]
 
 
@@ -47,7 +45,11 @@ class RemotePolicy:
     retries: int = 5
     backoff_s: float = 1.0
     _tokenizer: PreTrainedTokenizerFast = field(default_factory=byte_tokenizer, repr=False)
-    _client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = field(default=None, repr=False)
+    _endpoint: Endpoint = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Connect nothing yet."""
+        self._endpoint = Endpoint(self.url, self.api_key, self.timeout_s, self.retries, self.backoff_s)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -60,49 +62,17 @@ class RemotePolicy:
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """One call of the endpoint: the first choice."""
-        failure = ""
-        for attempt in range(self.retries + 1):
-            if attempt:
-                await asyncio.sleep(min(60.0, self.backoff_s * 2 ** (attempt - 1)))
-            try:
-                answer = await self._http().post(f"{self.url.rstrip('/')}/chat/completions", json=body)
-            except httpx.TransportError as error:
-                failure = repr(error)
-                continue
-            except (httpx.InvalidURL, httpx.RequestError, UnicodeEncodeError) as error:
-                raise PolicyError(f"endpoint {self.url}: cannot be asked ({error!r}). Check the address.") from error
-            if answer.status_code in _RETRY:
-                failure = f"status {answer.status_code}: {answer.text[:200]}"
-                continue
-            if answer.status_code == 400 and _REFUSED.search(answer.text):
-                return {"message": {"content": ""}, "finish_reason": "refused"}  # this question's fate, not the run's
-            if answer.status_code != 200:
-                raise PolicyError(
-                    f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. Check the address, --model "
-                    f"({self.model!r}) and the key in MEDAGENT_API_KEY."
-                )
-            try:
-                choice = answer.json()["choices"][0]
-                return {
-                    "message": {"content": choice["message"]["content"]},
-                    "finish_reason": choice.get("finish_reason"),
-                }
-            except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-                raise PolicyError(
-                    f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion."
-                ) from error
-        raise PolicyError(
-            f"endpoint {self.url}: no answer after {self.retries + 1} attempts ({failure}). Start it, or try again later."
-        )
-
-    def _http(self) -> httpx.AsyncClient:
-        """The client of the running event loop: connections belong to a loop."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._client[0] is not loop:
-            headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-            self._client = (loop, httpx.AsyncClient(timeout=self.timeout_s, headers=headers, limits=limits))
-        return self._client[1]
+        endpoint = self._endpoint
+        answer = await endpoint.post("chat/completions", body)
+        if answer.status_code == 400 and _REFUSED.search(answer.text):
+            return {"message": {"content": ""}, "finish_reason": "refused"}  # this question's fate, not the run's
+        if answer.status_code != 200:
+            raise endpoint.refusal(answer, self.model)
+        try:
+            choice = answer.json()["choices"][0]
+            return {"message": {"content": choice["message"]["content"]}, "finish_reason": choice.get("finish_reason")}
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise PolicyError(f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion.") from error
 
 
 class RemoteSession:

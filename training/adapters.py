@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -159,13 +160,32 @@ class SharedBase(nn.Module):
         hidden_BTH = hidden_states(self.base, input_ids=token_ids_BT)
         return hidden_BTH[:, :-1][mask_BT[:, 1:]], mask_BT
 
+    def adapted_weights(self) -> dict[str, Tensor]:
+        """Name in the plain base -> base weight or bias, of every layer that the policy adapter changes; no copies."""
+        found: dict[str, Tensor] = {}
+        for name, _, base in self._adapted_layers():
+            found[f"{name}.weight"] = base.weight
+            if base.bias is not None:
+                found[f"{name}.bias"] = base.bias
+        return found
+
     @torch.no_grad()
-    def merged_policy(self) -> dict[str, Tensor]:
-        """Name -> W + delta W of the policy adapter for every adapted weight of the base, named as in the plain base."""
-        merged = {}
+    def merged_policy(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, W + delta W) for every name of `adapted_weights`, one at a time; biases are as they were."""
+        for name, layer, base in self._adapted_layers():
+            delta = layer.get_delta_weight(POLICY)  # type: ignore[attr-defined]
+            yield f"{name}.weight", base.weight + delta.to(base.weight.dtype)
+            if base.bias is not None:
+                yield f"{name}.bias", base.bias
+
+    def save_policy(self, folder: Path) -> None:
+        """Write the policy's adapter as peft does (safetensors and its configuration), into `folder` itself."""
+        self.peft.save_pretrained(str(folder), selected_adapters=[POLICY])
+        for path in (folder / POLICY).iterdir():  # peft gives a named adapter a folder of its own
+            path.rename(folder / path.name)
+        (folder / POLICY).rmdir()
+
+    def _adapted_layers(self) -> Iterator[tuple[str, LoraLayer, nn.Linear]]:
         for name, module in self.base.named_modules():
             if isinstance(module, LoraLayer) and POLICY in module.lora_A:
-                weight = module.get_base_layer().weight
-                delta = module.get_delta_weight(POLICY)  # type: ignore[attr-defined]
-                merged[f"{name}.weight"] = weight + delta.to(weight.dtype)
-        return merged
+                yield name, module, cast(nn.Linear, module.get_base_layer())

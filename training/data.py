@@ -23,15 +23,26 @@ from evaluation.benchmarks import Benchmark
 from evaluation.rewards import OutcomeReward, Reward
 from medagent.agent import Agent, Job, Limits, rollout_seed
 from medagent.errors import ConfigError
+from medagent.policy import Policy
 from medagent.protocol import Protocol
 from medagent.records import Question, Rollout
 from retrieval.search import Retriever
 from training.composition import check_composition
+from training.engines import EngineSetup, InProcess, RolloutEngine
 from training.estimators import GAE, AdvantageEstimator, Reduce
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
 from training.module import AgentModule
-from training.pending import PendingRollouts
-from training.prepare import OffPolicy, TruncatedMode, explained_variance, prepare, rollout_metrics
+from training.pending import Background, PendingRollouts
+from training.prepare import (
+    OffPolicy,
+    TruncatedMode,
+    explained_variance,
+    logprob_gap,
+    prepare,
+    rollout_metrics,
+)
+
+PROBE_TOKENS = 256  # of the first question's prompt
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,7 @@ class RolloutData(LightningDataModule):
         reward: Reward = lazy_instance(OutcomeReward),
         advantage: AdvantageEstimator = lazy_instance(GAE),
         off_policy: OffPolicy = OffPolicy(),
+        policy: RolloutEngine = lazy_instance(InProcess),
         truncated: TruncatedMode = "terminal",
         num_questions: int = 128,
         num_samples: int = 1,
@@ -71,7 +83,7 @@ class RolloutData(LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.agent_settings, self.retriever, self.reward = agent, retriever, reward
+        self.agent_settings, self.retriever, self.reward, self.engine = agent, retriever, reward, policy
         self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
         self.num_questions, self.num_samples = num_questions, num_samples
         self.num_epochs, self.num_critic_epochs = num_epochs, num_critic_epochs
@@ -79,7 +91,9 @@ class RolloutData(LightningDataModule):
         self.reduction, self.seed = reduction, seed
         self.questions = benchmark.questions()
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
-        self.search_metrics: dict[str, float] = {}  # of the last collection
+        self.background = Background()
+        self._search_metrics: dict[str, float] = {}  # of the last collection
+        self._sampling_s: dict[int, float] = {}  # iteration -> how long its rollouts took
         if num_questions * num_samples < num_minibatches * num_micro_batches:
             raise ConfigError(
                 f"data: {num_questions} questions x {num_samples} samples cannot fill {num_minibatches} minibatches of "
@@ -97,6 +111,28 @@ class RolloutData(LightningDataModule):
             num_critic_epochs=self.num_critic_epochs,
             truncated=self.truncated,
         )
+
+        if self.off_policy.overlap and not self.engine.overlaps:
+            raise ConfigError(
+                "data.off_policy.overlap is true, and data.policy shares the trainer's GPU by turns: give it a GPU of its own, or leave overlap out."
+            )
+        settings = self.agent_settings
+        module = self.trainer.lightning_module
+        probe = settings.protocol.encode_prompt(module.tokenizer, self.questions[0])[:PROBE_TOKENS]
+        self.engine.start(
+            module,
+            EngineSetup(
+                Path(self.trainer.default_root_dir),
+                settings.limits.max_total_tokens,
+                tuple(probe),
+                self.trainer.global_rank,
+            ),
+        )
+
+    def policy_of(self, module: AgentModule, *, version: int) -> Policy:
+        """A policy with the module's present weights, of iteration `version`; waits for rollouts that still use the ones before."""
+        self.background.wait()
+        return self.engine.hand_over(module, version=version)
 
     def questions_of(self, iteration: int) -> list[Question]:
         """The questions of an iteration: the next slice of an endless sequence of seeded permutations."""
@@ -135,16 +171,17 @@ class RolloutData(LightningDataModule):
         return DataLoader(_Iteration(self, self.trainer), batch_size=None, num_workers=0)
 
     def collect(
-        self, module: AgentModule, *, iteration: int, version: int, rank: int, world_size: int
+        self, policy: Policy, *, temperature: float, iteration: int, version: int, rank: int, world_size: int
     ) -> list[Rollout]:
-        """Sample and grade this rank's rollouts for an iteration with the module's current weights, which are of iteration `version`."""
+        """Sample and grade this rank's rollouts for an iteration with a policy whose weights are of iteration `version`."""
+        began = time.perf_counter()
         settings = self.agent_settings
-        agent = Agent(module.fresh_policy(), self.retriever, settings.protocol, settings.limits, top_k=settings.top_k)
+        agent = Agent(policy, self.retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         jobs = [
             Job(
                 question,
                 seed=rollout_seed(self.seed, iteration=iteration, question_id=question.id, sample=sample),
-                temperature=module.temperature,
+                temperature=temperature,
                 iteration=version,
                 sample=sample,
             )
@@ -152,8 +189,19 @@ class RolloutData(LightningDataModule):
             for sample in range(repeat * self.num_samples, (repeat + 1) * self.num_samples)
         ]
         rollouts = [self.reward(rollout) for rollout in agent.run_all(jobs)]
-        self.search_metrics = agent.search_stats.metrics()
+        self._search_metrics = agent.search_stats.metrics()
+        self._sampling_s[iteration] = time.perf_counter() - began
         return rollouts
+
+    def sampling_metrics(self, iteration: int, *, waited_s: float, num_action_tokens: int) -> dict[str, float]:
+        """What sampling cost: `time/rollout` is what the trainer waited, and the speed that of the sampling itself, wherever it ran."""
+        sampling_s = self._sampling_s.pop(iteration, waited_s)
+        return {
+            **self._search_metrics,
+            **self.engine.metrics(),
+            "time/rollout": waited_s,
+            "throughput/action_tokens_per_s": num_action_tokens / sampling_s,
+        }
 
 
 class _Iteration(IterableDataset[Experience]):
@@ -191,9 +239,8 @@ class _Iteration(IterableDataset[Experience]):
         metrics = {
             **rollout_metrics(data.rollouts, iteration=iteration),
             **({"critic/explained_variance": explained_variance(experience, read_BT)} if module.has_critic else {}),
-            **data.search_metrics,
-            "time/rollout": rollout_s,
-            "throughput/action_tokens_per_s": float(experience.mask_BT.sum()) / rollout_s,
+            **data.sampling_metrics(iteration, waited_s=rollout_s, num_action_tokens=int(experience.mask_BT.sum())),
+            **logprob_gap(experience, off_policy=data.off_policy),
         }
         lengths = experience.attention_BT.sum(dim=1).tolist()
         for epoch in range(data.num_critic_epochs + data.num_epochs):
@@ -223,18 +270,32 @@ class _Iteration(IterableDataset[Experience]):
 
     def _rollouts(self, module: AgentModule, iteration: int) -> list[Rollout]:
         data, trainer = self._data, self._trainer
-        rank, world_size = trainer.global_rank, trainer.world_size
+        policy = data.policy_of(module, version=iteration)
 
         def collect(coming: int) -> list[Rollout]:
-            return data.collect(module, iteration=coming, version=iteration, rank=rank, world_size=world_size)
+            return data.collect(
+                policy,
+                temperature=module.temperature,
+                iteration=coming,
+                version=iteration,
+                rank=trainer.global_rank,
+                world_size=trainer.world_size,
+            )
 
         if not data.off_policy.staleness:
-            return collect(iteration)
-        assert trainer.max_epochs is not None
-        pending = PendingRollouts(
-            Path(trainer.default_root_dir), staleness=data.off_policy.staleness, rank=trainer.global_rank
-        )
-        return pending.take(iteration, last=trainer.max_epochs - 1, collect=collect)
+            rollouts = collect(iteration)
+        else:
+            assert trainer.max_epochs is not None
+            pending = PendingRollouts(
+                Path(trainer.default_root_dir),
+                staleness=data.off_policy.staleness,
+                rank=trainer.global_rank,
+                background=data.background,
+                overlap=data.off_policy.overlap,
+            )
+            rollouts = pending.take(iteration, last=trainer.max_epochs - 1, collect=collect)
+        data.engine.rest()
+        return rollouts
 
 
 def _summing(trainer: Trainer) -> Reduce:

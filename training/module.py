@@ -5,7 +5,6 @@ Algorithms are callbacks (`training.callbacks`): with none of them this is PPO w
 
 from __future__ import annotations
 
-import copy
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +17,6 @@ from torch.optim import AdamW, Optimizer
 
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
-from medagent.hf_policy import HFPolicy
 from training.adapters import LoraSettings, SharedBase
 from training.experience import Experience
 from training.objectives import Surrogate, clipped_surrogate, reference_kl, value_loss
@@ -82,10 +80,7 @@ class AgentModule(LightningModule):
         self.policy_lr_scale = 1.0  # below 1 after a collapse that was taken back
         base, self.tokenizer = load_causal_lm(base_model, dtype=dtype)
         base.requires_grad_(False)
-        # The sampling copy: plain weights with the policy adapter merged in, refreshed at each iteration.
-        self._sampler = [copy.deepcopy(base)]  # in a list: not a submodule, not in checkpoints
         self.roles = SharedBase(base, policy=policy_lora, critic=critic_lora)
-        self._policy: HFPolicy | None = None
         self.policy_terms: PolicyTerms | None = None
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
@@ -101,13 +96,6 @@ class AgentModule(LightningModule):
     def pad_id(self) -> int:
         """The padding token."""
         return int(self.tokenizer.pad_token_id)
-
-    def fresh_policy(self) -> HFPolicy:
-        """The in-process policy with the adapter's current weights merged into its own copy of the base."""
-        if self._policy is None:
-            self._policy = HFPolicy(torch.nn.Module.to(self._sampler[0], self.device), self.tokenizer)
-        self._policy.load_weights(self.roles.merged_policy())
-        return self._policy
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Keep what is trained; the base is loaded by name."""

@@ -27,18 +27,24 @@ class OffPolicy:
     """What importance weights are taken against, and how old rollouts may be.
 
     `staleness` s: iteration i trains on rollouts of the policy of iteration i - s (the first s + 1 on those of the start), as asynchronous
-    systems do. `importance` "behaviour": w = pi_theta / pi_rollout, with the sampler's own log-probs. "decoupled": w = pi_theta / pi_prox, recomputed before the update,
+    systems do. With `overlap` the rollouts of iteration i + s are sampled while iteration i updates (the same rollouts: the weights are those before that
+    update). `importance` "behaviour": w = pi_theta / pi_rollout, with the sampler's own log-probs. "decoupled": w = pi_theta / pi_prox, recomputed before the update,
     and every policy term times min(pi_prox / pi_rollout, `cap`) (truncated importance sampling).
     """
 
     staleness: int = 0
     importance: ImportanceMode = "behaviour"
     cap: float = 2.0
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         if self.staleness < 0:
             raise ConfigError(f"OffPolicy.staleness: found {self.staleness}, wanted 0 or more iterations.")
+        if self.overlap and not self.staleness:
+            raise ConfigError(
+                "OffPolicy.overlap: true found with staleness 0; what is sampled during an update is one iteration old when it is used. Set staleness to 1."
+            )
         if self.cap < 1:
             raise ConfigError(
                 f"OffPolicy.cap: found {self.cap}, wanted 1 or more (below it, on-policy terms shrink too)."
@@ -117,6 +123,17 @@ def explained_variance(batch: Experience, read_BT: Tensor) -> float:
     errors = returns - batch.values_BT[read_BT]
     variance = returns.var(correction=0)
     return float(1 - errors.var(correction=0) / variance) if variance > 0 else 0.0
+
+
+def logprob_gap(batch: Experience, *, off_policy: OffPolicy) -> dict[str, float]:
+    """How far the sampler's log-probs lie from the trainer's of the same moment, mean and largest; only where those are known (decoupled).
+
+    On rollouts of the present policy it is arithmetic alone; on stale ones, the policy's way since then too.
+    """
+    if off_policy.importance != "decoupled" or not bool(batch.mask_BT.any()):
+        return {}
+    gaps = (batch.old_logprobs_BT - batch.rollout_logprobs_BT)[batch.mask_BT].abs()
+    return {"rollout/logprob_gap": float(gaps.mean()), "rollout/logprob_gap_max": float(gaps.max())}
 
 
 def rollout_metrics(rollouts: Sequence[Rollout], *, iteration: int) -> dict[str, float]:

@@ -156,6 +156,8 @@ def train(args: list[str]) -> Path:
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=checkpoint and str(checkpoint))
         except SystemExit as stop:  # Lightning turns Ctrl-C into an exit
             raise KeyboardInterrupt from stop
+        finally:
+            cli.datamodule.engine.close()
     return run
 
 

@@ -126,10 +126,10 @@ def test_weights_cannot_change_under_an_open_session(starter) -> None:
     policy = HFPolicy(*starter)
     session = policy.open(seed=0, temperature=1.0)
     with pytest.raises(PolicyError, match="open"):
-        policy.load_weights({})
+        policy.load_weights([])
     session.close()
     with pytest.raises(PolicyError, match="not parameters"):
-        policy.load_weights({"nonsense": torch.zeros(1)})
+        policy.load_weights([("nonsense", torch.zeros(1))])
 
 
 def test_a_failure_reaches_every_caller(starter, retriever, jobs, monkeypatch) -> None:
@@ -161,7 +161,7 @@ def test_a_failure_elsewhere_leaves_the_policy_usable(starter, retriever, jobs, 
         with pytest.raises(ValueError, match="a bug"):
             agent.run_all(forced)
         agent.retriever = retriever
-        agent.policy.load_weights({})
+        agent.policy.load_weights([])
         again = agent.run_all(forced)
         assert [rollout.token_ids for rollout in again] == [rollout.token_ids for rollout in expected]
 

@@ -20,7 +20,7 @@ from training.data import RolloutData
 from training.estimators import GAE
 from training.module import AgentModule
 from training.objectives import clipped_surrogate
-from training.pending import PendingRollouts, read_rollouts, write_rollouts
+from training.pending import Background, PendingRollouts, read_rollouts, write_rollouts
 from training.prepare import OffPolicy, prepare
 from training.run import newest_checkpoint, train
 
@@ -62,23 +62,30 @@ def test_an_algorithm_trains(name: str, train_index: Path, tmp_path: Path) -> No
 def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
     train_index: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    def settings(name: str) -> list[str]:
-        return arguments(tmp_path / name, train_index, epochs=4, **{"data.off_policy.staleness": 2})
+    def settings(name: str, *, overlap: bool = False) -> list[str]:
+        off_policy = {"data.off_policy.staleness": 2, "data.off_policy.overlap": str(overlap).lower()}
+        return arguments(tmp_path / name, train_index, epochs=4, **off_policy)
 
     whole = train(settings("whole"))
     assert [row["rollout/staleness"] for row in read_metrics(whole)] == [0, 1, 2, 2]
     collect = RolloutData.collect
 
-    def stops(self, module, *, iteration, version, rank, world_size):  # noqa: F811
+    def stops(self, policy, *, version, **kwargs):
         if version == 1:
             raise RuntimeError("stopped")
-        return collect(self, module, iteration=iteration, version=version, rank=rank, world_size=world_size)
+        return collect(self, policy, version=version, **kwargs)
 
     monkeypatch.setattr(RolloutData, "collect", stops)
     with pytest.raises(RuntimeError, match="stopped"):
         train(settings("stopped"))
     monkeypatch.setattr(RolloutData, "collect", collect)
     assert numbers(train(settings("stopped"))) == numbers(whole)
+    # What is sampled while the trainer updates is the same, and a stop in the middle of it loses nothing either.
+    monkeypatch.setattr(RolloutData, "collect", stops)
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(settings("overlapped", overlap=True))
+    monkeypatch.setattr(RolloutData, "collect", collect)
+    assert numbers(train(settings("overlapped", overlap=True))) == numbers(whole)
     asked = [
         rollout.question.id
         for iteration in (2, 3)
@@ -101,7 +108,7 @@ def test_pending_rollouts_are_collected_once_and_ahead(rollouts, tmp_path: Path)
         return [replace(rollouts[0], sample=iteration)]
 
     for iteration in range(5):
-        pending = PendingRollouts(tmp_path, staleness=2, rank=0)
+        pending = PendingRollouts(tmp_path, staleness=2, rank=0, background=Background())
         (taken,) = pending.take(iteration, last=4, collect=collect)
         assert taken.sample == iteration
         assert collected == list(range(min(iteration + 2, 4) + 1))

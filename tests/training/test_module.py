@@ -18,6 +18,7 @@ from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from training.adapters import LoraSettings
 from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
 from training.data import AgentSettings, RolloutData
+from training.engines import InProcess
 from training.estimators import GAE
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
@@ -130,7 +131,7 @@ def test_a_fresh_module_is_its_base(module, experience) -> None:
 
 def test_sampler_and_trainer_agree_after_training_moved_the_weights(module, retriever) -> None:
     perturb(module)
-    agent = Agent(module.fresh_policy(), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+    agent = Agent(InProcess().hand_over(module, version=0), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
     questions = StarterBenchmark("train", limit_per_kind=10).questions()
     rollouts = agent.run_all([Job(question, seed=i) for i, question in enumerate(questions)])
     batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)

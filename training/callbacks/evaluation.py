@@ -48,7 +48,8 @@ class HeldOutEvaluation(Callback):
         retriever = data.retriever
         if isinstance(retriever, UnreliableRetriever):
             retriever = retriever.retriever  # measured on what the agent will have
-        agent = Agent(pl_module.fresh_policy(), retriever, settings.protocol, settings.limits, top_k=settings.top_k)
+        policy = data.policy_of(pl_module, version=trainer.current_epoch + 1)
+        agent = Agent(policy, retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         summary = summarize(run_benchmark(agent, self._questions, temperature=0.0, seed=data.seed))
         by_type = {f"validation/{kind}": part.accuracy for kind, part in summary.by_type.items()}
         metrics = {"validation/accuracy": summary.overall.accuracy, **by_type}

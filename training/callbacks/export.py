@@ -9,7 +9,6 @@ from pathlib import Path
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.saved import AgentSpec, RetrieverSpec, save_agent
-from training.adapters import POLICY
 from training.data import RolloutData
 from training.module import AgentModule
 
@@ -52,7 +51,7 @@ class AgentExport(Callback):
         for left in (fresh, old):
             shutil.rmtree(left, ignore_errors=True)
         save_agent(fresh, spec, pl_module.tokenizer)
-        pl_module.roles.peft.save_pretrained(str(fresh / "adapter"), selected_adapters=[POLICY])
+        pl_module.roles.save_policy(fresh / "adapter")
         if folder.exists():
             folder.rename(old)
         fresh.rename(folder)

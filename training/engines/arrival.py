@@ -1,0 +1,63 @@
+"""Whether new weights have arrived where the rollouts are sampled: log-probs of a probe, as the sampler and as the trainer see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from medagent.errors import PolicyError
+from training.module import AgentModule
+
+TOLERANCE = {
+    "float32": 1e-2,
+    "bfloat16": 0.5,
+    "float16": 0.25,
+}  # largest mean |difference| between two right implementations
+FLOOR = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 5e-3}  # root mean square below which a change is rounding
+LEAST_SHARE = 0.25
+
+
+@torch.no_grad()
+def trainer_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
+    """[T - 1] log-probs of the tokens after the first under the present policy, at temperature 1, on the CPU."""
+    ids = torch.tensor([token_ids], device=module.device)
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[:, 0] = False
+    scores = module.roles.policy_scores(ids, torch.ones_like(mask), mask, temperature=1.0)
+    return scores.logprobs_BT[0, 1:].double().cpu()
+
+
+@dataclass
+class ArrivalCheck:
+    """Compares sampler and trainer at each hand-over, and how each has moved since the one before.
+
+    The difference between the two at one moment is arithmetic (kernels, precision) and in bf16 far larger than what an iteration changes. So the
+    sampler's change is regressed on the trainer's: the slope is 1 where the weights arrived, and 0 where the sampler still has the old ones.
+    """
+
+    dtype: str
+    _before: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    gap: float = 0.0
+    slope: float = 1.0
+
+    def __call__(self, sampler: list[float], trainer: Tensor, *, where: str) -> None:
+        """Raise `PolicyError` where the two disagree, or the sampler stood still while the trainer moved."""
+        heard = torch.tensor(sampler, dtype=torch.float64)
+        self.gap, self.slope = float((heard - trainer).abs().mean()), 1.0
+        if self._before is not None:
+            moved, answered = trainer - self._before[1], heard - self._before[0]
+            if float(moved.square().mean().sqrt()) > FLOOR[self.dtype]:
+                self.slope = float((answered * moved).sum() / moved.square().sum())
+        self._before = (heard, trainer)
+        if self.gap > TOLERANCE[self.dtype] or self.slope < LEAST_SHARE:
+            raise PolicyError(
+                f"{where}: the weights handed over did not arrive. On the probe its log-probs differ from the trainer's by {self.gap:.2g} on average "
+                f"(at most {TOLERANCE[self.dtype]:g} is arithmetic in {self.dtype}), and it followed {self.slope:.0%} of the trainer's last change. "
+                "Check that it serves the same base model and dtype, and see its log."
+            )
+
+    def metrics(self) -> dict[str, float]:
+        """To be logged."""
+        return {"sampler/probe_gap": self.gap, "sampler/arrived": self.slope}

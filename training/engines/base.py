@@ -1,0 +1,46 @@
+"""The seam between the trainer, which owns the weights, and what samples with a copy of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from medagent.policy import Policy
+from training.module import AgentModule
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """What an engine is told before the first hand-over.
+
+    `folder` is the run's, for logs; `max_tokens` the longest rollout; `probe_ids` a text whose log-probs tell whether weights have arrived.
+    """
+
+    folder: Path
+    max_tokens: int
+    probe_ids: tuple[int, ...]
+    rank: int = 0
+
+
+class RolloutEngine(ABC):
+    """Samples with the weights that it was handed last. One object serves one run; its settings are those of the YAML."""
+
+    overlaps = True  # whether it can sample while the trainer updates
+
+    def start(self, module: AgentModule, setup: EngineSetup) -> None:  # noqa: B027 (nothing to start by default)
+        """Start what must run beside the trainer, or refuse; before any rollout."""
+
+    @abstractmethod
+    def hand_over(self, module: AgentModule, *, version: int) -> Policy:
+        """Take the module's present policy weights, which are of iteration `version`, and return a policy that samples with them."""
+
+    def rest(self) -> None:  # noqa: B027
+        """The iteration's rollouts are there; free what the update may need."""
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last hand-over, to be logged."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027
+        """Stop what was started; safe to call twice."""

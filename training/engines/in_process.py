@@ -1,0 +1,34 @@
+"""The default engine: a copy of the base in the trainer's process, with the policy adapter merged into it at each hand-over."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from transformers import PreTrainedModel
+
+from medagent.hf_policy import HFPolicy
+from training.engines.base import RolloutEngine
+from training.module import AgentModule
+
+
+class InProcess(RolloutEngine):
+    """Samples with Hugging Face's model code, on the trainer's device, reproducibly: equal seeds give equal rollouts."""
+
+    def __init__(self) -> None:
+        self._policy: HFPolicy | None = None
+
+    def hand_over(self, module: AgentModule, *, version: int) -> HFPolicy:
+        """See `RolloutEngine.hand_over`."""
+        if self._policy is None:
+            self._policy = HFPolicy(_plain_copy(module), module.tokenizer)
+        self._policy.load_weights(module.roles.merged_policy())
+        return self._policy
+
+
+def _plain_copy(module: AgentModule) -> PreTrainedModel:
+    """The base without adapters, with weights of its own, on the module's device."""
+    model: PreTrainedModel = copy.deepcopy(module.roles.peft).unload()
+    model.requires_grad_(False)
+    torch.nn.Module.to(model, module.device).eval()
+    return model

@@ -1,0 +1,109 @@
+"""Servers elsewhere as the engine: any number of vLLM replicas that serve adapters, reached over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import httpx
+
+from medagent.completion_policy import CompletionPolicy, HttpCompletions
+from medagent.endpoint import Endpoint, EndpointGoneError
+from medagent.errors import ConfigError, PolicyError
+from medagent.vllm_api import VllmApi
+from training.engines.arrival import ArrivalCheck, trainer_logprobs
+from training.engines.base import EngineSetup, RolloutEngine
+from training.module import AgentModule
+
+log = logging.getLogger(__name__)
+
+
+class Servers(RolloutEngine):
+    """`urls` are the servers' addresses (such as http://node1:8000), `model` the name under which they serve the base that is trained.
+
+    Each iteration's adapter is written to `adapters`, a folder that trainer and servers see under the same path, and loaded over their API under a name of its own.
+    Start them with `vllm serve MODEL --enable-lora --max-lora-rank RANK --logprobs-mode processed_logprobs` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.
+    A server that is gone is left out until the next hand-over; without any the run stops. The key is read from MEDAGENT_API_KEY.
+    """
+
+    def __init__(
+        self,
+        urls: list[str],
+        model: str,
+        adapters: str,
+        timeout_s: float = 600.0,
+        retries: int = 3,
+        backoff_s: float = 1.0,
+        seeded: bool = True,
+    ) -> None:
+        if not urls:
+            raise ConfigError("policy Servers: urls is empty. Name one server or more, such as http://node1:8000.")
+        self._model, self._adapters, self._seeded = model, Path(adapters), seeded
+        key = os.environ.get("MEDAGENT_API_KEY", "")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        roots = [url.rstrip("/").removesuffix("/v1") for url in urls]
+        self._endpoints = {root: Endpoint(f"{root}/v1", key, timeout_s, retries, backoff_s) for root in roots}
+        self._apis = {
+            root: VllmApi(
+                httpx.Client(base_url=root, timeout=timeout_s, headers=headers),
+                f"server {root}",
+                retries=retries,
+                backoff_s=backoff_s,
+            )
+            for root in roots
+        }
+        self._checks: dict[str, ArrivalCheck] = {}
+        self._loaded: dict[str, str] = {}  # server -> the adapter it has
+        self._setup: EngineSetup | None = None
+        self._handed_over = 0
+
+    def start(self, module: AgentModule, setup: EngineSetup) -> None:
+        """See `RolloutEngine.start`: every server must be there and serve the model."""
+        self._setup = setup
+        for root, api in self._apis.items():
+            served = api.models()
+            if self._model not in served:
+                raise ConfigError(
+                    f"server {root}: serves {', '.join(served) or 'nothing'}, wanted {self._model!r}. Start it with --served-model-name, or correct model."
+                )
+            self._checks[root] = ArrivalCheck(module.dtype_name)
+
+    def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
+        """See `RolloutEngine.hand_over`."""
+        if self._setup is None:
+            raise ConfigError("policy Servers: was not started. RolloutData.setup does so in a training run.")
+        self._handed_over += 1
+        name = f"policy-{os.getpid()}-{version}-{self._handed_over}"
+        folder = self._adapters / name
+        module.roles.save_policy(folder)
+        wanted = trainer_logprobs(module, self._setup.probe_ids)
+        there = []
+        for root, api in self._apis.items():
+            try:
+                api.load_adapter(name, folder)
+                heard = api.logprobs(list(self._setup.probe_ids), model=name)
+                if root in self._loaded:
+                    api.unload_adapter(self._loaded.pop(root))
+            except EndpointGoneError as gone:
+                log.warning("left out of iteration %d: %s", version, gone)
+                self._checks[root] = ArrivalCheck(module.dtype_name)  # it may come back as another process
+                self._loaded.pop(root, None)
+                continue
+            self._checks[root](heard, wanted, where=f"server {root}")
+            self._loaded[root] = name
+            there.append(HttpCompletions(self._endpoints[root]))
+        for old in self._adapters.glob(f"policy-{os.getpid()}-*"):
+            if old.name not in {name, *self._loaded.values()}:
+                shutil.rmtree(old)
+        if not there:
+            raise PolicyError(
+                f"all {len(self._apis)} servers are gone. Start them again; then the same command goes on."
+            )
+        return CompletionPolicy(there, name, module.tokenizer, seeded=self._seeded)
+
+    def metrics(self) -> dict[str, float]:
+        """See `RolloutEngine.metrics`: of the server that agrees least."""
+        worst = max(self._checks.values(), key=lambda check: check.gap)
+        return {**worst.metrics(), "sampler/replicas": float(len(self._loaded))}

@@ -1,0 +1,117 @@
+"""vLLM on this machine as the engine: a server in a process of its own, handed the policy's weights each iteration."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from medagent.causal_lm import model_path
+from medagent.completion_policy import CompletionPolicy, HttpCompletions
+from medagent.errors import ConfigError
+from medagent.vllm_server import MODEL, VllmServer, VllmSettings
+from training.engines.arrival import ArrivalCheck, trainer_logprobs
+from training.engines.base import EngineSetup, RolloutEngine
+from training.module import AgentModule
+
+HandOver = Literal["merged", "adapter"]
+
+
+class Vllm(RolloutEngine):
+    """`hand_over` "merged": base weights with the policy's LoRA folded in are pushed through shared memory; "adapter": vLLM serves the LoRA beside the base.
+
+    `colocated`: trainer and vLLM share a GPU, and each sleeps while the other works. Otherwise give vLLM GPUs of its own (`settings.devices`), or
+    leave the trainer's alone by their memory. Under DDP every rank starts a server; `settings.devices` may then name one GPU a rank, separated by ";".
+    """
+
+    def __init__(
+        self,
+        hand_over: HandOver = "merged",
+        colocated: bool = False,
+        seeded: bool = True,
+        settings: VllmSettings = VllmSettings(),
+    ) -> None:
+        self._how, self._colocated, self._seeded, self._settings = hand_over, colocated, seeded, settings
+        self.overlaps = not colocated
+        self._server: VllmServer | None = None
+        self._policy: CompletionPolicy | None = None
+        self._setup: EngineSetup | None = None
+        self._check: ArrivalCheck | None = None
+        self._served = MODEL
+        self._asleep, self._handed_over = False, 0
+        self._scratch = Path(tempfile.mkdtemp(prefix="medagent-adapter-"))
+
+    def start(self, module: AgentModule, setup: EngineSetup) -> None:
+        """See `RolloutEngine.start`; returns while vLLM still loads."""
+        self._setup, self._check = setup, ArrivalCheck(module.dtype_name)
+        self._server = VllmServer(
+            model_path(module.base_name),
+            dtype=module.dtype_name,
+            max_model_len=setup.max_tokens + 1,
+            lora_rank=module.policy_lora.rank if self._how == "adapter" else 0,
+            sleeps=self._colocated,
+            settings=_of_rank(self._settings, setup.rank),
+            log=setup.folder / "logs" / f"vllm-{setup.rank}.log",
+        )
+
+    def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
+        """See `RolloutEngine.hand_over`."""
+        if self._server is None or self._setup is None or self._check is None:
+            raise ConfigError("policy Vllm: was not started. RolloutData.setup does so in a training run.")
+        server = self._server.wait()
+        if self._asleep:
+            server.wake()
+            self._asleep = False
+        if self._how == "merged":
+            server.push_weights(module.roles.adapted_weights(), module.roles.merged_policy())
+        else:
+            self._swap_adapter(server, module, version)
+        probe = self._setup.probe_ids
+        self._check(server.api.logprobs(list(probe), model=self._served), trainer_logprobs(module, probe), where="vLLM")
+        if self._policy is None or self._policy.model != self._served:
+            self._policy = CompletionPolicy(
+                [HttpCompletions(server.endpoint())], self._served, module.tokenizer, seeded=self._seeded
+            )
+        return self._policy
+
+    def _swap_adapter(self, server: VllmServer, module: AgentModule, version: int) -> None:
+        self._handed_over += 1
+        name, old = f"policy-{version}-{self._handed_over}", self._served
+        folder = self._scratch / name
+        module.roles.save_policy(folder)
+        server.api.load_adapter(name, folder)
+        self._served = name
+        if old != MODEL:
+            server.api.unload_adapter(old)
+            shutil.rmtree(self._scratch / old)
+
+    def rest(self) -> None:
+        """See `RolloutEngine.rest`: sleeps where the GPU is shared."""
+        if self._colocated and self._server is not None and not self._asleep:
+            self._server.sleep()
+            self._asleep = True
+
+    def metrics(self) -> dict[str, float]:
+        """See `RolloutEngine.metrics`."""
+        return self._check.metrics() if self._check else {}
+
+    def close(self) -> None:
+        """See `RolloutEngine.close`."""
+        if self._server is not None:
+            self._server.close()
+            self._server = self._policy = None
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _of_rank(settings: VllmSettings, rank: int) -> VllmSettings:
+    """The settings of one rank: where `devices` lists several by ";", its own."""
+    if ";" not in settings.devices:
+        return settings
+    lists = settings.devices.split(";")
+    if rank >= len(lists):
+        raise ConfigError(
+            f"policy Vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and there is a rank {rank}. Name one list a rank."
+        )
+    return replace(settings, devices=lists[rank])
