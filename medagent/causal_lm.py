@@ -7,7 +7,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from medagent.errors import ConfigError, PolicyError
@@ -22,9 +28,12 @@ def model_path(name: str) -> str:
 
 
 def load_causal_lm(
-    name: str, *, dtype: str = "float32", device: str = "cpu"
+    name: str, *, dtype: str = "float32", device: str = "cpu", attention: str = "sdpa", four_bit: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A causal language model in evaluation mode and its tokenizer; `dtype` is a torch name such as "bfloat16"."""
+    """A causal language model in evaluation mode and its tokenizer; `dtype` is a torch name such as "bfloat16".
+
+    `attention` is transformers' name of an implementation. `four_bit`: weights of linear layers in NF4, computed with in `dtype` (needs bitsandbytes).
+    """
     torch_dtype = getattr(torch, dtype, None)
     if not isinstance(torch_dtype, torch.dtype):
         raise ConfigError(f"dtype {dtype!r}: not a torch type. Use float32, bfloat16 or float16.")
@@ -32,7 +41,16 @@ def load_causal_lm(
     transformers_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype)
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=torch_dtype,
+            attn_implementation=attention,
+            **({"quantization_config": _four_bits(torch_dtype), "device_map": device} if four_bit else {}),
+        )
+    except ImportError as error:
+        raise ConfigError(
+            f"base model {name!r}: needs a package that is not installed ({error}). Install it, or choose another attention or quantise."
+        ) from error
     except (OSError, ValueError, json.JSONDecodeError) as error:
         raise ConfigError(
             f"base model {name!r}: cannot be loaded ({error}). Give 'starter', a folder made by save_pretrained, or "
@@ -46,9 +64,19 @@ def load_causal_lm(
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    torch.nn.Module.to(model, device).eval()
+    (model if four_bit else torch.nn.Module.to(model, device)).eval()
     check_projection(model)
     return model, tokenizer
+
+
+def _four_bits(compute: torch.dtype) -> BitsAndBytesConfig:
+    """NF4 with doubly quantised constants, as QLoRA uses it (arXiv 2305.14314)."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute,
+    )
 
 
 def hidden_states(model: PreTrainedModel, **inputs: object) -> Tensor:

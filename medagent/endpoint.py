@@ -22,7 +22,8 @@ class EndpointGoneError(PolicyError):
 class Endpoint:
     """`url` is the base address of an OpenAI-compatible API, such as http://localhost:8000/v1.
 
-    `socket` is the path of a Unix socket to reach it by; the host in `url` then does not matter.
+    `socket` is the path of a Unix socket to reach it by; the host in `url` then does not matter. `remedy`
+    ends the error for one that does not answer.
     """
 
     url: str
@@ -31,6 +32,7 @@ class Endpoint:
     retries: int = 5
     backoff_s: float = 1.0
     socket: str = ""
+    remedy: str = "Start it, or try again later."
     _client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = field(default=None, repr=False)
 
     async def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
@@ -53,7 +55,7 @@ class Endpoint:
                 return answer
             failure = f"status {answer.status_code}: {answer.text[:200]}"
         raise EndpointGoneError(
-            f"endpoint {self.url}: no answer after {self.retries + 1} attempts ({failure}). Start it, or try again later."
+            f"endpoint {self.url}: no answer after {self.retries + 1} attempts ({failure}). {self.remedy}"
         )
 
     def refusal(self, answer: httpx.Response, model: str) -> PolicyError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import runpy
 import signal
-import sys
 import time
 from threading import Thread
 
@@ -16,7 +15,7 @@ GRACE_S = 20.0
 
 
 def _end_with_owner() -> None:
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # not through sys.stdin, whose lock a thread must not hold when Python ends
     os.killpg(0, signal.SIGTERM)
     time.sleep(GRACE_S)
     os.killpg(0, signal.SIGKILL)

@@ -107,7 +107,13 @@ class VllmServer:
 
     def endpoint(self, *, timeout_s: float = 3600.0) -> Endpoint:
         """Where completions are asked for."""
-        return Endpoint("http://vllm/v1", timeout_s=timeout_s, retries=2, socket=self.socket)
+        return Endpoint(
+            "http://vllm/v1",
+            timeout_s=timeout_s,
+            retries=2,
+            socket=self.socket,
+            remedy=f"vLLM's log says why: {self.log}.",
+        )
 
     def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite weights by their names in the checkpoint, through shared memory, and forget all cached prefixes.
@@ -184,7 +190,11 @@ def _command(
     flags = ["enable-prefix-caching", "disable-uvicorn-access-log"]
     if torch.cuda.is_available():
         options["gpu-memory-utilization"] = str(settings.gpu_memory)
-    if settings.enforce_eager or not torch.cuda.is_available():
+    else:
+        # Prompts in parts and seeds of requests do not go together on a CPU (0.32 ends with "CPU Generator does not use offset").
+        flags += ["enforce-eager", "no-enable-chunked-prefill"]
+        options["max-num-batched-tokens"] = str(max(8192, max_model_len))
+    if settings.enforce_eager and "enforce-eager" not in flags:
         flags.append("enforce-eager")
     if lora_rank:
         flags.append("enable-lora")

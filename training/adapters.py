@@ -5,7 +5,7 @@ Without a critic (algorithms that take the baseline from other rollouts) there i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,11 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from medagent.causal_lm import hidden_states, project
+from training.execution import Execution, checkpoint_layers
 
 POLICY, CRITIC = "policy", "critic"
 
@@ -59,8 +61,16 @@ class SharedBase(nn.Module):
     The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its bias.
     """
 
-    def __init__(self, base: PreTrainedModel, *, policy: LoraSettings, critic: LoraSettings | None) -> None:
+    def __init__(
+        self,
+        base: PreTrainedModel,
+        *,
+        policy: LoraSettings,
+        critic: LoraSettings | None,
+        execution: Execution = Execution(),
+    ) -> None:
         super().__init__()
+        self._execution = execution
         self.peft: PeftModel = get_peft_model(base, policy.config(), adapter_name=POLICY)
         self.value_head: nn.Linear | None = None
         if critic is not None:
@@ -69,6 +79,8 @@ class SharedBase(nn.Module):
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
         self._activate(POLICY)
+        if execution.gradient_checkpointing:
+            checkpoint_layers(self.base, lambda: self._active, self._activate)
 
     @property
     def base(self) -> PreTrainedModel:
@@ -88,6 +100,7 @@ class SharedBase(nn.Module):
 
     def _activate(self, adapter: str) -> None:
         """Switch the adapter; peft freezes the others, so gradients are switched on again for all trained ones."""
+        self._active = adapter
         self.peft.set_adapter(adapter)
         for parameter in (*self.policy_parameters(), *self.critic_parameters()):
             parameter.requires_grad_(True)
@@ -107,12 +120,16 @@ class SharedBase(nn.Module):
         """
         self._activate(POLICY)
         hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
-        logprobs_AV = torch.log_softmax(project(self.base, hidden_AH) / temperature, dim=-1)
-        chosen_A = logprobs_AV.gather(1, token_ids_BT[where_BT][:, None])[:, 0]
-        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            probabilities_AV = logprobs_AV.exp()
-            entropy_A = -(probabilities_AV * logprobs_AV).sum(-1)
-        collision_A = probabilities_AV.detach().square().sum(-1)
+
+        def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            logprobs_RV = torch.log_softmax(project(self.base, hidden_RH) / temperature, dim=-1)
+            chosen_R = logprobs_RV.gather(1, tokens_R[:, None])[:, 0]
+            with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+                probabilities_RV = logprobs_RV.exp()
+                entropy_R = -(probabilities_RV * logprobs_RV).sum(-1)
+            return chosen_R, probabilities_RV.detach().square().sum(-1), entropy_R
+
+        chosen_A, collision_A, entropy_A = self._by_rows(score, hidden_AH, token_ids_BT[where_BT])
         zeros = torch.zeros(mask_BT.shape, device=chosen_A.device)
         return TokenScores(
             logprobs_BT=zeros.masked_scatter(where_BT, chosen_A),
@@ -120,14 +137,34 @@ class SharedBase(nn.Module):
             entropy_BT=zeros.masked_scatter(where_BT, entropy_A),
         )
 
+    def _by_rows(
+        self, score: Callable[[Tensor, Tensor], tuple[Tensor, ...]], hidden_AH: Tensor, tokens_A: Tensor
+    ) -> list[Tensor]:
+        """`score` of all rows; where they are many, of some at a time, and their logits are computed again in the backward pass."""
+        rows = self._execution.logits_rows
+        if len(tokens_A) <= rows:
+            return list(score(hidden_AH, tokens_A))
+        parts = [
+            checkpoint(score, hidden_RH, tokens_R, use_reentrant=False)
+            if torch.is_grad_enabled()
+            else score(hidden_RH, tokens_R)
+            for hidden_RH, tokens_R in zip(hidden_AH.split(rows), tokens_A.split(rows), strict=True)
+        ]
+        return [torch.cat(column) for column in zip(*parts, strict=True)]
+
     def reference_logprobs(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> Tensor:
         """[B, T] log-probs under the frozen base (adapters off), at the sampling temperature."""
         with self._reference():
             hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
-            logits_AV = project(self.base, hidden_AH) / temperature
-        chosen_A = -cross_entropy(logits_AV, token_ids_BT[where_BT], reduction="none")
+            (chosen_A,) = self._by_rows(
+                lambda hidden_RH, tokens_R: (
+                    -cross_entropy(project(self.base, hidden_RH) / temperature, tokens_R, reduction="none"),
+                ),
+                hidden_AH,
+                token_ids_BT[where_BT],
+            )
         return torch.zeros(mask_BT.shape, device=chosen_A.device).masked_scatter(where_BT, chosen_A)
 
     @contextmanager
@@ -151,14 +188,26 @@ class SharedBase(nn.Module):
         self.value_head.bias.fill_(value)
 
     def _predicting_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """[A, H] hidden states at the positions that predict action tokens, and the mask of those tokens.
+        """[A, H] hidden states at the positions that predict the masked tokens, and the mask.
 
-        Rows are padded on the right, so causal attention alone keeps padding away from every real token.
+        Rows are padded on the right, so causal attention alone keeps padding away from every real token. A masked position may also be the first after a
+        row's end: the state of its last token predicts it.
         """
         if bool(mask_BT[:, 0].any()):
             raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
-        hidden_BTH = hidden_states(self.base, input_ids=token_ids_BT)
-        return hidden_BTH[:, :-1][mask_BT[:, 1:]], mask_BT
+        if not self._execution.packed:
+            hidden_BTH = hidden_states(self.base, input_ids=token_ids_BT, use_cache=False)
+            return hidden_BTH[:, :-1][mask_BT[:, 1:]], mask_BT
+        # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
+        positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
+        hidden_1NH = hidden_states(
+            self.base,
+            input_ids=token_ids_BT[attention_BT][None],
+            position_ids=positions_BT[attention_BT][None],
+            use_cache=False,
+        )
+        before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
+        return hidden_1NH[0, before_BT[mask_BT] - 1], mask_BT
 
     def adapted_weights(self) -> dict[str, Tensor]:
         """Name in the plain base -> base weight or bias, of every layer that the policy adapter changes; no copies."""

@@ -18,6 +18,7 @@ from torch.optim import AdamW, Optimizer
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings, SharedBase
+from training.execution import Execution, split_by_tokens
 from training.experience import Experience
 from training.objectives import Surrogate, clipped_surrogate, reference_kl, value_loss
 
@@ -60,6 +61,7 @@ class AgentModule(LightningModule):
         policy_max_grad_norm: float = 1.0,
         critic_max_grad_norm: float = 1.0,
         temperature: float = 1.0,
+        execution: Execution = Execution(),
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
         super().__init__()
@@ -68,7 +70,7 @@ class AgentModule(LightningModule):
         _require(dual_clip is None or dual_clip > 1 + clip_high, "dual_clip", dual_clip, "none, or above 1 + clip_high")
         _require(value_clip is None or critic_lora is not None, "value_clip", value_clip, "none, as there is no critic")
         _require(temperature > 0, "temperature", temperature, "a positive number (sampling must explore)")
-        self.save_hyperparameters(ignore=["policy_lora", "critic_lora"])
+        self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "execution"])
         self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
         self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
@@ -78,9 +80,12 @@ class AgentModule(LightningModule):
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
         self.temperature = temperature
         self.policy_lr_scale = 1.0  # below 1 after a collapse that was taken back
-        base, self.tokenizer = load_causal_lm(base_model, dtype=dtype)
+        self.execution = execution
+        base, self.tokenizer = load_causal_lm(
+            base_model, dtype=dtype, attention=execution.attention, four_bit=execution.quantise == "nf4"
+        )
         base.requires_grad_(False)
-        self.roles = SharedBase(base, policy=policy_lora, critic=critic_lora)
+        self.roles = SharedBase(base, policy=policy_lora, critic=critic_lora, execution=execution)
         self.policy_terms: PolicyTerms | None = None
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
@@ -109,7 +114,27 @@ class AgentModule(LightningModule):
         checkpoint["state_dict"] = {**self.state_dict(), **state}
 
     def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
-        """The loss of a micro-batch: policy + KL - entropy + critic, already scaled to its share of the step."""
+        """The loss of a micro-batch: policy + KL - entropy + critic, already scaled to its share of the step.
+
+        A micro-batch over the limit of tokens is split, and all parts but the last are propagated back here: losses are sums, so the gradient is the same.
+        """
+        lengths = batch.attention_BT.sum(dim=1).tolist()
+        if batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self.trainer.optimizers[0].zero_grad(set_to_none=True)
+        *parts, last = split_by_tokens(lengths, max_tokens=self.execution.max_tokens, packed=self.execution.packed)
+        for rows in parts:
+            loss = self._loss(batch.rows(rows)) / self.trainer.accumulate_grad_batches
+            self.trainer.strategy.backward(loss, None)
+        loss = self._loss(batch.rows(last) if parts else batch)
+        self._carried.update(batch.metrics)
+        if (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0:
+            self._log_step()
+        return loss
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
+        """Nothing: Lightning calls this between `training_step` and the backward pass, when the parts of a split micro-batch have left gradients already."""
+
+    def _loss(self, batch: Experience) -> Tensor:
         loss = torch.zeros((), device=self.device)
         sums: dict[str, Tensor] = {}
         if self.has_critic:
@@ -122,9 +147,6 @@ class AgentModule(LightningModule):
             sums |= policy_sums
         for name, value in sums.items():  # Lightning would log only the last micro-batch's
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
-        self._carried.update(batch.metrics)
-        if (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0:
-            self._log_step()
         return loss
 
     def _critic_loss(self, batch: Experience) -> Tensor:

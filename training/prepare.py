@@ -15,6 +15,7 @@ from torch import Tensor
 from medagent.errors import ConfigError
 from medagent.records import Rollout, StopReason
 from training.estimators import GAE, AdvantageEstimator, Reduce
+from training.execution import split_by_tokens
 from training.experience import Experience, split_by_length, tensorize
 from training.module import AgentModule
 
@@ -77,7 +78,13 @@ def prepare(
     proximal_BT = torch.zeros_like(batch.rollout_logprobs_BT)
     ends_B = torch.zeros(len(rollouts))
     lengths = batch.attention_BT.sum(dim=1).tolist()
-    for rows in split_by_length(range(len(rollouts)), lengths, parts=max(1, len(rollouts) // 32)):
+    budget = module.execution
+    groups = (
+        split_by_tokens(lengths, max_tokens=budget.max_tokens, packed=budget.packed)
+        if budget.max_tokens
+        else split_by_length(range(len(rollouts)), lengths, parts=max(1, len(rollouts) // 32))
+    )
+    for rows in groups:
         part = batch.rows(rows).to(module.device)
         inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
         width = part.token_ids_BT.shape[1]

@@ -1,6 +1,6 @@
 """One optimizer step on stored experience, on as many ranks as `torch.distributed.run` starts; rank 0 writes what it saw.
 
-python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE
+python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from tests.training.test_module import OneBatch, Snoop, make_module, perturb
 from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
+from training.execution import Execution
 from training.experience import Experience
 
 
@@ -25,13 +26,13 @@ class Peek(ClippingBiasCorrection):
         return self.seen
 
 
-def main(source: str, target: str, space: str) -> None:
+def main(source: str, target: str, space: str, max_tokens: str) -> None:
     """Deal the stored micro-batches to the ranks and make one step."""
     torch.set_num_threads(1)
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     stored = torch.load(source, weights_only=True)
     parts = [Experience(**part, metrics={}) for part in stored][rank::ranks]
-    module = make_module()
+    module = make_module(execution=Execution(max_tokens=int(max_tokens)))
     perturb(module)
     peek, snoop = Peek(space=space), Snoop()  # type: ignore[arg-type]
     trainer = Trainer(

@@ -19,6 +19,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from medagent.policy import Policy
 from medagent.records import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit
 from training.callbacks.export import read_metrics
@@ -75,13 +76,14 @@ def make_base(folder: Path) -> Path:
 class GoldenData(RolloutData):
     """Serves the committed rollouts in every iteration, to adapters whose weights are formulas."""
 
-    def collect(
-        self, module: AgentModule, *, iteration: int, version: int, rank: int, world_size: int
-    ) -> list[Rollout]:
-        if iteration == 0:
+    def policy_of(self, module: AgentModule, *, version: int) -> Policy:
+        if version == 0:
             with torch.no_grad():
                 for number, parameter in enumerate(p for p in module.parameters() if p.requires_grad):
                     by_formula(parameter, 100.0 + number, 0.05)
+        return super().policy_of(module, version=version)
+
+    def collect(self, policy: Policy, **how: object) -> list[Rollout]:
         return read_rollouts(ROLLOUTS)
 
 

@@ -1,0 +1,119 @@
+"""Memory for time: every way to compute a pass gives the numbers of the plain one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+
+from medagent.errors import ConfigError
+from tests.training.test_module import experience, make_module, module, perturb, rollouts  # noqa: F401  (fixtures)
+from tests.training.test_run import arguments
+from training.adapters import CRITIC, POLICY
+from training.callbacks.export import read_metrics
+from training.estimators import GAE
+from training.execution import Execution, split_by_tokens
+from training.module import AgentModule
+from training.prepare import prepare
+from training.run import train
+
+WAYS = {
+    "packed": Execution(packed=True),
+    "rows": Execution(logits_rows=7),
+    "checkpointed": Execution(gradient_checkpointing=True),
+    "all": Execution(packed=True, logits_rows=7, gradient_checkpointing=True),
+    "eager": Execution(attention="eager", packed=True),
+}
+
+
+def gradients(module: AgentModule, batch) -> dict[str, torch.Tensor]:  # noqa: F811
+    """Of policy and critic by one backward pass over both, as a training step makes it."""
+    inputs = (batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
+    values = module.roles.values(*inputs)
+    scores = module.roles.policy_scores(*inputs, temperature=0.8, entropy_gradient=True)
+    weights = torch.linspace(-1, 1, batch.mask_BT.numel()).view_as(batch.mask_BT)
+    (weights * (scores.logprobs_BT + 0.1 * scores.entropy_BT + values.square())).sum().backward()
+    found = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+    found["logprobs"], found["values"] = scores.logprobs_BT.detach(), values.detach()
+    return {**found, "collision": scores.collision_BT, "entropy": scores.entropy_BT.detach()}
+
+
+@pytest.fixture(scope="module")
+def plain(rollouts):  # noqa: F811
+    made = make_module()
+    perturb(made)
+    batch = prepare(made, rollouts, estimator=GAE(), reduce=lambda tensor: tensor, truncated="bootstrap")
+    return batch, gradients(made, batch)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_to_compute_changes_no_number(way, plain, rollouts) -> None:  # noqa: F811
+    batch, wanted = plain
+    made = make_module(execution=WAYS[way])
+    perturb(made)
+    found = gradients(made, batch)
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        scale = float(tensor.abs().max())
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=2e-5 * max(1.0, scale), msg=name)
+    again = prepare(made, rollouts, estimator=GAE(), reduce=lambda tensor: tensor, truncated="bootstrap")
+    for name in ("reference_logprobs_BT", "values_BT", "advantages_BT"):
+        torch.testing.assert_close(getattr(again, name), getattr(batch, name), rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_checkpointed_layer_is_computed_again_under_its_own_adapter(experience) -> None:  # noqa: F811
+    made = make_module(execution=Execution(gradient_checkpointing=True))
+    seen: list[str] = []
+    layer = next(each for each in made.modules() if isinstance(each, Qwen2DecoderLayer))
+    layer.register_forward_pre_hook(lambda *_: seen.append(made.roles._active))
+    made.train()
+    inputs = (experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
+    values = made.roles.values(*inputs)
+    scores = made.roles.policy_scores(*inputs, temperature=1.0)
+    assert seen == [CRITIC, POLICY]
+    (values.sum() + scores.logprobs_BT.sum()).backward()
+    assert sorted(seen[2:]) == [CRITIC, POLICY], "computed again, each under the adapter of its forward pass"
+    assert made.roles._active == POLICY
+    assert all(parameter.requires_grad for parameter in made.roles.critic_parameters())
+
+
+def test_rows_are_grouped_by_tokens() -> None:
+    lengths = [10, 3, 7, 3, 9]
+    for packed, limit in ((False, 14), (True, 14), (False, 10)):
+        groups = split_by_tokens(lengths, max_tokens=limit, packed=packed)
+        assert sorted(row for group in groups for row in group) == list(range(5))
+        for group in groups:
+            inside = [lengths[row] for row in group]
+            assert (sum(inside) if packed else len(inside) * max(inside)) <= limit
+    assert split_by_tokens(lengths, max_tokens=0, packed=False) == [[0, 1, 2, 3, 4]]
+    assert split_by_tokens([10, 3, 7, 3, 9], max_tokens=14, packed=False) == [[1, 3], [2], [4], [0]]
+
+
+@pytest.mark.slow
+def test_split_micro_batches_train_to_the_same_numbers(train_index: Path, tmp_path: Path) -> None:
+    runs = {
+        limit: read_metrics(
+            train(arguments(tmp_path / str(limit), train_index, epochs=2, **{"model.execution.max_tokens": limit}))
+        )
+        for limit in (0, 520)
+    }
+    for whole, split in zip(runs[0], runs[520], strict=True):
+        for name in (
+            "policy/loss",
+            "critic/loss",
+            "policy/grad_norm",
+            "critic/grad_norm",
+            "policy/entropy",
+            "kl/reference",
+        ):
+            assert split[name] == pytest.approx(whole[name], rel=2e-3, abs=1e-5), name
+        assert split["reward/mean"] == whole["reward/mean"]
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="logits_rows 0"):
+        Execution(logits_rows=0)
+    assert replace(Execution(), max_tokens=8).max_tokens == 8

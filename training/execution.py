@@ -1,0 +1,92 @@
+"""How the passes of an update are computed: memory against time. Nothing here changes what is learnt, beyond rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from medagent.errors import ConfigError
+
+Attention = Literal["sdpa", "flash_attention_2", "eager"]
+Quantisation = Literal["none", "nf4"]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Settings of the passes.
+
+    `attention`: transformers' implementation. `gradient_checkpointing`: keep a layer's input alone and compute the layer again in the backward pass.
+    `packed`: the rows of a micro-batch lie in one sequence without padding, each seeing itself alone (with flash_attention_2 at no cost; with the others the
+    mask grows with the square of the whole). `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
+    tokens, padding included unless packed; a larger micro-batch is split (0: never). `quantise` "nf4": the frozen base in 4 bits (QLoRA, arXiv 2305.14314;
+    needs bitsandbytes).
+    """
+
+    attention: Attention = "sdpa"
+    gradient_checkpointing: bool = False
+    packed: bool = False
+    logits_rows: int = 4096
+    max_tokens: int = 0
+    quantise: Quantisation = "none"
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.logits_rows < 1 or self.max_tokens < 0:
+            raise ConfigError(
+                f"model.execution: found logits_rows {self.logits_rows} and max_tokens {self.max_tokens}, wanted 1 or more, and 0 (no limit) or more."
+            )
+
+
+def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate: Callable[[str], None]) -> None:
+    """Switch gradient checkpointing on for a base whose adapters are switched between forward passes.
+
+    A layer is computed again in the backward pass, when another adapter may be active; so the one of its forward pass is put back for that moment. (Without it the
+    gradients are wrong and nothing says so.)
+    """
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        adapter = active()
+        return nullcontext(), recomputing(adapter)
+
+    @contextmanager
+    def recomputing(adapter: str) -> Iterator[None]:
+        now = active()
+        activate(adapter)
+        try:
+            yield
+        finally:
+            activate(now)
+
+    base.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise ConfigError(
+            f"model.execution.gradient_checkpointing: {type(base).__name__} has no layers that can be. Leave it out."
+        )
+    for layer in layers:
+        layer.training = True  # the layer alone: transformers asks for it, and what is inside (dropout) stays as it is
+
+
+def split_by_tokens(lengths: list[int], *, max_tokens: int, packed: bool) -> list[list[int]]:
+    """Row numbers in groups of at most `max_tokens` tokens (padding counts unless packed); rows of like length share a group. 0: one group.
+
+    >>> split_by_tokens([4, 9, 5], max_tokens=10, packed=False)
+    [[0, 2], [1]]
+    """
+    if not max_tokens:
+        return [list(range(len(lengths)))]
+    groups: list[list[int]] = []
+    total = 0
+    for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
+        size = total + lengths[row] if packed else (len(groups[-1]) + 1) * lengths[row] if groups else 0
+        if not groups or size > max_tokens:
+            groups.append([])
+            total = 0
+        groups[-1].append(row)
+        total += lengths[row]
+    return groups
