@@ -102,8 +102,10 @@ class Agent:
             finally:
                 for task in tasks:
                     task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
                 for session in sessions:
                     session.close()
+                await self.policy.disconnect()
 
         rollouts: list[Rollout] = []
         for start in range(0, len(jobs), max_open):
@@ -133,6 +135,8 @@ class Agent:
                         group.create_task(work(waiting, desk))
             except* (MedagentError, RetrievalError) as failures:
                 raise failures.exceptions[0] from None
+            finally:
+                await self.policy.disconnect()
 
         asyncio.run(run())
 

@@ -39,6 +39,10 @@ class Completions(Protocol):
         """A dialogue has ended: what was kept for it (`session_id` in its requests) may go."""
         ...
 
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`."""
+        ...
+
 
 @dataclass
 class HttpCompletions:
@@ -66,6 +70,10 @@ class HttpCompletions:
 
     def forget(self, dialogue: str) -> None:
         """See `Completions.forget`: the server's own cache decides."""
+
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`."""
+        await self.endpoint.disconnect()
 
 
 @dataclass
@@ -105,6 +113,11 @@ class CompletionPolicy:
     def open(self, *, seed: int, temperature: float) -> CompletionSession:
         """See `Policy.open`."""
         return CompletionSession(self, seed=seed, temperature=temperature)
+
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`."""
+        for source in self.sources:
+            await source.disconnect()
 
     def take(self) -> Replica:
         """The replica with fewest dialogues among those that answer, or the one that has rested longest."""

@@ -58,6 +58,12 @@ class Endpoint:
             f"endpoint {self.url}: no answer after {self.retries + 1} attempts ({failure}). {self.remedy}"
         )
 
+    async def disconnect(self) -> None:
+        """Close the connections of the running event loop."""
+        if self._client is not None and self._client[0] is asyncio.get_running_loop():
+            client, self._client = self._client[1], None
+            await client.aclose()
+
     def refusal(self, answer: httpx.Response, model: str) -> PolicyError:
         """The error for an answer that is neither success nor a passing failure."""
         return PolicyError(

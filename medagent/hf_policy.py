@@ -68,6 +68,9 @@ class HFPolicy:
             self._open.add(session)
         return session
 
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`: nothing belongs to the loop."""
+
     @torch.no_grad()
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite parameters by name; refused while sessions hold a KV cache of the old weights."""

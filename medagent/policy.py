@@ -58,3 +58,7 @@ class Policy(Protocol):
     def open(self, *, seed: int, temperature: float) -> Session:
         """Start a dialogue. Equal seeds give equal samples; temperature 0 is greedy."""
         ...
+
+    async def disconnect(self) -> None:
+        """Let go of what belongs to the running event loop, which is about to end; no dialogue is open."""
+        ...

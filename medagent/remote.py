@@ -60,6 +60,10 @@ class RemotePolicy:
         """See `Policy.open`. The seed is sent along; whether it is honoured is the endpoint's affair."""
         return RemoteSession(self, seed % 2**31, temperature)
 
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`."""
+        await self._endpoint.disconnect()
+
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """One call of the endpoint: the first choice."""
         endpoint = self._endpoint

@@ -27,6 +27,9 @@ class ScriptedPolicy:
         """See `Policy.open`; seed and temperature change nothing."""
         return ScriptedSession(self._tokenizer, self._script)
 
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`: there is nothing."""
+
 
 class ScriptedSession:
     """A dialogue with a `ScriptedPolicy`."""

@@ -128,7 +128,7 @@ def test_weights_cannot_change_under_an_open_session(starter) -> None:
     with pytest.raises(PolicyError, match="open"):
         policy.load_weights([])
     session.close()
-    with pytest.raises(PolicyError, match="not parameters"):
+    with pytest.raises(PolicyError, match="not a parameter"):
         policy.load_weights([("nonsense", torch.zeros(1))])
 
 

@@ -1,0 +1,130 @@
+"""Engines: weights arrive where rollouts are sampled, and where they do not, the run stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.errors import ConfigError, PolicyError
+from medagent.starter.lessons import STARTER_PROTOCOL
+from tests.fake_vllm import FakeVllm
+from tests.training.test_module import make_module, module, perturb  # noqa: F401  (fixtures)
+from tests.training.test_run import arguments
+from training.callbacks.export import read_metrics
+from training.engines import EngineSetup, InProcess, Servers, Vllm
+from training.engines.arrival import ArrivalCheck, trainer_logprobs
+from training.run import train
+
+
+@pytest.fixture
+def servers() -> Iterator[list[FakeVllm]]:
+    made = [FakeVllm(), FakeVllm()]
+    yield made
+    for server in made:
+        server.close()
+
+
+def setup_of(module, folder: Path) -> EngineSetup:  # noqa: F811
+    question = StarterBenchmark("train").questions()[0]
+    return EngineSetup(folder, 512, tuple(STARTER_PROTOCOL.encode_prompt(module.tokenizer, question)))
+
+
+def engine_for(servers: list[FakeVllm], folder: Path, **settings) -> Servers:
+    urls = [server.url for server in servers]
+    return Servers(urls, "base", str(folder), retries=1, backoff_s=0.01, **settings)
+
+
+def test_probe_logprobs_are_the_policys(module, tmp_path: Path) -> None:  # noqa: F811
+    perturb(module)
+    probe = setup_of(module, tmp_path).probe_ids
+    sampler = InProcess().hand_over(module, version=0)
+    with torch.no_grad():
+        logits = sampler.model(input_ids=torch.tensor([probe])).logits[0]
+    wanted = torch.log_softmax(logits, -1)[:-1].gather(1, torch.tensor(probe[1:])[:, None])[:, 0]
+    torch.testing.assert_close(trainer_logprobs(module, probe).float(), wanted, rtol=0, atol=1e-4)
+
+
+def test_the_check_tells_old_weights_from_rounding() -> None:
+    generator = torch.Generator().manual_seed(0)
+    old = torch.randn(64, generator=generator).double()
+    noise = 0.1 * torch.randn(64, generator=generator).double()  # the kernels' difference, the same at every hand-over
+    step = 0.04 * torch.randn(64, generator=generator).double()  # smaller than that
+    check = ArrivalCheck("bfloat16")
+    check((old + noise).tolist(), old, where="x")
+    check((old + noise + step).tolist(), old + step, where="x")
+    assert check.slope == pytest.approx(1.0)
+    with pytest.raises(PolicyError, match="x: the weights handed over did not arrive.*followed 0%"):
+        check((old + noise + step).tolist(), old + 2 * step, where="x")
+    still = ArrivalCheck("bfloat16")
+    still((old + noise).tolist(), old, where="x")
+    still((old + noise).tolist(), old + 0.01 * step, where="x")  # nothing that bf16 could show
+    with pytest.raises(PolicyError, match="differ from the trainer's by 2"):
+        ArrivalCheck("float32")((old + 2).tolist(), old, where="x")
+
+
+def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_path: Path) -> None:  # noqa: F811
+    engine = engine_for(servers, tmp_path)
+    engine.start(module, setup_of(module, tmp_path))
+    first = engine.hand_over(module, version=0)
+    perturb(module)
+    second = engine.hand_over(module, version=1)
+    assert first.model != second.model
+    assert all(set(server.models) == {"base", second.model} for server in servers)
+    assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.01)
+    assert engine.metrics()["sampler/replicas"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == [second.model], "adapters that nobody serves are gone"
+
+
+def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: Path) -> None:  # noqa: F811
+    engine = engine_for(servers, tmp_path)
+    engine.start(module, setup_of(module, tmp_path))
+    engine.hand_over(module, version=0)
+    servers[1].forgetful = True
+    perturb(module, scale=0.01)
+    with pytest.raises(PolicyError, match=f"{servers[1].url}: the weights handed over did not arrive"):
+        engine.hand_over(module, version=1)
+
+
+def test_a_server_that_is_gone_is_left_out_and_comes_back(module, servers, tmp_path: Path) -> None:  # noqa: F811
+    engine = engine_for(servers, tmp_path)
+    engine.start(module, setup_of(module, tmp_path))
+    servers[0].failing = True
+    assert len(engine.hand_over(module, version=0).replicas) == 1
+    servers[0].failing = False
+    perturb(module)
+    assert len(engine.hand_over(module, version=1).replicas) == 2
+    servers[0].failing = servers[1].failing = True
+    with pytest.raises(PolicyError, match="all 2 servers are gone"):
+        engine.hand_over(module, version=2)
+
+
+def test_what_cannot_work_is_refused_at_once(module, servers, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(ConfigError, match="urls is empty"):
+        Servers([], "base", str(tmp_path))
+    wrong = Servers([servers[0].url], "other", str(tmp_path))
+    with pytest.raises(ConfigError, match="serves base, wanted 'other'"):
+        wrong.start(module, setup_of(module, tmp_path))
+    with pytest.raises(ConfigError, match="was not started"):
+        Vllm().hand_over(module, version=0)
+
+
+@pytest.mark.slow
+def test_a_run_with_servers_trains(servers, train_index: Path, tmp_path: Path) -> None:
+    policy = {
+        "class_path": "training.engines.Servers",
+        "init_args": {
+            "urls": [server.url for server in servers],
+            "model": "base",
+            "adapters": str(tmp_path / "shared"),
+        },
+    }
+    settings = {"data.policy": policy, "data.off_policy.importance": "decoupled", "data.off_policy.staleness": 1}
+    run = train(arguments(tmp_path / "run", train_index, epochs=2, **settings, **{"data.off_policy.overlap": "true"}))
+    rows = read_metrics(run)
+    assert [row["rollout/staleness"] for row in rows] == [0, 1]
+    assert all(row["sampler/probe_gap"] < 1e-4 for row in rows)
+    assert rows[0]["rollout/logprob_gap_max"] < 1e-3
