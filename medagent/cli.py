@@ -253,6 +253,12 @@ def study(name: str, out: str | None = None, seeds: list[int] | None = None, job
     print(f"\nReport: {folder / 'report.md'}, figures: {folder / 'figures.svg'}, numbers: {folder / 'metrics.csv'}.")
 
 
+NO_TELEMETRY = {
+    "ANONYMIZED_TELEMETRY": "False",  # Chroma
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 COMMANDS: dict[str, Any] = {
     "demo": demo,
     "train": train,
@@ -290,8 +296,8 @@ def with_flags_said(arguments: list[str]) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; a user's error is one line on standard error and exit status 1."""
-    for name in ("ANONYMIZED_TELEMETRY", "VLLM_NO_USAGE_STATS", "HF_HUB_DISABLE_TELEMETRY"):
-        os.environ.setdefault(name, "False" if name == "ANONYMIZED_TELEMETRY" else "1")
+    for name, value in NO_TELEMETRY.items():
+        os.environ.setdefault(name, value)
     arguments = sys.argv[1:] if argv is None else argv
     try:
         if arguments[:1] == ["train"]:

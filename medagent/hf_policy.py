@@ -166,6 +166,10 @@ class HFSession:
         """Tokens in the cache."""
         return 0 if self.cache is None else int(self.cache.shape[2])
 
+    def reseed(self, seed: int) -> None:
+        """Let the next turn's sample follow from this seed alone."""
+        self.seed, self._turn = seed, 0
+
     def append(self, token_ids: list[int]) -> None:
         """See `Session.append`."""
         self.pending += token_ids

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from medagent.vllm_worker import view
 
 MODEL = "policy"  # the name under which the base (merged weights) is served
 ALIGNMENT = 64
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,18 @@ class VllmServer:
                 raise PolicyError(
                     f"vLLM ended with status {self._process.returncode} before it served. Its log {self.log} ends:\n{self._log_end()}"
                 )
-            if self.api.answers():
+            if self._listens() and self.api.answers():
                 return self
             time.sleep(0.2)
         self.close()
         raise PolicyError(
             f"vLLM did not serve within {self._settings.start_timeout_s:.0f} s (start_timeout_s). Its log is {self.log}."
         )
+
+    def _listens(self) -> bool:
+        # Asked of the socket itself: httpx would leave one open at each refusal.
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(self.socket) == 0
 
     def endpoint(self, *, timeout_s: float = 3600.0) -> Endpoint:
         """Where completions are asked for."""
@@ -158,6 +165,8 @@ class VllmServer:
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self._http.close()
         self._free()
         self._folder.cleanup()
@@ -173,12 +182,12 @@ class VllmServer:
 
 
 def _command(
-    model: str, socket: str, dtype: str, max_model_len: int, lora_rank: int, sleeps: bool, settings: VllmSettings
+    model: str, address: str, dtype: str, max_model_len: int, lora_rank: int, sleeps: bool, settings: VllmSettings
 ) -> list[str]:
     options: dict[str, str] = {
         "model": model,
         "served-model-name": MODEL,
-        "uds": socket,
+        "uds": address,
         "dtype": dtype,
         "max-model-len": str(max_model_len),
         "max-num-seqs": str(settings.max_sequences),
@@ -198,7 +207,7 @@ def _command(
         flags.append("enforce-eager")
     if lora_rank:
         flags.append("enable-lora")
-        options |= {"max-lora-rank": str(lora_rank), "max-loras": "1"}
+        options |= {"max-lora-rank": str(_lora_room(lora_rank)), "max-loras": "1"}
     if sleeps:
         flags.append("enable-sleep-mode")
     options |= settings.options
@@ -207,6 +216,16 @@ def _command(
         line
         + [f"--{flag}" for flag in flags]
         + [part for key, value in options.items() for part in (f"--{key}", value)]
+    )
+
+
+def _lora_room(rank: int) -> int:
+    """The smallest rank that vLLM makes room for and this one fits."""
+    for room in LORA_RANKS:
+        if rank <= room:
+            return room
+    raise ConfigError(
+        f"policy vLLM: it serves adapters of rank {LORA_RANKS[-1]} at most, found {rank}. Take hand_over: merged."
     )
 
 

@@ -41,7 +41,7 @@ class Vllm(RolloutEngine):
         self._check: ArrivalCheck | None = None
         self._served = MODEL
         self._asleep, self._handed_over = False, 0
-        self._scratch = Path(tempfile.mkdtemp(prefix="medagent-adapter-"))
+        self._scratch: Path | None = None
 
     def start(self, module: AgentModule, setup: EngineSetup) -> None:
         """See `RolloutEngine.start`; returns while vLLM still loads."""
@@ -79,6 +79,8 @@ class Vllm(RolloutEngine):
     def _swap_adapter(self, server: VllmServer, module: AgentModule, version: int) -> None:
         self._handed_over += 1
         name, old = f"policy-{version}-{self._handed_over}", self._served
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="medagent-adapter-"))
         folder = self._scratch / name
         module.roles.save_policy(folder)
         server.api.load_adapter(name, folder)
@@ -102,7 +104,9 @@ class Vllm(RolloutEngine):
         if self._server is not None:
             self._server.close()
             self._server = self._policy = None
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch)
+            self._scratch = None
 
 
 def _of_rank(settings: VllmSettings, rank: int) -> VllmSettings:

@@ -1,0 +1,87 @@
+"""Real Ray actors: a run goes on when one is killed, and the one that replaces it has the weights of the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.agent import Agent, Job
+from medagent.errors import ConfigError, PolicyError
+from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from tests.training.test_engines import setup_of
+from tests.training.test_module import make_module, perturb
+from tests.training.test_run import arguments
+from training.callbacks.export import read_metrics
+from training.data import RolloutData
+from training.engines import InProcess
+from training.engines.ray import Ray
+from training.run import train
+
+ray = pytest.importorskip("ray", reason="needs the extra ray; make test-vllm installs it")
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
+    made = Ray(num_replicas=2, kind="huggingface", cpus=0.5)
+    module = make_module()
+    made.start(module, setup_of(module, tmp_path_factory.mktemp("ray")))
+    yield made
+    made.close()
+
+
+def greedy(policy, retriever) -> list[list[int]]:
+    agent = Agent(policy, retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K)
+    questions = StarterBenchmark("train", limit_per_kind=6).questions()
+    jobs = [Job(question, temperature=0.0, force_search=True) for question in questions]
+    return [rollout.token_ids for rollout in agent.run_all(jobs)]
+
+
+def test_actors_sample_what_the_module_does_and_one_may_die(engine: Ray, retriever) -> None:
+    module = make_module()
+    for version in range(2):
+        policy = engine.hand_over(module, version=version)
+        assert greedy(policy, retriever) == greedy(InProcess().hand_over(module, version=version), retriever)
+        assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.02)
+        perturb(module)
+    wanted = greedy(InProcess().hand_over(module, version=2), retriever)
+    policy = engine.hand_over(module, version=2)
+    ray.kill(engine._actors[0])
+    assert greedy(policy, retriever) == wanted, "the other takes its dialogues"
+    assert len(engine.hand_over(module, version=3).replicas) == 2, "another has taken its place"
+    assert engine.metrics()["sampler/lost"] == 1
+    with pytest.raises(PolicyError, match="all 2 replicas are gone"):
+        greedy(policy, retriever)  # never a sample of weights that were not asked for
+
+
+def test_too_much_is_refused(engine: Ray, tmp_path: Path) -> None:
+    module = make_module()
+    with pytest.raises(ConfigError, match="replicas want 400 GPU"):
+        Ray(num_replicas=4, cpus=0.1, gpus=100).start(module, setup_of(module, tmp_path))
+    with pytest.raises(ConfigError, match="num_replicas 0"):
+        Ray(num_replicas=0)
+
+
+def test_a_run_completes_though_an_actor_is_killed(engine: Ray, train_index: Path, tmp_path: Path, monkeypatch) -> None:
+    collect, killed = RolloutData.collect, []
+
+    def kills(self, policy, *, iteration, **how):
+        if iteration == 1:
+            killed.append(ray.kill(self.engine._actors[1]))
+        return collect(self, policy, iteration=iteration, **how)
+
+    monkeypatch.setattr(RolloutData, "collect", kills)
+    policy = {
+        "class_path": "training.engines.ray.Ray",
+        "init_args": {"num_replicas": 2, "kind": "huggingface", "cpus": 0.5},
+    }
+    rows = read_metrics(train(arguments(tmp_path / "run", train_index, epochs=3, **{"data.policy": policy})))
+    assert len(killed) == 1
+    assert [row["sampler/lost"] for row in rows] == [0, 0, 1]
+    assert all(row["sampler/replicas"] == 2 for row in rows)

@@ -1,0 +1,181 @@
+"""Ray actors as the engine: replicas on the machines of a cluster, which may come and go. Needs the extra `ray`."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import Any
+
+from torch import Tensor
+
+from medagent.causal_lm import model_path
+from medagent.completion_policy import CompletionPolicy
+from medagent.endpoint import EndpointGoneError
+from medagent.errors import ConfigError, PolicyError
+from medagent.ray_replica import EngineKind, Replica, ReplicaSettings
+from medagent.vllm_server import MODEL, VllmSettings
+from training.engines.arrival import ArrivalCheck, trainer_logprobs
+from training.engines.base import EngineSetup, RolloutEngine
+from training.module import AgentModule
+
+log = logging.getLogger(__name__)
+
+
+class Ray(RolloutEngine):
+    """`num_replicas` actors, each with an engine of `kind`, on the cluster at `address` (empty: one on this machine, for the run's time; "auto": the one that is there).
+
+    Each actor takes `cpus` and `gpus` of the cluster. New weights are put into Ray's object store once and read by all. Dialogues go to the actor that has
+    fewest; those of an actor that dies go on elsewhere, and the next hand-over starts another in its place. Every machine needs this package, and the base
+    model under the same name or path.
+    """
+
+    def __init__(
+        self,
+        num_replicas: int = 2,
+        kind: EngineKind = "vllm",
+        address: str = "",
+        cpus: float = 1.0,
+        gpus: float = 0.0,
+        seeded: bool = True,
+        start_timeout_s: float = 900.0,
+        vllm: VllmSettings = VllmSettings(),
+    ) -> None:
+        if num_replicas < 1:
+            raise ConfigError(f"policy Ray: found num_replicas {num_replicas}, wanted 1 or more.")
+        self._num_replicas, self._kind, self._address = num_replicas, kind, address
+        self._cpus, self._gpus, self._seeded, self._start_timeout_s, self._vllm = (
+            cpus,
+            gpus,
+            seeded,
+            start_timeout_s,
+            vllm,
+        )
+        self._ray: Any = None
+        self._began_cluster = False
+        self._actors: dict[int, Any] = {}
+        self._checks: dict[int, ArrivalCheck] = {}
+        self._setup: EngineSetup | None = None
+        self._settings: ReplicaSettings | None = None
+        self._handed_over = 0
+        self._lost = 0
+
+    def start(self, module: AgentModule, setup: EngineSetup) -> None:
+        """See `RolloutEngine.start`: joins the cluster, or starts one, and asks for the actors."""
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError("policy Ray: ray is not installed. pip install 'medagent[ray]', or take another policy.")
+        import ray
+
+        self._ray, self._setup = ray, setup
+        self._settings = ReplicaSettings(
+            self._kind, model_path(module.base_name), module.dtype_name, setup.max_tokens, self._vllm
+        )
+        if not ray.is_initialized():
+            try:
+                ray.init(address=self._address or "local", include_dashboard=False, log_to_driver=False)
+            except ConnectionError as error:
+                raise ConfigError(
+                    f"policy Ray: no cluster at {self._address!r} ({error}). Start one with ray start --head, or leave address empty."
+                ) from error
+            self._began_cluster = True
+        have = ray.cluster_resources()
+        for name, each in (("CPU", self._cpus), ("GPU", self._gpus)):
+            if each * self._num_replicas > have.get(name, 0.0):
+                raise ConfigError(
+                    f"policy Ray: {self._num_replicas} replicas want {each * self._num_replicas:g} {name}, and the cluster has {have.get(name, 0.0):g}. "
+                    f"Lower num_replicas or {name.lower()}s."
+                )
+        for number in range(self._num_replicas):
+            self._begin(number, module)
+
+    def _begin(self, number: int, module: AgentModule) -> None:
+        kind = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=1000)(Replica)
+        self._actors[number] = kind.remote(self._settings)
+        self._checks[number] = ArrivalCheck(module.dtype_name)
+
+    def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
+        """See `RolloutEngine.hand_over`."""
+        if self._setup is None:
+            raise ConfigError("policy Ray: was not started. RolloutData.setup does so in a training run.")
+        self._handed_over += 1
+        probe = list(self._setup.probe_ids)
+        weights: dict[str, Tensor] = {name: tensor.cpu() for name, tensor in module.roles.merged_policy()}
+        stored = self._ray.put(weights)
+        wanted = trainer_logprobs(module, self._setup.probe_ids)
+        there = []
+        for number, heard in self._pushed(stored, probe, module).items():
+            self._checks[number](heard, wanted, where=f"Ray replica {number}")
+            there.append(_RayCompletions(self._ray, self._actors[number], f"Ray replica {number}", self._handed_over))
+        if not there:
+            raise PolicyError(
+                f"all {self._num_replicas} Ray replicas are gone, and none could be started again. See the cluster's logs; then the same command goes on."
+            )
+        return CompletionPolicy(there, MODEL, module.tokenizer, seeded=self._seeded)
+
+    def _pushed(self, stored: Any, probe: list[int], module: AgentModule) -> dict[int, list[float]]:
+        """Replica -> its log-probs of the probe, of all that took the weights; a dead one is replaced, once."""
+        heard: dict[int, list[float]] = {}
+        for attempt in range(2):
+            asked = {
+                number: actor.push.remote(self._handed_over, stored, probe)
+                for number, actor in self._actors.items()
+                if number not in heard
+            }
+            for number, answer in asked.items():
+                try:
+                    heard[number] = self._ray.get(answer, timeout=self._start_timeout_s)
+                except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError) as error:
+                    log.warning("Ray replica %d is gone (%s).", number, str(error).splitlines()[0])
+                    self._lost += 1
+                    if not attempt:
+                        self._ray.kill(self._actors[number])
+                        self._begin(number, module)
+        return heard
+
+    def metrics(self) -> dict[str, float]:
+        """See `RolloutEngine.metrics`: of the replica that agrees least."""
+        worst = max(self._checks.values(), key=lambda check: check.gap)
+        return {**worst.metrics(), "sampler/replicas": float(len(self._actors)), "sampler/lost": float(self._lost)}
+
+    def close(self) -> None:
+        """See `RolloutEngine.close`."""
+        if self._ray is None:
+            return
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        self._actors = {}
+        if self._began_cluster:
+            self._ray.shutdown()
+        self._ray = None
+
+
+class _RayCompletions:
+    """One actor as a source of completions."""
+
+    def __init__(self, ray: Any, actor: Any, name: str, version: int) -> None:
+        self._ray, self._actor, self._name, self._version = ray, actor, name, version
+
+    @property
+    def name(self) -> str:
+        """See `Completions.name`."""
+        return self._name
+
+    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """See `Completions.complete`."""
+        try:
+            choice: dict[str, Any] = await self._actor.complete.remote(self._version, body)
+        except self._ray.exceptions.RayActorError as error:
+            raise EndpointGoneError(f"{self._name}: died ({str(error).splitlines()[0]}).") from error
+        except self._ray.exceptions.RayTaskError as error:
+            raise PolicyError(f"{self._name}: {error.cause!r}") from error
+        if "stale" in choice:
+            raise EndpointGoneError(
+                f"{self._name}: has other weights (version {choice['stale']}, wanted {self._version})."
+            )
+        return choice
+
+    def forget(self, dialogue: str) -> None:
+        """See `Completions.forget`."""
+        self._actor.forget.remote(dialogue)
+
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`: Ray's connections are the process's."""
