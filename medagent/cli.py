@@ -39,6 +39,23 @@ def train() -> None:
     """Train an agent: `medagent train --config FILE` plus overrides; `medagent train --help` lists every setting."""
 
 
+def sft() -> None:
+    """Teach a model the protocol by examples, before reinforcement learning: `medagent sft --config configs/sft.yaml`; `medagent sft --help` lists every setting."""
+
+
+def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> None:
+    """Write an agent as one merged model with a model card, which transformers, vLLM and `medagent` load.
+
+    Args:
+        agent: Folder of an exported agent, such as runs/mine/agent.
+        out: Folder of the merged model.
+        overwrite: Replace what an earlier export left there.
+    """
+    from medagent.merging import export_merged
+
+    export_merged(Path(agent), Path(out), overwrite=overwrite)
+
+
 def evaluate(
     agent: str = "runs/demo/agent",
     benchmark: BenchmarkName = "starter",
@@ -262,6 +279,8 @@ NO_TELEMETRY = {
 COMMANDS: dict[str, Any] = {
     "demo": demo,
     "train": train,
+    "sft": sft,
+    "export": export,
     "evaluate": evaluate,
     "compare": compare,
     "grade": grade,
@@ -304,6 +323,10 @@ def main(argv: list[str] | None = None) -> int:
             from training.run import train as run_training
 
             run_training(arguments[1:])
+        elif arguments[:1] == ["sft"]:
+            from training.run import sft as run_supervised
+
+            run_supervised(arguments[1:])
         else:
             auto_cli(COMMANDS, args=with_flags_said(arguments), prog="medagent", as_positional=True)
     except (MedagentError, RetrievalError) as error:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.errors import ConfigError
 from medagent.records import LETTERS, Question
 from retrieval.passages import Passage
 
@@ -97,6 +98,8 @@ class Protocol:
         pieces = self.prompt(question)
         if not self.chat:
             return encode(tokenizer, pieces)
+        if not tokenizer.chat_template:
+            raise ConfigError("protocol.chat is true, and the model's tokenizer has no chat template. Set it to false.")
         wrapped = str(
             tokenizer.apply_chat_template(
                 [{"role": "user", "content": _SENTINEL}], tokenize=False, add_generation_prompt=True
@@ -104,7 +107,7 @@ class Protocol:
         )
         before, sentinel, after = wrapped.partition(_SENTINEL)
         if not sentinel:
-            raise ValueError("the tokenizer's chat template drops the user's message; set protocol.chat to false")
+            raise ConfigError("protocol.chat is true, and the chat template drops the user's message. Set it to false.")
         return encode(tokenizer, [Piece(before), *pieces, Piece(after)])
 
     def observation(self, passages: Sequence[Passage], *, first_number: int) -> list[Piece]:

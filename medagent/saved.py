@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peft import PeftModel
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Limits
 from medagent.causal_lm import load_causal_lm
@@ -73,6 +73,7 @@ class AgentSpec:
     top_k: int
     retriever: RetrieverSpec | None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    training: Mapping[str, str] = field(default_factory=dict)  # how it was made, in words for its model card
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -90,6 +91,7 @@ class AgentSpec:
             top_k=row["top_k"],
             retriever=RetrieverSpec.from_json(retriever) if retriever else None,
             metrics=row["metrics"],
+            training=row.get("training", {}),
         )
 
 
@@ -134,11 +136,17 @@ def load_agent(
             retriever = open_retriever(index)
         else:
             raise ConfigError(f"agent {folder}: it names no index to search. Give one with --index.")
+    model, tokenizer = load_weights(folder, spec)
+    return Agent(HFPolicy(model, tokenizer, lockstep=lockstep), retriever, spec.protocol, spec.limits, spec.top_k)
+
+
+def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The base model with the adapter merged in, and the tokenizer."""
     model, tokenizer = load_causal_lm(str(folder) if spec.base_model == "." else spec.base_model, dtype=spec.dtype)
     if (folder / "adapter").exists():
         model = PeftModel.from_pretrained(model, str(_adapter_folder(folder))).merge_and_unload()
         model.eval()
-    return Agent(HFPolicy(model, tokenizer, lockstep=lockstep), retriever, spec.protocol, spec.limits, spec.top_k)
+    return model, tokenizer
 
 
 def open_retriever(index: str) -> HybridRetriever | RemoteRetriever:

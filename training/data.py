@@ -10,29 +10,29 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
-from lightning import LightningDataModule, Trainer
+from lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from evaluation.benchmarks import Benchmark
 from evaluation.rewards import OutcomeReward, Reward
-from medagent.agent import Agent, Job, Limits, rollout_seed
+from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.policy import Policy
-from medagent.protocol import Protocol
 from medagent.records import Question, Rollout
 from retrieval.search import Retriever
+from training.agent_data import AgentData, AgentSettings
 from training.composition import check_composition
 from training.engines import EngineSetup, InProcess, RolloutEngine
 from training.estimators import GAE, AdvantageEstimator, Reduce
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
 from training.module import AgentModule
-from training.pending import Background, PendingRollouts
+from training.pending import PendingRollouts
 from training.prepare import (
     OffPolicy,
     TruncatedMode,
@@ -45,16 +45,7 @@ from training.prepare import (
 PROBE_TOKENS = 256  # of the first question's prompt
 
 
-@dataclass(frozen=True)
-class AgentSettings:
-    """The dialogue's rules; exported with the agent."""
-
-    protocol: Protocol = Protocol()
-    limits: Limits = Limits()
-    top_k: int = 3
-
-
-class RolloutData(LightningDataModule):
+class RolloutData(AgentData):
     """Questions, retriever, reward and batching of a training run.
 
     An iteration rolls out `num_questions` questions `num_samples` times each, and makes `num_epochs` passes of `num_minibatches` optimizer
@@ -82,16 +73,15 @@ class RolloutData(LightningDataModule):
         reduction: Reduction = "rollout-mean",
         seed: int = 0,
     ) -> None:
-        super().__init__()
-        self.agent_settings, self.retriever, self.reward, self.engine = agent, retriever, reward, policy
+        super().__init__(agent, retriever, policy, seed=seed)
+        self.reward = reward
         self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
         self.num_questions, self.num_samples = num_questions, num_samples
         self.num_epochs, self.num_critic_epochs = num_epochs, num_critic_epochs
         self.num_minibatches, self.num_micro_batches = num_minibatches, num_micro_batches
-        self.reduction, self.seed = reduction, seed
+        self.reduction = reduction
         self.questions = benchmark.questions()
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
-        self.background = Background()
         self._search_metrics: dict[str, float] = {}  # of the last collection
         self._sampling_s: dict[int, float] = {}  # iteration -> how long its rollouts took
         if num_questions * num_samples < num_minibatches * num_micro_batches:
@@ -128,11 +118,6 @@ class RolloutData(LightningDataModule):
                 self.trainer.global_rank,
             ),
         )
-
-    def policy_of(self, module: AgentModule, *, version: int) -> Policy:
-        """A policy with the module's present weights, of iteration `version`; waits for rollouts that still use the ones before."""
-        self.background.wait()
-        return self.engine.hand_over(module, version=version)
 
     def questions_of(self, iteration: int) -> list[Question]:
         """The questions of an iteration: the next slice of an endless sequence of seeded permutations."""

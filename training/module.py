@@ -6,6 +6,7 @@ Algorithms are callbacks (`training.callbacks`): with none of them this is PPO w
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -145,9 +146,13 @@ class AgentModule(LightningModule):
             policy_loss, policy_sums = self._policy_loss(batch)
             loss = loss + policy_loss
             sums |= policy_sums
-        for name, value in sums.items():  # Lightning would log only the last micro-batch's
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+        self.add_to_sums(sums)
         return loss
+
+    def add_to_sums(self, sums: Mapping[str, Tensor]) -> None:
+        """Add to what is logged of the optimizer step, of which Lightning would log only the last micro-batch's."""
+        for name, value in sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
     def _critic_loss(self, batch: Experience) -> Tensor:
         values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, batch.value_weights_BT > 0)

@@ -24,10 +24,22 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from medagent.errors import ConfigError
 from medagent.files import write_whole
+from training.agent_data import AgentData
 from training.data import RolloutData
 from training.module import AgentModule
+from training.supervised import SupervisedData, SupervisedModule
 
-RUN_PARTS = ("checkpoints", "logs", "tensorboard", "rollouts", "pending", "agent", "collapse.json", "config.yaml")
+RUN_PARTS = (
+    "checkpoints",
+    "logs",
+    "tensorboard",
+    "rollouts",
+    "pending",
+    "demonstrations",
+    "agent",
+    "collapse.json",
+    "config.yaml",
+)
 LOCK = ".lock"
 MARKER = ".medagent-run"  # only a folder that carries it is continued, or discarded with --overwrite
 
@@ -130,18 +142,28 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 def train(args: list[str]) -> Path:
     """Train by configuration (`--config FILE` plus overrides) and return the run's folder; see `medagent train --help`."""
+    return fit(args, AgentModule, RolloutData, command="train", description=str(train.__doc__))
+
+
+def sft(args: list[str]) -> Path:
+    """Teach the protocol by demonstrations (`--config FILE` plus overrides) and return the run's folder; see `medagent sft --help`."""
+    return fit(args, SupervisedModule, SupervisedData, command="sft", description=str(sft.__doc__))
+
+
+def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, command: str, description: str) -> Path:
+    """Fit a module to its data as `medagent COMMAND` does: in one folder, going on where it was."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)  # its tips and device lists; warnings of ours stay
     warnings.filterwarnings("ignore", module=r"lightning\.")
     cli = AgentCLI(
-        AgentModule,
-        RolloutData,
+        module,
+        data,
         run=False,
         args=args,
         save_config_callback=None,
         seed_everything_default=0,
         auto_configure_optimizers=False,
-        parser_kwargs={"prog": "medagent train", "description": train.__doc__},
+        parser_kwargs={"prog": f"medagent {command}", "description": description},
     )
     run = Path(cli.trainer.default_root_dir)
     resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))

@@ -12,7 +12,7 @@ from medagent.agent import Agent
 from medagent.errors import ConfigError
 from medagent.records import Question
 from retrieval.controls import UnreliableRetriever
-from training.data import RolloutData
+from training.agent_data import AgentData
 from training.module import AgentModule
 
 
@@ -33,7 +33,7 @@ class HeldOutEvaluation(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse contaminated training data."""
         data = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(data, RolloutData)
+        assert isinstance(data, AgentData)
         report = contamination(self._questions, question_texts(data.questions))
         refuse_contaminated(report, allowed_share=self._allowed, what="HeldOutEvaluation")
 
@@ -41,7 +41,7 @@ class HeldOutEvaluation(Callback):
         """Evaluate after iterations `every`, 2 `every`, ..."""
         assert isinstance(pl_module, AgentModule)
         data = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(data, RolloutData)
+        assert isinstance(data, AgentData)
         if (trainer.current_epoch + 1) % self._every:
             return
         settings = data.agent_settings

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import shutil
 from pathlib import Path
+from typing import Any
 
+import yaml
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.saved import AgentSpec, RetrieverSpec, save_agent
-from training.data import RolloutData
+from training.agent_data import AgentData
 from training.module import AgentModule
 
 
@@ -33,7 +35,7 @@ class AgentExport(Callback):
         """Write the agent's folder, whole or not at all."""
         assert isinstance(pl_module, AgentModule)
         data = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(data, RolloutData)
+        assert isinstance(data, AgentData)
         if not trainer.is_global_zero:
             return
         settings, base = data.agent_settings, Path(pl_module.base_name)
@@ -45,6 +47,7 @@ class AgentExport(Callback):
             top_k=settings.top_k,
             retriever=RetrieverSpec.of(data.retriever),
             metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
+            training=how_made(trainer),
         )
         folder = Path(trainer.default_root_dir) / "agent"
         fresh, old = folder.with_name("agent.part"), folder.with_name("agent.old")
@@ -56,6 +59,46 @@ class AgentExport(Callback):
             folder.rename(old)
         fresh.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def how_made(trainer: Trainer) -> dict[str, str]:
+    """The parts of a run that a model card names, from its resolved configuration where there is one."""
+    path = Path(trainer.default_root_dir) / "config.yaml"
+    made = {"iterations": str(trainer.current_epoch + 1)}
+    if not path.exists():
+        return made
+    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    parts = {
+        "callbacks": config["trainer"]["callbacks"],
+        **{
+            name: config["data"].get(name)
+            for name in (
+                "benchmark",
+                "demonstrations",
+                "reward",
+                "advantage",
+                "off_policy",
+                "num_questions",
+                "num_samples",
+            )
+        },
+        **{
+            name: config["model"].get(name) for name in ("policy_lora", "policy_lr", "kl_coef", "clip_low", "clip_high")
+        },
+    }
+    return made | {name: _in_words(value) for name, value in parts.items() if value is not None}
+
+
+def _in_words(value: Any) -> str:
+    """A setting in one line: classes by their last name, with their arguments."""
+    if isinstance(value, list):
+        return ", ".join(map(_in_words, value))
+    if isinstance(value, dict) and "class_path" in value:
+        arguments = ", ".join(f"{name}={_in_words(each)}" for name, each in (value.get("init_args") or {}).items())
+        return f"{value['class_path'].rsplit('.', 1)[-1]}({arguments})"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_in_words(each)}" for name, each in value.items())
+    return str(value)
 
 
 def read_metrics(run: Path) -> list[dict[str, float]]:

@@ -1,0 +1,181 @@
+"""`medagent sft` teaches the protocol by examples, and `medagent export` makes an ordinary model of an agent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from evaluation.benchmarks import StarterBenchmark
+from evaluation.metrics import summarize
+from evaluation.records import write_records
+from evaluation.run import run_benchmark
+from medagent.agent import Job
+from medagent.causal_lm import STARTER, model_path
+from medagent.errors import ConfigError
+from medagent.merging import export_merged
+from medagent.saved import load_agent, read_spec
+from tests.training.test_module import AGENT, rollouts  # noqa: F401  (fixtures)
+from training.demonstrations import GivenDialogues, encoded
+from training.run import sft
+
+CONFIG = Path(__file__).parent.parent.parent / "configs" / "sft.yaml"
+RULES = {"instructions": "", "options_style": "letter_last", "chat": False}
+LIMITS = {"max_turns": 4, "max_turn_tokens": 48, "max_observation_tokens": 160, "max_total_tokens": 512}
+
+
+def arguments(run: Path, index: Path, demonstrations: object, *, epochs: int = 3, **overrides: object) -> list[str]:
+    settings = {
+        "trainer.default_root_dir": run,
+        "trainer.max_epochs": epochs,
+        "trainer.accumulate_grad_batches": 2,
+        "model.base_model": "starter",
+        "model.dtype": "float32",
+        "model.policy_lr": 1e-3,
+        "data.num_micro_batches": 2,
+        "data.batch_size": 16,
+        "data.demonstrations": json.dumps(demonstrations),
+        "data.retriever.init_args.index": index,
+        "data.agent": json.dumps({"protocol": RULES, "limits": LIMITS, "top_k": 2}),
+        **overrides,
+    }
+    return ["--config", str(CONFIG), *(f"--{name}={value}" for name, value in settings.items())]
+
+
+def sampled(samples: int = 4, limit: int = 60) -> dict[str, object]:
+    benchmark = {
+        "class_path": "evaluation.benchmarks.StarterBenchmark",
+        "init_args": {"split": "train", "limit_per_kind": limit},
+    }
+    settings = {"benchmark": benchmark, "agent": "starter", "samples": samples}
+    return {"class_path": "training.demonstrations.RejectionSampled", "init_args": settings}
+
+
+@pytest.fixture(scope="module")
+def taught(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sft(arguments(tmp_path_factory.mktemp("sft") / "run", train_index, sampled()))
+
+
+@pytest.mark.slow
+def test_own_successes_teach_to_search(taught: Path, index_folder: Path) -> None:
+    questions = StarterBenchmark("validation", limit_per_kind=30).questions()
+    results = {}
+    for name, folder in {"before": Path(model_path(STARTER)), "after": taught / "agent"}.items():
+        agent = load_agent(folder, index=str(index_folder))
+        rollouts = run_benchmark(agent, questions)  # noqa: F811
+        results[name] = (
+            summarize(rollouts).overall.accuracy,
+            sum(rollout.num_searches for rollout in rollouts) / len(rollouts),
+        )
+    assert results["before"][1] == 0, "greedily the base never searches"
+    assert results["after"][1] > 1
+    assert results["after"][0] > results["before"][0] + 0.25, results
+    kept = (taught / "demonstrations" / "predictions.jsonl").read_text().splitlines()
+    assert len(kept) == 4 * 120
+    assert "RejectionSampled" in read_spec(taught / "agent").training["demonstrations"]
+
+
+@pytest.mark.slow
+def test_a_second_start_samples_and_trains_nothing_again(taught: Path, train_index: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("medagent.agent.Agent.stream", None)
+    before = (taught / "agent" / "agent.json").read_bytes()
+    sft(arguments(taught, train_index, sampled()))
+    assert "Going on from" in capsys.readouterr().out
+    assert (taught / "agent" / "agent.json").read_bytes() == before
+
+
+def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tmp_path: Path) -> None:  # noqa: F811
+    whole = [rollout for rollout in rollouts if rollout.stop_reason == "answered" and rollout.num_searches]
+    assert whole
+    write_records(tmp_path / "kept.jsonl", whole)
+    told = GivenDialogues(str(tmp_path / "kept.jsonl"), all_verdicts=True).collect(AGENT, None, tmp_path)
+    again, left_out = encoded(told, AGENT, tokenizer)
+    assert left_out == 0
+    for one, other in zip(again, whole, strict=True):
+        assert tokenizer.decode(one.token_ids) == tokenizer.decode(other.token_ids)
+        # A sampled text may be cut into tokens in more than one way; most are cut as the tokenizer does.
+    same = [one.token_ids == other.token_ids for one, other in zip(again, whole, strict=True)]
+    assert sum(same) >= 0.8 * len(same)
+    assert all(not any(turn.forced_prefix for turn in one.turns) for one in again), "every turn is imitated whole"
+    tight = replace(AGENT, limits=replace(AGENT.limits, max_total_tokens=60))
+    assert encoded(told, tight, tokenizer) == ([], len(told))
+
+
+def test_dialogues_by_hand(tokenizer, tmp_path: Path) -> None:
+    row = {
+        "question": "What treats gout?",
+        "options": {"A": "aspirin", "B": "allopurinol"},
+        "turns": [
+            {
+                "text": "<search>gout drug</search>",
+                "query": "gout drug",
+                "passages": [{"text": "Allopurinol treats gout."}],
+            },
+            {"text": "<answer>allopurinol [1] (B)</answer>"},
+        ],
+    }
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "verdict": "wrong"}) + "\n")
+    told = GivenDialogues(str(path)).collect(AGENT, None, tmp_path)
+    (rollout,), _ = encoded(told, AGENT, tokenizer)
+    text = tokenizer.decode(rollout.token_ids)
+    assert "gout drug</search>" in text
+    assert "Allopurinol treats gout [1]." in text
+    acted = [token for token, acts in zip(rollout.token_ids, rollout.loss_mask, strict=True) if acts]
+    assert tokenizer.decode(acted) == "<search>gout drug</search><answer>allopurinol [1] (B)</answer>"
+    assert len(GivenDialogues(str(path), all_verdicts=True).collect(AGENT, None, tmp_path)) == 2
+    assert GivenDialogues(str(path), min_searches=2).collect(AGENT, None, tmp_path) == []
+    path.write_text('{"question": "x"}\n')
+    with pytest.raises(ConfigError, match="line 1: found .* wanted a JSON object with question and turns"):
+        GivenDialogues(str(path)).collect(AGENT, None, tmp_path)
+    with pytest.raises(ConfigError, match="no such file"):
+        GivenDialogues(str(tmp_path / "none"))
+
+
+def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({"question": "x", "turns": [{"text": "<answer>y</answer>"}]}) + "\n")
+    given = {
+        "class_path": "training.demonstrations.GivenDialogues",
+        "init_args": {"path": str(path), "min_searches": 0},
+    }
+    with pytest.raises(ConfigError, match="1 fit the limits .*wanted 16"):
+        sft(arguments(tmp_path / "run", train_index, given))
+    with pytest.raises(ConfigError, match="no chat template"):
+        sft(arguments(tmp_path / "chat", train_index, given, **{"data.agent.protocol.chat": "true"}))
+
+
+@pytest.mark.slow
+def test_an_export_is_an_ordinary_model(taught: Path, index_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "merged"
+    export_merged(taught / "agent", out)
+    agent = load_agent(taught / "agent", index=str(index_folder))
+    question = StarterBenchmark("test", limit_per_kind=1).questions()[0]
+    (rollout,) = agent.run_all([Job(question, temperature=0.0)])
+    ids = torch.tensor([rollout.token_ids])
+    plain = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    assert AutoTokenizer.from_pretrained(out).get_vocab() == agent.policy.tokenizer.get_vocab()
+    adapted = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(model_path(STARTER), dtype=torch.float32), taught / "agent" / "adapter"
+    ).eval()
+    with torch.no_grad():
+        wanted = agent.policy.model(ids).logits
+        torch.testing.assert_close(plain(ids).logits, wanted, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(adapted(ids).logits, wanted, rtol=1e-4, atol=1e-4)
+    (again,) = load_agent(out, index=str(index_folder)).run_all([Job(question, temperature=0.0)])
+    assert again.token_ids == rollout.token_ids
+    card = (out / "README.md").read_text()
+    for wanted_line in ("not medical advice", "RejectionSampled", "sft/loss", "at most 4 turns"):
+        assert wanted_line in card
+    with pytest.raises(ConfigError, match="holds an export"):
+        export_merged(taught / "agent", out)
+    export_merged(taught / "agent", out, overwrite=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(ConfigError, match="no export wrote"):
+        export_merged(taught / "agent", tmp_path / "mine", overwrite=True)

@@ -1,0 +1,40 @@
+"""What every kind of training shares: the dialogue's rules, what is searched, and where the present policy can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning import LightningDataModule
+
+from medagent.agent import Limits
+from medagent.policy import Policy
+from medagent.protocol import Protocol
+from medagent.records import Question
+from retrieval.search import Retriever
+from training.engines import RolloutEngine
+from training.module import AgentModule
+from training.pending import Background
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """The dialogue's rules; exported with the agent."""
+
+    protocol: Protocol = Protocol()
+    limits: Limits = Limits()
+    top_k: int = 3
+
+
+class AgentData(LightningDataModule):
+    """Base of the data modules; `questions` are those trained on."""
+
+    def __init__(self, agent: AgentSettings, retriever: Retriever, engine: RolloutEngine, *, seed: int) -> None:
+        super().__init__()
+        self.agent_settings, self.retriever, self.engine, self.seed = agent, retriever, engine, seed
+        self.questions: list[Question] = []
+        self.background = Background()
+
+    def policy_of(self, module: AgentModule, *, version: int) -> Policy:
+        """A policy with the module's present weights, of iteration `version`; waits for rollouts that still use the ones before."""
+        self.background.wait()
+        return self.engine.hand_over(module, version=version)
