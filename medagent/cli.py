@@ -40,7 +40,7 @@ def train() -> None:
 
 
 def sft() -> None:
-    """Teach a model the protocol by examples, before reinforcement learning: `medagent sft --config configs/sft.yaml`; `medagent sft --help` lists every setting."""
+    """Teach a model the protocol by examples, before reinforcement learning: `medagent sft --config configs/sft/own_model.yaml`; `medagent sft --help` lists every setting."""
 
 
 def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> None:

@@ -20,6 +20,7 @@ from medagent.saved import read_spec
 from training.data import RolloutData
 from training.module import AgentModule
 from training.run import AgentCLI
+from training.supervised import SupervisedData, SupervisedModule
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -60,6 +61,32 @@ def test_every_algorithm_goes_with_every_task(task: Path, algorithm: Path) -> No
     assert parsed.model.base_model == alone.model.base_model
     critic_free = parsed.data.advantage.class_path.rsplit(".", 1)[1] != "GAE"
     assert (parsed.model.critic_lora is None) == critic_free
+
+
+OVERLAYS = [path for folder in ("policies", "hardware") for path in sorted((ROOT / "configs" / folder).glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
+def test_policies_and_hardware_go_with_every_task(task: Path, overlay: Path) -> None:
+    own = parser().parse_path(str(task))
+    parsed = parser().parse_args(["--config", str(task), "--config", str(overlay)])
+    wanted = yaml.safe_load(overlay.read_text())["data"]["policy"]["class_path"]
+    assert parsed.data.policy.class_path == wanted
+    assert parsed.data.off_policy.importance == "decoupled"
+    assert parsed.model == own.model
+
+
+def test_the_supervised_configuration_parses() -> None:
+    from lightning import Trainer
+
+    made = LightningArgumentParser()
+    made.add_lightning_class_args(Trainer, "trainer")
+    made.add_lightning_class_args(SupervisedModule, "model")
+    made.add_lightning_class_args(SupervisedData, "data")
+    made.add_argument("--seed_everything", type=int)
+    parsed = made.parse_path(str(ROOT / "configs" / "sft" / "own_model.yaml"))
+    assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches
 
 
 @pytest.mark.parametrize("action", ["report", "stop", "rollback"])

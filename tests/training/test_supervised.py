@@ -24,7 +24,7 @@ from tests.training.test_module import AGENT, rollouts  # noqa: F401  (fixtures)
 from training.demonstrations import GivenDialogues, encoded
 from training.run import sft
 
-CONFIG = Path(__file__).parent.parent.parent / "configs" / "sft.yaml"
+CONFIG = Path(__file__).parent.parent.parent / "configs" / "sft" / "own_model.yaml"
 RULES = {"instructions": "", "options_style": "letter_last", "chat": False}
 LIMITS = {"max_turns": 4, "max_turn_tokens": 48, "max_observation_tokens": 160, "max_total_tokens": 512}
 
