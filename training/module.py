@@ -6,11 +6,10 @@ Algorithms are callbacks (`training.callbacks`): with none of them this is PPO w
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from lightning import LightningModule
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
@@ -115,18 +114,23 @@ class AgentModule(LightningModule):
         checkpoint["state_dict"] = {**self.state_dict(), **state}
 
     def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
-        """The loss of a micro-batch: policy + KL - entropy + critic, already scaled to its share of the step.
+        """The last of a micro-batch's losses: critic, and policy + KL - entropy, already scaled to their share of the step.
 
-        A micro-batch over the limit of tokens is split, and all parts but the last are propagated back here: losses are sums, so the gradient is the same.
+        Losses are sums, so each is propagated back as soon as it is there, and one graph exists at a time: that of the critic or of the policy, of the whole
+        micro-batch or, where it is over the limit of tokens, of a part. The last one is Lightning's to propagate.
         """
-        lengths = batch.attention_BT.sum(dim=1).tolist()
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
-        *parts, last = split_by_tokens(lengths, max_tokens=self.execution.max_tokens, packed=self.execution.packed)
-        for rows in parts:
-            loss = self._loss(batch.rows(rows)) / self.trainer.accumulate_grad_batches
-            self.trainer.strategy.backward(loss, None)
-        loss = self._loss(batch.rows(last) if parts else batch)
+        lengths = batch.attention_BT.sum(dim=1).tolist()
+        groups = split_by_tokens(lengths, max_tokens=self.execution.max_tokens, packed=self.execution.packed)
+        parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
+        *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]
+        for each, its_part in first:
+            self.trainer.strategy.backward(each(its_part) / self.trainer.accumulate_grad_batches, None)
+        loss = loss_of(part)
+        if first and self.trainer.world_size > 1:
+            # DDP sums a gradient over ranks when the last backward pass reaches its parameter: this one reaches all.
+            loss = loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
         self._carried.update(batch.metrics)
         if (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0:
             self._log_step()
@@ -135,19 +139,10 @@ class AgentModule(LightningModule):
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
         """Nothing: Lightning calls this between `training_step` and the backward pass, when the parts of a split micro-batch have left gradients already."""
 
-    def _loss(self, batch: Experience) -> Tensor:
-        loss = torch.zeros((), device=self.device)
-        sums: dict[str, Tensor] = {}
-        if self.has_critic:
-            loss = self._critic_loss(batch)
-            sums["critic/loss"] = loss.detach() / self.trainer.accumulate_grad_batches
-        self.policy_terms = None
-        if not batch.critic_only:
-            policy_loss, policy_sums = self._policy_loss(batch)
-            loss = loss + policy_loss
-            sums |= policy_sums
-        self.add_to_sums(sums)
-        return loss
+    def losses_of(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
+        """The losses of a micro-batch, each a function of a part of it."""
+        critic: list[Callable[[Experience], Tensor]] = [self._critic_loss] if self.has_critic else []
+        return critic if batch.critic_only else [*critic, self._policy_loss]
 
     def add_to_sums(self, sums: Mapping[str, Tensor]) -> None:
         """Add to what is logged of the optimizer step, of which Lightning would log only the last micro-batch's."""
@@ -155,17 +150,19 @@ class AgentModule(LightningModule):
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
     def _critic_loss(self, batch: Experience) -> Tensor:
+        self.policy_terms = None
         values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, batch.value_weights_BT > 0)
-        return value_loss(
+        loss = value_loss(
             values_BT,
             old_values_BT=batch.values_BT,
             returns_BT=batch.returns_BT,
             loss_weights_BT=batch.value_weights_BT,
             clip=self.value_clip,
         )
+        self.add_to_sums({"critic/loss": loss.detach() / self.trainer.accumulate_grad_batches})
+        return loss
 
-    def _policy_loss(self, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
-        """The policy's loss, and what to add to the sums of its optimizer step."""
+    def _policy_loss(self, batch: Experience) -> Tensor:
         scores = self.roles.policy_scores(
             batch.token_ids_BT,
             batch.attention_BT,
@@ -200,7 +197,8 @@ class AgentModule(LightningModule):
             "kl/reference": kl_BT.detach().sum(),
         }
         kl_coef = self.kl_coef if self.kl_mode == "loss" else 0.0
-        return -surrogate.objective + kl_coef * kl - self.entropy_coef * entropy, sums
+        self.add_to_sums(sums)
+        return -surrogate.objective + kl_coef * kl - self.entropy_coef * entropy
 
     def _log_step(self) -> None:
         tokens = max(1.0, self._sums.pop("tokens", 0.0))

@@ -5,7 +5,7 @@ Tokens, masks, adapters, passes and the export are those of reinforcement learni
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,11 @@ class SupervisedModule(AgentModule):
             execution=execution,
         )
 
-    def _loss(self, batch: Experience) -> Tensor:
+    def losses_of(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
+        """See `AgentModule.losses_of`: likelihood alone."""
+        return [self._likelihood_loss]
+
+    def _likelihood_loss(self, batch: Experience) -> Tensor:
         scores = self.roles.policy_scores(
             batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=self.temperature
         )

@@ -38,8 +38,8 @@ MUTATIONS = [
     Mutation(
         "sign of the entropy bonus",
         "module.py",
-        "- self.entropy_coef * entropy, sums",
-        "+ self.entropy_coef * entropy, sums",
+        "- self.entropy_coef * entropy\n",
+        "+ self.entropy_coef * entropy\n",
     ),
     Mutation(
         "min becomes max",

@@ -277,7 +277,10 @@ def test_the_order_of_hooks_is_what_the_callbacks_rely_on(experience, tmp_path) 
     module = Watched(policy_lora=LoraSettings(4, 8), critic_lora=LoraSettings(4, 8))
     loader = DataLoader(OneBatch([experience, experience]), batch_size=None)
     quiet_trainer(tmp_path, accumulate=2, callbacks=[order]).fit(module, loader)
-    backward = ["training_step", "before_backward", "after_backward"]
+    backward = [
+        "training_step",
+        *["before_backward", "after_backward"] * 2,
+    ]  # the critic's, inside the step; the policy's
     assert order.calls == [
         "batch_start", *backward, "batch_end",
         "batch_start", *backward, "before_optimizer_step", "clip_gradients", "stepped", "batch_end",
