@@ -1,4 +1,4 @@
-"""The command line: `medagent demo | train | evaluate | compare | grade | contamination | ask | chat | index | search | study | starter`.
+"""The command line: `medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | index | search | study | starter`.
 
 This module alone may import every package, and does so inside its commands, so that `--help` answers at once.
 """
@@ -41,6 +41,10 @@ def train() -> None:
 
 def sft() -> None:
     """Teach a model the protocol by examples, before reinforcement learning: `medagent sft --config configs/sft/own_model.yaml`; `medagent sft --help` lists every setting."""
+
+
+def plan() -> None:
+    """Say what a configuration needs (parameters, memory by part, tokens) without loading weights: `medagent plan --config FILE ...`, as for train."""
 
 
 def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> None:
@@ -279,6 +283,7 @@ NO_TELEMETRY = {
 COMMANDS: dict[str, Any] = {
     "demo": demo,
     "train": train,
+    "plan": plan,
     "sft": sft,
     "export": export,
     "evaluate": evaluate,
@@ -323,6 +328,10 @@ def main(argv: list[str] | None = None) -> int:
             from training.run import train as run_training
 
             run_training(arguments[1:])
+        elif arguments[:1] == ["plan"]:
+            from training.plan import plan as run_plan
+
+            run_plan(arguments[1:])
         elif arguments[:1] == ["sft"]:
             from training.run import sft as run_supervised
 

@@ -1,0 +1,196 @@
+"""Predicted against measured peak memory: a base of random weights, rollouts as long as the limits allow, one whole iteration, each in a process of its own.
+
+python -m benchmarks.plan_accuracy            # sizes that calibrated nothing
+python -m benchmarks.plan_accuracy --sizes calibration
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from benchmarks.common import describe_machine
+from medagent.agent import Limits
+from medagent.causal_lm import load_causal_lm
+from medagent.records import Question, Rollout, StopReason, Turn
+from training.adapters import LoraSettings
+from training.engines import InProcess
+from training.estimators import GAE
+from training.execution import Execution
+from training.experience import loss_weights, split_by_length
+from training.module import AgentModule
+from training.objectives import clipped_surrogate, reference_kl, value_loss
+from training.plan import GIB, Load, Shape
+from training.prepare import prepare
+
+# hidden, intermediate, layers, heads, kv heads, rollouts, rows of a micro-batch, tokens, settings of the passes
+SIZES = {
+    "calibration": {
+        "tiny": (256, 1024, 4, 4, 4, 32, 8, 384, Execution()),
+        "narrow": (512, 1024, 6, 8, 2, 16, 4, 384, Execution()),
+        "checkpointed": (512, 2048, 6, 8, 8, 16, 8, 384, Execution(gradient_checkpointing=True, logits_rows=256)),
+    },
+    "held-out": {
+        "deep": (256, 768, 12, 4, 4, 24, 8, 320, Execution()),
+        "wide": (896, 3072, 4, 14, 2, 16, 4, 512, Execution(max_tokens=1024)),
+        "large": (1024, 2816, 12, 16, 16, 8, 4, 384, Execution(gradient_checkpointing=True, logits_rows=512)),
+    },
+}
+LIMITS = {"max_turns": 3, "max_turn_tokens": 64, "max_observation_tokens": 128}
+LORA = LoraSettings(16, 32)
+# glibc keeps freed blocks, so that resident memory may be twice what is held; with these every tensor goes back to the system at once.
+HELD_ALONE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_TOP_PAD_": "0"}
+
+
+def make_base(folder: Path, size: str, sizes: str) -> None:
+    """A base of random weights, with the starter's tokenizer (its embedding is larger than that needs)."""
+    hidden, intermediate, layers, heads, kv_heads, *_ = SIZES[sizes][size]
+    config = Qwen2Config(
+        vocab_size=8192,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        tie_word_embeddings=True,
+        max_position_embeddings=2048,
+    )
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    load_causal_lm("starter")[1].save_pretrained(folder)
+
+
+def load_for(folder: Path, size: str, sizes: str) -> Load:
+    """What `medagent plan` would make of it."""
+    *_, rollouts, rows, tokens, execution = SIZES[sizes][size]
+    limits = Limits(**LIMITS, max_total_tokens=tokens)
+    return Load(Shape.of(str(folder)), "float32", LORA, LORA, execution, limits, rollouts, rows, in_process=True)
+
+
+def iteration(load: Load, folder: Path) -> None:
+    """Hand over, sample, prepare, and update: what a training iteration does, on rollouts of full length."""
+    note = Peaks()
+    module = AgentModule(str(folder), policy_lora=LORA, critic_lora=LORA, execution=load.execution)
+    policy = InProcess().hand_over(module, version=0)
+    tokens, turn = load.limits.max_total_tokens, load.limits.max_turn_tokens
+    generator = torch.Generator().manual_seed(0)
+    note("loaded")
+    sample_full_turns(policy, load, generator)
+    note("rollouts")
+    rollouts = []
+    for number in range(load.rollouts):
+        ids = torch.randint(100, 8000, (tokens,), generator=generator).tolist()
+        acting = load.limits.max_turns * turn
+        turns = (Turn(tuple(ids[-acting:]), (-9.0,) * acting, ""),)
+        question = Question(str(number), "")
+        rollouts.append(Rollout(question, tuple(ids[:-acting]), turns, StopReason.ANSWERED, reward=float(number % 2)))
+    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
+    note("preparing")
+    batch.loss_weights_BT = batch.value_weights_BT = loss_weights(
+        batch.mask_BT, reduction="token-mean", num_tokens=int(batch.mask_BT.sum()), num_rollouts=0, factor=1.0
+    )
+    optimizer = module.configure_optimizers()
+    lengths = [tokens] * load.rollouts
+    for rows in split_by_length(range(load.rollouts), lengths, parts=load.rollouts // load.micro_batch_rows):
+        part = batch.rows(rows)
+        limit = load.execution.max_tokens
+        step = max(1, limit // tokens) if limit else len(rows)
+        for start in range(0, len(rows), step):
+            update(module, part.rows(range(start, min(start + step, len(rows)))))
+    optimizer.step()
+    note("update")
+    print(json.dumps(note.peaks))
+
+
+class Peaks:
+    """The resident memory's peak between one call and the next, in bytes (Linux)."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, float] = {}
+
+    def __call__(self, name: str) -> None:
+        """Note the peak since the last call under `name`."""
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        self.peaks[name] = 1024.0 * int(status.split("VmHWM:")[1].split()[0])
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+
+
+def sample_full_turns(policy, load: Load, generator: torch.Generator) -> None:  # noqa: ANN001
+    """One turn of every rollout after a prompt that leaves room for it alone."""
+    import asyncio
+
+    async def run() -> None:
+        sessions = [policy.open(seed=number, temperature=1.0) for number in range(load.rollouts)]
+        width = load.limits.max_total_tokens - load.limits.max_turn_tokens
+        for session in sessions:
+            session.append(torch.randint(100, 8000, (width,), generator=generator).tolist())
+        for _ in range(2):  # the second begins a batch anew, as a second turn does
+            await asyncio.gather(*(session.sample(max_tokens=load.limits.max_turn_tokens // 2) for session in sessions))
+        for session in sessions:
+            session.close()
+
+    asyncio.run(run())
+
+
+def update(module: AgentModule, part) -> None:  # noqa: ANN001
+    """Critic, then policy, as a training step propagates them."""
+    inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
+    values = module.roles.values(*inputs)
+    common = {"loss_weights_BT": part.loss_weights_BT}
+    value_loss(values, old_values_BT=part.values_BT, returns_BT=part.returns_BT, **common).backward()
+    del values
+    scores = module.roles.policy_scores(*inputs, temperature=1.0)
+    surrogate = clipped_surrogate(
+        scores.logprobs_BT,
+        old_logprobs_BT=part.old_logprobs_BT,
+        advantages_BT=part.advantages_BT,
+        mask_BT=part.mask_BT,
+        segments_BT=part.ratio_segments_BT,
+        clip_low=0.2,
+        clip_high=0.2,
+        **common,
+    )
+    kl = (part.loss_weights_BT * reference_kl(scores.logprobs_BT, part.reference_logprobs_BT, part.mask_BT)).sum()
+    (kl - surrogate.objective).backward()
+
+
+def main() -> None:
+    """Measure each size in a fresh process and print both figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", choices=list(SIZES), default="held-out")
+    parser.add_argument("--size", default=None)
+    parser.add_argument("--folder", default=None)
+    options = parser.parse_args()
+    if options.size:
+        iteration(load_for(Path(options.folder), options.size, options.sizes), Path(options.folder))
+        return
+    print(describe_machine())
+    for size in SIZES[options.sizes]:
+        with tempfile.TemporaryDirectory() as folder:
+            make_base(Path(folder), size, options.sizes)
+            load = load_for(Path(folder), size, options.sizes)
+            line = [sys.executable, "-m", "benchmarks.plan_accuracy", "--sizes", options.sizes, "--size", size]
+            done = subprocess.run(
+                [*line, "--folder", folder], check=True, capture_output=True, text=True, env=os.environ | HELD_ALONE
+            )
+        peaks = json.loads(done.stdout.splitlines()[-1])
+        measured, predicted = max(peaks.values()), load.peak()
+        parts = "  ".join(f"{name.split(':')[0]} {part / GIB:.2f}" for name, part in load.parts().items())
+        moments = "  ".join(f"{name} {peak / GIB:.2f}" for name, peak in peaks.items())
+        print(
+            f"{size:13s} {load.shape.parameters / 1e6:5.0f} M  predicted {predicted / GIB:5.2f} GiB  measured {measured / GIB:5.2f} GiB  "
+            f"{predicted / measured - 1:+.1%}\n    predicted: {parts}\n    measured:  {moments}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
