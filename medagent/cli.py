@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from functools import partial
 from inspect import get_annotations
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from jsonargparse import auto_cli
 
 from medagent.cli_index import INDEX_COMMANDS, search
+from medagent.cli_training import CONFIGURED, TRAINING_COMMANDS
 from medagent.errors import MedagentError
 from medagent.names import BenchmarkName, ModeName
 from retrieval.errors import RetrievalError
@@ -33,31 +33,6 @@ def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, t
     from training.demo import run_demo
 
     run_demo(Path(out), seed=seed, iterations=iterations, threads=threads)
-
-
-def train() -> None:
-    """Train an agent: `medagent train --config FILE` plus overrides; `medagent train --help` lists every setting."""
-
-
-def sft() -> None:
-    """Teach a model the protocol by examples, before reinforcement learning: `medagent sft --config configs/sft/own_model.yaml`; `medagent sft --help` lists every setting."""
-
-
-def plan() -> None:
-    """Say what a configuration needs (parameters, memory by part, tokens) without loading weights: `medagent plan --config FILE ...`, as for train."""
-
-
-def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> None:
-    """Write an agent as one merged model with a model card, which transformers, vLLM and `medagent` load.
-
-    Args:
-        agent: Folder of an exported agent, such as runs/mine/agent.
-        out: Folder of the merged model.
-        overwrite: Replace what an earlier export left there.
-    """
-    from medagent.merging import export_merged
-
-    export_merged(Path(agent), Path(out), overwrite=overwrite)
 
 
 def evaluate(
@@ -226,54 +201,6 @@ def chat(agent: str = "runs/demo/agent", index: str | None = None, temperature: 
     chat_loop(open_agent(agent, index=index), temperature=temperature)
 
 
-def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 0) -> None:
-    """Make the starter base policy from scratch on made-up names (35 minutes on 2 cores; run it again to go on).
-
-    Args:
-        out: Folder for tokenizer and weights.
-        seed: Seed of names, lessons and initialisation.
-        threads: Torch threads; 0 keeps torch's own choice.
-    """
-    import torch
-
-    from medagent.starter.world import World
-    from training.warm_start import WarmStartConfig, warm_start
-
-    if threads:
-        torch.set_num_threads(threads)
-    config = WarmStartConfig(seed=seed)
-    world = World.load()
-    texts = [text for c in world.conditions if c.split == "train" for text in (c.name, *c.facts.values())]
-    figures = warm_start(Path(out), config, forbidden=world.names, texts=texts, report=partial(print, flush=True))
-    print(f"Saved to {out}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes.")
-
-
-def study(name: str, out: str | None = None, seeds: list[int] | None = None, jobs: int = 1, threads: int = 1) -> None:
-    """Compare arms over seeds on the starter world; run it again after an interruption and it goes on.
-
-    Writes metrics.csv, runs.csv, figures.svg and report.md; each run is an ordinary `medagent train` in OUT/runs.
-
-    Args:
-        name: "stability" (algorithms under stress), "ablation" (settings of the clipping-bias correction), "rescue", "turn_rewards", or a YAML file of yours.
-        out: Folder of the study; none takes runs/study-NAME.
-        seeds: Seeds instead of the study's own, e.g. --seeds '[1, 2]'.
-        jobs: Runs at a time, each in a process of its own.
-        threads: Torch threads of each run.
-    """
-    from dataclasses import replace
-
-    from training.study import load_study, run_study
-    from training.study_report import write_report
-
-    plan = load_study(name)
-    if seeds:
-        plan = replace(plan, seeds=seeds)
-    folder = Path(out or f"runs/study-{Path(name).stem}")
-    cells = run_study(plan, folder, jobs=jobs, threads=threads)
-    print(write_report(plan, cells, folder))
-    print(f"\nReport: {folder / 'report.md'}, figures: {folder / 'figures.svg'}, numbers: {folder / 'metrics.csv'}.")
-
-
 NO_TELEMETRY = {
     "ANONYMIZED_TELEMETRY": "False",  # Chroma
     "VLLM_NO_USAGE_STATS": "1",
@@ -282,10 +209,7 @@ NO_TELEMETRY = {
 }
 COMMANDS: dict[str, Any] = {
     "demo": demo,
-    "train": train,
-    "plan": plan,
-    "sft": sft,
-    "export": export,
+    **TRAINING_COMMANDS,
     "evaluate": evaluate,
     "compare": compare,
     "grade": grade,
@@ -294,8 +218,6 @@ COMMANDS: dict[str, Any] = {
     "chat": chat,
     "index": INDEX_COMMANDS,
     "search": search,
-    "study": study,
-    "starter": {"_help": "Make the starter base policy.", "build": starter_build},
 }
 
 
@@ -324,18 +246,8 @@ def main(argv: list[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        if arguments[:1] == ["train"]:
-            from training.run import train as run_training
-
-            run_training(arguments[1:])
-        elif arguments[:1] == ["plan"]:
-            from training.plan import plan as run_plan
-
-            run_plan(arguments[1:])
-        elif arguments[:1] == ["sft"]:
-            from training.run import sft as run_supervised
-
-            run_supervised(arguments[1:])
+        if arguments[:1] and arguments[0] in CONFIGURED:
+            CONFIGURED[arguments[0]](arguments[1:])
         else:
             auto_cli(COMMANDS, args=with_flags_said(arguments), prog="medagent", as_positional=True)
     except (MedagentError, RetrievalError) as error:

@@ -1,0 +1,111 @@
+"""The command line's third part: training, what comes before and after it, and studies. Like `cli`, it imports inside its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+def train() -> None:
+    """Train an agent: `medagent train --config FILE` plus overrides; `medagent train --help` lists every setting."""
+
+
+def sft() -> None:
+    """Teach a model the protocol by examples, before reinforcement learning: `medagent sft --config configs/sft/own_model.yaml`; `medagent sft --help` lists every setting."""
+
+
+def plan() -> None:
+    """Say what a configuration needs (parameters, memory by part, tokens) without loading weights: `medagent plan --config FILE ...`, as for train."""
+
+
+def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> None:
+    """Write an agent as one merged model with a model card, which transformers, vLLM and `medagent` load.
+
+    Args:
+        agent: Folder of an exported agent, such as runs/mine/agent.
+        out: Folder of the merged model.
+        overwrite: Replace what an earlier export left there.
+    """
+    from medagent.merging import export_merged
+
+    export_merged(Path(agent), Path(out), overwrite=overwrite)
+
+
+def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 0) -> None:
+    """Make the starter base policy from scratch on made-up names (35 minutes on 2 cores; run it again to go on).
+
+    Args:
+        out: Folder for tokenizer and weights.
+        seed: Seed of names, lessons and initialisation.
+        threads: Torch threads; 0 keeps torch's own choice.
+    """
+    import torch
+
+    from medagent.starter.world import World
+    from training.warm_start import WarmStartConfig, warm_start
+
+    if threads:
+        torch.set_num_threads(threads)
+    config = WarmStartConfig(seed=seed)
+    world = World.load()
+    texts = [text for c in world.conditions if c.split == "train" for text in (c.name, *c.facts.values())]
+    figures = warm_start(Path(out), config, forbidden=world.names, texts=texts, report=partial(print, flush=True))
+    print(f"Saved to {out}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes.")
+
+
+def study(name: str, out: str | None = None, seeds: list[int] | None = None, jobs: int = 1, threads: int = 1) -> None:
+    """Compare arms over seeds on the starter world; run it again after an interruption and it goes on.
+
+    Writes metrics.csv, runs.csv, figures.svg and report.md; each run is an ordinary `medagent train` in OUT/runs.
+
+    Args:
+        name: "stability" (algorithms under stress), "ablation" (settings of the clipping-bias correction), "rescue", "turn_rewards", or a YAML file of yours.
+        out: Folder of the study; none takes runs/study-NAME.
+        seeds: Seeds instead of the study's own, e.g. --seeds '[1, 2]'.
+        jobs: Runs at a time, each in a process of its own.
+        threads: Torch threads of each run.
+    """
+    from dataclasses import replace
+
+    from training.study import load_study, run_study
+    from training.study_report import write_report
+
+    plan = load_study(name)
+    if seeds:
+        plan = replace(plan, seeds=seeds)
+    folder = Path(out or f"runs/study-{Path(name).stem}")
+    cells = run_study(plan, folder, jobs=jobs, threads=threads)
+    print(write_report(plan, cells, folder))
+    print(f"\nReport: {folder / 'report.md'}, figures: {folder / 'figures.svg'}, numbers: {folder / 'metrics.csv'}.")
+
+
+def _train(arguments: list[str]) -> None:
+    from training.run import train as run_training
+
+    run_training(arguments)
+
+
+def _plan(arguments: list[str]) -> None:
+    from training.plan import plan as run_plan
+
+    run_plan(arguments)
+
+
+def _sft(arguments: list[str]) -> None:
+    from training.run import sft as run_supervised
+
+    run_supervised(arguments)
+
+
+# These take a configuration's settings as their own, and parse them themselves.
+CONFIGURED: dict[str, Callable[[list[str]], None]] = {"train": _train, "plan": _plan, "sft": _sft}
+TRAINING_COMMANDS: dict[str, Any] = {
+    "train": train,
+    "plan": plan,
+    "sft": sft,
+    "export": export,
+    "study": study,
+    "starter": {"_help": "Make the starter base policy.", "build": starter_build},
+}
