@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,16 @@ from evaluation.rewards import OutcomeReward
 from medagent.agent import Agent, Job
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import PolicyError
+from medagent.merging import export_merged
+from medagent.saved import read_spec, save_agent
 from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
-from medagent.vllm_server import VllmServer
+from medagent.vllm_server import MODEL, VllmServer
 from tests.training.test_engines import setup_of
 from tests.training.test_module import make_module, perturb
 from tests.training.test_run import arguments
 from training.callbacks.export import read_metrics
 from training.engines import InProcess, Vllm
+from training.engines.arrival import trainer_logprobs
 from training.estimators import GAE
 from training.module import AgentModule
 from training.prepare import OffPolicy, prepare
@@ -133,6 +137,19 @@ def test_a_wrong_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
     ):
         server.wait()
     assert len(str(caught.value).splitlines()) < 20
+
+
+def test_an_export_serves_in_vllm(module, tmp_path: Path) -> None:
+    perturb(module)
+    save_agent(tmp_path / "agent", replace(read_spec(Path(model_path(STARTER))), base_model=STARTER), module.tokenizer)
+    module.roles.save_policy(tmp_path / "agent" / "adapter")
+    export_merged(tmp_path / "agent", tmp_path / "merged")
+    probe = setup_of(module, tmp_path).probe_ids
+    with closing(
+        VllmServer(str(tmp_path / "merged"), dtype="float32", max_model_len=512, log=tmp_path / "log")
+    ) as server:
+        found = server.wait().api.logprobs(list(probe), model=MODEL)
+    assert found == pytest.approx(trainer_logprobs(module, probe).tolist(), abs=1e-3)
 
 
 def test_a_server_does_not_outlive_a_killed_trainer(tmp_path: Path) -> None:
