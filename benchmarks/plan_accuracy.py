@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from benchmarks.common import describe_machine
+from benchmarks.common import HELD_ALONE, Peaks, describe_machine
 from medagent.agent import Limits
 from medagent.causal_lm import load_causal_lm
 from medagent.records import Question, Rollout, StopReason, Turn
@@ -46,8 +46,6 @@ SIZES = {
 }
 LIMITS = {"max_turns": 3, "max_turn_tokens": 64, "max_observation_tokens": 128}
 LORA = LoraSettings(16, 32)
-# glibc keeps freed blocks, so that resident memory may be twice what is held; with these every tensor goes back to the system at once.
-HELD_ALONE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_TOP_PAD_": "0"}
 
 
 def make_base(folder: Path, size: str, sizes: str) -> None:
@@ -108,19 +106,6 @@ def iteration(load: Load, folder: Path) -> None:
     optimizer.step()
     note("update")
     print(json.dumps(note.peaks))
-
-
-class Peaks:
-    """The resident memory's peak between one call and the next, in bytes (Linux)."""
-
-    def __init__(self) -> None:
-        self.peaks: dict[str, float] = {}
-
-    def __call__(self, name: str) -> None:
-        """Note the peak since the last call under `name`."""
-        status = Path("/proc/self/status").read_text(encoding="utf-8")
-        self.peaks[name] = 1024.0 * int(status.split("VmHWM:")[1].split()[0])
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def sample_full_turns(policy, load: Load, generator: torch.Generator) -> None:  # noqa: ANN001

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from medagent.agent import Agent, Job, Limits
-from medagent.causal_lm import STARTER, load_causal_lm, model_path
+from medagent.causal_lm import STARTER, fastest_device, load_causal_lm, model_path
 from medagent.console import TurnPrinter, show_answer, show_question
 from medagent.errors import InputError
 from medagent.hf_policy import HFPolicy
@@ -43,7 +43,9 @@ def open_agent(
         policy = RemotePolicy(name, model, api_key=os.environ.get("MEDAGENT_API_KEY", ""))
         return Agent(policy, _searches(index), Protocol(), REMOTE_LIMITS)
     if name.startswith("hf:"):
-        weights, tokenizer = load_causal_lm(name.removeprefix("hf:"))
+        device = fastest_device()
+        dtype = "float32" if device == "cpu" else "bfloat16"
+        weights, tokenizer = load_causal_lm(name.removeprefix("hf:"), dtype=dtype, device=device)
         protocol = Protocol(chat=bool(tokenizer.chat_template))
         return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), _searches(index), protocol, UNTRAINED_LIMITS)
     if name == STARTER:

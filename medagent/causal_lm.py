@@ -27,6 +27,11 @@ def model_path(name: str) -> str:
     return str(_PACKAGED) if name == STARTER else name
 
 
+def fastest_device() -> str:
+    """A GPU where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def load_causal_lm(
     name: str, *, dtype: str = "float32", device: str = "cpu", attention: str = "sdpa", four_bit: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -20,6 +20,15 @@ from medagent.errors import PolicyError
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import END_TAGS
 
+# Said in full: a server takes what is left out from the model's generation_config.json, and log-probs are then of another distribution.
+UNTRUNCATED = {
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
 REST_S = 30.0  # a replica that did not answer is not asked again before
 
 
@@ -58,6 +67,8 @@ class HttpCompletions:
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Completions.complete`."""
         answer = await self.endpoint.post("completions", body)
+        if answer.status_code == 404:  # it was started anew, and has not this iteration's weights
+            raise EndpointGoneError(f"{self.name}: does not know the model {body['model']!r} any more.")
         if answer.status_code != 200:
             raise self.endpoint.refusal(answer, str(body["model"]))
         try:
@@ -139,9 +150,10 @@ class CompletionPolicy:
                 return replica, await replica.source.complete(body)
             except EndpointGoneError as gone:
                 last = gone
-                replica.dialogues -= 1
                 replica.resting_until = time.monotonic() + self.rest_s
-                replica = self.take()
+                following = self.take()
+                following.dialogues -= 1  # the session moves its count when it has an answer
+                replica = following
         raise PolicyError(f"all {len(self.replicas)} replicas are gone; of the last: {last}") from last
 
 
@@ -171,6 +183,7 @@ class CompletionSession:
             "prompt": self._token_ids,
             "max_tokens": max_tokens,
             "temperature": self._temperature,
+            **UNTRUNCATED,
             "stop": list(END_TAGS),
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
@@ -179,7 +192,11 @@ class CompletionSession:
             "session_id": self._name,
             **({"seed": turn_seed(self._seed, self._turn)} if policy.seeded else {}),
         }
-        self._replica, choice = await policy.complete(replica, body)
+        answered, choice = await policy.complete(replica, body)
+        if answered is not replica:
+            replica.dialogues -= 1
+            answered.dialogues += 1
+            self._replica = answered
         token_ids, logprobs = self._sampled(choice, max_tokens)
         self._token_ids += token_ids
         self._read, self._turn = len(self._token_ids), self._turn + 1

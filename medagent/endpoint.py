@@ -66,9 +66,9 @@ class Endpoint:
 
     def refusal(self, answer: httpx.Response, model: str) -> PolicyError:
         """The error for an answer that is neither success nor a passing failure."""
+        advice = f"Check the address, the model's name ({model!r}) and the key in MEDAGENT_API_KEY."
         return PolicyError(
-            f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. Check the address, the model's "
-            f"name ({model!r}) and the key in MEDAGENT_API_KEY."
+            f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. {self.remedy if self.socket else advice}"
         )
 
     def _http(self) -> httpx.AsyncClient:

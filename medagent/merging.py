@@ -27,7 +27,6 @@ def export_merged(agent: Path, out: Path, *, overwrite: bool = False) -> None:
     model, tokenizer = load_weights(agent, spec)
     fresh = out.with_name(out.name + ".part")
     shutil.rmtree(fresh, ignore_errors=True)
-    # The tokenizer is saved from the agent's folder: what it was trained with.
     save_agent(fresh, replace(spec, base_model="."), tokenizer)
     model.save_pretrained(fresh)
     write_whole(fresh / "README.md", model_card(spec, agent))

@@ -106,7 +106,9 @@ class _HuggingFace:
         name, prompt = str(body["session_id"]), list(body["prompt"])
         session, known = self._dialogues.get(name, (None, []))
         if session is None or prompt[: len(known)] != known:
+            self.forget(name)
             session, known = self._policy.open(seed=0, temperature=float(body["temperature"])), []
+            self._dialogues[name] = (session, known)
         session.reseed(int(body.get("seed", 0)))
         session.append(prompt[len(known) :])
         turn = await session.sample(max_tokens=int(body["max_tokens"]))

@@ -16,7 +16,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Limits
-from medagent.causal_lm import load_causal_lm
+from medagent.causal_lm import fastest_device, load_causal_lm
 from medagent.errors import ConfigError
 from medagent.hf_policy import HFPolicy
 from medagent.protocol import NOT_ADVICE, Protocol
@@ -142,7 +142,8 @@ def load_agent(
 
 def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The base model with the adapter merged in, and the tokenizer."""
-    model, tokenizer = load_causal_lm(str(folder) if spec.base_model == "." else spec.base_model, dtype=spec.dtype)
+    name = str(folder) if spec.base_model == "." else spec.base_model
+    model, tokenizer = load_causal_lm(name, dtype=spec.dtype, device=fastest_device())
     if (folder / "adapter").exists():
         model = PeftModel.from_pretrained(model, str(_adapter_folder(folder))).merge_and_unload()
         model.eval()

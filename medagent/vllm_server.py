@@ -9,6 +9,7 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -29,8 +31,11 @@ from medagent.errors import ConfigError, PolicyError
 from medagent.vllm_api import VllmApi
 from medagent.vllm_worker import view
 
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (its size is asked for, no file is made by name)
 MODEL = "policy"  # the name under which the base (merged weights) is served
 ALIGNMENT = 64
+LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
+LONGEST_SOCKET = 107
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -72,6 +77,10 @@ class VllmServer:
             )
         self._folder = tempfile.TemporaryDirectory(prefix="medagent-vllm-")
         self.socket = str(Path(self._folder.name) / "socket")
+        if len(self.socket.encode()) > LONGEST_SOCKET:
+            raise ConfigError(
+                f"policy vLLM: the socket's path {self.socket} is longer than {LONGEST_SOCKET} bytes. Set TMPDIR to a shorter folder."
+            )
         self.log = log or Path(self._folder.name) / "vllm.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._http = httpx.Client(
@@ -134,6 +143,7 @@ class VllmServer:
             size += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
         if self._memory is None or self._memory.size < size:
             self._free()
+            _check_room(size)
             self._memory = SharedMemory(create=True, size=size)
         for name, tensor in weights:
             view(self._memory, *layout[name]).copy_(tensor)
@@ -158,18 +168,23 @@ class VllmServer:
 
     def close(self) -> None:
         """Stop the server and free what it held; safe to call twice."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)
-            try:
-                self._process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+        self._signal(signal.SIGKILL)  # engine processes that outlived it
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._http.close()
         self._free()
         self._folder.cleanup()
+
+    def _signal(self, number: int) -> None:
+        """To the server's whole process group, if there is any of it left."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def _log_end(self, lines: int = 15) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
@@ -195,6 +210,7 @@ def _command(
         "logprobs-mode": "processed_logprobs",  # at the sampling temperature
         "worker-extension-cls": "medagent.vllm_worker.WeightReceiver",
         "seed": "0",
+        "generation-config": "vllm",  # not the model's own truncation and penalties
     }
     flags = ["enable-prefix-caching", "disable-uvicorn-access-log"]
     if torch.cuda.is_available():
@@ -219,6 +235,15 @@ def _command(
     )
 
 
+def _check_room(size: int) -> None:
+    """Refuse what shared memory cannot hold: writing past it would end the process without a word."""
+    if SHARED_MEMORY.exists() and (free := shutil.disk_usage(SHARED_MEMORY).free) < size:
+        raise ConfigError(
+            f"policy vLLM: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. Make it larger (docker run --shm-size), "
+            "or take hand_over: adapter."
+        )
+
+
 def _lora_room(rank: int) -> int:
     """The smallest rank that vLLM makes room for and this one fits."""
     for room in LORA_RANKS:
@@ -230,7 +255,9 @@ def _lora_room(rank: int) -> int:
 
 
 def _environment(settings: VllmSettings) -> dict[str, str]:
-    environment = os.environ | {
+    # A launcher's variables (torchrun) are the trainer's: vLLM would join, or wait for, its process group.
+    own = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
+    environment = own | {
         "VLLM_SERVER_DEV_MODE": "1",  # the calls that hand weights over; the socket keeps others out
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",

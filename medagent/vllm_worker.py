@@ -26,14 +26,14 @@ class WeightReceiver:
         memory = SharedMemory(name=name)
         # Its maker frees it; without this, Python's tracker would free it again when this process ends (fixed in Python 3.13).
         resource_tracker.unregister(memory._name, "shared_memory")  # type: ignore[attr-defined]
+        tensors: list[tuple[str, torch.Tensor]] = []
         try:
-            tensors = [(key, view(memory, dtype, shape, offset)) for key, dtype, shape, offset in json.loads(layout)]
+            tensors += [(key, view(memory, dtype, shape, offset)) for key, dtype, shape, offset in json.loads(layout)]
             self.reload_weights(weights_iterator=iter(tensors))
-            count = len(tensors)
-            del tensors  # the memory cannot be closed under a view
+            return len(tensors)
         finally:
+            tensors.clear()  # the memory cannot be closed under a view
             memory.close()
-        return count
 
 
 def view(memory: SharedMemory, dtype: str, shape: list[int], offset: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lightning import LightningDataModule
 
@@ -33,6 +34,11 @@ class AgentData(LightningDataModule):
         self.agent_settings, self.retriever, self.engine, self.seed = agent, retriever, engine, seed
         self.questions: list[Question] = []
         self.background = Background()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing of its own; but a checkpoint must not be ahead of rollouts that belong to the weights before it."""
+        self.background.wait()
+        return {}
 
     def policy_of(self, module: AgentModule, *, version: int) -> Policy:
         """A policy with the module's present weights, of iteration `version`; waits for rollouts that still use the ones before."""

@@ -108,6 +108,11 @@ class RolloutData(AgentData):
             )
         settings = self.agent_settings
         module = self.trainer.lightning_module
+        if module.execution.quantise != "none" and not self.engine.takes_adapters:
+            raise ConfigError(
+                f"model.execution.quantise is {module.execution.quantise}, and data.policy ({type(self.engine).__name__}) takes merged weights, which a base in 4 bits "
+                "does not have. Take training.engines.Vllm with hand_over: adapter, or Servers."
+            )
         probe = settings.protocol.encode_prompt(module.tokenizer, self.questions[0])[:PROBE_TOKENS]
         self.engine.start(
             module,
@@ -115,7 +120,8 @@ class RolloutData(AgentData):
                 Path(self.trainer.default_root_dir),
                 settings.limits.max_total_tokens,
                 tuple(probe),
-                self.trainer.global_rank,
+                self.trainer.local_rank,
+                self.trainer.num_devices,
             ),
         )
 

@@ -16,12 +16,13 @@ from transformers import PreTrainedTokenizerBase
 from evaluation.benchmarks import Benchmark
 from evaluation.grading import Verdict, grade
 from evaluation.modes import Mode
+from evaluation.predictions import PredictionLog
 from evaluation.records import rollout_from
 from evaluation.run import Plan, run_plan
 from medagent.agent import Agent
 from medagent.asking import open_agent
 from medagent.errors import ConfigError
-from medagent.protocol import Piece, encode
+from medagent.protocol import Piece, Protocol, encode
 from medagent.records import Rollout, StopReason, Turn
 from retrieval.search import Retriever
 from training.agent_data import AgentSettings
@@ -32,9 +33,12 @@ HTTP = ("http://", "https://")
 class Demonstrations(ABC):
     """A source of dialogues."""
 
+    def make(self, settings: AgentSettings, retriever: Retriever, folder: Path) -> None:  # noqa: B027 (given ones are there)
+        """Write to `folder` what is not there yet; one process does so."""
+
     @abstractmethod
-    def collect(self, settings: AgentSettings, retriever: Retriever, folder: Path) -> list[Rollout]:
-        """The dialogues as texts (their tokens are made later, with the tokenizer of the model that imitates); what takes long is kept in `folder`."""
+    def read(self, folder: Path) -> list[Rollout]:
+        """The dialogues as texts (their tokens are made later, with the tokenizer of the model that imitates); every process does so."""
 
 
 class GivenDialogues(Demonstrations):
@@ -48,8 +52,8 @@ class GivenDialogues(Demonstrations):
         if not self._path.exists():
             raise ConfigError(f"demonstrations {path}: there is no such file. Give JSON lines.")
 
-    def collect(self, settings: AgentSettings, retriever: Retriever, folder: Path) -> list[Rollout]:
-        """See `Demonstrations.collect`."""
+    def read(self, folder: Path) -> list[Rollout]:
+        """See `Demonstrations.read`."""
         found = []
         with self._path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
@@ -69,7 +73,7 @@ def _completed(row: dict[str, Any], number: int) -> dict[str, Any]:
     """A row with everything that a hand-written one may leave out."""
     turns = [
         {
-            "query": None,
+            "query": Protocol.parse(str(turn["text"])).query,
             **turn,
             "passages": [
                 {"id": f"{number}.{at}", "title": "", "source": "", "score": 0.0, **passage}
@@ -117,8 +121,8 @@ class RejectionSampled(Demonstrations):
         self._plan = Plan(modes=(mode,), samples=samples, temperature=temperature, seed=seed)
         self._concurrency = concurrency
 
-    def collect(self, settings: AgentSettings, retriever: Retriever, folder: Path) -> list[Rollout]:
-        """See `Demonstrations.collect`."""
+    def make(self, settings: AgentSettings, retriever: Retriever, folder: Path) -> None:
+        """See `Demonstrations.make`."""
         asked = open_agent(self._name, index=None, lockstep=True, model=self._model, must_search=False)
         # A chat endpoint's limits count bytes, so its own stay; only the number of turns is this run's.
         limits = replace(asked.limits, max_turns=settings.limits.max_turns)
@@ -147,7 +151,7 @@ class RejectionSampled(Demonstrations):
                     right += grade(rollout).verdict is Verdict.CORRECT
                     bars.update(task, advance=1, right=right)
 
-            predictions = run_plan(
+            run_plan(
                 agent,
                 self._questions,
                 self._plan,
@@ -164,13 +168,14 @@ class RejectionSampled(Demonstrations):
                 on_found=lambda found: show(p.rollout for p in found),
                 on_done=lambda made: show([made.rollout]),
             )
-        return self._kept([each.rollout for each in predictions])
 
-    def _kept(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    def read(self, folder: Path) -> list[Rollout]:
+        """See `Demonstrations.read`."""
+        rollouts = [each.rollout for each in PredictionLog(folder / "predictions.jsonl").read()]
         taken: Counter[str] = Counter()
         kept = []
         for rollout in sorted(rollouts, key=lambda rollout: (len(rollout.turns), rollout.sample, rollout.question.id)):
-            good = grade(rollout).verdict is Verdict.CORRECT and rollout.num_searches >= self._min_searches
+            good = rollout.success and rollout.num_searches >= self._min_searches
             if good and taken[rollout.question.id] < self._keep:
                 taken[rollout.question.id] += 1
                 kept.append(rollout)
@@ -191,6 +196,10 @@ def encoded(
         for turn in rollout.turns:
             ids = tuple(encode(tokenizer, [Piece(turn.text)]))
             observation: tuple[int, ...] = ()
+            if turn.query is None and turn.hits:
+                raise ConfigError(
+                    f"demonstration {rollout.question.id}: found passages after a turn that does not search ({turn.text[:60]!r}), wanted <search>...</search>."
+                )
             if turn.query is not None:
                 passages = [hit.passage for hit in turn.hits]
                 inserted, count = settings.protocol.encode_observation(

@@ -90,6 +90,7 @@ class AgentModule(LightningModule):
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
+        self._critic_alone = False
         self._began = self._ended = 0.0
 
     @property
@@ -128,7 +129,8 @@ class AgentModule(LightningModule):
         for each, its_part in first:
             self.trainer.strategy.backward(each(its_part) / self.trainer.accumulate_grad_batches, None)
         loss = loss_of(part)
-        if first and self.trainer.world_size > 1:
+        self._critic_alone = batch.critic_only
+        if self.trainer.world_size > 1 and (first or batch.critic_only):
             # DDP sums a gradient over ranks when the last backward pass reaches its parameter: this one reaches all.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
         self._carried.update(batch.metrics)
@@ -208,6 +210,12 @@ class AgentModule(LightningModule):
             means["policy/ratio_max"] = self._ratio_max
         self.log_dict({**means, **self._carried})
         self._sums, self._carried, self._ratio_max = {}, {}, 0.0
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """In a step of the critic alone the policy stays: AdamW would move it by its moments, were its gradient zero and not none."""
+        if self._critic_alone:
+            for parameter in self.roles.policy_parameters():
+                parameter.grad = None
 
     def on_train_epoch_start(self) -> None:
         """Begin an iteration's clock and set its learning rates."""

@@ -6,7 +6,7 @@ the figures assume that every rollout is as long as the limits allow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -184,6 +184,9 @@ def load_of(config: Any, *, world_size: int) -> Load:
     model, data = config.model, config.data
     rollouts = data.num_questions * data.num_samples // world_size
     lora = [LoraSettings(each.rank, each.alpha) if each else None for each in (model.policy_lora, model.critic_lora)]
+    limits = Limits(
+        **vars(data.agent.limits)
+    )  # the last passages may go over the limit, which is asked before the next turn
     assert lora[0] is not None, "the policy has an adapter"
     return Load(
         Shape.of(model.base_model),
@@ -191,7 +194,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
         lora[0],
         lora[1],
         Execution(**vars(model.execution)),
-        Limits(**vars(data.agent.limits)),
+        replace(limits, max_total_tokens=limits.max_total_tokens + limits.max_observation_tokens),
         rollouts,
         -(-rollouts // (data.num_minibatches * data.num_micro_batches)),
         data.policy.class_path.rsplit(".", 1)[-1] == "InProcess",

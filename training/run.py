@@ -36,6 +36,7 @@ RUN_PARTS = (
     "rollouts",
     "pending",
     "demonstrations",
+    "demonstrations.made",
     "agent",
     "collapse.json",
     "config.yaml",

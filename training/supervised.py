@@ -5,6 +5,7 @@ Tokens, masks, adapters, passes and the export are those of reinforcement learni
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ class SupervisedModule(AgentModule):
 
 
 class SupervisedData(AgentData):
-    """Dialogues and batching of `medagent sft`: an epoch is a pass over all, `batch_size` of them to an optimizer step (and a few more where they do not divide).
+    """Dialogues and batching of `medagent sft`: an epoch is a pass over all, `batch_size` of them on each rank to an optimizer step (and a few more where they do not divide).
 
     `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will look there.
     """
@@ -83,6 +84,10 @@ class SupervisedData(AgentData):
         seed: int = 0,
     ) -> None:
         super().__init__(agent, retriever, policy, seed=seed)
+        if not isinstance(policy, InProcess):
+            raise ConfigError(
+                f"data.policy: found {type(policy).__name__}, wanted InProcess: it samples held-out answers alone here. Who samples demonstrations is theirs to say."
+            )
         if batch_size < num_micro_batches:
             raise ConfigError(
                 f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower num_micro_batches."
@@ -103,13 +108,15 @@ class SupervisedData(AgentData):
         folder = Path(trainer.default_root_dir) / "demonstrations"
         # Before anything is sampled: whether prompts can be made at all.
         self.agent_settings.protocol.encode_prompt(trainer.lightning_module.tokenizer, Question("probe", "probe"))
-        told = None
+        made = folder.with_name("demonstrations.made")
         if trainer.is_global_zero:
-            told = self.demonstrations.collect(self.agent_settings, self.retriever, folder)
-        trainer.strategy.barrier("demonstrations")  # the others read what the first has made
-        if told is None:
-            told = self.demonstrations.collect(self.agent_settings, self.retriever, folder)
-        found, left_out = encoded(told, self.agent_settings, trainer.lightning_module.tokenizer)
+            self.demonstrations.make(self.agent_settings, self.retriever, folder)
+            made.touch()
+        while not made.exists():  # not a barrier, which gives up after minutes
+            time.sleep(1)
+        found, left_out = encoded(
+            self.demonstrations.read(folder), self.agent_settings, trainer.lightning_module.tokenizer
+        )
         if len(found) < self.batch_size * trainer.world_size:
             raise ConfigError(
                 f"demonstrations: {len(found)} fit the limits ({left_out} do not), wanted {self.batch_size * trainer.world_size} or more for one optimizer step. "

@@ -1,4 +1,4 @@
-"""One optimizer step on stored experience, on as many ranks as `torch.distributed.run` starts; rank 0 writes what it saw.
+"""One optimizer step on stored experience, then one of the critic alone, on as many ranks as `torch.distributed.run` starts; rank 0 writes what it saw.
 
 python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS
 """
@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 import torch
-from lightning import Trainer
+from lightning import Callback, Trainer
 from torch.utils.data import DataLoader
 
 from tests.training.test_module import OneBatch, Snoop, make_module, perturb
 from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from training.execution import Execution
 from training.experience import Experience
+
+
+class PolicyAfter(Callback):
+    """Keeps the policy's weights after each optimizer step."""
+
+    def __init__(self) -> None:
+        self.steps: list[torch.Tensor] = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.steps.append(torch.cat([p.detach().flatten().clone() for p in module.roles.policy_parameters()]))
 
 
 class Peek(ClippingBiasCorrection):
@@ -34,7 +46,7 @@ def main(source: str, target: str, space: str, max_tokens: str) -> None:
     parts = [Experience(**part, metrics={}) for part in stored][rank::ranks]
     module = make_module(execution=Execution(max_tokens=int(max_tokens)))
     perturb(module)
-    peek, snoop = Peek(space=space), Snoop()  # type: ignore[arg-type]
+    peek, snoop, after_steps = Peek(space=space), Snoop(), PolicyAfter()  # type: ignore[arg-type]
     trainer = Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -46,12 +58,14 @@ def main(source: str, target: str, space: str, max_tokens: str) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[TurnLevelSampling(), peek, snoop],
+        callbacks=[TurnLevelSampling(), peek, snoop, after_steps],
     )
-    trainer.fit(module, DataLoader(OneBatch(parts), batch_size=None))
+    alone = [replace(part, critic_only=True) for part in parts]
+    trainer.fit(module, DataLoader(OneBatch([*parts, *alone]), batch_size=None))
     if rank == 0:
         after = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
         seen = {"norms": torch.tensor(peek.seen), "policy": snoop.policy[0], "critic": snoop.critic[0]}
+        seen["policy_steps"] = torch.stack(after_steps.steps)
         torch.save({**seen, "after": after}, target)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -93,6 +94,29 @@ def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
     ]
     assert len(asked) == 32
     assert len(set(asked)) == 32, "no question is repeated"
+
+
+@pytest.mark.slow
+def test_a_checkpoint_waits_for_the_rollouts_of_the_weights_before_it(
+    train_index: Path, tmp_path: Path, monkeypatch
+) -> None:
+    collect, there = RolloutData.collect, []
+    saved = AgentModule.on_save_checkpoint
+
+    def slowly(self, policy, *, iteration, **how):
+        time.sleep(1.0 * (iteration > 0))
+        return collect(self, policy, iteration=iteration, **how)
+
+    def looks(self, checkpoint):
+        coming = f"{checkpoint['epoch'] + 1:06d}.rank0.jsonl"
+        there.append((tmp_path / "run" / "pending" / coming).exists())
+        saved(self, checkpoint)
+
+    monkeypatch.setattr(RolloutData, "collect", slowly)
+    monkeypatch.setattr(AgentModule, "on_save_checkpoint", looks)
+    off_policy = {"data.off_policy.staleness": 1, "data.off_policy.overlap": "true"}
+    train(arguments(tmp_path / "run", train_index, epochs=3, **off_policy))
+    assert there[:2] == [True, True]
 
 
 def test_pending_rollouts_come_back_as_they_were(rollouts, tmp_path: Path) -> None:  # noqa: F811

@@ -126,7 +126,7 @@ def test_what_cannot_fit_is_refused_with_its_largest_part(seven_b: Shape) -> Non
 def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--config", str(CONFIG)]) == 0
     said = capsys.readouterr().out
-    assert "192 rollouts of at most 512 tokens" in said
+    assert "192 rollouts of at most 672 tokens" in said
     assert "sampler's copy" in said
     assert main(["plan", "--config", str(CONFIG), "--memory_gib", "0.5"]) == 1
     assert "does not fit" in capsys.readouterr().err

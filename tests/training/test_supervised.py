@@ -93,7 +93,7 @@ def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tm
     whole = [rollout for rollout in rollouts if rollout.stop_reason == "answered" and rollout.num_searches]
     assert whole
     write_records(tmp_path / "kept.jsonl", whole)
-    told = GivenDialogues(str(tmp_path / "kept.jsonl"), all_verdicts=True).collect(AGENT, None, tmp_path)
+    told = GivenDialogues(str(tmp_path / "kept.jsonl"), all_verdicts=True).read(tmp_path)
     again, left_out = encoded(told, AGENT, tokenizer)
     assert left_out == 0
     for one, other in zip(again, whole, strict=True):
@@ -113,7 +113,6 @@ def test_dialogues_by_hand(tokenizer, tmp_path: Path) -> None:
         "turns": [
             {
                 "text": "<search>gout drug</search>",
-                "query": "gout drug",
                 "passages": [{"text": "Allopurinol treats gout."}],
             },
             {"text": "<answer>allopurinol [1] (B)</answer>"},
@@ -121,18 +120,18 @@ def test_dialogues_by_hand(tokenizer, tmp_path: Path) -> None:
     }
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "verdict": "wrong"}) + "\n")
-    told = GivenDialogues(str(path)).collect(AGENT, None, tmp_path)
+    told = GivenDialogues(str(path)).read(tmp_path)
     (rollout,), _ = encoded(told, AGENT, tokenizer)
     text = tokenizer.decode(rollout.token_ids)
     assert "gout drug</search>" in text
     assert "Allopurinol treats gout [1]." in text
     acted = [token for token, acts in zip(rollout.token_ids, rollout.loss_mask, strict=True) if acts]
     assert tokenizer.decode(acted) == "<search>gout drug</search><answer>allopurinol [1] (B)</answer>"
-    assert len(GivenDialogues(str(path), all_verdicts=True).collect(AGENT, None, tmp_path)) == 2
-    assert GivenDialogues(str(path), min_searches=2).collect(AGENT, None, tmp_path) == []
+    assert len(GivenDialogues(str(path), all_verdicts=True).read(tmp_path)) == 2
+    assert GivenDialogues(str(path), min_searches=2).read(tmp_path) == []
     path.write_text('{"question": "x"}\n')
     with pytest.raises(ConfigError, match="line 1: found .* wanted a JSON object with question and turns"):
-        GivenDialogues(str(path)).collect(AGENT, None, tmp_path)
+        GivenDialogues(str(path)).read(tmp_path)
     with pytest.raises(ConfigError, match="no such file"):
         GivenDialogues(str(tmp_path / "none"))
 

@@ -20,12 +20,14 @@ class EngineSetup:
     folder: Path
     max_tokens: int
     probe_ids: tuple[int, ...]
-    rank: int = 0
+    rank: int = 0  # of this machine's ranks
+    num_ranks: int = 1
 
 
 class RolloutEngine(ABC):
     """Samples with the weights that it was handed last. One object serves one run; its settings are those of the YAML."""
 
+    takes_adapters = False  # whether it is handed the LoRA and not merged weights
     overlaps = True  # whether it can sample while the trainer updates
 
     def start(self, module: AgentModule, setup: EngineSetup) -> None:  # noqa: B027 (nothing to start by default)

@@ -19,6 +19,7 @@ from training.engines.base import EngineSetup, RolloutEngine
 from training.module import AgentModule
 
 log = logging.getLogger(__name__)
+SHOWN_LINES = 12  # of the error of a replica that is gone
 
 
 class Ray(RolloutEngine):
@@ -58,6 +59,7 @@ class Ray(RolloutEngine):
         self._settings: ReplicaSettings | None = None
         self._handed_over = 0
         self._lost = 0
+        self._last_loss, self._num_there = "", 0
 
     def start(self, module: AgentModule, setup: EngineSetup) -> None:
         """See `RolloutEngine.start`: joins the cluster, or starts one, and asks for the actors."""
@@ -102,13 +104,16 @@ class Ray(RolloutEngine):
         stored = self._ray.put(weights)
         wanted = trainer_logprobs(module, self._setup.probe_ids)
         there = []
+        self._checks = {number: check for number, check in self._checks.items() if number in self._actors}
         for number, heard in self._pushed(stored, probe, module).items():
             self._checks[number](heard, wanted, where=f"Ray replica {number}")
             there.append(_RayCompletions(self._ray, self._actors[number], f"Ray replica {number}", self._handed_over))
         if not there:
             raise PolicyError(
-                f"all {self._num_replicas} Ray replicas are gone, and none could be started again. See the cluster's logs; then the same command goes on."
+                f"all {self._num_replicas} Ray replicas are gone, and none could be started again; of the last:\n{self._last_loss}\n"
+                "Once that is mended, the same command goes on."
             )
+        self._num_there = len(there)
         return CompletionPolicy(there, MODEL, module.tokenizer, seeded=self._seeded)
 
     def _pushed(self, stored: Any, probe: list[int], module: AgentModule) -> dict[int, list[float]]:
@@ -123,8 +128,9 @@ class Ray(RolloutEngine):
             for number, answer in asked.items():
                 try:
                     heard[number] = self._ray.get(answer, timeout=self._start_timeout_s)
-                except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError) as error:
-                    log.warning("Ray replica %d is gone (%s).", number, str(error).splitlines()[0])
+                except (self._ray.exceptions.RayError, TimeoutError) as error:
+                    self._last_loss = "\n".join(str(error).splitlines()[-SHOWN_LINES:])
+                    log.warning("Ray replica %d is gone:\n%s", number, self._last_loss)
                     self._lost += 1
                     if not attempt:
                         self._ray.kill(self._actors[number])
@@ -134,7 +140,7 @@ class Ray(RolloutEngine):
     def metrics(self) -> dict[str, float]:
         """See `RolloutEngine.metrics`: of the replica that agrees least."""
         worst = max(self._checks.values(), key=lambda check: check.gap)
-        return {**worst.metrics(), "sampler/replicas": float(len(self._actors)), "sampler/lost": float(self._lost)}
+        return {**worst.metrics(), "sampler/replicas": float(self._num_there), "sampler/lost": float(self._lost)}
 
     def close(self) -> None:
         """See `RolloutEngine.close`."""
@@ -166,6 +172,8 @@ class _RayCompletions:
         except self._ray.exceptions.RayActorError as error:
             raise EndpointGoneError(f"{self._name}: died ({str(error).splitlines()[0]}).") from error
         except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, EndpointGoneError):  # its vLLM died, and the actor lives
+                raise EndpointGoneError(f"{self._name}: {error.cause}") from error
             raise PolicyError(f"{self._name}: {error.cause!r}") from error
         if "stale" in choice:
             raise EndpointGoneError(

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 
@@ -27,6 +28,8 @@ class Servers(RolloutEngine):
     Start them with `vllm serve MODEL --enable-lora --max-lora-rank RANK --logprobs-mode processed_logprobs` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.
     A server that is gone is left out until the next hand-over; without any the run stops. The key is read from MEDAGENT_API_KEY.
     """
+
+    takes_adapters = True
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Servers(RolloutEngine):
         self._loaded: dict[str, str] = {}  # server -> the adapter it has
         self._setup: EngineSetup | None = None
         self._handed_over = 0
+        self._run = uuid4().hex[:12]  # many trainers may share servers and folder
 
     def start(self, module: AgentModule, setup: EngineSetup) -> None:
         """See `RolloutEngine.start`: every server must be there and serve the model."""
@@ -75,7 +79,7 @@ class Servers(RolloutEngine):
         if self._setup is None:
             raise ConfigError("policy Servers: was not started. RolloutData.setup does so in a training run.")
         self._handed_over += 1
-        name = f"policy-{os.getpid()}-{version}-{self._handed_over}"
+        name = f"policy-{self._run}-{version}-{self._handed_over}"
         folder = self._adapters / name
         module.roles.save_policy(folder)
         wanted = trainer_logprobs(module, self._setup.probe_ids)
@@ -84,8 +88,9 @@ class Servers(RolloutEngine):
             try:
                 api.load_adapter(name, folder)
                 heard = api.logprobs(list(self._setup.probe_ids), model=name)
-                if root in self._loaded:
-                    api.unload_adapter(self._loaded.pop(root))
+                old = self._loaded.pop(root, None)
+                if old is not None and old in api.models():  # one that was started anew has none
+                    api.unload_adapter(old)
             except EndpointGoneError as gone:
                 log.warning("left out of iteration %d: %s", version, gone)
                 self._checks[root] = ArrivalCheck(module.dtype_name)  # it may come back as another process
@@ -94,14 +99,27 @@ class Servers(RolloutEngine):
             self._checks[root](heard, wanted, where=f"server {root}")
             self._loaded[root] = name
             there.append(HttpCompletions(self._endpoints[root]))
-        for old in self._adapters.glob(f"policy-{os.getpid()}-*"):
-            if old.name not in {name, *self._loaded.values()}:
-                shutil.rmtree(old)
+        self._remove_folders(but={name, *self._loaded.values()})
         if not there:
             raise PolicyError(
                 f"all {len(self._apis)} servers are gone. Start them again; then the same command goes on."
             )
         return CompletionPolicy(there, name, module.tokenizer, seeded=self._seeded)
+
+    def _remove_folders(self, *, but: set[str]) -> None:
+        for folder in self._adapters.glob(f"policy-{self._run}-*"):
+            if folder.name not in but:
+                shutil.rmtree(folder)
+
+    def close(self) -> None:
+        """See `RolloutEngine.close`: the servers forget this run's adapters."""
+        for root, name in self._loaded.items():
+            try:
+                self._apis[root].unload_adapter(name)
+            except PolicyError as error:
+                log.warning("adapter %s was not unloaded: %s", name, error)
+        self._loaded = {}
+        self._remove_folders(but=set())
 
     def metrics(self) -> dict[str, float]:
         """See `RolloutEngine.metrics`: of the server that agrees least."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
+
+import torch
 
 from medagent.causal_lm import model_path
 from medagent.completion_policy import CompletionPolicy, HttpCompletions
@@ -34,7 +37,7 @@ class Vllm(RolloutEngine):
         settings: VllmSettings = VllmSettings(),
     ) -> None:
         self._how, self._colocated, self._seeded, self._settings = hand_over, colocated, seeded, settings
-        self.overlaps = not colocated
+        self.overlaps, self.takes_adapters = not colocated, hand_over == "adapter"
         self._server: VllmServer | None = None
         self._policy: CompletionPolicy | None = None
         self._setup: EngineSetup | None = None
@@ -52,7 +55,7 @@ class Vllm(RolloutEngine):
             max_model_len=setup.max_tokens + 1,
             lora_rank=module.policy_lora.rank if self._how == "adapter" else 0,
             sleeps=self._colocated,
-            settings=_of_rank(self._settings, setup.rank),
+            settings=_of_rank(self._settings, setup, module, colocated=self._colocated),
             log=setup.folder / "logs" / f"vllm-{setup.rank}.log",
         )
 
@@ -62,6 +65,7 @@ class Vllm(RolloutEngine):
             raise ConfigError("policy Vllm: was not started. RolloutData.setup does so in a training run.")
         server = self._server.wait()
         if self._asleep:
+            torch.cuda.empty_cache()  # what the update has left in torch's cache is room that vLLM needs
             server.wake()
             self._asleep = False
         if self._how == "merged":
@@ -109,13 +113,22 @@ class Vllm(RolloutEngine):
             self._scratch = None
 
 
-def _of_rank(settings: VllmSettings, rank: int) -> VllmSettings:
-    """The settings of one rank: where `devices` lists several by ";", its own."""
+def _of_rank(settings: VllmSettings, setup: EngineSetup, module: AgentModule, *, colocated: bool) -> VllmSettings:
+    """The settings of one rank: where `devices` lists several by ";", its own; colocated without a list, the trainer's own GPU."""
+    if not settings.devices and colocated and module.device.type == "cuda":
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        index = module.device.index or 0
+        return replace(settings, devices=visible.split(",")[index] if visible else str(index))
+    if setup.num_ranks > 1 and torch.cuda.is_available() and ";" not in settings.devices:
+        raise ConfigError(
+            f"policy Vllm: {setup.num_ranks} ranks would start servers on the same GPUs ({settings.devices or 'all'}). Name one list a rank in settings.devices, such as "
+            '"4;5;6;7".'
+        )
     if ";" not in settings.devices:
         return settings
     lists = settings.devices.split(";")
-    if rank >= len(lists):
+    if setup.rank >= len(lists):
         raise ConfigError(
-            f"policy Vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and there is a rank {rank}. Name one list a rank."
+            f"policy Vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and there is a rank {setup.rank}. Name one list a rank."
         )
-    return replace(settings, devices=lists[rank])
+    return replace(settings, devices=lists[setup.rank])
