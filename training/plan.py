@@ -244,6 +244,15 @@ def available_gib(device: str) -> float | None:
     return float(psutil.virtual_memory().total) / GIB
 
 
+def beside_vllm(policy: Any) -> float:
+    """The trainer's share of a GPU: what vLLM leaves where both are on it at once."""
+    if policy.class_path.rsplit(".", 1)[-1] != "Vllm":
+        return 1.0
+    settings = policy.init_args
+    apart = settings.colocated or settings.settings.devices
+    return 1.0 if apart else 1.0 - float(settings.settings.gpu_memory)
+
+
 def plan(args: list[str]) -> None:
     """Print what a configuration of `medagent train` needs; `--memory_gib` says what a device has, if it is not the one here."""
     parser = LightningArgumentParser(prog="medagent plan", description=str(plan.__doc__))
@@ -259,5 +268,11 @@ def plan(args: list[str]) -> None:
     world_size = count * config.trainer.num_nodes
     load = load_of(config, world_size=world_size)
     room = config.memory_gib if config.memory_gib is not None else available_gib(load.device)
+    share = beside_vllm(config.data.policy) if load.device != "cpu" else 1.0
+    room = room * share if room is not None else None
     print(report(load, world_size=world_size, memory_gib=room))
-    print(f"there: {room:.2f} GiB" if room else "there: no GPU on this machine; --memory_gib says what yours has")
+    print(
+        f"there for the trainer: {room:.2f} GiB"
+        if room
+        else "there: no GPU on this machine; --memory_gib says what yours has"
+    )

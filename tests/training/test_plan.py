@@ -130,5 +130,11 @@ def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFi
     assert "sampler's copy" in said
     assert main(["plan", "--config", str(CONFIG), "--memory_gib", "0.5"]) == 1
     assert "does not fit" in capsys.readouterr().err
+    vllm = str(CONFIG.parent / "policies" / "vllm.yaml")
+    on_gpu = ["plan", "--config", str(CONFIG), "--config", vllm, "--trainer.accelerator", "gpu", "--memory_gib", "10"]
+    assert main(on_gpu) == 0
+    said = capsys.readouterr().out
+    assert "there for the trainer: 6.00 GiB" in said, "vLLM has the other 0.4"
+    assert "the sampler beside it" in said
     assert main(["plan", "--config", str(CONFIG), "--model.base_model", "/no/such"]) == 1
     assert "configuration cannot be read" in capsys.readouterr().err
