@@ -5,7 +5,6 @@ A plain class without Ray in it; `training.engines.ray` makes actors of it.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from medagent.causal_lm import hidden_states, load_causal_lm, project
+from medagent.causal_lm import fastest_device, hidden_states, load_causal_lm, project
 from medagent.completion_policy import HttpCompletions
 from medagent.hf_policy import HFPolicy, HFSession
 from medagent.policy import TurnStop
@@ -56,10 +55,6 @@ class Replica:
         """A dialogue has ended."""
         self._engine.forget(dialogue)
 
-    async def where(self) -> str:
-        """The machine it runs on."""
-        return socket.gethostname()
-
 
 class _Vllm:
     def __init__(self, settings: ReplicaSettings) -> None:
@@ -85,8 +80,7 @@ class _HuggingFace:
     """Keeps the KV cache of each dialogue, as the in-process policy does."""
 
     def __init__(self, settings: ReplicaSettings) -> None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        model, tokenizer = load_causal_lm(settings.model, dtype=settings.dtype, device=device)
+        model, tokenizer = load_causal_lm(settings.model, dtype=settings.dtype, device=fastest_device())
         self._policy = HFPolicy(model, tokenizer, lockstep=False)
         self._dialogues: dict[str, tuple[HFSession, list[int]]] = {}
 

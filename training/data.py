@@ -122,6 +122,7 @@ class RolloutData(AgentData):
                 tuple(probe),
                 self.trainer.local_rank,
                 self.trainer.num_devices,
+                self.trainer.strategy.root_device,
             ),
         )
 

@@ -24,10 +24,9 @@ from medagent.asking import open_agent
 from medagent.errors import ConfigError
 from medagent.protocol import Piece, Protocol, encode
 from medagent.records import Rollout, StopReason, Turn
+from medagent.saved import URL
 from retrieval.search import Retriever
 from training.agent_data import AgentSettings
-
-HTTP = ("http://", "https://")
 
 
 class Demonstrations(ABC):
@@ -130,7 +129,7 @@ class RejectionSampled(Demonstrations):
             asked.policy,
             retriever,
             settings.protocol,
-            limits if self._name.startswith(HTTP) else settings.limits,
+            limits if self._name.startswith(URL) else settings.limits,
             settings.top_k,
         )
         total = len(self._questions) * self._plan.samples

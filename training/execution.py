@@ -1,4 +1,4 @@
-"""How the passes of an update are computed: memory against time. Nothing here changes what is learnt, beyond rounding."""
+"""How the passes of an update are computed: memory against time. All but a base in 4 bits learn the same, beyond rounding."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_checkpoint_waits_for_the_rollouts_of_the_weights_before_it(
     saved = AgentModule.on_save_checkpoint
 
     def slowly(self, policy, *, iteration, **how):
-        time.sleep(1.0 * (iteration > 0))
+        time.sleep(3.0 * (iteration > 0))
         return collect(self, policy, iteration=iteration, **how)
 
     def looks(self, checkpoint):

@@ -10,11 +10,8 @@ from torch import Tensor
 from medagent.errors import PolicyError
 from training.module import AgentModule
 
-TOLERANCE = {
-    "float32": 1e-2,
-    "bfloat16": 0.5,
-    "float16": 0.25,
-}  # largest mean |difference| between two right implementations
+# Largest mean |difference| between two right implementations.
+TOLERANCE = {"float32": 1e-2, "bfloat16": 0.5, "float16": 0.25}
 FLOOR = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 5e-3}  # root mean square below which a change is rounding
 LEAST_SHARE = 0.25
 

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from medagent.policy import Policy
 from training.module import AgentModule
 
@@ -22,6 +24,7 @@ class EngineSetup:
     probe_ids: tuple[int, ...]
     rank: int = 0  # of this machine's ranks
     num_ranks: int = 1
+    device: torch.device = torch.device("cpu")  # the trainer's; the module may not be there yet
 
 
 class RolloutEngine(ABC):

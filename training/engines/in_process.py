@@ -30,8 +30,7 @@ def _plain_copy(module: AgentModule) -> PreTrainedModel:
     """The base without adapters, with weights of its own, on the module's device."""
     model: PreTrainedModel = copy.deepcopy(module.roles.peft).unload()
     model.requires_grad_(False)
-    model.set_attn_implementation(
-        "sdpa"
-    )  # a KV cache with rows at their own positions needs a mask, which not every attention takes
+    # A KV cache with rows at their own positions needs a mask, which not every attention takes.
+    model.set_attn_implementation("sdpa")
     torch.nn.Module.to(model, module.device).eval()
     return model

@@ -44,13 +44,8 @@ class Ray(RolloutEngine):
         if num_replicas < 1:
             raise ConfigError(f"policy Ray: found num_replicas {num_replicas}, wanted 1 or more.")
         self._num_replicas, self._kind, self._address = num_replicas, kind, address
-        self._cpus, self._gpus, self._seeded, self._start_timeout_s, self._vllm = (
-            cpus,
-            gpus,
-            seeded,
-            start_timeout_s,
-            vllm,
-        )
+        self._cpus, self._gpus, self._seeded = cpus, gpus, seeded
+        self._start_timeout_s, self._vllm = start_timeout_s, vllm
         self._ray: Any = None
         self._began_cluster = False
         self._actors: dict[int, Any] = {}

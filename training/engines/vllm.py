@@ -26,7 +26,7 @@ class Vllm(RolloutEngine):
     """`hand_over` "merged": base weights with the policy's LoRA folded in are pushed through shared memory; "adapter": vLLM serves the LoRA beside the base.
 
     `colocated`: trainer and vLLM share a GPU, and each sleeps while the other works. Otherwise give vLLM GPUs of its own (`settings.devices`), or
-    leave the trainer's alone by their memory. Under DDP every rank starts a server; `settings.devices` may then name one GPU a rank, separated by ";".
+    so much of the trainer's as it leaves (`settings.gpu_memory`). Under DDP every rank starts a server; `settings.devices` may then name one GPU a rank, separated by ";".
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Vllm(RolloutEngine):
             max_model_len=setup.max_tokens + 1,
             lora_rank=module.policy_lora.rank if self._how == "adapter" else 0,
             sleeps=self._colocated,
-            settings=_of_rank(self._settings, setup, module, colocated=self._colocated),
+            settings=of_rank(self._settings, setup, colocated=self._colocated),
             log=setup.folder / "logs" / f"vllm-{setup.rank}.log",
         )
 
@@ -113,13 +113,13 @@ class Vllm(RolloutEngine):
             self._scratch = None
 
 
-def _of_rank(settings: VllmSettings, setup: EngineSetup, module: AgentModule, *, colocated: bool) -> VllmSettings:
+def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> VllmSettings:
     """The settings of one rank: where `devices` lists several by ";", its own; colocated without a list, the trainer's own GPU."""
-    if not settings.devices and colocated and module.device.type == "cuda":
+    if not settings.devices and colocated and setup.device.type == "cuda":
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        index = module.device.index or 0
+        index = setup.device.index or 0
         return replace(settings, devices=visible.split(",")[index] if visible else str(index))
-    if setup.num_ranks > 1 and torch.cuda.is_available() and ";" not in settings.devices:
+    if setup.num_ranks > 1 and setup.device.type == "cuda" and ";" not in settings.devices:
         raise ConfigError(
             f"policy Vllm: {setup.num_ranks} ranks would start servers on the same GPUs ({settings.devices or 'all'}). Name one list a rank in settings.devices, such as "
             '"4;5;6;7".'
