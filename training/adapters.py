@@ -15,6 +15,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
@@ -70,6 +71,7 @@ class SharedBase(nn.Module):
         execution: Execution = Execution(),
     ) -> None:
         super().__init__()
+        self.sharded = False  # whether the base's layers are held in parts by the ranks, see training.sharding
         self._execution = execution
         self.peft: PeftModel = get_peft_model(base, policy.config(), adapter_name=POLICY)
         self.value_head: nn.Linear | None = None
@@ -220,12 +222,12 @@ class SharedBase(nn.Module):
 
     @torch.no_grad()
     def merged_policy(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, W + delta W) for every name of `adapted_weights`, one at a time; biases are as they were."""
+        """(name, W + delta W) for every name of `adapted_weights`, one at a time; biases are as they were. All ranks must come along where the base is sharded."""
         for name, layer, base in self._adapted_layers():
             delta = layer.get_delta_weight(POLICY)  # type: ignore[attr-defined]
-            yield f"{name}.weight", base.weight + delta.to(base.weight.dtype)
+            yield f"{name}.weight", _whole(base.weight) + delta.to(base.weight.dtype)
             if base.bias is not None:
-                yield f"{name}.bias", base.bias
+                yield f"{name}.bias", _whole(base.bias)
 
     def save_policy(self, folder: Path) -> None:
         """Write the policy's adapter as peft does (safetensors and its configuration), into `folder` itself."""
@@ -238,3 +240,8 @@ class SharedBase(nn.Module):
         for name, module in self.base.named_modules():
             if isinstance(module, LoraLayer) and POLICY in module.lora_A:
                 yield name, module, cast(nn.Linear, module.get_base_layer())
+
+
+def _whole(weight: Tensor) -> Tensor:
+    """The weight itself, or what the ranks hold of it put together."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight

@@ -41,6 +41,7 @@ from training.prepare import (
     prepare,
     rollout_metrics,
 )
+from training.sharding import ShardedBase
 
 PROBE_TOKENS = 256  # of the first question's prompt
 
@@ -123,6 +124,7 @@ class RolloutData(AgentData):
                 self.trainer.local_rank,
                 self.trainer.num_devices,
                 self.trainer.strategy.root_device,
+                isinstance(self.trainer.strategy, ShardedBase),
             ),
         )
 

@@ -67,6 +67,19 @@ class Experience:
                 chosen[item.name] = tensor[index, :width] if tensor.ndim > 1 else tensor[index]
         return replace(self, **chosen, metrics={})
 
+    def idle(self) -> Experience:
+        """The shortest row, acting nowhere: a pass over it adds nothing to any sum."""
+        part = self.rows([int(self.attention_BT.sum(dim=1).argmin())])
+        off, zero = torch.zeros_like(part.mask_BT), torch.zeros_like(part.loss_weights_BT)
+        return replace(
+            part,
+            mask_BT=off,
+            turn_ids_BT=torch.full_like(part.turn_ids_BT, -1),
+            ratio_segments_BT=torch.full_like(part.ratio_segments_BT, -1),
+            loss_weights_BT=zero,
+            value_weights_BT=zero,
+        )
+
 
 def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1) -> Experience:
     """Pad rollouts to the longest; log-probs of the reference, values, advantages and weights are still zero.

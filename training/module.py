@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from lightning import LightningModule
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
@@ -125,6 +126,7 @@ class AgentModule(LightningModule):
         lengths = batch.attention_BT.sum(dim=1).tolist()
         groups = split_by_tokens(lengths, max_tokens=self.execution.max_tokens, packed=self.execution.packed)
         parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
+        parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]
         for each, its_part in first:
             self.trainer.strategy.backward(each(its_part) / self.trainer.accumulate_grad_batches, None)
@@ -140,6 +142,14 @@ class AgentModule(LightningModule):
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
         """Nothing: Lightning calls this between `training_step` and the backward pass, when the parts of a split micro-batch have left gradients already."""
+
+    def most_passes(self, count: int) -> int:
+        """`count`, or the largest of the ranks' counts where the base is sharded: weights are gathered in each pass, so every rank must make as many."""
+        if not self.roles.sharded:
+            return count
+        most = self.trainer.strategy.reduce(torch.tensor(count, device=self.device), reduce_op="max")
+        assert isinstance(most, Tensor)
+        return int(most)
 
     def losses_of(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
         """The losses of a micro-batch, each a function of a part of it."""

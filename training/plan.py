@@ -94,6 +94,7 @@ class Load:
     micro_batch_rows: int
     in_process: bool
     device: str = "cpu"
+    shards: int = 1  # ranks that hold the layers together (training.sharding)
 
     @property
     def value_bytes(self) -> int:
@@ -102,11 +103,13 @@ class Load:
 
     @property
     def base_bytes(self) -> float:
-        """Of the frozen base; in 4 bits a half byte each for linear layers, and their constants."""
+        """Of the frozen base; in 4 bits a half byte each for linear layers, and their constants. Sharded, a rank's part of the layers and two that are gathered."""
         linear = sum(ins * outs for ins, outs in self.shape.linear_sizes)
-        if self.execution.quantise == "none":
-            return float(self.shape.parameters * self.value_bytes)
-        return (self.shape.parameters - linear) * self.value_bytes + linear * 0.53
+        rest = (self.shape.parameters - linear) * self.value_bytes
+        if self.execution.quantise != "none":
+            return rest + linear * 0.53
+        held = min(1.0, 1 / self.shards + 2 / self.shape.layers) if self.shards > 1 else 1.0
+        return rest + held * linear * self.value_bytes
 
     def layer_bytes(self) -> float:
         """What autograd keeps of one layer for one token, with LoRA on every linear layer (counted on Qwen2's)."""
@@ -199,7 +202,12 @@ def load_of(config: Any, *, world_size: int) -> Load:
         -(-rollouts // (data.num_minibatches * data.num_micro_batches)),
         data.policy.class_path.rsplit(".", 1)[-1] == "InProcess",
         "cpu" if config.trainer.accelerator == "cpu" else "gpu",
+        world_size if _is_sharded(config.trainer.strategy) else 1,
     )
+
+
+def _is_sharded(strategy: Any) -> bool:
+    return str(getattr(strategy, "class_path", "")).rsplit(".", 1)[-1] == "ShardedBase"
 
 
 def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
@@ -232,7 +240,7 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
         raise ConfigError(
             f"{text}\nThis does not fit: {load.peak() / GIB:.2f} GiB found, {memory_gib:.2f} GiB wanted. The largest part is {largest}. Lower "
             "model.execution.max_tokens or data.agent.limits.max_total_tokens, switch on model.execution.gradient_checkpointing, take model.execution.quantise nf4, "
-            "or choose a smaller base."
+            "shard the base over several GPUs (configs/hardware/sharded.yaml), or choose a smaller base."
         )
     return text
 

@@ -84,6 +84,8 @@ def prepare(
         if budget.max_tokens
         else split_by_length(range(len(rollouts)), lengths, parts=max(1, len(rollouts) // 32))
     )
+    shortest = min(range(len(lengths)), key=lambda row: lengths[row])
+    groups += [[shortest]] * (module.most_passes(len(groups)) - len(groups))  # read again, to the same end
     for rows in groups:
         part = batch.rows(rows).to(module.device)
         inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)

@@ -1,6 +1,6 @@
 """One optimizer step on stored experience, then one of the critic alone, on as many ranks as `torch.distributed.run` starts; rank 0 writes what it saw.
 
-python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS
+python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS STRATEGY
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from dataclasses import replace
 
 import torch
 from lightning import Callback, Trainer
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from tests.training.test_module import OneBatch, Snoop, make_module, perturb
 from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from training.execution import Execution
 from training.experience import Experience
+from training.sharding import ShardedBase
 
 
 class PolicyAfter(Callback):
@@ -38,7 +40,7 @@ class Peek(ClippingBiasCorrection):
         return self.seen
 
 
-def main(source: str, target: str, space: str, max_tokens: str) -> None:
+def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -> None:
     """Deal the stored micro-batches to the ranks and make one step."""
     torch.set_num_threads(1)
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -51,7 +53,7 @@ def main(source: str, target: str, space: str, max_tokens: str) -> None:
         max_epochs=1,
         accelerator="cpu",
         devices=ranks,
-        strategy="ddp" if ranks > 1 else "auto",
+        strategy=ShardedBase() if strategy == "sharded" else strategy,
         accumulate_grad_batches=len(parts),
         use_distributed_sampler=False,
         logger=False,
@@ -62,10 +64,12 @@ def main(source: str, target: str, space: str, max_tokens: str) -> None:
     )
     alone = [replace(part, critic_only=True) for part in parts]
     trainer.fit(module, DataLoader(OneBatch([*parts, *alone]), batch_size=None))
+    held = sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor))
+    merged = torch.cat([weight.flatten() for _, weight in module.roles.merged_policy()])  # all ranks come along
     if rank == 0:
         after = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
         seen = {"norms": torch.tensor(peek.seen), "policy": snoop.policy[0], "critic": snoop.critic[0]}
-        seen["policy_steps"] = torch.stack(after_steps.steps)
+        seen |= {"policy_steps": torch.stack(after_steps.steps), "merged": merged, "held": torch.tensor(held)}
         torch.save({**seen, "after": after}, target)
 
 

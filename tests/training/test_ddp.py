@@ -16,7 +16,9 @@ from training.experience import loss_weights, split_by_length
 ROOT = Path(__file__).parent.parent.parent
 
 
-def step(folder: Path, batch, *, ranks: int, parts: int, space: str, max_tokens: int) -> dict[str, torch.Tensor]:
+def step(
+    folder: Path, batch, *, ranks: int, parts: int, space: str, max_tokens: int, strategy: str = "auto"
+) -> dict[str, torch.Tensor]:
     """What a step on `parts` micro-batches over `ranks` processes gives."""
     weights = loss_weights(
         batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(parts)
@@ -34,17 +36,24 @@ def step(folder: Path, batch, *, ranks: int, parts: int, space: str, max_tokens:
     source, target = folder / "in.pt", folder / f"{ranks}-{parts}-{space}.pt"
     torch.save(tensors, source)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", "-m"]
-    worker = ["tests.training.ddp_worker", str(source), str(target), space, str(max_tokens)]
+    worker = ["tests.training.ddp_worker", str(source), str(target), space, str(max_tokens), strategy]
     done = subprocess.run([*line, *worker], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return torch.load(target, weights_only=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("space", "max_tokens"), [("parameters", 0), ("logits", 300)])  # 300: each part is split again
-def test_two_processes_equal_one(experience, tmp_path, space, max_tokens) -> None:  # noqa: F811
+@pytest.mark.parametrize(
+    ("space", "max_tokens", "strategy"),
+    [
+        ("parameters", 0, "ddp"),
+        ("logits", 300, "ddp"),  # each part is split again
+        ("parameters", 300, "sharded"),  # and the ranks split theirs into different numbers
+    ],
+)
+def test_two_processes_equal_one(experience, tmp_path, space, max_tokens, strategy) -> None:  # noqa: F811
     one = step(tmp_path, experience, ranks=1, parts=1, space=space, max_tokens=0)
-    two = step(tmp_path, experience, ranks=2, parts=4, space=space, max_tokens=max_tokens)
+    two = step(tmp_path, experience, ranks=2, parts=4, space=space, max_tokens=max_tokens, strategy=strategy)
     assert float(one["norms"][1]) > 0, "something must be clipped"
     torch.testing.assert_close(two["norms"], one["norms"], rtol=1e-4, atol=0)
     torch.testing.assert_close(two["policy"], one["policy"], rtol=1e-3, atol=1e-6)
@@ -54,6 +63,9 @@ def test_two_processes_equal_one(experience, tmp_path, space, max_tokens) -> Non
         apart = (two["after"][name] - weight).abs()
         assert float(apart.max()) <= 2.1 * 3e-3, name
         assert float((apart > 1e-5).float().mean()) < 0.01, name
+    torch.testing.assert_close(two["merged"], one["merged"], rtol=1e-3, atol=2.1 * 3e-3)
+    adapted = one["merged"].numel()
+    assert 0.5 * adapted < int(two["held"]) < 0.52 * adapted if strategy == "sharded" else int(two["held"]) == 0
     for found in (one, two):
         first, second = found["policy_steps"]
         assert torch.equal(first, second), "a step of the critic alone leaves the policy where it is"

@@ -116,7 +116,7 @@ class ClippingBiasCorrection(Callback):
         for total in (self._bias, self._gradient):  # of full size on every rank, also where nothing is clipped
             if not total:
                 total.extend(torch.zeros_like(parameter) for parameter in parameters)
-        if bool(terms.surrogate.metrics["clip_fraction"]):
+        if bool(terms.surrogate.metrics["clip_fraction"]) or pl_module.roles.sharded:  # a pass that all ranks make
             self._add(self._bias, terms.surrogate.clipped * share, parameters)
         if self._scale.normaliser == "relative":
             self._add(self._gradient, terms.surrogate.objective * share, parameters)

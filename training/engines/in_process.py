@@ -7,8 +7,9 @@ import copy
 import torch
 from transformers import PreTrainedModel
 
+from medagent.errors import ConfigError
 from medagent.hf_policy import HFPolicy
-from training.engines.base import RolloutEngine
+from training.engines.base import EngineSetup, RolloutEngine
 from training.module import AgentModule
 
 
@@ -18,12 +19,25 @@ class InProcess(RolloutEngine):
     def __init__(self) -> None:
         self._policy: HFPolicy | None = None
 
+    def start(self, module: AgentModule, setup: EngineSetup) -> None:
+        """See `RolloutEngine.start`: refuses a base that is sharded."""
+        _refuse(setup.sharded)
+
     def hand_over(self, module: AgentModule, *, version: int) -> HFPolicy:
         """See `RolloutEngine.hand_over`."""
+        _refuse(module.roles.sharded)
         if self._policy is None:
             self._policy = HFPolicy(_plain_copy(module), module.tokenizer)
         self._policy.load_weights(module.roles.merged_policy())
         return self._policy
+
+
+def _refuse(sharded: bool) -> None:
+    if sharded:
+        raise ConfigError(
+            "policy InProcess: keeps a whole copy of the base on each rank, which ShardedBase is there to avoid. Take training.engines.Vllm, Servers or ray.Ray as data.policy, "
+            "or trainer.strategy ddp."
+        )
 
 
 def _plain_copy(module: AgentModule) -> PreTrainedModel:

@@ -1,0 +1,56 @@
+"""A base that does not fit into one GPU: its layers sharded over the ranks by FSDP2, the adapters replicated as under DDP."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from lightning.pytorch.strategies import DDPStrategy
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from medagent.errors import ConfigError
+from training.module import AgentModule
+
+
+class ShardedBase(DDPStrategy):
+    """DDP, but each decoder layer of the frozen base is held in equal parts by the ranks, and gathered for as long as a pass is in it (FSDP2, arXiv 2304.11277).
+
+    What is trained is small and stays whole on every rank, so optimizer, clipping, checkpoints and hand-overs are those of DDP; embeddings and head stay whole too. Every
+    pass is a meeting of all ranks. `timeout_s`: how long a rank waits for the others.
+    """
+
+    def __init__(self, timeout_s: float = 1800.0) -> None:
+        super().__init__(timeout=timedelta(seconds=timeout_s))
+
+    def model_to_device(self) -> None:
+        """Shard, layer by layer from the memory of the machine, before the rest is moved: the whole base is never on one GPU."""
+        module = self.lightning_module
+        assert isinstance(module, AgentModule)
+        if module.execution.quantise != "none":
+            raise ConfigError(
+                f"ShardedBase with model.execution.quantise {module.execution.quantise}: weights in 4 bits cannot be sharded. Leave one of them out."
+            )
+        shard(module, self.root_device.type, self.world_size)
+        super().model_to_device()
+
+    def configure_ddp(self) -> None:
+        """DDP for what is trained; it must not touch the shards."""
+        module = self.lightning_module
+        assert module is not None
+        sharded = [name for name, parameter in module.named_parameters() if isinstance(parameter, DTensor)]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, sharded)
+        super().configure_ddp()
+
+
+def shard(module: AgentModule, device: str, world_size: int) -> None:
+    """Shard the frozen weights of every decoder layer over all ranks."""
+    decoder = module.roles.base.get_decoder()
+    mesh = init_device_mesh(device, (world_size,))
+    whole = {parameter for parameter in module.parameters() if parameter.requires_grad}
+    for layer in decoder.layers:
+        fully_shard(layer, mesh=mesh, ignored_params=whole, reshard_after_forward=True)
+    # The root holds no shards: it tells the layers apart in time, so that the next one is gathered while one computes.
+    fully_shard(decoder, mesh=mesh, ignored_params=set(module.parameters()))
+    module.roles.sharded = True
