@@ -31,6 +31,7 @@ from retrieval.controls import NoRetriever
 from retrieval.passages import Passage
 from retrieval.remote import RemoteRetriever
 from retrieval.search import HybridRetriever, Retriever
+from retrieval.tools import corpus_of
 
 LARGE = 64 * 2**20  # bytes; files above it are told apart by size and time
 _SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)
@@ -43,6 +44,7 @@ def evaluate_agent(
     *,
     index: str | None,
     model: str,
+    tools: Sequence[str],
     limits: Mapping[str, int],
     concurrency: int,
     overwrite: bool,
@@ -51,19 +53,23 @@ def evaluate_agent(
     """Ask, grade, print, and write predictions.jsonl, report.json, report.md, report.html and config.json to `out`."""
     console = Console(highlight=False)
     questions, passages, notes = source.questions()
-    ready = with_limits(open_agent(agent, index=index, lockstep=True, model=model, must_search=False), limits)
+    ready = with_limits(
+        open_agent(agent, index=index, lockstep=True, model=model, tools=tools, must_search=False), limits
+    )
     searching = [mode.value for mode in plan.modes if mode in _SEARCHING]
     if isinstance(ready.retriever, NoRetriever) and searching:
         raise InputError(
             f"mode {searching[0]}: there is no index to search. Give one with --index (medagent index build starter --out indexes/starter makes the packaged one), or other --modes."
         )
-    corpus: Sequence[Passage] = ready.retriever.passages if isinstance(ready.retriever, HybridRetriever) else []
+    searched = corpus_of(ready.retriever)
+    corpus: Sequence[Passage] = searched.passages if isinstance(searched, HybridRetriever) else []
     settings = {
         "agent": agent,
         "agent_sha256": fingerprint(agent),
         "index_sha256": index_fingerprint(ready.retriever),
         "model": model,
         "index": index,
+        "tools": list(tools),
         "limits": asdict(ready.limits),
         **asdict(source),
         "modes": [mode.value for mode in plan.modes],
@@ -233,6 +239,7 @@ def gold_passages(
     retriever: Retriever, questions: Sequence[Question], passages: Sequence[Passage]
 ) -> dict[str, Passage]:
     """The passages that the questions name as their evidence, as far as the benchmark or the index holds them."""
+    retriever = corpus_of(retriever)
     held = {passage.id: passage for passage in passages}
     wanted = {id_ for question in questions for id_ in question.gold_passage_ids}
     if isinstance(retriever, HybridRetriever):
@@ -243,6 +250,7 @@ def gold_passages(
 
 def index_fingerprint(retriever: Retriever) -> str:
     """A digest of an index's manifest, which holds that of its passages; empty where there is no index."""
+    retriever = corpus_of(retriever)
     if isinstance(retriever, RemoteRetriever):
         return retriever.version
     if not isinstance(retriever, HybridRetriever):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -19,19 +20,28 @@ from medagent.remote import REMOTE_LIMITS, RemotePolicy
 from medagent.saved import load_agent, open_retriever
 from retrieval.controls import NoRetriever
 from retrieval.search import Retriever
+from retrieval.tools import Tool, Toolbox, tool_named
 
 UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
 
 
 def open_agent(
-    name: str, *, index: str | None, lockstep: bool = False, model: str = "", must_search: bool = True
+    name: str,
+    *,
+    index: str | None,
+    lockstep: bool = False,
+    model: str = "",
+    tools: Sequence[str] = (),
+    must_search: bool = True,
 ) -> Agent:
     """An agent by name; all but an exported one need an index to search.
 
     An exported agent's folder; "starter", the untrained base policy; "hf:MODEL", any causal language model by hub name or folder, with the protocol's
     own instructions; or the address of an OpenAI-compatible endpoint (http://...), whose `model` is then named. Its key is read from the
-    environment variable MEDAGENT_API_KEY. Without `must_search` they may do without an index, and a search is then an error.
+    environment variable MEDAGENT_API_KEY. Without `must_search` they may do without an index, and a search is then an error. `tools` are classes,
+    such as "my_task.Doses".
     """
+    made = [tool_named(tool) for tool in tools]
     exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
     if must_search and index is None and not exported:
         raise InputError(
@@ -41,20 +51,23 @@ def open_agent(
         if not model:
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
         policy = RemotePolicy(name, model, api_key=os.environ.get("MEDAGENT_API_KEY", ""))
-        return Agent(policy, _searches(index), Protocol(), REMOTE_LIMITS)
+        return Agent(policy, _searches(index, made), Protocol(), REMOTE_LIMITS)
     if name.startswith("hf:"):
         device = fastest_device()
         dtype = "float32" if device == "cpu" else "bfloat16"
         weights, tokenizer = load_causal_lm(name.removeprefix("hf:"), dtype=dtype, device=device)
         protocol = Protocol(chat=bool(tokenizer.chat_template))
-        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), _searches(index), protocol, UNTRAINED_LIMITS)
+        return Agent(
+            HFPolicy(weights, tokenizer, lockstep=lockstep), _searches(index, made), protocol, UNTRAINED_LIMITS
+        )
     if name == STARTER:
-        return load_agent(Path(model_path(STARTER)), retriever=_searches(index), lockstep=lockstep)
-    return load_agent(Path(name), index=index, lockstep=lockstep)
+        return load_agent(Path(model_path(STARTER)), retriever=_searches(index, made), lockstep=lockstep)
+    return load_agent(Path(name), index=index, tools=made, lockstep=lockstep)
 
 
-def _searches(index: str | None) -> Retriever:
-    return NoRetriever() if index is None else open_retriever(index)
+def _searches(index: str | None, tools: list[Tool]) -> Retriever:
+    retriever = NoRetriever() if index is None else open_retriever(index)
+    return Toolbox(retriever, tools) if tools else retriever
 
 
 async def answer_aloud(

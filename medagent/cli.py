@@ -53,6 +53,7 @@ def evaluate(
     seed: int = 0,
     index: str | None = None,
     model: str = "",
+    tools: list[str] | None = None,
     limits: dict[str, int] | None = None,
     concurrency: int = 64,
     out: str = "runs/evaluation/default",
@@ -81,6 +82,7 @@ def evaluate(
         seed: Seed of sampling.
         index: Index to search instead of the agent's own.
         model: Name of the model, for an endpoint.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
         limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}' (max_turns, max_turn_tokens, max_observation_tokens).
         concurrency: Questions asked at once.
         out: Folder of the report.
@@ -99,6 +101,7 @@ def evaluate(
         plan,
         index=index,
         model=model,
+        tools=tools or [],
         limits=limits or {},
         concurrency=concurrency,
         overwrite=overwrite,
@@ -169,6 +172,7 @@ def ask(
     agent: str = "runs/demo/agent",
     options: list[str] | None = None,
     index: str | None = None,
+    tools: list[str] | None = None,
     temperature: float = 0.0,
 ) -> None:
     """Ask one question and watch the agent think, search and answer with its sources.
@@ -178,27 +182,31 @@ def ask(
         agent: Folder of an exported agent, or "starter" for the untrained base policy.
         options: Answer options for multiple choice, e.g. --options '["aspirin", "colchicine"]'.
         index: Index to search instead of the agent's own.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
         temperature: Sampling temperature; 0 is greedy.
     """
     from rich.console import Console
 
     from medagent.asking import answer_aloud, open_agent
 
-    ready = open_agent(agent, index=index)
+    ready = open_agent(agent, index=index, tools=tools or [])
     asyncio.run(answer_aloud(ready, question, tuple(options or ()), temperature=temperature, console=Console()))
 
 
-def chat(agent: str = "runs/demo/agent", index: str | None = None, temperature: float = 0.0) -> None:
+def chat(
+    agent: str = "runs/demo/agent", index: str | None = None, tools: list[str] | None = None, temperature: float = 0.0
+) -> None:
     """Ask questions one after the other; each is answered on its own. Empty line or Ctrl-D ends.
 
     Args:
         agent: Folder of an exported agent, or "starter" for the untrained base policy.
         index: Index to search instead of the agent's own.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
         temperature: Sampling temperature; 0 is greedy.
     """
     from medagent.asking import chat_loop, open_agent
 
-    chat_loop(open_agent(agent, index=index), temperature=temperature)
+    chat_loop(open_agent(agent, index=index, tools=tools or []), temperature=temperature)
 
 
 NO_TELEMETRY = {
@@ -244,6 +252,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command; a user's error is one line on standard error and exit status 1."""
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # classes of one's own, named in a YAML or by --tools
     arguments = sys.argv[1:] if argv is None else argv
     try:
         if arguments[:1] and arguments[0] in CONFIGURED:

@@ -7,7 +7,7 @@ adapter/     LoRA weights (safetensors); absent in a base policy           token
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ from medagent.causal_lm import fastest_device, load_causal_lm
 from medagent.errors import ConfigError
 from medagent.hf_policy import HFPolicy
 from medagent.protocol import NOT_ADVICE, Protocol
-from retrieval.controls import UnreliableRetriever
 from retrieval.embedders import embedder_from_identity
 from retrieval.remote import RemoteRetriever
 from retrieval.search import HybridRetriever, Retriever
 from retrieval.settings import SearchSettings
+from retrieval.tools import Tool, Toolbox, class_path, corpus_of
 
 FORMAT = 2
 URL = ("http://", "https://")
@@ -37,25 +37,37 @@ class RetrieverSpec:
     index: str
     embedder: str
     search: SearchSettings
+    tools: tuple[str, ...] = ()  # classes beside the index, see retrieval.tools
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> RetrieverSpec:
         """The inverse of `asdict`."""
-        return RetrieverSpec(row["index"], row["embedder"], SearchSettings(**row["search"]))
+        return RetrieverSpec(
+            row["index"], row["embedder"], SearchSettings(**row["search"]), tuple(row.get("tools", ()))
+        )
 
     @staticmethod
     def of(retriever: Retriever) -> RetrieverSpec | None:
         """The specification of a retriever that lives in a folder or is served, None for any other."""
-        if isinstance(retriever, UnreliableRetriever):
-            retriever = retriever.retriever
+        tools = retriever.class_paths if isinstance(retriever, Toolbox) else ()
+        retriever = corpus_of(retriever)
         if isinstance(retriever, RemoteRetriever):
-            return RetrieverSpec(retriever.url, "", SearchSettings())
+            return RetrieverSpec(retriever.url, "", SearchSettings(), tools)
         if not isinstance(retriever, HybridRetriever):
             return None
-        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, retriever.settings)
+        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, retriever.settings, tools)
 
-    def open(self, index: str | None = None) -> Retriever:
-        """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere)."""
+    def open(self, index: str | None = None, tools: Sequence[Tool] = ()) -> Retriever:
+        """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere). `tools` must be those named."""
+        given = {class_path(tool) for tool in tools}
+        if given != set(self.tools):
+            raise ConfigError(
+                f"agent's tools: found {sorted(given)}, wanted {sorted(self.tools)}. Name them with --tools, their files being in the folder where you are."
+            )
+        retriever = self._corpus(index)
+        return Toolbox(retriever, list(tools)) if tools else retriever
+
+    def _corpus(self, index: str | None) -> Retriever:
         where = index or self.index
         if where.startswith(URL) or not self.embedder:
             return open_retriever(where)
@@ -125,13 +137,18 @@ def read_spec(folder: Path) -> AgentSpec:
 
 
 def load_agent(
-    folder: Path, *, retriever: Retriever | None = None, index: str | None = None, lockstep: bool = True
+    folder: Path,
+    *,
+    retriever: Retriever | None = None,
+    index: str | None = None,
+    tools: Sequence[Tool] = (),
+    lockstep: bool = True,
 ) -> Agent:
     """A ready agent: base model with the adapter merged in, and its retriever (or another)."""
     spec = read_spec(folder)
     if retriever is None:
         if spec.retriever is not None:
-            retriever = spec.retriever.open(index)
+            retriever = spec.retriever.open(index, tools)
         elif index is not None:
             retriever = open_retriever(index)
         else:

@@ -27,3 +27,7 @@ class NoIndexError(RetrievalError):
 
 class IndexBusyError(RetrievalError):
     """An index is open elsewhere, or being written."""
+
+
+class ToolError(RetrievalError):
+    """Tools cannot be told apart, or one is missing."""

@@ -11,7 +11,7 @@ from evaluation.run import run_benchmark
 from medagent.agent import Agent
 from medagent.errors import ConfigError
 from medagent.records import Question
-from retrieval.controls import UnreliableRetriever
+from retrieval.tools import without_failures
 from training.agent_data import AgentData
 from training.module import AgentModule
 
@@ -45,9 +45,7 @@ class HeldOutEvaluation(Callback):
         if (trainer.current_epoch + 1) % self._every:
             return
         settings = data.agent_settings
-        retriever = data.retriever
-        if isinstance(retriever, UnreliableRetriever):
-            retriever = retriever.retriever  # measured on what the agent will have
+        retriever = without_failures(data.retriever)  # measured on what the agent will have
         policy = data.policy_of(pl_module, version=trainer.current_epoch + 1)
         agent = Agent(policy, retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         summary = summarize(run_benchmark(agent, self._questions, temperature=0.0, seed=data.seed))

@@ -1,0 +1,94 @@
+"""Tools beside the corpus: what an agent calls by its search tag, and whose results it reads, numbers and cites like passages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from importlib import import_module
+
+from retrieval.controls import UnreliableRetriever
+from retrieval.errors import ToolError
+from retrieval.passages import Hit, Passage
+from retrieval.search import Retriever
+
+
+class Tool(ABC):
+    """A function from text to text with a name, such as a calculator or a drug table. Subclass it, and name the class in the YAML."""
+
+    name: str  # what a query begins with, before a colon
+
+    @abstractmethod
+    def use(self, argument: str) -> str:
+        """The result for what follows the colon. `ValueError` is told to the agent as the result; anything else ends the run.
+
+        It must be safe on any text, as the policy writes it, and give equal results for equal arguments. It may be called from several threads.
+        """
+
+
+class Toolbox:
+    """A retriever that hands a query such as "dose: 15 mg/kg, 70 kg" to the tool named `dose`, and all others to the corpus.
+
+    Say in `protocol.instructions` which tools there are. A result is one passage with the tool's name for its title.
+    """
+
+    def __init__(self, retriever: Retriever, tools: list[Tool]) -> None:
+        names = [tool.name.strip().lower() for tool in tools]
+        if not names or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
+            raise ToolError(f"tools: found the names {names}, wanted one or more, each a word of its own.")
+        self.retriever, self.tools = retriever, dict(zip(names, tools, strict=True))
+
+    @property
+    def class_paths(self) -> tuple[str, ...]:
+        """The classes of the tools."""
+        return tuple(class_path(tool) for tool in self.tools.values())
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        """See `Retriever.search`."""
+        found: list[list[Hit] | None] = [self._by_tool(query) for query in queries]
+        others = [query for query, hits in zip(queries, found, strict=True) if hits is None]
+        searched = iter(self.retriever.search(others, top_k=top_k) if others else [])
+        return [next(searched) if hits is None else hits for hits in found]
+
+    def _by_tool(self, query: str) -> list[Hit] | None:
+        name, colon, argument = query.partition(":")
+        tool = self.tools.get(name.strip().lower()) if colon else None
+        if tool is None:
+            return None
+        try:
+            result = tool.use(argument.strip())
+        except ValueError as error:
+            result = f"not possible: {error}"
+        return [Hit(Passage.make(f"{tool.name}: {argument.strip()}", result, source=f"tool {tool.name}"), 1.0)]
+
+
+def corpus_of(retriever: Retriever) -> Retriever:
+    """What searches the corpus, without tools and without failures that training injects."""
+    if isinstance(retriever, Toolbox | UnreliableRetriever):
+        return corpus_of(retriever.retriever)
+    return retriever
+
+
+def without_failures(retriever: Retriever) -> Retriever:
+    """The same retriever as an agent will have it: failures that training injects are taken out, tools stay."""
+    if isinstance(retriever, Toolbox):
+        return Toolbox(without_failures(retriever.retriever), list(retriever.tools.values()))
+    return corpus_of(retriever)
+
+
+def class_path(tool: Tool) -> str:
+    """Module and name of a tool's class."""
+    return f"{type(tool).__module__}.{type(tool).__qualname__}"
+
+
+def tool_named(path: str) -> Tool:
+    """A tool by its class, such as "my_task.Doses", which is made without arguments."""
+    module, _, name = path.rpartition(".")
+    try:
+        made = getattr(import_module(module), name)()
+    except (ImportError, ValueError, AttributeError, TypeError) as error:
+        raise ToolError(
+            f"tool {path!r}: cannot be made ({error}). Wanted a class that takes no arguments, in a module that Python finds from here, such as my_task.Doses."
+        ) from error
+    if not isinstance(made, Tool):
+        raise ToolError(f"tool {path!r}: found a {type(made).__name__}, wanted a subclass of retrieval.tools.Tool.")
+    return made
