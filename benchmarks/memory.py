@@ -2,22 +2,23 @@
 
 Roles: policy and critic trained by LoRA rank 16 on all linear layers, reference frozen. Both variants run the same update: forward and
 backward passes of policy and critic, a forward pass of the reference. The three separate models carry the same LoRA each. Neither figure includes the
-merged sampling copy that `sampling copy` adds on a line of its own.
+merged sampling copy that `sampling copy` adds on a line of its own. Every freed block is given back at once, so that the figures are what the processes hold.
 
-    python benchmarks/memory.py --hidden 1024 --layers 12
+    python -m benchmarks.memory --hidden 1536 --layers 16
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
 
 import torch
-from common import describe_machine
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks.common import HELD_ALONE, describe_machine
 from training.adapters import LoraSettings, SharedBase
 
 VARIANTS = ("one base", "three models", "one base and sampling copy")
@@ -83,15 +84,18 @@ def main() -> None:
     print(describe_machine())
     peaks = {}
     for variant in ("nothing", *VARIANTS):
-        line = [sys.executable, __file__, "--variant", variant]
+        line = [sys.executable, "-m", "benchmarks.memory", "--variant", variant]
         line += ["--hidden", str(options.hidden), "--layers", str(options.layers)]
-        peak, parameters, _ = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
+        peak, parameters, _ = subprocess.run(
+            line, check=True, capture_output=True, text=True, env=os.environ | HELD_ALONE
+        ).stdout.split()
         peaks[variant] = float(peak) - peaks.get("nothing", 0.0)
         if variant == "nothing":
             print(f"the libraries alone: {float(peak):,.0f} MiB (taken off below)")
         else:
             print(f"{variant:28s} {peaks[variant]:8,.0f} MiB  (base of {int(parameters) / 1e6:.0f} M parameters)")
-    print(f"ratio, three models / one base: {peaks['three models'] / peaks['one base']:.2f}")
+    whole = peaks["three models"]
+    print(f"one base / three models: {peaks['one base'] / whole:.2f}, with the copy {peaks[VARIANTS[2]] / whole:.2f}")
 
 
 if __name__ == "__main__":
