@@ -69,7 +69,7 @@ def evaluate_agent(
         "index_sha256": index_fingerprint(ready.retriever),
         "model": model,
         "index": index,
-        "tools": list(tools),
+        **({"tools": list(tools)} if tools else {}),
         "limits": asdict(ready.limits),
         **asdict(source),
         "modes": [mode.value for mode in plan.modes],

@@ -93,7 +93,15 @@ def test_comparison_refuses_other_questions(tmp_path: Path) -> None:
 def test_evaluate_says_what_is_wrong_first(tmp_path: Path) -> None:
     plan, common = (
         Plan(),
-        {"index": None, "model": "", "limits": {}, "concurrency": 4, "overwrite": False, "out": tmp_path / "x"},
+        {
+            "index": None,
+            "model": "",
+            "tools": (),
+            "limits": {},
+            "concurrency": 4,
+            "overwrite": False,
+            "out": tmp_path / "x",
+        },
     )
     with pytest.raises(InputError, match="--path"):
         evaluate_agent("starter", Source("medqa"), plan, **common)
