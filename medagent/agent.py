@@ -91,7 +91,7 @@ class Agent:
         """
 
         async def run_batch(batch: Sequence[Job]) -> list[Rollout]:
-            desk = self._desk()
+            desk = self.search_desk()
             sessions = [self.policy.open(seed=job.seed, temperature=job.temperature) for job in batch]
             tasks = [
                 asyncio.create_task(self._roll_out(job, session, desk))
@@ -128,7 +128,7 @@ class Agent:
                 on_done(job, rollout)
 
         async def run() -> None:
-            desk, waiting = self._desk(), iter(jobs)
+            desk, waiting = self.search_desk(), iter(jobs)
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(max_open, len(jobs))):
@@ -140,17 +140,19 @@ class Agent:
 
         asyncio.run(run())
 
-    async def run(self, job: Job, *, on_turn: Callable[[Turn], None] | None = None) -> Rollout:
-        """Roll out one job, telling `on_turn` of each turn as it ends."""
+    async def run(
+        self, job: Job, *, on_turn: Callable[[Turn], None] | None = None, desk: SearchDesk | None = None
+    ) -> Rollout:
+        """Roll out one job, telling `on_turn` of each turn as it ends. Callers that share a `desk` share batches of searches."""
         session = self.policy.open(seed=job.seed, temperature=job.temperature)
         try:
-            desk = self._desk()
-            return await self._roll_out(job, session, desk, on_turn=on_turn)
+            return await self._roll_out(job, session, desk or self.search_desk(), on_turn=on_turn)
         finally:
             session.close()
 
-    def _desk(self) -> SearchDesk:
-        return SearchDesk(self.retriever, top_k=self.top_k, stats=self.search_stats)
+    def search_desk(self, *, retries: int = 5) -> SearchDesk:
+        """A desk for this agent's searches; it belongs to one event loop."""
+        return SearchDesk(self.retriever, top_k=self.top_k, retries=retries, stats=self.search_stats)
 
     async def _roll_out(
         self, job: Job, session: Session, desk: SearchDesk, *, on_turn: Callable[[Turn], None] | None = None

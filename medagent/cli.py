@@ -1,4 +1,4 @@
-"""The command line: `medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | index | search | study | starter`.
+"""The command line: `medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | serve | index | search | study | starter`.
 
 This module alone may import every package, and does so inside its commands, so that `--help` answers at once.
 """
@@ -209,6 +209,51 @@ def chat(
     chat_loop(open_agent(agent, index=index, tools=tools or []), temperature=temperature)
 
 
+def serve(
+    agent: str = "runs/demo/agent",
+    index: str | None = None,
+    model: str = "",
+    tools: list[str] | None = None,
+    name: str = "medagent",
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    tokens: str | None = None,
+    max_running: int = 64,
+    max_waiting: int = 256,
+    timeout_s: float = 120.0,
+) -> None:
+    """Answer over HTTP: /v1/answers with every step, and OpenAI's /v1/chat/completions and /v1/models for the tools that speak it.
+
+    Args:
+        agent: As for evaluate.
+        index: Index to search instead of the agent's own.
+        model: Name of the model, for an endpoint.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'.
+        name: The model's name in the API.
+        host: Address to listen on; another than this machine's needs tokens.
+        port: Port to listen on.
+        tokens: File with the SHA-256 digest of a bearer token a line; requests then need one.
+        max_running: Questions answered at once.
+        max_waiting: Questions that may wait; more are refused with 429.
+        timeout_s: Seconds that an answer may take, its wait included.
+    """
+    from medagent.serving.command import serve_agent
+    from medagent.serving.desk import Limits
+
+    limits = Limits(max_running, max_waiting, timeout_s)
+    serve_agent(
+        agent,
+        index=index,
+        model=model,
+        tools=tools or [],
+        name=name,
+        host=host,
+        port=port,
+        tokens=tokens,
+        limits=limits,
+    )
+
+
 NO_TELEMETRY = {
     "ANONYMIZED_TELEMETRY": "False",  # Chroma
     "VLLM_NO_USAGE_STATS": "1",
@@ -224,6 +269,7 @@ COMMANDS: dict[str, Any] = {
     "contamination": contamination,
     "ask": ask,
     "chat": chat,
+    "serve": serve,
     "index": INDEX_COMMANDS,
     "search": search,
 }

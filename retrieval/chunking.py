@@ -61,12 +61,17 @@ class Chunking:
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, in order; line ends end a sentence too (lists and headings have no full stop).
+    """The sentences of a text, in order, white space folded.
 
     >>> split_sentences("E. coli causes it (Fig. 2). Give 0.5 mg. Then wait.")
     ['E. coli causes it (Fig. 2).', 'Give 0.5 mg.', 'Then wait.']
     """
-    sentences, start = [], 0
+    return [whole for start, end in sentence_spans(text) if (whole := " ".join(text[start:end].split()))]
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Start and end of each sentence; line ends end a sentence too (lists and headings have no full stop)."""
+    spans, start = [], 0
     for match in _END.finditer(text):
         # A glance back is enough: words are short, and a look at all since `start` would take the square of a long text's length.
         word = None
@@ -74,10 +79,9 @@ def split_sentences(text: str) -> list[str]:
             word = _LAST_WORD.search(text, max(start, match.start() - 30), match.end())
         if word and (word.group(1).lower() in _ABBREVIATIONS or (len(word.group(1)) == 1 and word.group(1).isalpha())):
             continue
-        sentences.append(text[start : match.end()])
+        spans.append((start, match.end()))
         start = match.end()
-    sentences.append(text[start:])
-    return [whole for sentence in sentences if (whole := " ".join(sentence.split()))]
+    return [*spans, (start, len(text))] if start < len(text) else spans
 
 
 def cut_document(document: Document, chunking: Chunking, count: CountTokens) -> Iterator[Passage]:

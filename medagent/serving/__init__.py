@@ -1,0 +1,1 @@
+"""The agent in front of people and programs: `medagent serve`."""

@@ -1,0 +1,157 @@
+"""What a caller is told of a rollout: its steps as they end, and an answer whose citations were checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from medagent.protocol import NOT_ADVICE, Protocol, citations, marked_letters
+from medagent.records import Rollout, StopReason, Turn
+from retrieval.chunking import sentence_spans
+from retrieval.passages import Hit, Passage
+
+_NUMBER = re.compile(r"\s*\[(\d{1,3})\]")
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A passage under the number by which it was shown, and where in its text the sentence lies that is nearest to the answer (characters)."""
+
+    number: int
+    passage: Passage
+    sentence: tuple[int, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"number": self.number, "passage": self.passage.to_json(), "sentence": list(self.sentence)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A checked answer.
+
+    `text` cites only passages that were shown; `removed_citations` counts what was taken out. `supported`: it cites one at least. `letter` is the option named, where one
+    alone is. `confidence` is the policy's probability of what it wrote (a geometric mean over the tokens of its last turn), None where it gives none. `text` is empty where the rollout ended
+    without an answer, and `stop_reason` says why.
+    """
+
+    text: str
+    letter: str | None
+    sources: tuple[Source, ...]
+    removed_citations: int
+    confidence: float | None
+    stop_reason: StopReason
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def supported(self) -> bool:
+        """Whether it cites a passage that was shown."""
+        return bool(self.sources)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens read (question and passages) and sampled, as OpenAI's API counts them."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "text": self.text,
+            "letter": self.letter,
+            "supported": self.supported,
+            "sources": [source.to_json() for source in self.sources],
+            "removed_citations": self.removed_citations,
+            "confidence": self.confidence,
+            "stop_reason": self.stop_reason.value,
+            "usage": self.usage,
+            "notice": NOT_ADVICE,
+        }
+
+
+def checked(rollout: Rollout) -> Answer:
+    """The answer of a rollout, with citations of passages that it was never shown taken out and counted."""
+    hits, said = rollout.hits, rollout.answer if rollout.stop_reason is StopReason.ANSWERED else None
+    text, removed = _without_unknown(said or "", shown=len(hits))
+    letters = [letter for letter in marked_letters(text) if letter in rollout.question.letters]
+    plain = _NUMBER.sub("", text)
+    sources = tuple(
+        Source(number, hits[number - 1].passage, nearest_sentence(hits[number - 1].passage.text, plain))
+        for number in citations(text)
+    )
+    sampled = rollout.num_action_tokens
+    return Answer(
+        text,
+        letters[0] if len(letters) == 1 else None,
+        sources,
+        removed,
+        _confidence(rollout) if said else None,
+        rollout.stop_reason,
+        len(rollout.token_ids) - sampled,
+        sampled,
+    )
+
+
+def _without_unknown(text: str, *, shown: int) -> tuple[str, int]:
+    removed = 0
+
+    def keep(found: re.Match[str]) -> str:
+        nonlocal removed
+        if 1 <= int(found[1]) <= shown:
+            return found[0]
+        removed += 1
+        return ""
+
+    return _NUMBER.sub(keep, text).strip(), removed
+
+
+def nearest_sentence(passage: str, answer: str) -> tuple[int, int]:
+    """Start and end of the passage's sentence that shares most words with the answer; the first of equals.
+
+    >>> nearest_sentence("Gout hurts. Colchicine treats gout flares.", "colchicine")
+    (12, 42)
+    """
+    wanted = set(_WORD.findall(answer.lower()))
+    spans = sentence_spans(passage) or [(0, len(passage))]
+
+    def shared(span: tuple[int, int]) -> float:
+        words = _WORD.findall(passage[span[0] : span[1]].lower())
+        return len(wanted & set(words)) / math.sqrt(len(words) or 1)
+
+    return max(spans, key=shared)
+
+
+def _confidence(rollout: Rollout) -> float | None:
+    last = rollout.turns[-1] if rollout.turns else None
+    values = last.logprobs[last.forced_prefix :] if last else ()
+    if not values or not any(rollout.rollout_logprobs):  # an endpoint gives none
+        return None
+    return math.exp(sum(values) / len(values))
+
+
+class Steps:
+    """Turns as events, passages numbered as the agent sees them."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def __call__(self, turn: Turn) -> dict[str, Any]:
+        """The event of one turn: what it thought, what it searched for, what it was shown."""
+        first = self._shown + 1
+        self._shown += len(turn.hits)
+        return {
+            "thought": Protocol.parse(turn.text).think,
+            "query": turn.query,
+            "passages": [_shown(hit, number) for number, hit in enumerate(turn.hits, start=first)],
+        }
+
+
+def _shown(hit: Hit, number: int) -> dict[str, Any]:
+    return {"number": number, "score": hit.score, "passage": hit.passage.to_json()}

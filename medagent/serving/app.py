@@ -1,0 +1,249 @@
+"""The agent over HTTP: its own /v1/answers, and OpenAI's chat completions, so that tools for those work by changing a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
+from uuid import uuid4
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from medagent.agent import Agent, Job
+from medagent.errors import MedagentError
+from medagent.records import LETTERS, Question
+from medagent.serving import openai_form as openai
+from medagent.serving.desk import AnswerDesk, Limits, OverloadedError, TooSlowError
+from medagent.serving.guards import MAX_BODY_BYTES, Guards
+from retrieval.errors import RetrievalError
+
+log = logging.getLogger("medagent.serving")
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+Text = Annotated[str, Field(min_length=1, max_length=openai.MAX_CHARACTERS)]
+Found = TypeVar("Found")
+CLIENT_LEFT = 499
+
+
+class AnswerRequest(BaseModel):
+    """The body of POST /v1/answers; with `options` the question is multiple choice."""
+
+    question: Text
+    options: Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=len(LETTERS))] = []
+    stream: bool = False
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class ModelError(MedagentError):
+    """Another model was asked for."""
+
+
+def make_app(
+    agent: Agent,
+    *,
+    name: str = "medagent",
+    limits: Limits = Limits(),
+    hosts: Sequence[str] = LOOPBACK,
+    tokens: Sequence[str] = (),
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> FastAPI:
+    """The service over one agent, which it lists as model `name`. Requests to another host name than `hosts` are refused."""
+    desk = AnswerDesk(agent, limits)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await agent.policy.disconnect()
+
+    app = FastAPI(title="medagent", description=__doc__, lifespan=lifespan)
+    app.state.desk = desk
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes)
+
+    def job_of(question: Question, body: AnswerRequest | openai.ChatRequest) -> Job:
+        desk.refuse_if_full()
+        return Job(question, seed=body.seed, temperature=body.temperature)
+
+    @app.post("/v1/answers", responses=ERRORS)
+    async def answers(body: AnswerRequest, request: Request) -> Response:
+        """An answer with the steps that led to it; streamed as the events `turn`, `answer` and, where it fails, `error`."""
+        id_ = f"answer-{uuid4().hex}"
+        job = job_of(Question(id_, body.question.strip(), tuple(body.options)), body)
+        if body.stream:
+            return _stream(_events(desk, job, request))
+        turns, answer = await unless_gone(request, desk.answer(job))
+        return JSONResponse({"id": id_, "turns": turns, "answer": answer})
+
+    @app.post("/v1/chat/completions", responses=ERRORS)
+    async def chat(body: openai.ChatRequest, request: Request) -> Response:
+        """OpenAI's chat completions; the agent's steps are in the extra field `medagent`."""
+        if body.model != name:
+            raise ModelError(f"the model {body.model!r} does not exist here; this is {name!r}.")
+        try:
+            text = openai.question_text(body.messages)
+        except ValueError as wrong:
+            return _failure(400, str(wrong), "invalid_request_error", param="messages")
+        id_ = f"chatcmpl-{uuid4().hex}"
+        job = job_of(Question(id_, text), body)
+        if body.stream:
+            usage = body.stream_options is not None and body.stream_options.include_usage
+            return _stream(_chunks(desk, job, request, name, usage=usage))
+        turns, answer = await unless_gone(request, desk.answer(job))
+        return JSONResponse(openai.completion(id_, name, answer, turns))
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """The agent, as OpenAI's API lists models."""
+        return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "medagent"}]}
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """The process lives."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        """Whether a question would be taken now."""
+        full = desk.full
+        return JSONResponse({"status": "full" if full else "ready"}, status_code=503 if full else 200)
+
+    @app.get("/metrics")
+    async def metrics() -> PlainTextResponse:
+        """Counts and times in Prometheus's text format."""
+        return PlainTextResponse(desk.prometheus())
+
+    _handle_errors(app)
+    return app
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": what}
+    for status, what in {
+        400: "the request is wrong",
+        401: "no known bearer token",
+        404: "no such model",
+        413: "the body is too large",
+        429: "too many questions wait; see Retry-After",
+        500: "the agent failed",
+        503: "the corpus cannot be searched now",
+        504: "the answer took too long",
+    }.items()
+}
+
+
+def _failure(status: int, message: str, kind: str, **more: Any) -> JSONResponse:
+    return JSONResponse(openai.error(message, kind, **more), status_code=status)
+
+
+def _told(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
+    """Status and body for a failed answer; what happened inside goes to the log alone."""
+    if isinstance(failure, OverloadedError):
+        return 429, openai.error(str(failure), "rate_limit_error", code="overloaded")
+    if isinstance(failure, TooSlowError):
+        return 504, openai.error(str(failure), "server_error", code="timeout")
+    if isinstance(failure, ModelError):
+        return 404, openai.error(str(failure), "invalid_request_error", code="model_not_found", param="model")
+    id_ = request.state.request_id
+    log.error("request %s failed: %s", id_, failure, exc_info=failure)
+    if isinstance(failure, RetrievalError):
+        return 503, openai.error(
+            f"the corpus cannot be searched now (request {id_}).", "server_error", code="retrieval"
+        )
+    return 500, openai.error(f"the agent failed (request {id_}); the server's log says why.", "server_error")
+
+
+def _handle_errors(app: FastAPI) -> None:
+    async def failed(request: Request, failure: Exception) -> Response:
+        status, body = _told(failure, request)
+        waits = {"Retry-After": str(failure.retry_after_s)} if isinstance(failure, OverloadedError) else None
+        return JSONResponse(body, status_code=status, headers=waits)
+
+    async def invalid(request: Request, failure: Exception) -> Response:
+        assert isinstance(failure, RequestValidationError)
+        # Without the input, which FastAPI would repeat: it may be long, private, or no text that can be sent.
+        wrong = failure.errors()[0]
+        where = ".".join(str(part) for part in wrong["loc"] if part != "body")
+        return _failure(400, f"{where}: {wrong['msg']}", "invalid_request_error", param=where or None)
+
+    async def http(request: Request, failure: Exception) -> Response:
+        assert isinstance(failure, HTTPException)
+        return _failure(failure.status_code, str(failure.detail), "invalid_request_error")
+
+    async def left(request: Request, failure: Exception) -> Response:
+        return Response(status_code=CLIENT_LEFT)
+
+    app.add_exception_handler(MedagentError, failed)
+    app.add_exception_handler(RetrievalError, failed)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientLeftError, left)
+
+
+class ClientLeftError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+async def unless_gone(request: Request, work: Awaitable[Found]) -> Found:
+    """The result, or `ClientLeftError` (and the work stopped) once the client has gone."""
+    working, gone = asyncio.ensure_future(work), asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientLeftError
+        return working.result()
+    finally:
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _stream(pieces: AsyncIterator[str]) -> StreamingResponse:
+    return StreamingResponse(pieces, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+async def _events(desk: AnswerDesk, job: Job, request: Request) -> AsyncIterator[str]:
+    steps = desk.steps(job)
+    try:
+        async for kind, data in steps:
+            yield f"event: {kind}\ndata: {json.dumps(data)}\n\n"
+    except (MedagentError, RetrievalError) as failure:
+        yield f"event: error\ndata: {json.dumps(_told(failure, request)[1])}\n\n"
+    finally:
+        await steps.aclose()
+
+
+async def _chunks(desk: AnswerDesk, job: Job, request: Request, model: str, *, usage: bool) -> AsyncIterator[str]:
+    id_ = job.question.id
+    steps = desk.steps(job)
+    try:
+        yield _data(openai.chunk(id_, model, {"role": "assistant", "content": ""}))
+        async for kind, data in steps:
+            if kind == "turn":
+                yield _data(openai.chunk(id_, model, {}, extra={"turn": data}))
+                continue
+            yield _data(openai.chunk(id_, model, {"content": openai.content_of(data)}))
+            yield _data(openai.chunk(id_, model, {}, finish=openai.finish_reason(data), extra={"answer": data}))
+            if usage:
+                yield _data(openai.usage_chunk(id_, model, data))
+            yield "data: [DONE]\n\n"
+    except (MedagentError, RetrievalError) as failure:
+        yield _data(_told(failure, request)[1])
+    finally:
+        await steps.aclose()
+
+
+def _data(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body)}\n\n"

@@ -1,0 +1,157 @@
+"""Many people, one agent: questions are admitted, wait, run together, and end by an answer, a timeout, or their asker's leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from medagent.agent import Agent, Job
+from medagent.errors import ConfigError, MedagentError
+from medagent.serving.answers import Answer, Steps, checked
+from retrieval.desk import SearchDesk
+
+SEARCH_RETRIES = 2  # somebody waits
+USUAL_S = 10.0  # an answer's time before any was given
+
+
+class OverloadedError(MedagentError):
+    """Too many wait; `retry_after_s` says when there may be room."""
+
+    def __init__(self, waiting: int, retry_after_s: int) -> None:
+        super().__init__(f"{waiting} questions wait already. Try again in {retry_after_s} s.")
+        self.retry_after_s = retry_after_s
+
+
+class TooSlowError(MedagentError):
+    """An answer took longer than is allowed."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`max_running` questions are answered at once, `max_waiting` more may wait, each has `timeout_s` from its admission."""
+
+    max_running: int = 64
+    max_waiting: int = 256
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.max_running < 1 or self.max_waiting < 0 or self.timeout_s <= 0:
+            raise ConfigError(
+                f"serving: found max_running {self.max_running}, max_waiting {self.max_waiting} and timeout_s {self.timeout_s:g}, wanted 1 or more, 0 or more, and above 0."
+            )
+
+
+@dataclass
+class AnswerDesk:
+    """Answers questions with one agent. `outcomes` counts how they ended, `durations_s` the last answers' times."""
+
+    agent: Agent
+    limits: Limits = field(default_factory=Limits)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    removed_citations: int = 0
+    durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
+    running: int = 0
+    waiting: int = 0
+    _room: asyncio.Condition = field(default_factory=asyncio.Condition, repr=False)
+    _search: SearchDesk = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """One search desk for all, so that their searches share batches."""
+        self._search = self.agent.search_desk(retries=SEARCH_RETRIES)
+
+    @property
+    def full(self) -> bool:
+        """Whether a question would be refused now."""
+        return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
+
+    def refuse_if_full(self) -> None:
+        """Raise `OverloadedError` where too many wait."""
+        if self.full:
+            self.outcomes["overloaded"] += 1
+            raise OverloadedError(self.waiting, self.retry_after_s())
+
+    async def steps(self, job: Job) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+        """("turn", its event) for each turn as it ends, then ("answer", `Answer.to_json`). Leaving the iteration stops the rollout.
+
+        Raises `OverloadedError` at once, `TooSlowError` when the time is over, and what the rollout raises.
+        """
+        self.refuse_if_full()
+        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        task = asyncio.create_task(self._answered(job, events))
+        try:
+            while (event := await events.get()) is not None:
+                yield "turn", event
+            yield "answer", (await task).to_json()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def answer(self, job: Job) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """All turns' events and the answer at once."""
+        found = [event async for event in self.steps(job)]
+        return [event for kind, event in found if kind == "turn"], found[-1][1]
+
+    async def _answered(self, job: Job, events: asyncio.Queue[dict[str, Any] | None]) -> Answer:
+        """Wait for a place and roll out, in a task of its own; `events` ends with None however this does."""
+        began, outcome, tell = time.monotonic(), "failed", Steps()
+        try:
+            async with asyncio.timeout(self.limits.timeout_s), self._place():
+                rollout = await self.agent.run(
+                    job, on_turn=lambda turn: events.put_nowait(tell(turn)), desk=self._search
+                )
+            self.durations_s.append(time.monotonic() - began)
+            answer, outcome = checked(rollout), "answered"
+            self.removed_citations += answer.removed_citations
+            return answer
+        except TimeoutError as error:
+            outcome = "too_slow"
+            raise TooSlowError(
+                f"no answer within {self.limits.timeout_s:g} s. Ask again later, or ask something shorter."
+            ) from error
+        except asyncio.CancelledError:
+            outcome = "left"
+            raise
+        finally:
+            self.outcomes[outcome] += 1
+            events.put_nowait(None)
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        self.waiting += 1
+        try:
+            async with self._room:
+                await self._room.wait_for(lambda: self.running < self.limits.max_running)
+                self.running += 1
+        finally:
+            self.waiting -= 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            async with self._room:
+                self._room.notify()
+
+    def retry_after_s(self) -> int:
+        """When a place may be free: what waits now, at the pace of the last answers."""
+        usual = sum(self.durations_s) / len(self.durations_s) if self.durations_s else USUAL_S
+        return max(1, math.ceil(usual * (1 + self.waiting / self.limits.max_running)))
+
+    def prometheus(self) -> str:
+        """Counts and times in Prometheus's text format."""
+        times = sorted(self.durations_s) or [0.0]
+        lines = [f'medagent_answers_total{{outcome="{name}"}} {count}' for name, count in sorted(self.outcomes.items())]
+        values = {
+            "running": float(self.running),
+            "waiting": float(self.waiting),
+            "removed_citations_total": float(self.removed_citations),
+            "answer_seconds_p50": times[len(times) // 2],
+            "answer_seconds_p95": times[int(0.95 * (len(times) - 1))],
+        }
+        return "\n".join([*lines, *(f"medagent_{name} {value:g}" for name, value in values.items())]) + "\n"

@@ -1,0 +1,121 @@
+"""What stands before every request: its size, its token, an id, and headers that keep a page from loading anything from elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from medagent.errors import ConfigError
+from medagent.serving.openai_form import error
+
+log = logging.getLogger("medagent.serving")
+MAX_BODY_BYTES = 1_000_000
+OPEN_PATHS = ("/healthz", "/readyz")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def read_tokens(path: Path) -> frozenset[str]:
+    """SHA-256 digests of bearer tokens, one a line; what follows a digest is a note."""
+    try:
+        lines = [line.split(maxsplit=1)[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError as failure:
+        raise ConfigError(
+            f"tokens {path}: cannot be read ({failure}). Give a file with a SHA-256 digest a line."
+        ) from failure
+    wrong = [line for line in lines if not _SHA256.fullmatch(line)]
+    if wrong or not lines:
+        raise ConfigError(
+            f"tokens {path}: found {len(wrong)} of {len(lines)} lines that are no SHA-256 digest, wanted one a line: printf %s TOKEN | sha256sum."
+        )
+    return frozenset(lines)
+
+
+def digest(token: str) -> str:
+    """What is kept of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Guards:
+    """ASGI middleware. Refuses bodies over `max_body_bytes` and, where digests of tokens are given, requests without one; logs each request without its text."""
+
+    def __init__(self, app: ASGIApp, *, tokens: Sequence[str] = (), max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        self._app, self._tokens, self._max = app, tuple(tokens), max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        id_, began = uuid4().hex, time.perf_counter()
+        scope.setdefault("state", {})["request_id"] = id_
+        headers, status, read = Headers(scope=scope), 0, 0
+
+        async def tell(message: Message) -> None:
+            nonlocal status
+            if read > self._max and not status:  # whatever the application made of a body that was cut
+                await refuse(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
+                return
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                out = MutableHeaders(scope=message)
+                out["X-Request-Id"] = id_
+                for name, value in HEADERS.items():
+                    out.setdefault(name, value)
+            elif read > self._max:
+                return
+            await send(message)
+
+        async def refuse(code: int, what: str, name: str) -> None:
+            nonlocal read
+            read = 0
+            kind = "authentication_error" if code == 401 else "invalid_request_error"
+            response = JSONResponse(error(what, kind, code=name), status_code=code)
+            if code == 401:
+                response.headers["WWW-Authenticate"] = "Bearer"
+            await response(scope, receive, tell)
+            read = self._max + 1  # nothing of the application's follows
+
+        async def listen() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._max:
+                raise ClientDisconnect
+            return message
+
+        length = headers.get("content-length", "")
+        try:
+            if length.isdecimal() and int(length) > self._max:
+                await refuse(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
+            elif not self._known(headers, scope["path"]):
+                await refuse(401, "a bearer token is needed, or this one is not known.", "invalid_api_key")
+            else:
+                await self._app(scope, listen, tell)
+        finally:
+            row = {"request": id_, "method": scope["method"], "path": scope["path"], "status": status}
+            log.info(json.dumps({**row, "seconds": round(time.perf_counter() - began, 3)}))
+
+    def _known(self, headers: Headers, path: str) -> bool:
+        if not self._tokens or path in OPEN_PATHS:
+            return True
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = digest(token.strip())
+        return scheme.lower() == "bearer" and any(hmac.compare_digest(given, known) for known in self._tokens)

@@ -1,0 +1,123 @@
+"""OpenAI's chat completions, as far as an agent has them: messages in, completions and errors out."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+MAX_MESSAGES, MAX_CHARACTERS = 64, 8_000
+EARLIER = "Earlier in this conversation:"
+
+
+class TextPart(BaseModel):
+    """A part of a message's content; only text is taken."""
+
+    type: Literal["text"]
+    text: Annotated[str, Field(max_length=MAX_CHARACTERS)]
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: (
+        Annotated[str, Field(max_length=MAX_CHARACTERS)] | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES)]
+    )
+
+    @property
+    def text(self) -> str:
+        """The message as one text."""
+        return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+
+
+class StreamOptions(BaseModel):
+    """OpenAI's `stream_options`."""
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """The body of POST /v1/chat/completions. Settings of sampling that an agent does not have are taken and left alone."""
+
+    model: Annotated[str, Field(max_length=200)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    n: Literal[1] = 1
+
+
+def question_text(messages: list[Message]) -> str:
+    """The last user's message; earlier questions and answers stand before it as context. System messages are left out: the agent's instructions are its own.
+
+    >>> question_text([Message(role="user", content="What treats gout?"), Message(role="assistant", content="Colchicine [1]"), Message(role="user", content="And its dose?")])
+    'Earlier in this conversation: Q: What treats gout? A: Colchicine [1] Now: And its dose?'
+    """
+    said = [message for message in messages if message.role in ("user", "assistant")]
+    if not said or said[-1].role != "user":
+        raise ValueError("the last message must be the user's.")
+    earlier = [f"{'Q' if message.role == 'user' else 'A'}: {message.text.strip()}" for message in said[:-1]]
+    asked = said[-1].text.strip()
+    return f"{EARLIER} {' '.join(earlier)} Now: {asked}" if earlier else asked
+
+
+def completion(id: str, model: str, answer: dict[str, Any], turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """A whole chat completion; the steps and the checked answer are in the extra field `medagent`."""
+    message = {"role": "assistant", "content": content_of(answer), "refusal": None}
+    return {
+        "id": id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(answer)}],
+        "usage": answer["usage"],
+        "medagent": {"turns": turns, "answer": answer},
+    }
+
+
+def chunk(
+    id: str, model: str, delta: dict[str, Any], *, finish: str | None = None, extra: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """One piece of a streamed completion."""
+    return {
+        "id": id,
+        "object": "chat.completion.chunk",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}],
+        **({"medagent": extra} if extra else {}),
+    }
+
+
+def usage_chunk(id: str, model: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """The last piece, where `stream_options.include_usage` asks for it."""
+    return {**chunk(id, model, {}), "choices": [], "usage": answer["usage"]}
+
+
+def content_of(answer: dict[str, Any]) -> str:
+    """The answer as text, its sources below it, for clients that show nothing but text."""
+    if not answer["text"]:
+        return f"No answer: the agent stopped before one ({answer['stop_reason']}).\n\n{answer['notice']}"
+    lines = [answer["text"], ""]
+    lines += [f"[{source['number']}] {_named(source['passage'])}" for source in answer["sources"]]
+    lines += [] if answer["sources"] else ["It cites no passage: treat the answer as unsupported."]
+    return "\n".join([*lines, "", answer["notice"]])
+
+
+def _named(passage: dict[str, Any]) -> str:
+    return " ".join(str(passage[name]) for name in ("title", "section", "source") if passage.get(name)) or str(
+        passage["id"]
+    )
+
+
+def finish_reason(answer: dict[str, Any]) -> str:
+    """OpenAI's word for how it ended."""
+    return "length" if answer["stop_reason"].startswith("max_") else "stop"
+
+
+def error(message: str, kind: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
