@@ -31,7 +31,7 @@ from retrieval.controls import NoRetriever
 from retrieval.passages import Passage
 from retrieval.remote import RemoteRetriever
 from retrieval.search import HybridRetriever, Retriever
-from retrieval.tools import corpus_of
+from retrieval.tools import code_digest, corpus_of
 
 LARGE = 64 * 2**20  # bytes; files above it are told apart by size and time
 _SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)
@@ -56,12 +56,12 @@ def evaluate_agent(
     ready = with_limits(
         open_agent(agent, index=index, lockstep=True, model=model, tools=tools, must_search=False), limits
     )
+    searched = corpus_of(ready.retriever)
     searching = [mode.value for mode in plan.modes if mode in _SEARCHING]
-    if isinstance(ready.retriever, NoRetriever) and searching:
+    if isinstance(searched, NoRetriever) and searching:
         raise InputError(
             f"mode {searching[0]}: there is no index to search. Give one with --index (medagent index build starter --out indexes/starter makes the packaged one), or other --modes."
         )
-    searched = corpus_of(ready.retriever)
     corpus: Sequence[Passage] = searched.passages if isinstance(searched, HybridRetriever) else []
     settings = {
         "agent": agent,
@@ -69,7 +69,7 @@ def evaluate_agent(
         "index_sha256": index_fingerprint(ready.retriever),
         "model": model,
         "index": index,
-        **({"tools": list(tools)} if tools else {}),
+        **({"tools": {tool: code_digest(tool) for tool in tools}} if tools else {}),
         "limits": asdict(ready.limits),
         **asdict(source),
         "modes": [mode.value for mode in plan.modes],

@@ -32,6 +32,7 @@ def open_agent(
     lockstep: bool = False,
     model: str = "",
     tools: Sequence[str] = (),
+    retriever: Retriever | None = None,
     must_search: bool = True,
 ) -> Agent:
     """An agent by name; all but an exported one need an index to search.
@@ -39,30 +40,29 @@ def open_agent(
     An exported agent's folder; "starter", the untrained base policy; "hf:MODEL", any causal language model by hub name or folder, with the protocol's
     own instructions; or the address of an OpenAI-compatible endpoint (http://...), whose `model` is then named. Its key is read from the
     environment variable MEDAGENT_API_KEY. Without `must_search` they may do without an index, and a search is then an error. `tools` are classes,
-    such as "my_task.Doses".
+    such as "my_task.Doses". A ready `retriever`, with whatever tools it has, takes the place of all that.
     """
-    made = [tool_named(tool) for tool in tools]
     exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
-    if must_search and index is None and not exported:
+    if must_search and retriever is None and index is None and not exported:
         raise InputError(
             f"agent {name}: has no index to search. Give one with --index (medagent index build starter --out indexes/starter makes the packaged one)."
         )
+    made = [tool_named(tool) for tool in tools]
+    if exported:
+        return load_agent(Path(name), retriever=retriever, index=index, tools=made, lockstep=lockstep)
+    searched = retriever if retriever is not None else _searches(index, made)
     if name.startswith(("http://", "https://")):
         if not model:
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
         policy = RemotePolicy(name, model, api_key=os.environ.get("MEDAGENT_API_KEY", ""))
-        return Agent(policy, _searches(index, made), Protocol(), REMOTE_LIMITS)
+        return Agent(policy, searched, Protocol(), REMOTE_LIMITS)
     if name.startswith("hf:"):
         device = fastest_device()
         dtype = "float32" if device == "cpu" else "bfloat16"
         weights, tokenizer = load_causal_lm(name.removeprefix("hf:"), dtype=dtype, device=device)
         protocol = Protocol(chat=bool(tokenizer.chat_template))
-        return Agent(
-            HFPolicy(weights, tokenizer, lockstep=lockstep), _searches(index, made), protocol, UNTRAINED_LIMITS
-        )
-    if name == STARTER:
-        return load_agent(Path(model_path(STARTER)), retriever=_searches(index, made), lockstep=lockstep)
-    return load_agent(Path(name), index=index, tools=made, lockstep=lockstep)
+        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), searched, protocol, UNTRAINED_LIMITS)
+    return load_agent(Path(model_path(STARTER)), retriever=searched, lockstep=lockstep)
 
 
 def _searches(index: str | None, tools: list[Tool]) -> Retriever:

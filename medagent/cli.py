@@ -298,9 +298,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command; a user's error is one line on standard error and exit status 1."""
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # classes of one's own, named in a YAML or by --tools
     arguments = sys.argv[1:] if argv is None else argv
+    own_classes = (arguments[:1] and arguments[0] in CONFIGURED) or any(
+        each.startswith("--tools") for each in arguments
+    )
+    if own_classes and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # where the modules lie that a YAML or --tools names
     try:
         if arguments[:1] and arguments[0] in CONFIGURED:
             CONFIGURED[arguments[0]](arguments[1:])

@@ -37,37 +37,24 @@ class RetrieverSpec:
     index: str
     embedder: str
     search: SearchSettings
-    tools: tuple[str, ...] = ()  # classes beside the index, see retrieval.tools
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> RetrieverSpec:
         """The inverse of `asdict`."""
-        return RetrieverSpec(
-            row["index"], row["embedder"], SearchSettings(**row["search"]), tuple(row.get("tools", ()))
-        )
+        return RetrieverSpec(row["index"], row["embedder"], SearchSettings(**row["search"]))
 
     @staticmethod
     def of(retriever: Retriever) -> RetrieverSpec | None:
         """The specification of a retriever that lives in a folder or is served, None for any other."""
-        tools = retriever.class_paths if isinstance(retriever, Toolbox) else ()
         retriever = corpus_of(retriever)
         if isinstance(retriever, RemoteRetriever):
-            return RetrieverSpec(retriever.url, "", SearchSettings(), tools)
+            return RetrieverSpec(retriever.url, "", SearchSettings())
         if not isinstance(retriever, HybridRetriever):
             return None
-        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, retriever.settings, tools)
+        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, retriever.settings)
 
-    def open(self, index: str | None = None, tools: Sequence[Tool] = ()) -> Retriever:
-        """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere). `tools` must be those named."""
-        given = {class_path(tool) for tool in tools}
-        if given != set(self.tools):
-            raise ConfigError(
-                f"agent's tools: found {sorted(given)}, wanted {sorted(self.tools)}. Name them with --tools, their files being in the folder where you are."
-            )
-        retriever = self._corpus(index)
-        return Toolbox(retriever, list(tools)) if tools else retriever
-
-    def _corpus(self, index: str | None) -> Retriever:
+    def open(self, index: str | None = None) -> Retriever:
+        """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere)."""
         where = index or self.index
         if where.startswith(URL) or not self.embedder:
             return open_retriever(where)
@@ -86,6 +73,7 @@ class AgentSpec:
     retriever: RetrieverSpec | None
     metrics: Mapping[str, float] = field(default_factory=dict)
     training: Mapping[str, str] = field(default_factory=dict)  # how it was made, in words for its model card
+    tools: tuple[str, ...] = ()  # classes beside the corpus, see retrieval.tools
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -104,6 +92,7 @@ class AgentSpec:
             retriever=RetrieverSpec.from_json(retriever) if retriever else None,
             metrics=row["metrics"],
             training=row.get("training", {}),
+            tools=tuple(row.get("tools", ())),
         )
 
 
@@ -147,14 +136,27 @@ def load_agent(
     """A ready agent: base model with the adapter merged in, and its retriever (or another)."""
     spec = read_spec(folder)
     if retriever is None:
+        _check_tools(folder, {class_path(tool) for tool in tools}, set(spec.tools))
         if spec.retriever is not None:
-            retriever = spec.retriever.open(index, tools)
+            retriever = spec.retriever.open(index)
         elif index is not None:
             retriever = open_retriever(index)
         else:
             raise ConfigError(f"agent {folder}: it names no index to search. Give one with --index.")
+        retriever = Toolbox(retriever, list(tools)) if tools else retriever
     model, tokenizer = load_weights(folder, spec)
     return Agent(HFPolicy(model, tokenizer, lockstep=lockstep), retriever, spec.protocol, spec.limits, spec.top_k)
+
+
+def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
+    if given == wanted:
+        return
+    remedy = (
+        f"Give --tools '[{', '.join(sorted(wanted))}]', their files being in the folder where you are."
+        if wanted
+        else "Leave --tools out: it was trained without."
+    )
+    raise ConfigError(f"agent {folder}: found the tools {sorted(given)}, wanted {sorted(wanted)}. {remedy}")
 
 
 def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from hashlib import sha256
 from importlib import import_module
+from inspect import getsource, signature
 
 from retrieval.controls import UnreliableRetriever
 from retrieval.errors import ToolError
@@ -13,9 +15,23 @@ from retrieval.search import Retriever
 
 
 class Tool(ABC):
-    """A function from text to text with a name, such as a calculator or a drug table. Subclass it, and name the class in the YAML."""
+    """A function from text to text with a name, such as a calculator or a drug table. Subclass it, and name the class in the YAML.
 
-    name: str  # what a query begins with, before a colon
+    It is made without arguments, so that an exported agent, which keeps the names of classes alone, can be opened with the tools that it was trained with.
+    """
+
+    name: str  # what a query begins with, before a colon: letters, digits and underscores
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a tool that could not be called, or not be made again."""
+        if not str(cls.__dict__.get("name", "")).isidentifier():
+            raise ToolError(
+                f'tool {cls.__qualname__}: found the name {cls.__dict__.get("name")!r}, wanted letters, digits and underscores: name = "dose".'
+            )
+        if signature(cls).parameters:
+            raise ToolError(
+                f"tool {cls.__qualname__}: found arguments {list(signature(cls).parameters)}, wanted none. Write a class with its settings inside."
+            )
 
     @abstractmethod
     def use(self, argument: str) -> str:
@@ -32,9 +48,11 @@ class Toolbox:
     """
 
     def __init__(self, retriever: Retriever, tools: list[Tool]) -> None:
-        names = [tool.name.strip().lower() for tool in tools]
-        if not names or len(set(names)) < len(names) or not all(name.isidentifier() for name in names):
-            raise ToolError(f"tools: found the names {names}, wanted one or more, each a word of its own.")
+        names = [tool.name.lower() for tool in tools]
+        if not names or len(set(names)) < len(names):
+            raise ToolError(f"tools: found the names {names}, wanted one or more, each another.")
+        if isinstance(retriever, Toolbox):
+            raise ToolError("tools: found a Toolbox in a Toolbox, wanted one with all tools.")
         self.retriever, self.tools = retriever, dict(zip(names, tools, strict=True))
 
     @property
@@ -58,6 +76,12 @@ class Toolbox:
             result = tool.use(argument.strip())
         except ValueError as error:
             result = f"not possible: {error}"
+        except Exception as error:
+            raise ToolError(
+                f"tool {name.strip()}: {argument.strip()!r} ended in {error!r}. Let it raise ValueError for what an agent may get wrong; then it is told so."
+            ) from error
+        if not isinstance(result, str):
+            raise ToolError(f"tool {name.strip()}: gave {result!r} for {argument.strip()!r}, wanted a text.")
         return [Hit(Passage.make(f"{tool.name}: {argument.strip()}", result, source=f"tool {tool.name}"), 1.0)]
 
 
@@ -85,10 +109,15 @@ def tool_named(path: str) -> Tool:
     module, _, name = path.rpartition(".")
     try:
         made = getattr(import_module(module), name)()
-    except (ImportError, ValueError, AttributeError, TypeError) as error:
+    except Exception as error:  # whatever a module of the user's does when it is imported
         raise ToolError(
             f"tool {path!r}: cannot be made ({error}). Wanted a class that takes no arguments, in a module that Python finds from here, such as my_task.Doses."
         ) from error
     if not isinstance(made, Tool):
         raise ToolError(f"tool {path!r}: found a {type(made).__name__}, wanted a subclass of retrieval.tools.Tool.")
     return made
+
+
+def code_digest(path: str) -> str:
+    """A digest of a tool's class, by its source."""
+    return sha256(getsource(type(tool_named(path))).encode()).hexdigest()

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from medagent.agent import Job
+from medagent.causal_lm import STARTER, model_path
+from medagent.cli import main
 from medagent.errors import ConfigError
 from medagent.records import Question, Rollout, StopReason, Turn
-from medagent.saved import load_agent, read_spec
+from medagent.saved import load_agent
 from retrieval.tools import Toolbox, tool_named
-from training.run import sft, train
+from training.agent_data import AgentSettings
+from training.demonstrations import RejectionSampled
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the example, where the user stands."""
     shutil.copytree(ROOT / "docs" / "own_task", tmp_path / "task")
     monkeypatch.chdir(tmp_path / "task")
-    monkeypatch.syspath_prepend(str(tmp_path / "task"))
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the commands find the classes by themselves
     yield tmp_path / "task"
     sys.modules.pop("open_qa", None)
 
@@ -56,31 +58,40 @@ def test_no_dose_is_in_two_splits_and_the_reward_is_exact_match(here: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_example_runs(here: Path, index_folder: Path) -> None:
+def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(index_folder, "runs/open-index")
     example = runpy.run_path("open_qa.py")
     questions = example["OpenQuestions"]("train", facts=32, doses=32).questions()
-    Path("dialogues.jsonl").write_text("\n".join(json.dumps(row) for row in example["demonstrations"](questions)))
-    index = "--data.retriever.init_args.retriever.init_args.index"
-    fewer = "{class_path: training.callbacks.HeldOutEvaluation, init_args: {every: 1, benchmark: {class_path: open_qa.OpenQuestions, init_args: {split: test, facts: 4, doses: 4}}}}"
-    callbacks = f"--trainer.callbacks=[{fewer}, {{class_path: training.callbacks.AgentExport}}, {{class_path: training.callbacks.RolloutRecords}}]"
-    run = sft(
-        ["--config", "sft.yaml", index, str(index_folder), "--trainer.max_epochs=1", callbacks.rsplit(", ", 1)[0] + "]"]
-    )
-    assert read_spec(run / "agent").retriever.tools == ("open_qa.Doses",)
-    given = [
-        "--config",
-        "train.yaml",
-        "--config",
-        str(ROOT / "configs" / "algorithms" / "st_ppo.yaml"),
-        index,
-        str(index_folder),
-    ]
-    small = ["--trainer.max_epochs=1", "--data.num_questions=16", "--model.base_model=starter", callbacks]
-    run = train([*given, *small])
-    rows = [json.loads(line) for line in (run / "rollouts" / "iteration_0000.jsonl").read_text().splitlines()]
+    example["write"]("dialogues.jsonl", example["demonstrations"](questions))
+    for name in ("sft.yaml", "train.yaml"):
+        Path(name).write_text(Path(name).read_text().replace("facts: 200, doses: 200", "facts: 4, doses: 4"))
+    assert main(["sft", "--config", "sft.yaml", "--trainer.max_epochs=1"]) == 0
+    assert main(["export", "runs/open-sft/agent", "--out", "runs/open-warm"]) == 0
+    assert "It calls tools, whose code is not here: open_qa.Doses" in Path("runs/open-warm/README.md").read_text()
+    algorithm = str(ROOT / "configs" / "algorithms" / "st_ppo.yaml")
+    small = ["--trainer.max_epochs=1", "--data.num_questions=16"]
+    assert main(["train", "--config", "train.yaml", "--config", algorithm, *small]) == 0
+    rows = [json.loads(line) for line in Path("runs/open/rollouts/iteration_0000.jsonl").read_text().splitlines()]
     assert {row["kind"] for row in rows} == {"fact", "dose"}
-    with pytest.raises(ConfigError, match=r"found \[\], wanted \['open_qa.Doses'\]"):
-        load_agent(run / "agent")
-    agent = load_agent(run / "agent", tools=[tool_named("open_qa.Doses")])
+    ask = ["ask", "How much is 15 mg per kg for 64 kg?", "--agent", "runs/open/agent"]
+    capsys.readouterr()
+    assert main(ask) == 1
+    assert "found the tools [], wanted ['open_qa.Doses']. Give --tools '[open_qa.Doses]'" in capsys.readouterr().err
+    assert main([*ask, "--tools", "[open_qa.Doses]"]) == 0
+    assert "not medical advice" in capsys.readouterr().out
+    agent = load_agent(Path("runs/open/agent"), tools=[tool_named("open_qa.Doses")])
     assert isinstance(agent.retriever, Toolbox)
-    assert agent.run_all([Job(questions[-1])])[0].turns
+    assert agent.retriever.search(["dose: 15 mg 64 kg"], top_k=2)[0][0].passage.text == "The dose is 960 mg."
+    with pytest.raises(ConfigError, match="Leave --tools out"):
+        load_agent(Path(model_path(STARTER)), index="runs/open-index", tools=[tool_named("open_qa.Doses")])
+    sampled = RejectionSampled(OneQuestion(), "runs/open/agent", samples=1)
+    sampled.make(AgentSettings(agent.protocol, agent.limits, agent.top_k), agent.retriever, Path("sampled"))
+    assert (Path("sampled") / "predictions.jsonl").exists(), "its tools are the run's own"
+
+
+class OneQuestion:
+    """A benchmark of one question."""
+
+    def questions(self) -> list[Question]:
+        """See `Benchmark.questions`."""
+        return [Question("q", "How much is 2 mg per kg for 7 kg?", answer="14 mg")]

@@ -122,7 +122,7 @@ class RejectionSampled(Demonstrations):
 
     def make(self, settings: AgentSettings, retriever: Retriever, folder: Path) -> None:
         """See `Demonstrations.make`."""
-        asked = open_agent(self._name, index=None, lockstep=True, model=self._model, must_search=False)
+        asked = open_agent(self._name, index=None, lockstep=True, model=self._model, retriever=retriever)
         # A chat endpoint's limits count bytes, so its own stay; only the number of turns is this run's.
         limits = replace(asked.limits, max_turns=settings.limits.max_turns)
         agent = Agent(

@@ -22,11 +22,13 @@ from medagent.records import Question, Rollout
 from retrieval.search import Retriever
 from training.adapters import LoraSettings
 from training.agent_data import AgentData, AgentSettings
+from training.callbacks.evaluation import HeldOutEvaluation
 from training.demonstrations import Demonstrations, encoded
 from training.engines import InProcess, RolloutEngine
 from training.execution import Execution
 from training.experience import Experience, loss_weights, split_by_length, split_minibatches, tensorize
 from training.module import AgentModule
+from training.sharding import ShardedBase
 
 
 class SupervisedModule(AgentModule):
@@ -104,6 +106,11 @@ class SupervisedData(AgentData):
             raise ConfigError(
                 f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, data.num_micro_batches is {self.num_micro_batches}: they must be "
                 "equal. Set both to the same number."
+            )
+        watched = any(isinstance(callback, HeldOutEvaluation) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        if isinstance(trainer.strategy, ShardedBase) and watched:
+            raise ConfigError(
+                "HeldOutEvaluation in medagent sft with ShardedBase: answers would need a whole copy of the base on each rank. Leave it out, and measure the export."
             )
         folder = Path(trainer.default_root_dir) / "demonstrations"
         # Before anything is sampled: whether prompts can be made at all.

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from evaluation.grading import without_citations
@@ -111,6 +110,13 @@ def demonstrations(questions: list[Question]) -> Iterator[dict[str, object]]:
         }
 
 
+def write(path: str, rows: Iterable[dict[str, object]]) -> None:
+    """JSON lines."""
+    with Path(path).open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
 if __name__ == "__main__":
-    with Path(sys.argv[1]).open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in demonstrations(OpenQuestions().questions()))
+    write("dialogues.jsonl", demonstrations(OpenQuestions().questions()))
+    held_out = OpenQuestions("test").questions()
+    write("held_out.jsonl", ({"id": q.id, "question": q.text, "answer": q.answer, "kind": q.kind} for q in held_out))

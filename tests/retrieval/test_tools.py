@@ -29,15 +29,16 @@ class Double(Tool):
         return f"Twice that is {2 * int(argument)}."
 
 
-class Named(Tool):
-    """A tool of any name."""
+class Broken(Tool):
+    """Raises what its argument names, or gives a number."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name = "broken"
 
     def use(self, argument: str) -> str:
         """See `Tool.use`."""
-        return argument
+        if argument == "number":
+            return 3  # type: ignore[return-value]
+        raise ZeroDivisionError(argument)
 
 
 class Rude(Tool):
@@ -79,10 +80,27 @@ def test_each_query_goes_where_it_belongs_and_results_keep_their_order() -> None
     assert len(corpus.asked) == 1, "the corpus is left alone where nobody asks it"
 
 
-@pytest.mark.parametrize("names", [[], ["a", "A "], ["two words"], [""]])
-def test_names_must_tell_tools_apart(names: list[str]) -> None:
-    with pytest.raises(ToolError, match="wanted one or more, each a word of its own"):
-        Toolbox(Corpus(), [Named(name) for name in names])
+def test_what_cannot_be_called_or_made_again_is_refused() -> None:
+    for tools in ([], [Double(), Double()]):
+        with pytest.raises(ToolError, match="wanted one or more, each another"):
+            Toolbox(Corpus(), tools)
+    with pytest.raises(ToolError, match="Toolbox in a Toolbox"):
+        Toolbox(Toolbox(Corpus(), [Double()]), [Rude()])
+    for name in ("two words", "", "drug-table"):
+        with pytest.raises(ToolError, match="wanted letters, digits and underscores"):
+            type("Wrong", (Double,), {"name": name})
+    with pytest.raises(ToolError, match=r"tool Nameless: found the name None"):
+        type("Nameless", (Tool,), {})
+    with pytest.raises(ToolError, match=r"found arguments \['path'\]"):
+        type("Table", (Double,), {"name": "table", "__init__": lambda self, path: None})
+
+
+def test_a_tool_that_breaks_is_named_with_its_argument() -> None:
+    box = Toolbox(Corpus(), [Broken()])
+    with pytest.raises(ToolError, match=r"tool broken: 'x' ended in ZeroDivisionError.*raise ValueError"):
+        box.search(["broken: x"], top_k=1)
+    with pytest.raises(ToolError, match=r"tool broken: gave 3 for 'number', wanted a text"):
+        box.search(["broken: number"], top_k=1)
 
 
 def test_a_tools_result_is_read_and_cited_like_a_passage(tokenizer) -> None:
@@ -120,7 +138,6 @@ def test_a_tool_is_named_by_its_class() -> None:
     assert isinstance(tool_named(f"{__name__}.Double"), Double)
     for wrong, what in (
         (f"{__name__}.Corpus", "found a Corpus"),
-        (f"{__name__}.Named", "cannot be made"),
         ("x", "cannot be made"),
     ):
         with pytest.raises(ToolError, match=what):

@@ -46,7 +46,9 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     stored = torch.load(source, weights_only=True)
     parts = [Experience(**part, metrics={}) for part in stored][rank::ranks]
-    module = make_module(execution=Execution(max_tokens=int(max_tokens)))
+    hard = strategy == "sharded"  # where layers are gathered, whatever else makes passes is on
+    execution = Execution(max_tokens=int(max_tokens), gradient_checkpointing=hard, logits_rows=64 if hard else 4096)
+    module = make_module(execution=execution)
     perturb(module)
     peek, snoop, after_steps = Peek(space=space), Snoop(), PolicyAfter()  # type: ignore[arg-type]
     trainer = Trainer(

