@@ -63,7 +63,9 @@ def make_app(
         yield
         await agent.policy.disconnect()
 
-    app = FastAPI(title="medagent", description=__doc__, lifespan=lifespan)
+    app = FastAPI(
+        title="medagent", description=__doc__, lifespan=lifespan, docs_url=None, redoc_url=None
+    )  # whose pages load from elsewhere
     app.state.desk = desk
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes)

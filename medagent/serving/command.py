@@ -39,5 +39,8 @@ def serve_agent(
     ready = open_agent(agent, index=index, model=model, tools=tools)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     app = make_app(ready, name=name, limits=limits, hosts=LOOPBACK if host in LOOPBACK else ("*",), tokens=known)
-    print(f"Serving {agent} as {name!r} at http://{host}:{port}/v1; documentation at /docs. {NOT_ADVICE}", flush=True)
+    print(
+        f"Serving {agent} as {name!r} at http://{host}:{port}/v1; its description at /openapi.json. {NOT_ADVICE}",
+        flush=True,
+    )
     uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S)

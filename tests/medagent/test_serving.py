@@ -12,8 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from evaluation.grading import grade
+from evaluation.run import run_benchmark
 from medagent.agent import Agent, Job
 from medagent.errors import ConfigError, PolicyError
+from medagent.hf_policy import HFPolicy
 from medagent.policy import SampledTurn
 from medagent.records import Question, Rollout, StopReason, Turn
 from medagent.scripted import ScriptedPolicy
@@ -23,6 +26,7 @@ from medagent.serving.command import serve_agent
 from medagent.serving.desk import Limits
 from medagent.serving.guards import digest, read_tokens
 from medagent.serving.openai_form import MAX_CHARACTERS
+from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.passages import Hit, Passage
 
@@ -268,6 +272,8 @@ def test_too_many_are_refused_and_the_slow_are_cut(tokenizer: Any) -> None:
             slow.go.set()
             assert [(await task).status_code for task in (first, second)] == [200, 200]
             assert (await client.get("/readyz")).status_code == 200
+            times = dict(line.rsplit(" ", 1) for line in (await client.get("/metrics")).text.splitlines())
+            assert float(times["medagent_answer_seconds_p50"]) <= float(times["medagent_answer_seconds_p95"])
             slow.go.clear()
         async with client_of(slow, limits=Limits(timeout_s=0.2)) as client:
             late = await client.post("/v1/answers", json={"question": "x"})
@@ -338,3 +344,24 @@ def test_a_wrong_start_is_refused(tmp_path: Path) -> None:
         read_tokens(tmp_path / "tokens")
     with pytest.raises(ConfigError, match="max_running 0"):
         Limits(max_running=0)
+
+
+def test_a_served_answer_is_the_evaluated_one(starter: Any, retriever: Any, world: Any) -> None:
+    model, tokenizer = starter
+    questions = world.questions("test", limit_per_kind=4)
+    rules = (retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K)
+    wanted = run_benchmark(Agent(HFPolicy(model, tokenizer), *rules), questions, temperature=0.0, seed=0)
+    app = make_app(Agent(HFPolicy(model, tokenizer, lockstep=False), *rules))
+
+    async def run() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            bodies = [{"question": each.text, "options": list(each.options)} for each in questions]
+            return await asyncio.gather(*(client.post("/v1/answers", json=body) for body in bodies))
+
+    served = [response.json() for response in asyncio.run(run())]
+    for rollout, found in zip(wanted, served, strict=True):
+        assert [turn["query"] for turn in found["turns"]] == [turn.query for turn in rollout.turns]
+        assert found["answer"]["text"] == checked(rollout).text
+        assert found["answer"]["letter"] == grade(rollout).letter
+        assert 0 < found["answer"]["confidence"] <= 1
