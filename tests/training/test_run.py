@@ -149,7 +149,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(whole: Path, train_index: Pa
     assert all(torch.equal(one[name], two[name]) for name in two)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_run_goes_on_to_the_same_numbers(train_index: Path, tmp_path: Path) -> None:
     """kill -9 at whatever moment it comes, then the same command again; all in processes of their own."""
 

@@ -27,7 +27,7 @@ def test_a_copy_of_a_sharded_base_is_refused(tmp_path: Path) -> None:
         InProcess().start(module, EngineSetup(setup.folder, setup.max_tokens, setup.probe_ids, sharded=True))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_train_and_go_on_as_one_would(train_index: Path, tmp_path: Path) -> None:
     server = FakeVllm()
     policy = {
