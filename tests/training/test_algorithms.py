@@ -34,7 +34,7 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_an_algorithm_trains(name: str, train_index: Path, tmp_path: Path) -> None:
     samples = 2 if name in ("grpo", "gspo", "so_grpo", "rloo") else 1
@@ -59,7 +59,7 @@ def test_an_algorithm_trains(name: str, train_index: Path, tmp_path: Path) -> No
         assert row["policy/ratio_outside"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
     train_index: Path, tmp_path: Path, monkeypatch
 ) -> None:
@@ -96,7 +96,7 @@ def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
     assert len(set(asked)) == 32, "no question is repeated"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_checkpoint_waits_for_the_rollouts_of_the_weights_before_it(
     train_index: Path, tmp_path: Path, monkeypatch
 ) -> None:

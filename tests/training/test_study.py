@@ -114,7 +114,7 @@ def small(tmp_path: Path) -> Study:
     return Study("small", ["starter.yaml", str(extra)], {"PPO": Arm(["algorithms/ppo.yaml"])}, [1, 2])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None:
     out = tmp_path / "study"
     cells = run_study(small, out, jobs=2, threads=1)
@@ -133,7 +133,7 @@ def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None
     assert all(cell.wall_s > 0 for cell in cells)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_fails_is_named_and_another_plan_is_refused(small: Study, tmp_path: Path) -> None:
     broken = Study("broken", small.task, {"PPO": Arm(["algorithms/ppo.yaml"], {"model.clip_low": 7})}, [1])
     with pytest.raises(MedagentError, match=r"1 of 1 runs failed; see .*log\.txt"):
