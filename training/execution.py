@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,17 +50,7 @@ def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate
     """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        adapter = active()
-        return nullcontext(), recomputing(adapter)
-
-    @contextmanager
-    def recomputing(adapter: str) -> Iterator[None]:
-        now = active()
-        activate(adapter)
-        try:
-            yield
-        finally:
-            activate(now)
+        return nullcontext(), _Recomputing(active(), active, activate)
 
     base.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
     layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
@@ -70,6 +60,21 @@ def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate
         )
     for layer in layers:
         layer.training = True  # the layer alone: transformers asks for it, and what is inside (dropout) stays as it is
+
+
+class _Recomputing:
+    """Puts the adapter of a forward pass back while its layer is computed again; entered once for every backward pass over a retained graph."""
+
+    def __init__(self, adapter: str, active: Callable[[], str], activate: Callable[[str], None]) -> None:
+        self._adapter, self._active, self._activate = adapter, active, activate
+        self._before: list[str] = []
+
+    def __enter__(self) -> None:
+        self._before.append(self._active())
+        self._activate(self._adapter)
+
+    def __exit__(self, *failure: object) -> None:
+        self._activate(self._before.pop())
 
 
 def split_by_tokens(lengths: list[int], *, max_tokens: int, packed: bool) -> list[list[int]]:

@@ -80,6 +80,23 @@ def test_a_checkpointed_layer_is_computed_again_under_its_own_adapter(experience
     assert all(parameter.requires_grad for parameter in made.roles.critic_parameters())
 
 
+def test_a_graph_of_checkpointed_layers_can_be_passed_back_more_than_once(experience) -> None:  # noqa: F811
+    found = []
+    for execution in (
+        Execution(),
+        Execution(gradient_checkpointing=True),
+    ):  # what the correction in parameter space does
+        made = make_module(execution=execution)
+        perturb(made)
+        inputs = (experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
+        logprobs = made.roles.policy_scores(*inputs, temperature=1.0).logprobs_BT
+        first = torch.autograd.grad(logprobs[0].sum(), made.roles.policy_parameters(), retain_graph=True)
+        logprobs.sum().backward()
+        found.append([*first, *(parameter.grad for parameter in made.roles.policy_parameters())])
+    for plain_gradient, gradient in zip(*found, strict=True):
+        torch.testing.assert_close(gradient, plain_gradient, rtol=1e-3, atol=1e-4)
+
+
 def test_rows_are_grouped_by_tokens() -> None:
     lengths = [10, 3, 7, 3, 9]
     for packed, limit in ((False, 14), (True, 14), (False, 10)):
