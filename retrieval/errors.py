@@ -30,4 +30,4 @@ class IndexBusyError(RetrievalError):
 
 
 class ToolError(RetrievalError):
-    """Tools cannot be told apart, or one is missing."""
+    """A tool cannot be made, told from another, or did not give a text."""

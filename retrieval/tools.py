@@ -42,9 +42,9 @@ class Tool(ABC):
 
 
 class Toolbox:
-    """A retriever that hands a query such as "dose: 15 mg/kg, 70 kg" to the tool named `dose`, and all others to the corpus.
+    """A retriever that hands a query such as "dose: 15 mg 70 kg" to the tool named `dose`, and all others to the corpus.
 
-    Say in `protocol.instructions` which tools there are. A result is one passage with the tool's name for its title.
+    Say in `protocol.instructions` which tools there are. A result is one passage with the call for its title.
     """
 
     def __init__(self, retriever: Retriever, tools: list[Tool]) -> None:

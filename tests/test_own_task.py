@@ -60,7 +60,8 @@ def test_no_dose_is_in_two_splits_and_the_reward_is_exact_match(here: Path) -> N
 @pytest.mark.slow
 def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(index_folder, "runs/open-index")
-    example = runpy.run_path("open_qa.py")
+    example = runpy.run_path("open_qa.py", run_name="__main__")
+    assert len(Path("dialogues.jsonl").read_text().splitlines()) == 600
     questions = example["OpenQuestions"]("train", facts=32, doses=32).questions()
     example["write"]("dialogues.jsonl", example["demonstrations"](questions))
     for name in ("sft.yaml", "train.yaml"):
@@ -79,6 +80,9 @@ def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.Capture
     assert "found the tools [], wanted ['open_qa.Doses']. Give --tools '[open_qa.Doses]'" in capsys.readouterr().err
     assert main([*ask, "--tools", "[open_qa.Doses]"]) == 0
     assert "not medical advice" in capsys.readouterr().out
+    measure = ["evaluate", "--benchmark", "jsonl", "--path", "held_out.jsonl", "--agent", "runs/open/agent"]
+    assert main([*measure, "--tools", "[open_qa.Doses]", "--out", "runs/open-report", "--limit", "4"]) == 0
+    assert len(Path("runs/open-report/predictions.jsonl").read_text().splitlines()) >= 4
     agent = load_agent(Path("runs/open/agent"), tools=[tool_named("open_qa.Doses")])
     assert isinstance(agent.retriever, Toolbox)
     assert agent.retriever.search(["dose: 15 mg 64 kg"], top_k=2)[0][0].passage.text == "The dose is 960 mg."
