@@ -4,7 +4,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo test test-long test-vllm lint clean
+.PHONY: demo test test-long test-page test-vllm lint clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "medagent needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -17,7 +17,7 @@ demo: .venv/ready
 	$(BIN)/medagent demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest -m "not vllm and not long" $(COVERAGE)
+	$(BIN)/python -m pytest -m "not vllm and not long and not page" $(COVERAGE)
 
 # Every algorithm, killed runs, DDP, a sharded base, a study.
 test-long: .venv/ready
@@ -32,10 +32,19 @@ test-long: .venv/ready
 test-vllm: .venv/vllm
 	$(BIN)/python -m pytest -m vllm
 
+# The page, in Chromium (Debian: apt-get install chromium; elsewhere name it by MEDAGENT_CHROMIUM), and axe-core by npm.
+.venv/page: .venv/ready
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[page]'
+	npm install --silent --no-save --prefix .axe axe-core@4.14.1
+	touch $@
+
+test-page: .venv/page
+	$(BIN)/python -m pytest -m page
+
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv runs indexes .mypy_cache .ruff_cache .pytest_cache .coverage *.egg-info
+	rm -rf .venv .axe runs indexes .mypy_cache .ruff_cache .pytest_cache .coverage *.egg-info

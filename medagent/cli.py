@@ -5,7 +5,6 @@ This module alone may import every package, and does so inside its commands, so 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from inspect import get_annotations
@@ -14,6 +13,7 @@ from typing import Any
 
 from jsonargparse import auto_cli
 
+from medagent.cli_asking import ASKING_COMMANDS
 from medagent.cli_index import INDEX_COMMANDS, search
 from medagent.cli_training import CONFIGURED, TRAINING_COMMANDS
 from medagent.errors import MedagentError
@@ -167,93 +167,6 @@ def contamination(
     contamination_aloud(Source(benchmark, path=test), other, corpus, threshold=threshold, show=show)
 
 
-def ask(
-    question: str,
-    agent: str = "runs/demo/agent",
-    options: list[str] | None = None,
-    index: str | None = None,
-    tools: list[str] | None = None,
-    temperature: float = 0.0,
-) -> None:
-    """Ask one question and watch the agent think, search and answer with its sources.
-
-    Args:
-        question: The question.
-        agent: Folder of an exported agent, or "starter" for the untrained base policy.
-        options: Answer options for multiple choice, e.g. --options '["aspirin", "colchicine"]'.
-        index: Index to search instead of the agent's own.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
-        temperature: Sampling temperature; 0 is greedy.
-    """
-    from rich.console import Console
-
-    from medagent.asking import answer_aloud, open_agent
-
-    ready = open_agent(agent, index=index, tools=tools or [])
-    asyncio.run(answer_aloud(ready, question, tuple(options or ()), temperature=temperature, console=Console()))
-
-
-def chat(
-    agent: str = "runs/demo/agent", index: str | None = None, tools: list[str] | None = None, temperature: float = 0.0
-) -> None:
-    """Ask questions one after the other; each is answered on its own. Empty line or Ctrl-D ends.
-
-    Args:
-        agent: Folder of an exported agent, or "starter" for the untrained base policy.
-        index: Index to search instead of the agent's own.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
-        temperature: Sampling temperature; 0 is greedy.
-    """
-    from medagent.asking import chat_loop, open_agent
-
-    chat_loop(open_agent(agent, index=index, tools=tools or []), temperature=temperature)
-
-
-def serve(
-    agent: str = "runs/demo/agent",
-    index: str | None = None,
-    model: str = "",
-    tools: list[str] | None = None,
-    name: str = "medagent",
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    tokens: str | None = None,
-    max_running: int = 64,
-    max_waiting: int = 256,
-    timeout_s: float = 120.0,
-) -> None:
-    """Answer over HTTP: /v1/answers with every step, and OpenAI's /v1/chat/completions and /v1/models for the tools that speak it.
-
-    Args:
-        agent: As for evaluate.
-        index: Index to search instead of the agent's own.
-        model: Name of the model, for an endpoint.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'.
-        name: The model's name in the API.
-        host: Address to listen on; another than this machine's needs tokens.
-        port: Port to listen on.
-        tokens: File with the SHA-256 digest of a bearer token a line; requests then need one.
-        max_running: Questions answered at once.
-        max_waiting: Questions that may wait; more are refused with 429.
-        timeout_s: Seconds that an answer may take, its wait included.
-    """
-    from medagent.serving.command import serve_agent
-    from medagent.serving.desk import Limits
-
-    limits = Limits(max_running, max_waiting, timeout_s)
-    serve_agent(
-        agent,
-        index=index,
-        model=model,
-        tools=tools or [],
-        name=name,
-        host=host,
-        port=port,
-        tokens=tokens,
-        limits=limits,
-    )
-
-
 NO_TELEMETRY = {
     "ANONYMIZED_TELEMETRY": "False",  # Chroma
     "VLLM_NO_USAGE_STATS": "1",
@@ -267,9 +180,7 @@ COMMANDS: dict[str, Any] = {
     "compare": compare,
     "grade": grade,
     "contamination": contamination,
-    "ask": ask,
-    "chat": chat,
-    "serve": serve,
+    **ASKING_COMMANDS,
     "index": INDEX_COMMANDS,
     "search": search,
 }

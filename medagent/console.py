@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich import markup
 from rich.console import Console
 
-from medagent.protocol import NOT_ADVICE, Protocol, citations
+from medagent.answers import checked
+from medagent.protocol import NOT_ADVICE, Protocol
 from medagent.records import Question, Rollout, Turn
 from retrieval.passages import Hit
 
@@ -43,23 +44,31 @@ class TurnPrinter:
 
 
 def show_answer(console: Console, rollout: Rollout) -> None:
-    """Print the answer with the sources it cites; citations of passages it never saw are left out."""
-    if rollout.answer is None:
-        console.print(f"  [yellow]No answer[/yellow] (stopped: {rollout.stop_reason.value}).")
+    """Print the answer, and of each passage it cites the sentence that is nearest to it; citations of passages it never saw are left out."""
+    answer = checked(rollout)
+    if not answer.text:
+        console.print(f"  [yellow]No answer[/yellow] (stopped: {answer.stop_reason.value}).")
     else:
-        console.print(f"  [green]answers[/green]  [bold]{escape(rollout.answer)}[/bold]")
-        hits = rollout.hits
-        known = [number for number in citations(rollout.answer) if 1 <= number <= len(hits)]
-        for number in known:
-            hit = hits[number - 1]
-            console.print(
-                f"     [dim]source \\[{number}][/dim] {escape(_line(hit))} [dim]({escape(hit.passage.id)})[/dim]"
-            )
-        if not known:
+        console.print(f"  [green]answers[/green]  [bold]{escape(answer.text)}[/bold]")
+        for source in answer.sources:
+            passage, (start, end) = source.passage, source.sentence
+            named = f"{passage.heading} ({passage.id})" if passage.heading else passage.id
+            console.print(f"     [dim]source \\[{source.number}][/dim] {escape(named)}")
+            console.print(f"        [italic]{escape(_shortened(passage.text[start:end].strip()))}[/italic]")
+        if not answer.supported:
             console.print("     [yellow]It cites no passage: treat the answer as unsupported.[/yellow]")
+        if answer.removed_citations:
+            console.print(
+                f"     [dim]citations taken out, of passages that were not shown: {answer.removed_citations}[/dim]"
+            )
+        if answer.confidence is not None:
+            console.print(f"     [dim]confidence {answer.confidence:.0%}: of its wording, not of being right[/dim]")
     console.print(f"  [dim]{NOT_ADVICE}[/dim]")
 
 
 def _line(hit: Hit) -> str:
-    text = hit.passage.shown_text
+    return _shortened(hit.passage.shown_text)
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= 300 else text[:297] + "..."

@@ -18,3 +18,4 @@ BenchmarkName = Literal[
     "jsonl",
 ]
 ModeName = Literal["search", "forced_search", "closed_book", "gold", "single_shot", "unrelated"]
+EngineName = Literal["in_process", "vllm", "endpoints"]

@@ -7,7 +7,7 @@ adapter/     LoRA weights (safetensors); absent in a base policy           token
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from medagent.agent import Agent, Limits
 from medagent.causal_lm import fastest_device, load_causal_lm
 from medagent.errors import ConfigError
 from medagent.hf_policy import HFPolicy
+from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE, Protocol
 from retrieval.embedders import embedder_from_identity
 from retrieval.remote import RemoteRetriever
@@ -96,6 +97,9 @@ class AgentSpec:
         )
 
 
+OpenPolicy = Callable[[Path, AgentSpec], Policy]
+
+
 def save_agent(folder: Path, spec: AgentSpec, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write agent.json and the tokenizer; the adapter is saved beside them by its owner."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,8 +136,9 @@ def load_agent(
     index: str | None = None,
     tools: Sequence[Tool] = (),
     lockstep: bool = True,
+    open_policy: OpenPolicy | None = None,
 ) -> Agent:
-    """A ready agent: base model with the adapter merged in, and its retriever (or another)."""
+    """A ready agent and its retriever (or another); its policy is its base model in this process with the adapter merged in, or what `open_policy` makes of the folder."""
     spec = read_spec(folder)
     if retriever is None:
         _check_tools(folder, {class_path(tool) for tool in tools}, set(spec.tools))
@@ -144,8 +149,8 @@ def load_agent(
         else:
             raise ConfigError(f"agent {folder}: it names no index to search. Give one with --index.")
         retriever = Toolbox(retriever, list(tools)) if tools else retriever
-    model, tokenizer = load_weights(folder, spec)
-    return Agent(HFPolicy(model, tokenizer, lockstep=lockstep), retriever, spec.protocol, spec.limits, spec.top_k)
+    policy = open_policy(folder, spec) if open_policy else HFPolicy(*load_weights(folder, spec), lockstep=lockstep)
+    return Agent(policy, retriever, spec.protocol, spec.limits, spec.top_k)
 
 
 def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
@@ -164,7 +169,7 @@ def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTra
     name = str(folder) if spec.base_model == "." else spec.base_model
     model, tokenizer = load_causal_lm(name, dtype=spec.dtype, device=fastest_device())
     if (folder / "adapter").exists():
-        model = PeftModel.from_pretrained(model, str(_adapter_folder(folder))).merge_and_unload()
+        model = PeftModel.from_pretrained(model, str(adapter_folder(folder))).merge_and_unload()
         model.eval()
     return model, tokenizer
 
@@ -174,7 +179,7 @@ def open_retriever(index: str) -> HybridRetriever | RemoteRetriever:
     return RemoteRetriever(index) if index.startswith(URL) else HybridRetriever(index)
 
 
-def _adapter_folder(folder: Path) -> Path:
+def adapter_folder(folder: Path) -> Path:
     """Peft writes a named adapter into a folder of that name."""
     named = folder / "adapter" / "policy"
     return named if named.exists() else folder / "adapter"

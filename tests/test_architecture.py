@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ORDER = ["retrieval", "medagent", "evaluation", "training"]
 FILES = [path for package in ORDER for path in sorted((ROOT / package).rglob("*.py"))]
-CLI = {ROOT / "medagent" / name for name in ("cli.py", "cli_index.py", "cli_training.py")}  # the command line
+CLI = {
+    ROOT / "medagent" / name for name in ("cli.py", "cli_asking.py", "cli_index.py", "cli_training.py")
+}  # the command line
 
 
 def imported(tree: ast.AST) -> list[tuple[str, ast.stmt]]:

@@ -6,6 +6,7 @@ neither the warm start nor the training ever saw, runs the controls, and writes 
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from dataclasses import replace
@@ -100,15 +101,25 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
     }
     write_json(out / "report.json", report)
     _write_page(out, report, chosen, examiner.rollouts)
+    _write_examples(out / "agent", questions)
     _retarget(out)
     console.print(f"\nReport: {out / 'report.html'} (for programs: {out / 'report.json'}). Agent: {out / 'agent'}.")
     console.print(
         "Next:\n"
         f"  medagent ask --agent {out / 'agent'} 'What is the first-line drug for gout?'\n"
-        f"  medagent chat --agent {out / 'agent'}\n"
+        f"  medagent serve --agent {out / 'agent'}      # a page at http://127.0.0.1:8080\n"
         "  README: train on your own model and corpus."
     )
     return report
+
+
+def _write_examples(agent: Path, questions: list[Question]) -> None:
+    """What the page of `medagent serve` offers to ask: three test questions of each kind, the third without its options."""
+    rows = []
+    for kind in sorted({each.kind for each in questions}):
+        for number, each in enumerate([each for each in questions if each.kind == kind][:3]):
+            rows.append({"question": each.text, "options": each.options if number < 2 else []})
+    (agent / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 class _Examiner:

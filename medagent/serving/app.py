@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
@@ -21,8 +21,9 @@ from medagent.agent import Agent, Job
 from medagent.errors import MedagentError
 from medagent.records import LETTERS, Question
 from medagent.serving import openai_form as openai
-from medagent.serving.desk import AnswerDesk, Limits, OverloadedError, TooSlowError
+from medagent.serving.desk import AnswerDesk, Limits, OverloadedError, TooLongError, TooSlowError
 from medagent.serving.guards import MAX_BODY_BYTES, Guards
+from medagent.serving.site import Example, add_page
 from retrieval.errors import RetrievalError
 
 log = logging.getLogger("medagent.serving")
@@ -30,6 +31,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 Text = Annotated[str, Field(min_length=1, max_length=openai.MAX_CHARACTERS)]
 Found = TypeVar("Found")
 CLIENT_LEFT = 499
+SILENCE_S = 15.0
 
 
 class AnswerRequest(BaseModel):
@@ -54,14 +56,25 @@ def make_app(
     hosts: Sequence[str] = LOOPBACK,
     tokens: Sequence[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
+    examples: Sequence[Example] = (),
+    log_questions: bool = False,
+    beside: Callable[[AnswerDesk], Coroutine[Any, Any, None]] | None = None,
 ) -> FastAPI:
-    """The service over one agent, which it lists as model `name`. Requests to another host name than `hosts` are refused."""
+    """The service over one agent, which it lists as model `name`. Requests to another host name than `hosts` are refused.
+
+    `examples` are offered by the page. `beside` runs as long as the service does, such as `reload.watch`.
+    """
     desk = AnswerDesk(agent, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(beside(desk)) if beside else None
         yield
-        await agent.policy.disconnect()
+        if task:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await desk.close()
 
     app = FastAPI(
         title="medagent", description=__doc__, lifespan=lifespan, docs_url=None, redoc_url=None
@@ -70,15 +83,19 @@ def make_app(
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes)
 
-    def job_of(question: Question, body: AnswerRequest | openai.ChatRequest) -> Job:
-        desk.refuse_if_full()
-        return Job(question, seed=body.seed, temperature=body.temperature)
+    def job_of(question: Question, body: AnswerRequest | openai.ChatRequest, request: Request) -> Job:
+        if log_questions:
+            asked = {"request": request.state.request_id, "question": question.text, "options": question.options}
+            log.info(json.dumps(asked))
+        job = Job(question, seed=body.seed, temperature=body.temperature)
+        desk.admit(job)
+        return job
 
     @app.post("/v1/answers", responses=ERRORS)
     async def answers(body: AnswerRequest, request: Request) -> Response:
-        """An answer with the steps that led to it; streamed as the events `turn`, `answer` and, where it fails, `error`."""
+        """An answer with the steps that led to it; streamed as the events `waiting`, `turn`, `answer` and, where it fails, `error`."""
         id_ = f"answer-{uuid4().hex}"
-        job = job_of(Question(id_, body.question.strip(), tuple(body.options)), body)
+        job = job_of(Question(id_, body.question.strip(), tuple(body.options)), body, request)
         if body.stream:
             return _stream(_events(desk, job, request))
         turns, answer = await unless_gone(request, desk.answer(job))
@@ -94,7 +111,7 @@ def make_app(
         except ValueError as wrong:
             return _failure(400, str(wrong), "invalid_request_error", param="messages")
         id_ = f"chatcmpl-{uuid4().hex}"
-        job = job_of(Question(id_, text), body)
+        job = job_of(Question(id_, text), body, request)
         if body.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
             return _stream(_chunks(desk, job, request, name, usage=usage))
@@ -122,6 +139,7 @@ def make_app(
         """Counts and times in Prometheus's text format."""
         return PlainTextResponse(desk.prometheus())
 
+    add_page(app, name=name, examples=examples)
     _handle_errors(app)
     return app
 
@@ -151,6 +169,8 @@ def _told(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
         return 429, openai.error(str(failure), "rate_limit_error", code="overloaded")
     if isinstance(failure, TooSlowError):
         return 504, openai.error(str(failure), "server_error", code="timeout")
+    if isinstance(failure, TooLongError):
+        return 400, openai.error(str(failure), "invalid_request_error", code="context_length_exceeded")
     if isinstance(failure, ModelError):
         return 404, openai.error(str(failure), "invalid_request_error", code="model_not_found", param="model")
     id_ = request.state.request_id
@@ -212,11 +232,32 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _stream(pieces: AsyncIterator[str]) -> StreamingResponse:
-    return StreamingResponse(pieces, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+def _stream(pieces: AsyncGenerator[str]) -> StreamingResponse:
+    kept = kept_alive(pieces, silence_s=SILENCE_S)
+    return StreamingResponse(kept, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-async def _events(desk: AnswerDesk, job: Job, request: Request) -> AsyncIterator[str]:
+async def kept_alive(pieces: AsyncGenerator[str], *, silence_s: float) -> AsyncGenerator[str]:
+    """The pieces, and a comment wherever none came for `silence_s`: proxies cut lines that are silent."""
+    following = asyncio.ensure_future(anext(pieces))
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=silence_s)
+            if not done:
+                yield ": working\n\n"
+                continue
+            try:
+                yield following.result()
+            except StopAsyncIteration:
+                return
+            following = asyncio.ensure_future(anext(pieces))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await pieces.aclose()
+
+
+async def _events(desk: AnswerDesk, job: Job, request: Request) -> AsyncGenerator[str]:
     steps = desk.steps(job)
     try:
         async for kind, data in steps:
@@ -227,14 +268,14 @@ async def _events(desk: AnswerDesk, job: Job, request: Request) -> AsyncIterator
         await steps.aclose()
 
 
-async def _chunks(desk: AnswerDesk, job: Job, request: Request, model: str, *, usage: bool) -> AsyncIterator[str]:
+async def _chunks(desk: AnswerDesk, job: Job, request: Request, model: str, *, usage: bool) -> AsyncGenerator[str]:
     id_ = job.question.id
     steps = desk.steps(job)
     try:
         yield _data(openai.chunk(id_, model, {"role": "assistant", "content": ""}))
         async for kind, data in steps:
-            if kind == "turn":
-                yield _data(openai.chunk(id_, model, {}, extra={"turn": data}))
+            if kind != "answer":
+                yield _data(openai.chunk(id_, model, {}, extra={kind: data}))
                 continue
             yield _data(openai.chunk(id_, model, {"content": openai.content_of(data)}))
             yield _data(openai.chunk(id_, model, {}, finish=openai.finish_reason(data), extra={"answer": data}))

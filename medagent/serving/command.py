@@ -3,19 +3,53 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
+from medagent.agent import Agent
 from medagent.asking import open_agent
 from medagent.errors import ConfigError
+from medagent.names import EngineName
 from medagent.protocol import NOT_ADVICE
+from medagent.saved import AgentSpec, read_spec
 from medagent.serving.app import LOOPBACK, make_app
 from medagent.serving.desk import Limits
+from medagent.serving.engines import Engine, InProcess, Servers, Vllm
 from medagent.serving.guards import read_tokens
+from medagent.serving.reload import watch
+from medagent.serving.site import read_examples
+from medagent.vllm_server import VllmSettings
 
 GRACE_S = 30  # running answers may take so long after the first Ctrl-C
+EXAMPLES = "examples.jsonl"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an agent is served; see `medagent serve --help`."""
+
+    name: str = "medagent"
+    host: str = "127.0.0.1"
+    port: int = 8080
+    tokens: str | None = None
+    limits: Limits = Limits()
+    examples: str | None = None
+    reload_s: float = 5.0
+    log_questions: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave the agent open to others."""
+        if self.host not in LOOPBACK and self.tokens is None:
+            raise ConfigError(
+                f"host {self.host}: others could reach the agent there, and no tokens are set. Give --tokens FILE (a SHA-256 digest a line), or leave --host out."
+            )
 
 
 def serve_agent(
@@ -24,23 +58,80 @@ def serve_agent(
     index: str | None,
     model: str,
     tools: Sequence[str],
-    name: str,
-    host: str,
-    port: int,
-    tokens: str | None,
-    limits: Limits,
+    engine: EngineName,
+    endpoints: Sequence[str],
+    vllm: Mapping[str, Any],
+    settings: Settings,
 ) -> None:
     """Serve an agent; on an address that others reach it asks for tokens."""
-    if host not in LOOPBACK and tokens is None:
-        raise ConfigError(
-            f"host {host}: others could reach the agent there, and no tokens are set. Give --tokens FILE (a SHA-256 digest a line), or leave --host out."
-        )
-    known = sorted(read_tokens(Path(tokens))) if tokens else []
-    ready = open_agent(agent, index=index, model=model, tools=tools)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    app = make_app(ready, name=name, limits=limits, hosts=LOOPBACK if host in LOOPBACK else ("*",), tokens=known)
-    print(
-        f"Serving {agent} as {name!r} at http://{host}:{port}/v1; its description at /openapi.json. {NOT_ADVICE}",
-        flush=True,
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    with closing(engine_named(engine, endpoints=endpoints, model=model, vllm=vllm)) as sampling:
+        app = app_of(agent, index=index, model=model, tools=tools, engine=sampling, settings=settings)
+        print(
+            f"Serving {agent} as {settings.name!r}: the page is http://{settings.host}:{settings.port}/, the API below /v1. {NOT_ADVICE}",
+            flush=True,
+        )
+        uvicorn.run(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+
+
+def engine_named(
+    name: EngineName, *, endpoints: Sequence[str] = (), model: str = "", vllm: Mapping[str, Any] | None = None
+) -> Engine:
+    """The engine of that name, with its settings checked."""
+    if (name == "endpoints") != bool(endpoints):
+        raise ConfigError(
+            f"engine {name}: found {len(endpoints)} endpoints. Give --engine endpoints and --endpoints '[http://HOST:8000/v1]' together, or neither."
+        )
+    if name == "endpoints":
+        return Servers(endpoints, model)
+    if name == "in_process":
+        return InProcess()
+    try:
+        return Vllm(VllmSettings(**(vllm or {})))
+    except TypeError as error:
+        raise ConfigError(f"vllm: {error}. It takes {', '.join(VllmSettings.__dataclass_fields__)}.") from error
+
+
+def app_of(
+    name: str, *, index: str | None, model: str, tools: Sequence[str], engine: Engine, settings: Settings
+) -> FastAPI:
+    """The service, with the agent opened; what can be wrong about files is found first."""
+    tokens = sorted(read_tokens(Path(settings.tokens))) if settings.tokens else []
+    folder = Path(name) if (Path(name) / "agent.json").exists() else None
+    examples = settings.examples or (str(folder / EXAMPLES) if folder and (folder / EXAMPLES).exists() else None)
+    shown = read_examples(Path(examples)) if examples else []
+    open_policy = None if folder is None and isinstance(engine, InProcess) else engine.open
+    agent = open_agent(name, index=index, model=model, tools=tools, open_policy=open_policy)
+    beside = None
+    if folder is not None and settings.reload_s > 0:
+        again = partial(_again, name, read_spec(folder), agent, index=index, tools=tools, engine=engine)
+        beside = partial(watch, folder, again, every_s=settings.reload_s)
+    return make_app(
+        agent,
+        name=settings.name,
+        limits=settings.limits,
+        hosts=LOOPBACK if settings.host in LOOPBACK else ("*",),
+        tokens=tokens,
+        examples=shown,
+        log_questions=settings.log_questions,
+        beside=beside,
     )
-    uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S)
+
+
+def _again(
+    name: str, spec: AgentSpec, first: Agent, *, index: str | None, tools: Sequence[str], engine: Engine
+) -> Agent:
+    """The agent as its folder has it now; it searches with the retriever that is open, unless it names another."""
+    now = read_spec(Path(name))
+    same = (now.retriever, now.tools) == (spec.retriever, spec.tools)
+    return open_agent(
+        name, index=index, tools=tools, retriever=first.retriever if same else None, open_policy=engine.open
+    )

@@ -8,15 +8,16 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from medagent.agent import Agent, Job
-from medagent.errors import ConfigError, MedagentError
-from medagent.serving.answers import Answer, Steps, checked
+from medagent.answers import Answer, Steps, checked
+from medagent.errors import ConfigError, MedagentError, PolicyError
 from retrieval.desk import SearchDesk
+from retrieval.errors import RetrievalError
 
 SEARCH_RETRIES = 2  # somebody waits
 USUAL_S = 10.0  # an answer's time before any was given
@@ -32,6 +33,10 @@ class OverloadedError(MedagentError):
 
 class TooSlowError(MedagentError):
     """An answer took longer than is allowed."""
+
+
+class TooLongError(MedagentError):
+    """A question that leaves the agent no room to answer."""
 
 
 @dataclass(frozen=True)
@@ -51,45 +56,80 @@ class Limits:
 
 
 @dataclass
-class AnswerDesk:
-    """Answers questions with one agent. `outcomes` counts how they ended, `durations_s` the last answers' times."""
+class _InUse:
+    """An agent, the desk that its searches share, and how many it answers now."""
 
     agent: Agent
+    search: SearchDesk
+    answering: int = 0
+
+
+@dataclass
+class AnswerDesk:
+    """Answers questions with one agent, which `replace` exchanges. `outcomes` counts how they ended, `durations_s` the last answers' times."""
+
+    first: InitVar[Agent]
     limits: Limits = field(default_factory=Limits)
     outcomes: Counter[str] = field(default_factory=Counter)
     removed_citations: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     running: int = 0
     waiting: int = 0
+    replaced: int = 0
     _room: asyncio.Condition = field(default_factory=asyncio.Condition, repr=False)
-    _search: SearchDesk = field(init=False, repr=False)
+    _current: _InUse = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, first: Agent) -> None:
         """One search desk for all, so that their searches share batches."""
-        self._search = self.agent.search_desk(retries=SEARCH_RETRIES)
+        self._current = _InUse(first, first.search_desk(retries=SEARCH_RETRIES))
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that the next question gets."""
+        return self._current.agent
+
+    async def replace(self, agent: Agent) -> None:
+        """Answer with another agent from now on; running answers end with the one they began with."""
+        old, self._current = self._current, _InUse(agent, agent.search_desk(retries=SEARCH_RETRIES))
+        self.replaced += 1
+        if not old.answering:
+            await old.agent.policy.disconnect()
+
+    async def close(self) -> None:
+        """Let go of the agent; nothing is answered any more."""
+        await self._current.agent.policy.disconnect()
 
     @property
     def full(self) -> bool:
         """Whether a question would be refused now."""
         return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
 
-    def refuse_if_full(self) -> None:
-        """Raise `OverloadedError` where too many wait."""
+    def admit(self, job: Job) -> None:
+        """Raise `OverloadedError` where too many wait, `TooLongError` where the question alone fills the dialogue."""
         if self.full:
             self.outcomes["overloaded"] += 1
             raise OverloadedError(self.waiting, self.retry_after_s())
+        agent = self.agent
+        found, room = len(agent.protocol.encode_prompt(agent.policy.tokenizer, job.question)), agent.limits
+        if found >= room.max_total_tokens:
+            self.outcomes["too_long"] += 1
+            raise TooLongError(
+                f"the question (with its options and instructions) is {found:,} tokens long, and a whole dialogue of this agent may have {room.max_total_tokens:,}. Ask something shorter."
+            )
 
     async def steps(self, job: Job) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
-        """("turn", its event) for each turn as it ends, then ("answer", `Answer.to_json`). Leaving the iteration stops the rollout.
+        """("waiting", how many are ahead) where no place is free, ("turn", its event) for each turn as it ends, then ("answer", `Answer.to_json`).
 
-        Raises `OverloadedError` at once, `TooSlowError` when the time is over, and what the rollout raises.
+        Leaving the iteration stops the rollout. Raises `OverloadedError` and `TooLongError` at once, `TooSlowError` when the time is over, and what the rollout raises.
         """
-        self.refuse_if_full()
-        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self.admit(job)
+        events: asyncio.Queue[tuple[str, dict[str, Any]] | None] = asyncio.Queue()
+        if self.running + self.waiting >= self.limits.max_running:
+            events.put_nowait(("waiting", {"ahead": self.waiting}))
         task = asyncio.create_task(self._answered(job, events))
         try:
             while (event := await events.get()) is not None:
-                yield "turn", event
+                yield event
             yield "answer", (await task).to_json()
         finally:
             task.cancel()
@@ -100,13 +140,13 @@ class AnswerDesk:
         found = [event async for event in self.steps(job)]
         return [event for kind, event in found if kind == "turn"], found[-1][1]
 
-    async def _answered(self, job: Job, events: asyncio.Queue[dict[str, Any] | None]) -> Answer:
+    async def _answered(self, job: Job, events: asyncio.Queue[tuple[str, dict[str, Any]] | None]) -> Answer:
         """Wait for a place and roll out, in a task of its own; `events` ends with None however this does."""
         began, outcome, tell = time.monotonic(), "failed", Steps()
         try:
-            async with asyncio.timeout(self.limits.timeout_s), self._place():
-                rollout = await self.agent.run(
-                    job, on_turn=lambda turn: events.put_nowait(tell(turn)), desk=self._search
+            async with asyncio.timeout(self.limits.timeout_s), self._place(), self._taken() as taken:
+                rollout = await taken.agent.run(
+                    job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), desk=taken.search
                 )
             self.durations_s.append(time.monotonic() - began)
             answer, outcome = checked(rollout), "answered"
@@ -120,6 +160,12 @@ class AnswerDesk:
         except asyncio.CancelledError:
             outcome = "left"
             raise
+        except (MedagentError, RetrievalError):
+            raise
+        except (
+            Exception
+        ) as failure:  # an engine's own, such as memory that ran out: this is where it becomes one of ours
+            raise PolicyError(f"the engine failed: {failure!r}") from failure
         finally:
             self.outcomes[outcome] += 1
             events.put_nowait(None)
@@ -140,6 +186,18 @@ class AnswerDesk:
             async with self._room:
                 self._room.notify()
 
+    @asynccontextmanager
+    async def _taken(self) -> AsyncIterator[_InUse]:
+        """The current agent, kept until this answer ends."""
+        used = self._current
+        used.answering += 1
+        try:
+            yield used
+        finally:
+            used.answering -= 1
+            if used is not self._current and not used.answering:
+                await used.agent.policy.disconnect()
+
     def retry_after_s(self) -> int:
         """When a place may be free: what waits now, at the pace of the last answers."""
         usual = sum(self.durations_s) / len(self.durations_s) if self.durations_s else USUAL_S
@@ -153,6 +211,7 @@ class AnswerDesk:
             "running": float(self.running),
             "waiting": float(self.waiting),
             "removed_citations_total": float(self.removed_citations),
+            "agents_replaced_total": float(self.replaced),
             "answer_seconds_p50": p50,
             "answer_seconds_p95": p95,
         }

@@ -22,9 +22,10 @@ from medagent.serving.openai_form import error
 
 log = logging.getLogger("medagent.serving")
 MAX_BODY_BYTES = 1_000_000
-OPEN_PATHS = ("/healthz", "/readyz")
+OPEN_PATHS = ("/", "/healthz", "/readyz")
+OPEN_FOLDER = "/page/"  # the page itself tells nothing; it asks for the token
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -114,7 +115,7 @@ class Guards:
             log.info(json.dumps({**row, "seconds": round(time.perf_counter() - began, 3)}))
 
     def _known(self, headers: Headers, path: str) -> bool:
-        if not self._tokens or path in OPEN_PATHS:
+        if not self._tokens or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             return True
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = digest(token.strip())

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-MAX_MESSAGES, MAX_CHARACTERS = 64, 8_000
+MAX_MESSAGES, MAX_CHARACTERS, MAX_CONVERSATION = 64, 8_000, 32_000
 EARLIER = "Earlier in this conversation:"
 
 
@@ -59,6 +59,10 @@ def question_text(messages: list[Message]) -> str:
     said = [message for message in messages if message.role in ("user", "assistant")]
     if not said or said[-1].role != "user":
         raise ValueError("the last message must be the user's.")
+    if (found := sum(len(message.text) for message in said)) > MAX_CONVERSATION:
+        raise ValueError(
+            f"the conversation has {found:,} characters, and may have {MAX_CONVERSATION:,}. Leave early messages out."
+        )
     earlier = [f"{'Q' if message.role == 'user' else 'A'}: {message.text.strip()}" for message in said[:-1]]
     asked = said[-1].text.strip()
     return f"{EARLIER} {' '.join(earlier)} Now: {asked}" if earlier else asked

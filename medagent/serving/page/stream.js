@@ -1,0 +1,89 @@
+// Questions to the service, and its server-sent events back. Nothing of this touches the page.
+
+const TOKEN = "medagent-token";
+
+/** What went wrong, as the service says it: `status` is 0 where it could not be reached. */
+export class Failure extends Error {
+  constructor(message, { status = 0, retryAfter = 0 } = {}) {
+    super(message);
+    this.status = status;
+    this.retryAfter = retryAfter;
+  }
+}
+
+export function keepToken(token) {
+  sessionStorage.setItem(TOKEN, token);
+}
+
+function headers() {
+  const token = sessionStorage.getItem(TOKEN);
+  return { "Content-Type": "application/json", ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+}
+
+/** The service's description of itself: name, limits and example questions. */
+export async function about() {
+  const answer = await reach("v1/agent", { headers: headers() });
+  return answer.json();
+}
+
+/** Ask; `tell(kind, data)` hears each event. Ends with the answer, or throws a `Failure`, or an AbortError once `signal` stops it. */
+export async function ask(body, { signal, tell }) {
+  const request = { method: "POST", headers: headers(), body: JSON.stringify({ ...body, stream: true }), signal };
+  const answer = await reach("v1/answers", request);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  let answered = false;
+  for (;;) {
+    const { done, value } = await read(reader);
+    if (done) break;
+    text += value;
+    const blocks = text.split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const event = parse(block);
+      if (event === null) continue;
+      if (event.kind === "error") throw new Failure(event.data.error.message, { status: 500 });
+      answered = answered || event.kind === "answer";
+      tell(event.kind, event.data);
+    }
+  }
+  if (!answered) throw new Failure("The connection ended before the answer.");
+}
+
+async function read(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Failure("The connection was lost before the answer.");
+  }
+}
+
+async function reach(path, request) {
+  let answer;
+  try {
+    answer = await fetch(path, { cache: "no-store", ...request });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Failure("The service cannot be reached.");
+  }
+  if (answer.ok) return answer;
+  const retryAfter = Number(answer.headers.get("Retry-After")) || 0;
+  let message = `The service answered with status ${answer.status}.`;
+  try {
+    message = (await answer.json()).error.message;
+  } catch {
+    // A proxy's page, say: the status is what we know.
+  }
+  throw new Failure(message, { status: answer.status, retryAfter });
+}
+
+/** One block of server-sent events; null for a comment, which keeps the line open. */
+function parse(block) {
+  const fields = { event: "message", data: "" };
+  for (const line of block.split("\n")) {
+    const at = line.indexOf(":");
+    if (at > 0) fields[line.slice(0, at)] = line.slice(at + 1).trimStart();
+  }
+  return fields.data ? { kind: fields.event, data: JSON.parse(fields.data) } : null;
+}

@@ -1,0 +1,15 @@
+"""Shared by the service's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from medagent.scripted import ScriptedPolicy
+from tests.medagent.serving.support import says
+
+
+@pytest.fixture
+def policy(tokenizer: Any) -> ScriptedPolicy:
+    return ScriptedPolicy(tokenizer, says)

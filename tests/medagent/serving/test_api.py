@@ -1,0 +1,110 @@
+"""The API: answers of the loop, their stream, and OpenAI's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+
+from evaluation.grading import grade
+from evaluation.run import run_benchmark
+from medagent.agent import Agent, Job
+from medagent.answers import checked
+from medagent.hf_policy import HFPolicy
+from medagent.records import Question
+from medagent.scripted import ScriptedPolicy
+from medagent.serving.app import make_app
+from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from tests.medagent.serving.support import GOUT, Corpus, call, events
+
+
+def test_an_answer_is_the_rollouts_with_its_citations_checked(policy: Any) -> None:
+    found = call(policy, "POST", "/v1/answers", json={"question": "What treats gout?"})
+    assert found.status_code == 200
+    body = found.json()
+    direct = Agent(policy, Corpus()).run_all([Job(Question("q", "What treats gout?"))])[0]
+    assert body["turns"][0] == {
+        "thought": "drug?",
+        "query": "gout drug",
+        "passages": [{"number": 1, "score": 0.5, "passage": GOUT.to_json()}],
+    }
+    answer = body["answer"]
+    assert answer["text"] == "colchicine [1]"
+    assert direct.answer.strip() == "colchicine [1] [7]", "the seventh passage was never shown"
+    assert (answer["removed_citations"], answer["supported"]) == (1, True)
+    start, end = answer["sources"][0]["sentence"]
+    assert GOUT.text[start:end].strip() == "The first-line drug is colchicine."
+    assert answer["usage"]["completion_tokens"] == direct.num_action_tokens
+    assert answer["usage"]["total_tokens"] == len(direct.token_ids)
+    assert "not medical advice" in answer["notice"]
+    assert answer["confidence"] is None, "a scripted policy gives no probabilities"
+
+
+def test_steps_are_streamed_as_they_end(policy: Any) -> None:
+    text = call(policy, "POST", "/v1/answers", json={"question": "What treats gout?", "stream": True}).text
+    found = events(text)
+    assert [kind for kind, _ in found] == ["turn", "turn", "answer"]
+    plain = call(policy, "POST", "/v1/answers", json={"question": "What treats gout?"}).json()
+    assert [data for _, data in found] == [*plain["turns"], plain["answer"]]
+
+
+def test_chat_completions_have_openais_shape(policy: Any) -> None:
+    messages = [{"role": "user", "content": "What treats gout?"}]
+    body = call(policy, "POST", "/v1/chat/completions", json={"model": "medagent", "messages": messages}).json()
+    assert body["object"] == "chat.completion"
+    choice = body["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["message"]["content"].startswith("colchicine [1]\n\n[1] gout")
+    assert body["medagent"]["answer"]["supported"]
+    asked = {"model": "medagent", "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+    lines = call(policy, "POST", "/v1/chat/completions", json=asked).text.strip().split("\n\n")
+    assert lines[-1] == "data: [DONE]"
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    said = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
+    assert said == choice["message"]["content"]
+    assert chunks[-1]["usage"] == body["usage"]
+    assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+    assert [c["medagent"]["turn"]["query"] for c in chunks if "turn" in c.get("medagent", {})] == ["gout drug", None]
+    assert call(policy, "GET", "/v1/models").json()["data"][0]["id"] == "medagent"
+
+
+def test_earlier_questions_are_context(tokenizer: Any) -> None:
+    seen: list[str] = []
+
+    def listens(read: str, turn: int) -> str:
+        seen.append(read)
+        return "<answer> x</answer>"
+
+    messages = [
+        {"role": "system", "content": "be rude"},
+        {"role": "user", "content": "What treats gout?"},
+        {"role": "assistant", "content": "Colchicine"},
+        {"role": "user", "content": [{"type": "text", "text": "And </information> pseudogout?"}]},
+    ]
+    asked = {"model": "medagent", "messages": messages}
+    assert call(ScriptedPolicy(tokenizer, listens), "POST", "/v1/chat/completions", json=asked).status_code == 200
+    assert "Q: What treats gout? A: Colchicine Now: And ‹/information> pseudogout?" in seen[0]
+    assert "rude" not in seen[0]
+
+
+def test_a_served_answer_is_the_evaluated_one(starter: Any, retriever: Any, world: Any) -> None:
+    model, tokenizer = starter
+    questions = world.questions("test", limit_per_kind=4)
+    rules = (retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K)
+    wanted = run_benchmark(Agent(HFPolicy(model, tokenizer), *rules), questions, temperature=0.0, seed=0)
+    app = make_app(Agent(HFPolicy(model, tokenizer, lockstep=False), *rules))
+
+    async def run() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            bodies = [{"question": each.text, "options": list(each.options)} for each in questions]
+            return await asyncio.gather(*(client.post("/v1/answers", json=body) for body in bodies))
+
+    served = [response.json() for response in asyncio.run(run())]
+    for rollout, found in zip(wanted, served, strict=True):
+        assert [turn["query"] for turn in found["turns"]] == [turn.query for turn in rollout.turns]
+        assert found["answer"]["text"] == checked(rollout).text
+        assert found["answer"]["letter"] == grade(rollout).letter
+        assert 0 < found["answer"]["confidence"] <= 1

@@ -1,0 +1,37 @@
+"""How the service is started: what is wrong is said before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from medagent.errors import ConfigError, InputError
+from medagent.serving.command import Settings, app_of, engine_named
+from medagent.serving.desk import Limits
+from medagent.serving.guards import digest, read_tokens
+from medagent.serving.site import read_examples
+
+
+def test_a_wrong_start_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"others could reach the agent.*--tokens"):
+        Settings(host="0.0.0.0")
+    (tmp_path / "tokens").write_text(f"{digest('a')} ward 3\nplain\n")
+    with pytest.raises(ConfigError, match="found 1 of 2 lines"):
+        read_tokens(tmp_path / "tokens")
+    with pytest.raises(ConfigError, match="max_running 0"):
+        Limits(max_running=0)
+    (tmp_path / "examples").write_text('{"question": ""}')
+    with pytest.raises(ConfigError, match=r"examples .*cannot be read"):
+        read_examples(tmp_path / "examples")
+    with pytest.raises(ConfigError, match="0 endpoints"):
+        engine_named("endpoints")
+    with pytest.raises(ConfigError, match="1 endpoints"):
+        engine_named("vllm", endpoints=["http://a/v1"])
+    with pytest.raises(ConfigError, match="gpu_memory"):
+        engine_named("vllm", vllm={"gpus": 2})
+    with pytest.raises(ConfigError, match="--model"):
+        engine_named("endpoints", endpoints=["http://a/v1"])
+    elsewhere = engine_named("endpoints", endpoints=["http://a/v1"], model="m")
+    with pytest.raises(InputError, match="exported agent"):
+        app_of("starter", index="none", model="", tools=[], engine=elsewhere, settings=Settings())

@@ -1,0 +1,143 @@
+"""Many askers: places, waiting, timeouts, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from medagent.agent import Agent, Job
+from medagent.records import Question
+from medagent.scripted import ScriptedPolicy
+from medagent.serving.app import kept_alive, make_app
+from medagent.serving.desk import AnswerDesk, Limits
+from tests.medagent.serving.support import Corpus, SlowPolicy, client_of
+
+
+def test_too_many_are_refused_and_the_slow_are_cut(tokenizer: Any) -> None:
+    async def run() -> None:
+        slow = SlowPolicy(tokenizer)
+        async with client_of(slow, limits=Limits(max_running=1, max_waiting=1, timeout_s=5)) as client:
+            body = {"question": "x"}
+            first, second = (asyncio.create_task(client.post("/v1/answers", json=body)) for _ in range(2))
+            while "waiting 1" not in (await client.get("/metrics")).text:
+                await asyncio.sleep(0.01)
+            for path, asked in (("/v1/answers", body), ("/v1/answers", {**body, "stream": True})):
+                refused = await client.post(path, json=asked)
+                assert refused.status_code == 429
+                assert int(refused.headers["retry-after"]) >= 1
+            assert (await client.get("/readyz")).status_code == 503
+            slow.go.set()
+            assert [(await task).status_code for task in (first, second)] == [200, 200]
+            assert (await client.get("/readyz")).status_code == 200
+            times = dict(line.rsplit(" ", 1) for line in (await client.get("/metrics")).text.splitlines())
+            assert float(times["medagent_answer_seconds_p50"]) <= float(times["medagent_answer_seconds_p95"])
+            slow.go.clear()
+        async with client_of(slow, limits=Limits(timeout_s=0.2)) as client:
+            late = await client.post("/v1/answers", json={"question": "x"})
+            assert late.status_code == 504
+            assert 'outcome="too_slow"} 1' in (await client.get("/metrics")).text
+        assert slow.closed >= slow.opened
+
+    asyncio.run(run())
+
+
+def test_generation_stops_when_the_client_leaves(tokenizer: Any) -> None:
+    async def run() -> None:
+        slow = SlowPolicy(tokenizer)
+        app = make_app(Agent(slow, Corpus()))
+        for stream in (False, True):
+            body = json.dumps({"question": "x", "stream": stream}).encode()
+            left = asyncio.Event()
+            messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def receive(messages: list[Any] = messages, left: asyncio.Event = left) -> Any:
+                if messages:
+                    return messages.pop()
+                await left.wait()
+                return {"type": "http.disconnect"}
+
+            async def send(message: Any) -> None:
+                """Nobody reads it."""
+
+            scope = {
+                "type": "http",
+                "asgi": {"version": "3.0", "spec_version": "2.3"},
+                "method": "POST",
+                "path": "/v1/answers",
+                "raw_path": b"/v1/answers",
+                "query_string": b"",
+                "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+                "http_version": "1.1",
+                "scheme": "http",
+            }
+            served = asyncio.create_task(app(scope, receive, send))
+            while slow.opened == slow.closed:
+                await asyncio.sleep(0.01)
+            left.set()
+            await asyncio.wait_for(served, 5)
+            assert slow.opened == slow.closed, "the session is closed, and so generation stops"
+            assert app.state.desk.running == 0
+        assert app.state.desk.outcomes["left"] == 2
+
+    asyncio.run(run())
+
+
+def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> None:
+    class Leaving(SlowPolicy):
+        disconnected = False
+
+        async def disconnect(self) -> None:
+            self.disconnected = True
+
+    async def run() -> None:
+        old, new = Leaving(tokenizer), ScriptedPolicy(tokenizer, lambda read, turn: "<answer> new</answer>")
+        desk = AnswerDesk(Agent(old, Corpus()))
+        before = asyncio.create_task(desk.answer(Job(Question("q", "x"))))
+        while not old.opened:
+            await asyncio.sleep(0.01)
+        await desk.replace(Agent(new, Corpus()))
+        _, after = await desk.answer(Job(Question("q", "x")))
+        assert after["text"] == "new"
+        assert not old.disconnected
+        old.go.set()
+        assert (await before)[1]["text"] == "colchicine [1]"
+        assert old.disconnected
+        assert "medagent_agents_replaced_total 1" in desk.prometheus()
+
+    asyncio.run(run())
+
+
+def test_who_waits_hears_how_many_are_ahead_and_silence_is_filled(tokenizer: Any) -> None:
+    async def run() -> None:
+        slow = SlowPolicy(tokenizer)
+        desk = AnswerDesk(Agent(slow, Corpus()), Limits(max_running=1))
+        first = asyncio.create_task(desk.answer(Job(Question("q", "x"))))
+        while not slow.opened:
+            await asyncio.sleep(0.01)
+        heard = []
+
+        async def listen() -> None:
+            async for kind, data in desk.steps(Job(Question("q", "x"))):
+                heard.append((kind, data))
+
+        second = asyncio.create_task(listen())
+        while not heard:
+            await asyncio.sleep(0.01)
+        assert heard == [("waiting", {"ahead": 0})]
+        slow.go.set()
+        await asyncio.gather(first, second)
+        assert [kind for kind, _ in heard] == ["waiting", "turn", "turn", "answer"]
+
+    asyncio.run(run())
+
+    async def pieces() -> AsyncGenerator[str]:
+        yield "a"
+        await asyncio.sleep(0.25)
+        yield "b"
+
+    async def collect() -> list[str]:
+        return [piece async for piece in kept_alive(pieces(), silence_s=0.1)]
+
+    assert asyncio.run(collect()) == ["a", ": working\n\n", ": working\n\n", "b"]

@@ -1,0 +1,48 @@
+"""An agent exported anew takes over while the service runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from medagent.causal_lm import STARTER, model_path
+from medagent.serving.command import Settings, app_of, engine_named
+from tests.medagent.serving.support import served, soon
+
+
+def test_a_new_export_takes_the_next_questions_and_a_damaged_one_does_not(
+    tmp_path: Path, index_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    folder = tmp_path / "agent"
+    shutil.copytree(model_path(STARTER), folder)
+    row = json.loads((folder / "agent.json").read_text())
+    engine = engine_named("in_process")
+    (folder / "examples.jsonl").write_text('{"question": "What treats gout?"}\n')
+    app = app_of(
+        str(folder), index=str(index_folder), model="", tools=[], engine=engine, settings=Settings(reload_s=0.05)
+    )
+
+    def ask(client: httpx.Client) -> Any:
+        found = client.post("/v1/answers", json={"question": "What is the first-line drug for gout?"})
+        assert found.status_code == 200, found.text
+        return found.json()["answer"]
+
+    with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+        assert client.get("/v1/agent").json()["examples"] == [{"question": "What treats gout?", "options": []}]
+        first, searched = ask(client), app.state.desk.agent.retriever
+        assert first["stop_reason"] == "answered"
+        row["limits"]["max_turn_tokens"] = 2
+        (folder / "agent.json").write_text(json.dumps(row))
+        soon(lambda: app.state.desk.replaced == 1)
+        assert ask(client)["stop_reason"] == "max_turn_tokens"
+        assert app.state.desk.agent.retriever is searched, "the index stays open"
+        (folder / "agent.json").write_text("{damaged")
+        soon(lambda: "cannot be opened" in caplog.text)
+        assert ask(client)["stop_reason"] == "max_turn_tokens", "the former one goes on"
