@@ -26,6 +26,7 @@ from medagent.kv_buffer import BufferCache
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import END_TAGS
 
+JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of those running, or after eight tokens
 TAIL_TOKENS = 16  # an end tag is looked for in the text of so many last tokens
 
 
@@ -109,16 +110,21 @@ class HFPolicy:
         """Whether waiting rows may start; call with the lock held."""
         return bool(self._waiting) and (not self._lockstep or len(self._waiting) == len(self._open))
 
+    def _worth_it(self, running: int, steps: int) -> bool:
+        """Whether waiting rows may join `running` ones now, `steps` after the last did: each time all caches move to a larger buffer."""
+        return JOIN_SHARE * len(self._waiting) >= running or steps >= JOIN_STEPS
+
     def _work(self) -> None:
         """Run batches until nothing may start; runs on the policy's own thread."""
         batch: _Batch | None = None
         rows: list[_Row] = []
         joining: list[_Row] = []
+        steps = 0
         try:
             while True:
                 with self._lock:
-                    joining = self._waiting if self._admissible() else []
                     rows = self._without_closed(rows)
+                    joining = self._waiting if self._admissible() and self._worth_it(len(rows), steps) else []
                     if joining:
                         self._waiting = []
                         for row in joining:
@@ -129,12 +135,18 @@ class HFPolicy:
                         return
                 # Sorted, so that the order of arrival cannot change a batch.
                 joining = sorted(joining, key=lambda row: row.session.seed)
-                started, rows, joining = bool(joining), rows + joining, []
+                if joining and rows:  # apart, at first: in one batch all would be as wide as what they have to read
+                    apart = _Batch(self, joining)
+                    reading, joining = apart.step(joining), []
+                    apart.release()
+                    started, rows = bool(reading), rows + reading
+                else:
+                    started, rows, joining = bool(joining), rows + joining, []
                 if started or batch is None or 2 * len(rows) <= batch.num_rows:
                     if batch is not None:
                         batch.release()
-                    batch = _Batch(self, rows)
-                rows = batch.step(rows)
+                    batch, steps = _Batch(self, rows), 0
+                rows, steps = batch.step(rows), steps + 1
         except BaseException as error:  # handed to every waiting caller; nothing is swallowed
             with self._lock:
                 rows, self._waiting, self._running = rows + joining + self._waiting, [], False

@@ -21,6 +21,7 @@ from medagent.agent import Agent, Job
 from medagent.errors import MedagentError
 from medagent.records import LETTERS, Question
 from medagent.serving import openai_form as openai
+from medagent.serving.described import AnswersShape, CompletionShape, answers_with
 from medagent.serving.desk import AnswerDesk, Limits, OverloadedError, TooLongError, TooSlowError
 from medagent.serving.guards import MAX_BODY_BYTES, Guards
 from medagent.serving.site import Example, add_page
@@ -91,7 +92,7 @@ def make_app(
         desk.admit(job)
         return job
 
-    @app.post("/v1/answers", responses=ERRORS)
+    @app.post("/v1/answers", responses=answers_with(AnswersShape))
     async def answers(body: AnswerRequest, request: Request) -> Response:
         """An answer with the steps that led to it; streamed as the events `waiting`, `turn`, `answer` and, where it fails, `error`."""
         id_ = f"answer-{uuid4().hex}"
@@ -101,7 +102,7 @@ def make_app(
         turns, answer = await unless_gone(request, desk.answer(job))
         return JSONResponse({"id": id_, "turns": turns, "answer": answer})
 
-    @app.post("/v1/chat/completions", responses=ERRORS)
+    @app.post("/v1/chat/completions", responses=answers_with(CompletionShape))
     async def chat(body: openai.ChatRequest, request: Request) -> Response:
         """OpenAI's chat completions; the agent's steps are in the extra field `medagent`."""
         if body.model != name:
@@ -128,13 +129,13 @@ def make_app(
         """The process lives."""
         return {"status": "ok"}
 
-    @app.get("/readyz")
+    @app.get("/readyz", responses={503: {"description": "full: a question would be refused"}})
     async def readyz() -> JSONResponse:
         """Whether a question would be taken now."""
         full = desk.full
         return JSONResponse({"status": "full" if full else "ready"}, status_code=503 if full else 200)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
         """Counts and times in Prometheus's text format."""
         return PlainTextResponse(desk.prometheus())
@@ -142,21 +143,6 @@ def make_app(
     add_page(app, name=name, examples=examples)
     _handle_errors(app)
     return app
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": what}
-    for status, what in {
-        400: "the request is wrong",
-        401: "no known bearer token",
-        404: "no such model",
-        413: "the body is too large",
-        429: "too many questions wait; see Retry-After",
-        500: "the agent failed",
-        503: "the corpus cannot be searched now",
-        504: "the answer took too long",
-    }.items()
-}
 
 
 def _failure(status: int, message: str, kind: str, **more: Any) -> JSONResponse:

@@ -117,7 +117,7 @@ class Servers:
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
         """See `Engine.open`. The key is read from the environment variable MEDAGENT_API_KEY."""
         key = os.environ.get("MEDAGENT_API_KEY", "")
-        sources = [HttpCompletions(Endpoint(address, key, retries=2)) for address in self.addresses]
+        sources = [HttpCompletions(Endpoint(address, key, retries=1)) for address in self.addresses]
         return CompletionPolicy(sources, self.model, AutoTokenizer.from_pretrained(folder))
 
     def close(self) -> None:

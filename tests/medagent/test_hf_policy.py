@@ -78,6 +78,34 @@ def test_nothing_of_the_context_is_read_twice(starter, retriever, jobs, monkeypa
     assert sum(widths) == len(rollout.token_ids) - unread
 
 
+def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypatch) -> None:
+    import medagent.hf_policy as module
+
+    original, shapes = module.hidden_states, []
+
+    def recording(model, **inputs):
+        shapes.append(tuple(inputs["input_ids"].shape))
+        return original(model, **inputs)
+
+    monkeypatch.setattr(module, "hidden_states", recording)
+    policy = HFPolicy(*starter, lockstep=False)
+    prompts = [STARTER_PROTOCOL.encode_prompt(policy.tokenizer, job.question) for job in jobs[:2]]
+
+    async def run() -> None:
+        first, second = (policy.open(seed=seed, temperature=1.0) for seed in range(2))
+        first.append(prompts[0])
+        second.append(prompts[1])
+        running = asyncio.create_task(first.sample(max_tokens=48))
+        while len(shapes) < 3:
+            await asyncio.sleep(0)
+        await asyncio.gather(running, second.sample(max_tokens=8))
+
+    asyncio.run(run())
+    assert (1, len(prompts[1])) in shapes, "it read its prompt apart"
+    assert (2, 1) in shapes, "and then they went on together"
+    assert not [shape for shape in shapes if shape[0] == 2 and shape[1] > 1]
+
+
 def test_a_turn_ends_at_its_tag_and_at_its_limit(starter, retriever, jobs) -> None:
     policy = HFPolicy(*starter)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator
 from typing import Any
+
+import httpx
 
 from medagent.agent import Agent, Job
 from medagent.records import Question
 from medagent.scripted import ScriptedPolicy
 from medagent.serving.app import kept_alive, make_app
 from medagent.serving.desk import AnswerDesk, Limits
-from tests.medagent.serving.support import Corpus, SlowPolicy, client_of
+from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, served, soon
 
 
 def test_too_many_are_refused_and_the_slow_are_cut(tokenizer: Any) -> None:
@@ -141,3 +144,22 @@ def test_who_waits_hears_how_many_are_ahead_and_silence_is_filled(tokenizer: Any
         return [piece async for piece in kept_alive(pieces(), silence_s=0.1)]
 
     assert asyncio.run(collect()) == ["a", ": working\n\n", ": working\n\n", "b"]
+
+
+def test_a_service_that_ends_lets_answers_end_first(tokenizer: Any) -> None:
+    policy = Stepwise(tokenizer)
+    app = make_app(Agent(policy, Corpus()))
+    found: list[httpx.Response] = []
+
+    def ask(url: str) -> None:
+        found.append(httpx.post(f"{url}/v1/answers", json={"question": "x"}, timeout=20))
+
+    with served(app) as url:
+        asking = threading.Thread(target=ask, args=(url,))
+        asking.start()
+        soon(lambda: policy.open_now == 1)
+        ending = threading.Timer(0.3, policy.allow, args=(2,))  # after the service was told to end
+        ending.start()
+    asking.join(10)
+    assert found[0].status_code == 200
+    assert policy.open_now == 0

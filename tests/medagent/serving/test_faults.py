@@ -140,3 +140,14 @@ def test_a_document_can_neither_close_its_block_nor_speak_as_the_agent(tokenizer
     assert [source["passage"]["id"] for source in found["answer"]["sources"]] == ["p1"]
     assert found["answer"]["removed_citations"] == 1
     assert found["turns"][0]["passages"][0]["passage"]["text"] == ORDERS.text, "people see what it says, as text"
+
+
+def test_other_sites_may_not_ask(policy: Any) -> None:
+    asked = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "POST"}
+    preflight = call(policy, "OPTIONS", "/v1/answers", headers=asked)
+    assert preflight.status_code == 405
+    plain = {"Origin": "https://elsewhere.example", "Content-Type": "text/plain"}
+    simple = call(policy, "POST", "/v1/answers", headers=plain, content=b'{"question": "x"}')
+    assert simple.status_code == 400, "what needs no preflight is no JSON"
+    for answer in (preflight, simple):
+        assert not [name for name in answer.headers if name.startswith("access-control")]

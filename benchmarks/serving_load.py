@@ -1,0 +1,140 @@
+"""A served agent under load: answers a second and their times with one client and with 64, answers that are not the evaluated ones, memory.
+
+    python -m benchmarks.serving_load                                  # the starter agent; --agent runs/demo/agent for a trained one
+    python -m benchmarks.serving_load --seconds 10 --memory_answers 0  # a look
+
+The service is `medagent serve` in a process of its own; the clients share the machine with it. One client asks before and after the many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+
+from benchmarks.common import describe_machine
+from evaluation.run import run_benchmark
+from medagent.answers import checked
+from medagent.asking import open_agent
+from medagent.records import Question
+from medagent.starter.index import build_starter_index
+from medagent.starter.world import World
+
+PORT = 8099
+URL = f"http://127.0.0.1:{PORT}"
+
+
+@contextmanager
+def service(agent: str, index: str) -> Iterator[psutil.Process]:
+    """`medagent serve`, answering."""
+    line = [sys.executable, "-m", "medagent.cli", "serve", "--agent", agent, "--index", index, "--port", str(PORT)]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen([*line, "--reload_s", "0"], stdout=log, stderr=log)
+        try:
+            for _ in range(600):
+                try:
+                    httpx.get(f"{URL}/readyz").raise_for_status()
+                    break
+                except httpx.TransportError:
+                    time.sleep(0.2)
+            yield psutil.Process(process.pid)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+class Load:
+    """Clients that ask the questions in turn, each its next when its last is answered."""
+
+    def __init__(self, questions: list[Question], wanted: dict[str, str]) -> None:
+        self.questions, self.wanted = questions, wanted
+        self.times: list[float] = []
+        self.other = self.failed = 0
+
+    async def _client(self, http: httpx.AsyncClient, mine: Iterator[Question], until: float, room: list[int]) -> None:
+        while time.monotonic() < until and room[0] > 0:
+            room[0] -= 1
+            question, began = next(mine), time.monotonic()
+            body = {"question": question.text, "options": list(question.options)}
+            found = await http.post(f"{URL}/v1/answers", json=body)
+            self.times.append(time.monotonic() - began)
+            if found.status_code != 200:
+                self.failed += 1
+                continue
+            self.other += found.json()["answer"]["text"] != self.wanted[question.id]
+
+    def run(self, clients: int, seconds: float, answers: int = sys.maxsize) -> float:
+        """Answers a second of so many clients, for so long or until so many answers."""
+
+        async def go() -> None:
+            limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
+            mine, room, until = itertools.cycle(self.questions), [answers], time.monotonic() + seconds
+            async with httpx.AsyncClient(timeout=120, limits=limits) as http:
+                await asyncio.gather(*(self._client(http, mine, until, room) for _ in range(clients)))
+
+        self.times.clear()
+        began = time.monotonic()
+        asyncio.run(go())
+        return len(self.times) / (time.monotonic() - began)
+
+    def told(self, name: str, rate: float) -> str:
+        """A line about the last run."""
+        p50, p95 = np.quantile(self.times, (0.5, 0.95))
+        return f"{name}: {rate:.1f} answers/s over {len(self.times)}, p50 {p50:.2f} s, p95 {p95:.2f} s"
+
+
+def main() -> None:
+    """Print rates, times, faults and memory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agent", default="starter")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--memory_answers", type=int, default=2000)
+    settings = parser.parse_args()
+    print(describe_machine())
+    world = World.load()
+    questions = world.questions("test", limit_per_kind=200)
+    with tempfile.TemporaryDirectory() as folder:
+        index = str(Path(folder) / "index")
+        build_starter_index(Path(index), world.passages())
+        evaluated = run_benchmark(
+            open_agent(settings.agent, index=index, lockstep=True), questions, temperature=0.0, seed=0
+        )
+        wanted = {rollout.question.id: checked(rollout).text for rollout in evaluated}
+        load = Load(questions, wanted)
+        with service(settings.agent, index) as process:
+            load.run(8, 5)
+            alone = [load.run(1, settings.seconds / 3)]
+            print(load.told("one client", alone[0]))
+            before = process.memory_info().rss
+            rate = load.run(settings.clients, settings.seconds)
+            print(load.told(f"{settings.clients} clients", rate))
+            after = process.memory_info().rss
+            alone.append(load.run(1, settings.seconds / 3))
+            print(load.told("one client again", alone[1]))
+            print(f"ratio {rate / (sum(alone) / 2):.1f}; memory {before / 2**20:.0f} -> {after / 2**20:.0f} MiB")
+            print(f"failed {load.failed}, other than evaluated {load.other}")
+        if settings.memory_answers:
+            with service(settings.agent, index) as process:
+                load.run(settings.clients, 3600, settings.memory_answers // 10)
+                early = process.memory_info().rss
+                load.run(settings.clients, 3600, settings.memory_answers - settings.memory_answers // 10)
+                late = process.memory_info().rss
+                print(
+                    f"memory after {settings.memory_answers // 10} answers {early / 2**20:.0f} MiB, after {settings.memory_answers} {late / 2**20:.0f} MiB: ratio {late / early:.3f}"
+                )
+
+
+if __name__ == "__main__":
+    main()

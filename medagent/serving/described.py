@@ -1,0 +1,137 @@
+"""The shapes of what the service answers, for /openapi.json; what is answered is made elsewhere, and a test holds it against these."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Shape(BaseModel):
+    """Fields beyond those named are an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PassageShape(Shape):
+    """A passage of the corpus; what is unknown is left out."""
+
+    id: str
+    text: str
+    title: str = ""
+    source: str = ""
+    section: str = ""
+    year: int = 0
+    licence: str = ""
+    document: str = ""
+
+
+class ShownShape(Shape):
+    """A passage under the number by which the agent saw it."""
+
+    number: int
+    score: float
+    passage: PassageShape
+
+
+class TurnShape(Shape):
+    """What the agent thought, what it searched for (null: nothing), what it was shown."""
+
+    thought: str
+    query: str | None
+    passages: list[ShownShape]
+
+
+class SourceShape(Shape):
+    """A cited passage, and where in its text the sentence lies that is nearest to the answer: start and end, in characters."""
+
+    number: int
+    passage: PassageShape
+    sentence: tuple[int, int]
+
+
+class UsageShape(BaseModel):
+    """Tokens read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class AnswerShape(Shape):
+    """A checked answer, see docs/serving.md."""
+
+    text: str
+    letter: str | None
+    supported: bool
+    sources: list[SourceShape]
+    removed_citations: int
+    confidence: float | None
+    stop_reason: Literal["answered", "malformed", "max_turns", "max_turn_tokens", "max_total_tokens"]
+    usage: UsageShape
+    notice: str
+
+
+class AnswersShape(Shape):
+    """What POST /v1/answers gives."""
+
+    id: str
+    turns: list[TurnShape]
+    answer: AnswerShape
+
+
+class StepsShape(Shape):
+    """The extra field of a chat completion."""
+
+    turns: list[TurnShape]
+    answer: AnswerShape
+
+
+class CompletionShape(BaseModel):
+    """A chat completion of OpenAI's, with the agent's steps beside it."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: UsageShape
+    medagent: StepsShape
+
+
+class ErrorDetail(Shape):
+    """OpenAI's error."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorShape(Shape):
+    """Every error."""
+
+    error: ErrorDetail
+
+
+_FAILURES = {
+    400: "the request is wrong",
+    401: "no known bearer token",
+    404: "no such model",
+    413: "the body is too large",
+    429: "too many questions wait; see Retry-After",
+    500: "the agent failed",
+    503: "the corpus cannot be searched now",
+    504: "the answer took too long",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": what, "model": ErrorShape} for status, what in _FAILURES.items()
+}
+
+
+def answers_with(shape: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The answers of a call that may stream, for FastAPI's `responses`."""
+    texts = {"event": {"type": "string"}, "data": {"type": "string"}}
+    event = {"type": "object", "properties": texts, "required": ["data"]}  # each of the stream
+    streamed: dict[str, Any] = {"text/event-stream": {"schema": event}}
+    return {**ERRORS, 200: {"description": "the answer, or its steps as events", "model": shape, "content": streamed}}

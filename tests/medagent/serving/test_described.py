@@ -1,0 +1,52 @@
+"""Schemathesis asks what /openapi.json allows, and what it does not: every answer is a described one, and none a failure of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from schemathesis import GenerationMode, checks
+
+from medagent.agent import Agent
+from medagent.scripted import ScriptedPolicy
+from medagent.serving.app import make_app
+from tests.medagent.serving.support import Corpus, says
+
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+]
+OPERATIONS = 7
+
+
+@pytest.fixture(scope="module")
+def operations(tokenizer: Any) -> list[Any]:
+    app = make_app(Agent(ScriptedPolicy(tokenizer, says), Corpus()), hosts=("*",))
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+@pytest.mark.parametrize("number", range(OPERATIONS))
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_every_answer_is_described(operations: list[Any], number: int, mode: GenerationMode) -> None:
+    assert len(operations) == OPERATIONS
+    asked = 0
+
+    @hypothesis.given(case=operations[number].as_strategy(generation_mode=mode))
+    @hypothesis.settings(max_examples=40, deadline=None, derandomize=True, database=None)
+    def ask(case: Any) -> None:
+        nonlocal asked
+        asked += 1
+        case.call_and_validate(checks=CHECKS)
+
+    try:
+        ask()
+    except hypothesis.errors.Unsatisfiable:
+        assert mode is GenerationMode.NEGATIVE
+        assert operations[number].method == "get", "without parameters nothing can be wrong"
+        return
+    assert asked

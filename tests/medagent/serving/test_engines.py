@@ -1,0 +1,41 @@
+"""Other engines under the service: vLLM servers elsewhere, by a stand-in that computes as vLLM does; vLLM itself is in tests/vllm."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from medagent.causal_lm import STARTER, model_path
+from medagent.serving.command import Settings, app_of, engine_named
+from tests.fake_vllm import FakeVllm
+from tests.medagent.serving.support import served
+
+QUESTION = {"question": "What is the first-line drug for gout?", "options": ["colchicine", "insulin"]}
+
+
+def answer(url: str) -> httpx.Response:
+    return httpx.post(f"{url}/v1/answers", json=QUESTION, timeout=60)
+
+
+def test_servers_elsewhere_give_the_answers_of_the_weights_here(index_folder: Path) -> None:
+    folder = model_path(STARTER)
+    common: Any = {"index": str(index_folder), "model": "", "tools": [], "settings": Settings(reload_s=0)}
+    with served(app_of(folder, engine=engine_named("in_process"), **common)) as url:
+        here = answer(url).json()
+    with closing(FakeVllm("policy")) as fake:
+        elsewhere = engine_named("endpoints", endpoints=[f"{fake.url}/v1"], model="policy")
+        with served(app_of(folder, engine=elsewhere, **common)) as url:
+            found = answer(url).json()
+            assert found["turns"] == here["turns"]
+            assert found["answer"]["text"] == here["answer"]["text"]
+            assert found["answer"]["confidence"] == pytest.approx(here["answer"]["confidence"], abs=1e-4)
+            fake.failing = True
+            failed = answer(url)
+            assert failed.status_code == 500
+            assert fake.url not in failed.text
+            fake.failing = False
+            assert answer(url).status_code == 200, "and the service goes on"

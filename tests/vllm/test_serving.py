@@ -1,0 +1,59 @@
+"""The service with vLLM under it: the same answers as in process, and a new export's weights after a reload."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from medagent.causal_lm import STARTER, model_path
+from medagent.saved import read_spec, save_agent
+from medagent.serving.command import Settings, app_of, engine_named
+from medagent.serving.engines import Vllm
+from tests.medagent.serving.support import served, soon
+from tests.training.test_module import make_module, perturb
+
+pytestmark = pytest.mark.vllm
+
+QUESTIONS = ["What is the first-line drug for gout?", "How is celiac disease confirmed?", "What causes cholera?"]
+
+
+def answers(app: Any) -> list[Any]:
+    with served(app) as url, httpx.Client(timeout=120) as client:
+        return [answer(client, url, question) for question in QUESTIONS]
+
+
+def answer(client: httpx.Client, url: str, question: str) -> Any:
+    found = client.post(f"{url}/v1/answers", json={"question": question})
+    assert found.status_code == 200, found.text
+    return found.json()
+
+
+def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: Path, index_folder: Path) -> None:
+    module, folder = make_module(), tmp_path / "agent"
+    spec = replace(read_spec(Path(model_path(STARTER))), base_model=STARTER)
+    perturb(module)
+    save_agent(folder, spec, module.tokenizer)
+    module.roles.save_policy(folder / "adapter")
+    common: Any = {"index": str(index_folder), "model": "", "tools": []}
+    here = answers(app_of(str(folder), engine=engine_named("in_process"), settings=Settings(reload_s=0), **common))
+    with closing(Vllm(log=tmp_path / "vllm.log")) as engine:
+        app = app_of(str(folder), engine=engine, settings=Settings(reload_s=0.2), **common)
+        with served(app) as url, httpx.Client(timeout=120) as client:
+            for wanted, question in zip(here, QUESTIONS, strict=True):
+                found = answer(client, url, question)
+                assert [turn["query"] for turn in found["turns"]] == [turn["query"] for turn in wanted["turns"]]
+                assert found["answer"]["text"] == wanted["answer"]["text"]
+                assert found["answer"]["confidence"] == pytest.approx(wanted["answer"]["confidence"], abs=1e-3)
+            perturb(module)
+            module.roles.save_policy(folder / "adapter")
+            soon(lambda: app.state.desk.replaced == 1, within_s=60)
+            after = answer(client, url, QUESTIONS[0])
+    again = answers(app_of(str(folder), engine=engine_named("in_process"), settings=Settings(reload_s=0), **common))[0]
+    assert after["answer"]["text"] == again["answer"]["text"]
+    assert after["answer"]["confidence"] == pytest.approx(again["answer"]["confidence"], abs=1e-3)
+    assert again["answer"]["confidence"] != pytest.approx(here[0]["answer"]["confidence"], abs=1e-3)
