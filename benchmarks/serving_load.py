@@ -28,6 +28,7 @@ from evaluation.run import run_benchmark
 from medagent.answers import checked
 from medagent.asking import open_agent
 from medagent.records import Question
+from medagent.serving.memory import EVERY_S
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 
@@ -128,11 +129,13 @@ def main() -> None:
         if settings.memory_answers:
             with service(settings.agent, index) as process:
                 load.run(settings.clients, 3600, settings.memory_answers // 10)
+                time.sleep(2 * EVERY_S)
                 early = process.memory_info().rss
                 load.run(settings.clients, 3600, settings.memory_answers - settings.memory_answers // 10)
+                time.sleep(2 * EVERY_S)
                 late = process.memory_info().rss
                 print(
-                    f"memory after {settings.memory_answers // 10} answers {early / 2**20:.0f} MiB, after {settings.memory_answers} {late / 2**20:.0f} MiB: ratio {late / early:.3f}"
+                    f"idle memory after {settings.memory_answers // 10} answers {early / 2**20:.0f} MiB, after {settings.memory_answers} {late / 2**20:.0f} MiB: ratio {late / early:.3f}"
                 )
 
 

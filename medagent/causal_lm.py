@@ -69,6 +69,8 @@ def load_causal_lm(
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if four_bit:
+        _keep_differentiable(model)
     (model if four_bit else torch.nn.Module.to(model, device)).eval()
     check_projection(model)
     return model, tokenizer
@@ -82,6 +84,15 @@ def _four_bits(compute: torch.dtype) -> BitsAndBytesConfig:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=compute,
     )
+
+
+def _keep_differentiable(model: PreTrainedModel) -> None:
+    """On CPUs bitsandbytes repacks layers in evaluation mode for a product that has no gradient; adapters are trained through them."""
+    from bitsandbytes.nn import Linear4bit
+
+    for layer in model.modules():
+        if isinstance(layer, Linear4bit):
+            layer.support_avx512bf16_for_cpu = False
 
 
 def hidden_states(model: PreTrainedModel, **inputs: object) -> Tensor:

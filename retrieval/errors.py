@@ -29,5 +29,9 @@ class IndexBusyError(RetrievalError):
     """An index is open elsewhere, or being written."""
 
 
+class IndexUnwritableError(RetrievalError):
+    """An index's folder cannot be written, and so not be locked."""
+
+
 class ToolError(RetrievalError):
     """A tool cannot be made, told from another, or did not give a text."""

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from retrieval.errors import IndexBusyError
+from retrieval.errors import IndexBusyError, IndexUnwritableError
 
 LOCKS = ("lock", "readers")
 
@@ -23,7 +23,10 @@ class Reading:
     """Held by whoever searches an index, from now until `release` (or the end of the process)."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "readers").mkdir(exist_ok=True)
+        try:
+            (folder / "readers").mkdir(exist_ok=True)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
         with _held(folder / "lock", folder, "is being written by another process; try again when that is done"):
             # Process ids repeat over containers that share a volume, so they alone would not do as names.
             self._path = folder / "readers" / f"{os.getpid()}-{uuid4().hex[:8]}"
@@ -56,7 +59,15 @@ def _held(path: Path, folder: Path, otherwise: str) -> Iterator[None]:
         lock.acquire(timeout=1)
     except Timeout as error:
         raise IndexBusyError(f"index {folder}: {otherwise}.") from error
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     try:
         yield
     finally:
         lock.release()
+
+
+def _unwritable(folder: Path, error: OSError) -> IndexUnwritableError:
+    return IndexUnwritableError(
+        f"index {folder}: cannot be locked ({error}). Who searches an index needs the right to write in its folder; give it, or search a served one (medagent index serve)."
+    )

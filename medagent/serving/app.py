@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
@@ -59,22 +59,21 @@ def make_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     examples: Sequence[Example] = (),
     log_questions: bool = False,
-    beside: Callable[[AnswerDesk], Coroutine[Any, Any, None]] | None = None,
+    beside: Sequence[Callable[[AnswerDesk], Coroutine[Any, Any, None]]] = (),
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`. Requests to another host name than `hosts` are refused.
 
-    `examples` are offered by the page. `beside` runs as long as the service does, such as `reload.watch`.
+    `examples` are offered by the page. What is `beside` runs as long as the service does, such as `reload.watch`.
     """
     desk = AnswerDesk(agent, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(beside(desk)) if beside else None
+        tasks = [asyncio.create_task(each(desk)) for each in beside]
         yield
-        if task:
+        for task in tasks:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*tasks, return_exceptions=True)
         await desk.close()
 
     app = FastAPI(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +20,10 @@ from medagent.names import EngineName
 from medagent.protocol import NOT_ADVICE
 from medagent.saved import AgentSpec, read_spec
 from medagent.serving.app import LOOPBACK, make_app
-from medagent.serving.desk import Limits
+from medagent.serving.desk import AnswerDesk, Limits
 from medagent.serving.engines import Engine, InProcess, Servers, Vllm
 from medagent.serving.guards import read_tokens
+from medagent.serving.memory import trim_memory
 from medagent.serving.reload import watch
 from medagent.serving.site import read_examples
 from medagent.vllm_server import VllmSettings
@@ -110,10 +111,10 @@ def app_of(
     shown = read_examples(Path(examples)) if examples else []
     open_policy = None if folder is None and isinstance(engine, InProcess) else engine.open
     agent = open_agent(name, index=index, model=model, tools=tools, open_policy=open_policy)
-    beside = None
+    beside: list[Callable[[AnswerDesk], Coroutine[Any, Any, None]]] = [lambda desk: trim_memory()]
     if folder is not None and settings.reload_s > 0:
         again = partial(_again, name, read_spec(folder), agent, index=index, tools=tools, engine=engine)
-        beside = partial(watch, folder, again, every_s=settings.reload_s)
+        beside.append(partial(watch, folder, again, every_s=settings.reload_s))
     return make_app(
         agent,
         name=settings.name,

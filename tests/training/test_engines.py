@@ -64,6 +64,9 @@ def test_the_check_tells_old_weights_from_rounding() -> None:
     still((old + noise).tolist(), old + 0.01 * step, where="x")  # nothing that bf16 could show
     with pytest.raises(PolicyError, match="differ from the trainer's by 2"):
         ArrivalCheck("float32")((old + 2).tolist(), old, where="x")
+    ArrivalCheck("bfloat16", four_bits=True)((old + 1).tolist(), old, where="x")
+    with pytest.raises(PolicyError, match="1.5 is arithmetic in bfloat16 against 4 bits"):
+        ArrivalCheck("bfloat16", four_bits=True)((old + 2).tolist(), old, where="x")
 
 
 def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_path: Path) -> None:  # noqa: F811

@@ -87,7 +87,7 @@ class Ray(RolloutEngine):
     def _begin(self, number: int, module: AgentModule) -> None:
         kind = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=1000)(Replica)
         self._actors[number] = kind.remote(self._settings)
-        self._checks[number] = ArrivalCheck(module.dtype_name)
+        self._checks[number] = ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
 
     def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
         """See `RolloutEngine.hand_over`."""

@@ -72,7 +72,7 @@ class Servers(RolloutEngine):
                 raise ConfigError(
                     f"server {root}: serves {', '.join(served) or 'nothing'}, wanted {self._model!r}. Start it with --served-model-name, or correct model."
                 )
-            self._checks[root] = ArrivalCheck(module.dtype_name)
+            self._checks[root] = ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
 
     def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
         """See `RolloutEngine.hand_over`."""
@@ -93,7 +93,9 @@ class Servers(RolloutEngine):
                     api.unload_adapter(old)
             except EndpointGoneError as gone:
                 log.warning("left out of iteration %d: %s", version, gone)
-                self._checks[root] = ArrivalCheck(module.dtype_name)  # it may come back as another process
+                self._checks[root] = ArrivalCheck(
+                    module.dtype_name, four_bits=module.execution.quantise != "none"
+                )  # it may come back as another process
                 self._loaded.pop(root, None)
                 continue
             self._checks[root](heard, wanted, where=f"server {root}")

@@ -48,7 +48,7 @@ class Vllm(RolloutEngine):
 
     def start(self, module: AgentModule, setup: EngineSetup) -> None:
         """See `RolloutEngine.start`; returns while vLLM still loads."""
-        self._setup, self._check = setup, ArrivalCheck(module.dtype_name)
+        self._setup, self._check = setup, ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
         self._server = VllmServer(
             model_path(module.base_name),
             dtype=module.dtype_name,

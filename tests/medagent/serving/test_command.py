@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from medagent.errors import ConfigError, InputError
 from medagent.serving.command import Settings, app_of, engine_named
 from medagent.serving.desk import Limits
 from medagent.serving.guards import digest, read_tokens
+from medagent.serving.memory import trim_memory
 from medagent.serving.site import read_examples
 
 
@@ -35,3 +38,14 @@ def test_a_wrong_start_is_refused(tmp_path: Path) -> None:
     elsewhere = engine_named("endpoints", endpoints=["http://a/v1"], model="m")
     with pytest.raises(InputError, match="exported agent"):
         app_of("starter", index="none", model="", tools=[], engine=elsewhere, settings=Settings())
+
+
+def test_memory_is_trimmed_where_glibc_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.libc_ver", lambda: ("musl", "1.2"))
+    asyncio.run(asyncio.wait_for(trim_memory(0.0), 5))
+    trimmed = []
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(malloc_trim=trimmed.append))
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(trim_memory(0.01), 0.5))
+    assert len(trimmed) > 1

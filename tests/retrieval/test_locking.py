@@ -1,0 +1,19 @@
+"""An index is locked in its own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retrieval.errors import IndexUnwritableError
+from retrieval.locking import Reading, writing
+
+
+def test_a_folder_that_cannot_be_locked_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()  # whoever the tests run as, a folder is no lock file
+    with pytest.raises(IndexUnwritableError, match="right to write"), writing(tmp_path):
+        pass
+    (tmp_path / "readers").touch()
+    with pytest.raises(IndexUnwritableError, match="right to write"):
+        Reading(tmp_path)
