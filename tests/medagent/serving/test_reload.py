@@ -40,9 +40,9 @@ def test_a_new_export_takes_the_next_questions_and_a_damaged_one_does_not(
         assert first["stop_reason"] == "answered"
         row["limits"]["max_turn_tokens"] = 2
         (folder / "agent.json").write_text(json.dumps(row))
-        soon(lambda: app.state.desk.replaced == 1)
+        soon(lambda: app.state.desk.replaced == 1, within_s=60)
         assert ask(client)["stop_reason"] == "max_turn_tokens"
         assert app.state.desk.agent.retriever is searched, "the index stays open"
         (folder / "agent.json").write_text("{damaged")
-        soon(lambda: "cannot be opened" in caplog.text)
+        soon(lambda: "cannot be opened" in caplog.text, within_s=60)
         assert ask(client)["stop_reason"] == "max_turn_tokens", "the former one goes on"
