@@ -87,7 +87,7 @@ def make_app(
         if log_questions:
             asked = {"request": request.state.request_id, "question": question.text, "options": question.options}
             log.info(json.dumps(asked))
-        job = Job(question, seed=body.seed, temperature=body.temperature)
+        job = Job(question, seed=(body.seed or 0) % 2**64, temperature=body.temperature or 0.0)
         desk.admit(job)
         return job
 
@@ -113,7 +113,7 @@ def make_app(
         id_ = f"chatcmpl-{uuid4().hex}"
         job = job_of(Question(id_, text), body, request)
         if body.stream:
-            usage = body.stream_options is not None and body.stream_options.include_usage
+            usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return _stream(_chunks(desk, job, request, name, usage=usage))
         turns, answer = await unless_gone(request, desk.answer(job))
         return JSONResponse(openai.completion(id_, name, answer, turns))

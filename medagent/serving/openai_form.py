@@ -21,33 +21,37 @@ class TextPart(BaseModel):
 class Message(BaseModel):
     """One message of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
-        Annotated[str, Field(max_length=MAX_CHARACTERS)] | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES)]
-    )
+        Annotated[str, Field(max_length=MAX_CHARACTERS)]
+        | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES)]
+        | None
+    ) = None
 
     @property
     def text(self) -> str:
         """The message as one text."""
-        return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "\n".join(part.text for part in self.content)
 
 
 class StreamOptions(BaseModel):
     """OpenAI's `stream_options`."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class ChatRequest(BaseModel):
-    """The body of POST /v1/chat/completions. Settings of sampling that an agent does not have are taken and left alone."""
+    """The body of POST /v1/chat/completions. Settings of sampling that an agent does not have are taken and left alone; null is as if left out."""
 
     model: Annotated[str, Field(max_length=200)]
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
-    stream: bool = False
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    n: Literal[1] = 1
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    n: Literal[1] | None = None
 
 
 def question_text(messages: list[Message]) -> str:
@@ -56,7 +60,7 @@ def question_text(messages: list[Message]) -> str:
     >>> question_text([Message(role="user", content="What treats gout?"), Message(role="assistant", content="Colchicine [1]"), Message(role="user", content="And its dose?")])
     'Earlier in this conversation: Q: What treats gout? A: Colchicine [1] Now: And its dose?'
     """
-    said = [message for message in messages if message.role in ("user", "assistant")]
+    said = [message for message in messages if message.role in ("user", "assistant") and message.text.strip()]
     if not said or said[-1].role != "user":
         raise ValueError("the last message must be the user's.")
     if (found := sum(len(message.text) for message in said)) > MAX_CONVERSATION:

@@ -52,6 +52,18 @@ def test_build_search_rebuild(index: str, capsys) -> None:
     assert "12 passages" in capsys.readouterr().out
 
 
+def test_ask_and_chat_as_json(index: str, capsys, monkeypatch) -> None:
+    common = ["--agent", "starter", "--index", index, "--json"]
+    assert main(["ask", "What is the first-line drug for condition 3?", *common]) == 0
+    asked = json.loads(capsys.readouterr().out)
+    lines = iter(["What is the first-line drug for condition 3?"])
+    monkeypatch.setattr("builtins.input", lambda: next(lines, ""))
+    assert main(["chat", *common]) == 0
+    assert json.loads(capsys.readouterr().out) == asked, "one line, the same answer"
+    assert asked["answer"]["stop_reason"] == "answered"
+    assert [turn["query"] for turn in asked["turns"]][-1] is None
+
+
 def test_ask_and_chat(index: str, capsys, monkeypatch) -> None:
     assert main(["ask", "Which drug is first?", "--agent", "starter", "--index", index, "--options", '["x", "y"]']) == 0
     out = capsys.readouterr().out
