@@ -136,9 +136,7 @@ class HFPolicy:
                 # Sorted, so that the order of arrival cannot change a batch.
                 joining = sorted(joining, key=lambda row: row.session.seed)
                 if joining and rows:  # apart, at first: in one batch all would be as wide as what they have to read
-                    apart = _Batch(self, joining)
-                    reading, joining = apart.step(joining), []
-                    apart.release()
+                    reading, joining = self._read_apart(joining), []
                     started, rows = bool(reading), rows + reading
                 else:
                     started, rows, joining = bool(joining), rows + joining, []
@@ -153,6 +151,19 @@ class HFPolicy:
                 self._idle.notify_all()
             for row in rows:
                 row.fail(error)
+
+    def _read_apart(self, joining: list[_Row]) -> list[_Row]:
+        """The rows that go on after their first token; where they cannot be read, only they fail."""
+        try:
+            apart = _Batch(self, joining)
+            reading = apart.step(joining)
+            apart.release()
+            return reading
+        except Exception as error:
+            for row in joining:
+                row.ended, row.session.sampling = True, False
+                row.fail(error)
+            return []
 
     @staticmethod
     def _without_closed(rows: list[_Row]) -> list[_Row]:
@@ -325,6 +336,10 @@ class _Batch:
                 going_on.append(row)
                 continue
             self._save(row)
+            if not self._policy._lockstep and row.session.cache is not None:
+                row.session.cache = (
+                    row.session.cache.clone()
+                )  # a view would keep the whole batch's buffer until the next turn
             row.ended, row.session.sampling = True, False
             text = str(self._policy._tokenizer.decode(row.token_ids, skip_special_tokens=False))
             row.finish(SampledTurn(tuple(row.token_ids), tuple(row.logprobs), text, stop))

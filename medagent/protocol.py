@@ -22,6 +22,7 @@ from retrieval.passages import Passage
 TAGS = ("think", "search", "information", "answer")
 TAG_TOKENS = tuple(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/"))
 END_TAGS = ("</search>", "</answer>")
+LONGEST_KEPT = 2_000  # characters of a piece whose tokens are remembered
 NOT_ADVICE = "For research and education; this is not medical advice."
 
 _TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(TAGS) + r")\b)", re.IGNORECASE)
@@ -186,10 +187,13 @@ def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[
     """Token ids, piece by piece: pieces are never merged across their borders, so a format has one encoding."""
     ids: list[int] = []
     for piece in pieces:
-        ids += _encode_piece(tokenizer, piece.text, piece.trusted)
+        kept = len(piece.text) <= LONGEST_KEPT
+        ids += (_encode_piece if kept else _encode_piece.__wrapped__)(tokenizer, piece.text, piece.trusted)
     return ids
 
 
-@lru_cache(maxsize=50_000)  # marks repeat in every prompt, passages in every iteration
+@lru_cache(
+    maxsize=20_000
+)  # marks repeat in every prompt, passages in every iteration; bounded, as what people ask passes here too
 def _encode_piece(tokenizer: PreTrainedTokenizerBase, text: str, trusted: bool) -> tuple[int, ...]:
     return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=not trusted)["input_ids"])

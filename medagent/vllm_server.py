@@ -111,10 +111,16 @@ class VllmServer:
             if self._listens() and self.api.answers():
                 return self
             time.sleep(0.2)
+        ends = self._log_end()
         self.close()
         raise PolicyError(
-            f"vLLM did not serve within {self._settings.start_timeout_s:.0f} s (start_timeout_s). Its log is {self.log}."
+            f"vLLM did not serve within {self._settings.start_timeout_s:.0f} s (start_timeout_s). Its log {self.log} ends:\n{ends}"
         )
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process.poll() is None
 
     def _listens(self) -> bool:
         # Asked of the socket itself: httpx would leave one open at each refusal.

@@ -22,13 +22,13 @@ from medagent.errors import MedagentError
 from medagent.records import LETTERS, Question
 from medagent.serving import openai_form as openai
 from medagent.serving.described import AnswersShape, CompletionShape, answers_with
-from medagent.serving.desk import AnswerDesk, Limits, OverloadedError, TooLongError, TooSlowError
+from medagent.serving.desk import AnswerDesk, Answering, Limits, OverloadedError, TooLongError, TooSlowError
 from medagent.serving.guards import MAX_BODY_BYTES, Guards
 from medagent.serving.site import Example, add_page
 from retrieval.errors import RetrievalError
 
 log = logging.getLogger("medagent.serving")
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK = ("localhost", "127.0.0.1")
 Text = Annotated[str, Field(min_length=1, max_length=openai.MAX_CHARACTERS)]
 Found = TypeVar("Found")
 CLIENT_LEFT = 499
@@ -60,6 +60,7 @@ def make_app(
     examples: Sequence[Example] = (),
     log_questions: bool = False,
     beside: Sequence[Callable[[AnswerDesk], Coroutine[Any, Any, None]]] = (),
+    engine_lives: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`. Requests to another host name than `hosts` are refused.
 
@@ -83,22 +84,20 @@ def make_app(
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes)
 
-    def job_of(question: Question, body: AnswerRequest | openai.ChatRequest, request: Request) -> Job:
+    def start(question: Question, body: AnswerRequest | openai.ChatRequest, request: Request) -> Answering:
         if log_questions:
             asked = {"request": request.state.request_id, "question": question.text, "options": question.options}
             log.info(json.dumps(asked))
-        job = Job(question, seed=(body.seed or 0) % 2**64, temperature=body.temperature or 0.0)
-        desk.admit(job)
-        return job
+        return desk.start(Job(question, seed=(body.seed or 0) % 2**64, temperature=body.temperature or 0.0))
 
     @app.post("/v1/answers", responses=answers_with(AnswersShape))
     async def answers(body: AnswerRequest, request: Request) -> Response:
         """An answer with the steps that led to it; streamed as the events `waiting`, `turn`, `answer` and, where it fails, `error`."""
         id_ = f"answer-{uuid4().hex}"
-        job = job_of(Question(id_, body.question.strip(), tuple(body.options)), body, request)
+        answering = start(Question(id_, body.question.strip(), tuple(body.options)), body, request)
         if body.stream:
-            return _stream(_events(desk, job, request))
-        turns, answer = await unless_gone(request, desk.answer(job))
+            return _stream(_events(answering, request))
+        turns, answer = await unless_gone(request, answering.whole())
         return JSONResponse({"id": id_, "turns": turns, "answer": answer})
 
     @app.post("/v1/chat/completions", responses=answers_with(CompletionShape))
@@ -111,11 +110,11 @@ def make_app(
         except ValueError as wrong:
             return _failure(400, str(wrong), "invalid_request_error", param="messages")
         id_ = f"chatcmpl-{uuid4().hex}"
-        job = job_of(Question(id_, text), body, request)
+        answering = start(Question(id_, text), body, request)
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-            return _stream(_chunks(desk, job, request, name, usage=usage))
-        turns, answer = await unless_gone(request, desk.answer(job))
+            return _stream(_chunks(answering, request, id_, name, usage=usage))
+        turns, answer = await unless_gone(request, answering.whole())
         return JSONResponse(openai.completion(id_, name, answer, turns))
 
     @app.get("/v1/models")
@@ -128,11 +127,11 @@ def make_app(
         """The process lives."""
         return {"status": "ok"}
 
-    @app.get("/readyz", responses={503: {"description": "full: a question would be refused"}})
+    @app.get("/readyz", responses={503: {"description": "a question would be refused, or the engine has ended"}})
     async def readyz() -> JSONResponse:
         """Whether a question would be taken now."""
-        full = desk.full
-        return JSONResponse({"status": "full" if full else "ready"}, status_code=503 if full else 200)
+        status = "full" if desk.full else "ready" if engine_lives() else "the engine has ended"
+        return JSONResponse({"status": status}, status_code=200 if status == "ready" else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
@@ -242,8 +241,8 @@ async def kept_alive(pieces: AsyncGenerator[str], *, silence_s: float) -> AsyncG
         await pieces.aclose()
 
 
-async def _events(desk: AnswerDesk, job: Job, request: Request) -> AsyncGenerator[str]:
-    steps = desk.steps(job)
+async def _events(answering: Answering, request: Request) -> AsyncGenerator[str]:
+    steps = answering.events()
     try:
         async for kind, data in steps:
             yield f"event: {kind}\ndata: {json.dumps(data)}\n\n"
@@ -253,9 +252,8 @@ async def _events(desk: AnswerDesk, job: Job, request: Request) -> AsyncGenerato
         await steps.aclose()
 
 
-async def _chunks(desk: AnswerDesk, job: Job, request: Request, model: str, *, usage: bool) -> AsyncGenerator[str]:
-    id_ = job.question.id
-    steps = desk.steps(job)
+async def _chunks(answering: Answering, request: Request, id_: str, model: str, *, usage: bool) -> AsyncGenerator[str]:
+    steps = answering.events()
     try:
         yield _data(openai.chunk(id_, model, {"role": "assistant", "content": ""}))
         async for kind, data in steps:

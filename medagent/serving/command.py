@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import sys
+import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,11 +28,13 @@ from medagent.serving.desk import AnswerDesk, Limits
 from medagent.serving.engines import Engine, InProcess, Servers, Vllm
 from medagent.serving.guards import read_tokens
 from medagent.serving.memory import trim_memory
-from medagent.serving.reload import watch
+from medagent.serving.reload import stamp, watch
 from medagent.serving.site import read_examples
 from medagent.vllm_server import VllmSettings
+from retrieval.search import Retriever
 
 GRACE_S = 30  # running answers may take so long after the first Ctrl-C
+SPARE_CONNECTIONS = 256  # for the page, the probes, and refusals
 EXAMPLES = "examples.jsonl"
 
 
@@ -73,6 +79,8 @@ def serve_agent(
             f"Serving {agent} as {settings.name!r}: the page is http://{settings.host}:{settings.port}/, the API below /v1. {NOT_ADVICE}",
             flush=True,
         )
+        # uvicorn raises the signal again once it has ended, and the engine must still be closed.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         uvicorn.run(
             app,
             host=settings.host,
@@ -80,6 +88,7 @@ def serve_agent(
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=GRACE_S,
+            limit_concurrency=settings.limits.max_running + settings.limits.max_waiting + SPARE_CONNECTIONS,
         )
 
 
@@ -96,7 +105,7 @@ def engine_named(
     if name == "in_process":
         return InProcess()
     try:
-        return Vllm(VllmSettings(**(vllm or {})))
+        return Vllm(VllmSettings(**(vllm or {})), log=Path(tempfile.gettempdir()) / f"medagent-vllm-{os.getpid()}.log")
     except TypeError as error:
         raise ConfigError(f"vllm: {error}. It takes {', '.join(VllmSettings.__dataclass_fields__)}.") from error
 
@@ -110,11 +119,13 @@ def app_of(
     examples = settings.examples or (str(folder / EXAMPLES) if folder and (folder / EXAMPLES).exists() else None)
     shown = read_examples(Path(examples)) if examples else []
     open_policy = None if folder is None and isinstance(engine, InProcess) else engine.open
+    opened = stamp(folder) if folder else ()  # before it is opened: what is exported meanwhile is news
+    spec = read_spec(folder) if folder else None
     agent = open_agent(name, index=index, model=model, tools=tools, open_policy=open_policy)
     beside: list[Callable[[AnswerDesk], Coroutine[Any, Any, None]]] = [lambda desk: trim_memory()]
-    if folder is not None and settings.reload_s > 0:
-        again = partial(_again, name, read_spec(folder), agent, index=index, tools=tools, engine=engine)
-        beside.append(partial(watch, folder, again, every_s=settings.reload_s))
+    if folder is not None and spec is not None and settings.reload_s > 0:
+        again = _Reopening(name, index, tools, engine, spec, agent.retriever)
+        beside.append(partial(watch, folder, opened, again, every_s=settings.reload_s))
     return make_app(
         agent,
         name=settings.name,
@@ -124,15 +135,26 @@ def app_of(
         examples=shown,
         log_questions=settings.log_questions,
         beside=beside,
+        engine_lives=engine.lives,
     )
 
 
-def _again(
-    name: str, spec: AgentSpec, first: Agent, *, index: str | None, tools: Sequence[str], engine: Engine
-) -> Agent:
-    """The agent as its folder has it now; it searches with the retriever that is open, unless it names another."""
-    now = read_spec(Path(name))
-    same = (now.retriever, now.tools) == (spec.retriever, spec.tools)
-    return open_agent(
-        name, index=index, tools=tools, retriever=first.retriever if same else None, open_policy=engine.open
-    )
+@dataclass
+class _Reopening:
+    """Opens the agent as its folder has it now; it searches with the retriever that is open, unless it names another."""
+
+    name: str
+    index: str | None
+    tools: Sequence[str]
+    engine: Engine
+    spec: AgentSpec
+    retriever: Retriever
+
+    def __call__(self) -> Agent:
+        """The agent."""
+        now = read_spec(Path(self.name))
+        same = (now.retriever, now.tools) == (self.spec.retriever, self.spec.tools)
+        kept = self.retriever if same else None
+        agent = open_agent(self.name, index=self.index, tools=self.tools, retriever=kept, open_policy=self.engine.open)
+        self.spec, self.retriever = now, agent.retriever
+        return agent

@@ -19,6 +19,7 @@ from medagent.errors import ConfigError, MedagentError, PolicyError
 from retrieval.desk import SearchDesk
 from retrieval.errors import RetrievalError
 
+Event = tuple[str, dict[str, Any]]
 SEARCH_RETRIES = 2  # somebody waits
 USUAL_S = 10.0  # an answer's time before any was given
 
@@ -65,6 +66,43 @@ class _InUse:
 
 
 @dataclass
+class Answering:
+    """An answer that is being made."""
+
+    task: asyncio.Task[Answer]
+    queue: asyncio.Queue[Event | None]
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """("waiting", how many are ahead) where no place was free, ("turn", its event) for each turn as it ends, then ("answer", `Answer.to_json`).
+
+        Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout raises.
+        """
+        try:
+            while (event := await self.queue.get()) is not None:
+                yield event
+            yield "answer", (await self.task).to_json()
+        finally:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+
+    async def whole(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The turns' events, and the answer."""
+        events = self.events()
+        try:
+            found = [event async for event in events]
+        finally:
+            await events.aclose()
+        return [event for kind, event in found if kind == "turn"], found[-1][1]
+
+
+def _outcome(task: asyncio.Task[Answer]) -> str:
+    if task.cancelled():
+        return "left"
+    failure = task.exception()
+    return "answered" if failure is None else "too_slow" if isinstance(failure, TooSlowError) else "failed"
+
+
+@dataclass
 class AnswerDesk:
     """Answers questions with one agent, which `replace` exchanges. `outcomes` counts how they ended, `durations_s` the last answers' times."""
 
@@ -74,9 +112,8 @@ class AnswerDesk:
     removed_citations: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     running: int = 0
-    waiting: int = 0
     replaced: int = 0
-    _room: asyncio.Condition = field(default_factory=asyncio.Condition, repr=False)
+    _queue: deque[asyncio.Future[None]] = field(default_factory=deque, repr=False)
     _current: _InUse = field(init=False, repr=False)
 
     def __post_init__(self, first: Agent) -> None:
@@ -100,12 +137,20 @@ class AnswerDesk:
         await self._current.agent.policy.disconnect()
 
     @property
+    def waiting(self) -> int:
+        """How many have been admitted and have no place yet."""
+        return len(self._queue)
+
+    @property
     def full(self) -> bool:
         """Whether a question would be refused now."""
         return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
 
-    def admit(self, job: Job) -> None:
-        """Raise `OverloadedError` where too many wait, `TooLongError` where the question alone fills the dialogue."""
+    def start(self, job: Job) -> Answering:
+        """Begin to answer, at once or when a place is free; places are given in the order of asking.
+
+        Raises `OverloadedError` where too many wait, `TooLongError` where the question alone fills the dialogue.
+        """
         if self.full:
             self.outcomes["overloaded"] += 1
             raise OverloadedError(self.waiting, self.retry_after_s())
@@ -116,75 +161,72 @@ class AnswerDesk:
             raise TooLongError(
                 f"the question (with its options and instructions) is {found:,} tokens long, and a whole dialogue of this agent may have {room.max_total_tokens:,}. Ask something shorter."
             )
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        ahead, place = self.waiting, self._take_place()
+        if not place.done():
+            events.put_nowait(("waiting", {"ahead": ahead}))
+        task = asyncio.create_task(self._answered(job, place, events))
 
-    async def steps(self, job: Job) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
-        """("waiting", how many are ahead) where no place is free, ("turn", its event) for each turn as it ends, then ("answer", `Answer.to_json`).
+        def ended(task: asyncio.Task[Answer]) -> None:  # also where it was cancelled before its first step
+            self.outcomes[_outcome(task)] += 1
+            self._give_back(place)
+            events.put_nowait(None)
 
-        Leaving the iteration stops the rollout. Raises `OverloadedError` and `TooLongError` at once, `TooSlowError` when the time is over, and what the rollout raises.
-        """
-        self.admit(job)
-        events: asyncio.Queue[tuple[str, dict[str, Any]] | None] = asyncio.Queue()
-        if self.running + self.waiting >= self.limits.max_running:
-            events.put_nowait(("waiting", {"ahead": self.waiting}))
-        task = asyncio.create_task(self._answered(job, events))
-        try:
-            while (event := await events.get()) is not None:
-                yield event
-            yield "answer", (await task).to_json()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        task.add_done_callback(ended)
+        return Answering(task, events)
 
     async def answer(self, job: Job) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """All turns' events and the answer at once."""
-        found = [event async for event in self.steps(job)]
-        return [event for kind, event in found if kind == "turn"], found[-1][1]
+        return await self.start(job).whole()
 
-    async def _answered(self, job: Job, events: asyncio.Queue[tuple[str, dict[str, Any]] | None]) -> Answer:
-        """Wait for a place and roll out, in a task of its own; `events` ends with None however this does."""
-        began, outcome, tell = time.monotonic(), "failed", Steps()
+    async def _answered(self, job: Job, place: asyncio.Future[None], events: asyncio.Queue[Event | None]) -> Answer:
+        """Wait for the place and roll out, in a task of its own."""
+        began, tell = time.monotonic(), Steps()
         try:
-            async with asyncio.timeout(self.limits.timeout_s), self._place(), self._taken() as taken:
-                rollout = await taken.agent.run(
-                    job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), desk=taken.search
-                )
-            self.durations_s.append(time.monotonic() - began)
-            answer, outcome = checked(rollout), "answered"
-            self.removed_citations += answer.removed_citations
-            return answer
+            async with asyncio.timeout(self.limits.timeout_s):
+                await place
+                async with self._taken() as taken:
+                    rollout = await taken.agent.run(
+                        job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), desk=taken.search
+                    )
         except TimeoutError as error:
-            outcome = "too_slow"
             raise TooSlowError(
                 f"no answer within {self.limits.timeout_s:g} s. Ask again later, or ask something shorter."
             ) from error
-        except asyncio.CancelledError:
-            outcome = "left"
-            raise
         except (MedagentError, RetrievalError):
             raise
         except (
             Exception
         ) as failure:  # an engine's own, such as memory that ran out: this is where it becomes one of ours
             raise PolicyError(f"the engine failed: {failure!r}") from failure
-        finally:
-            self.outcomes[outcome] += 1
-            events.put_nowait(None)
+        self.durations_s.append(time.monotonic() - began)
+        answer = checked(rollout)
+        self.removed_citations += answer.removed_citations
+        return answer
 
-    @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        self.waiting += 1
-        try:
-            async with self._room:
-                await self._room.wait_for(lambda: self.running < self.limits.max_running)
-                self.running += 1
-        finally:
-            self.waiting -= 1
-        try:
-            yield
-        finally:
-            self.running -= 1
-            async with self._room:
-                self._room.notify()
+    def _take_place(self) -> asyncio.Future[None]:
+        """A place, or a future that is done when there is one."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.running < self.limits.max_running:
+            self.running += 1
+            place.set_result(None)
+        else:
+            self._queue.append(place)
+        return place
+
+    def _give_back(self, place: asyncio.Future[None]) -> None:
+        """The place goes to who has waited longest; who leaves while waiting had none."""
+        if place in self._queue:
+            self._queue.remove(place)
+            return
+        if place.cancelled():
+            return
+        while self._queue:
+            following = self._queue.popleft()
+            if not following.done():  # or else it has just left
+                following.set_result(None)
+                return
+        self.running -= 1
 
     @asynccontextmanager
     async def _taken(self) -> AsyncIterator[_InUse]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -21,12 +24,18 @@ from medagent.policy import Policy
 from medagent.saved import AgentSpec, adapter_folder, load_weights
 from medagent.vllm_server import MODEL, VllmServer, VllmSettings
 
+log = logging.getLogger("medagent.serving")
+
 
 class Engine(Protocol):
     """Opens the policy of an agent's folder, again whenever the folder has changed."""
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
         """A policy with the weights that the folder has now; blocks while they load."""
+        ...
+
+    def lives(self) -> bool:
+        """Whether it can sample, as far as can be told without asking it."""
         ...
 
     def close(self) -> None:
@@ -41,8 +50,24 @@ class InProcess:
         """See `Engine.open`."""
         return HFPolicy(*load_weights(folder, spec), lockstep=False)
 
+    def lives(self) -> bool:
+        """See `Engine.lives`."""
+        return True
+
     def close(self) -> None:
         """See `Engine.close`."""
+
+
+@dataclass
+class AdapterPolicy(CompletionPolicy):
+    """Asks for one adapter, which goes with it."""
+
+    unload: Callable[[], None] = lambda: None
+
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`."""
+        await super().disconnect()
+        await asyncio.to_thread(self.unload)
 
 
 @dataclass
@@ -52,14 +77,15 @@ class Vllm:
     settings: VllmSettings = VllmSettings()
     log: Path | None = None
     _server: VllmServer | None = None
-    _base: tuple[str, str] = ("", "")
-    _names: list[str] = field(default_factory=list)
+    _base: tuple[str, str, int] = ("", "", 0)
+    _opened: int = 0
     _scratch: Path | None = None
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
         """See `Engine.open`. Raises `PolicyError` where the new weights need a new start."""
         adapter = adapter_folder(folder) if (folder / "adapter").exists() else None
-        base = (str(folder.resolve()) if spec.base_model == "." else model_path(spec.base_model), spec.dtype)
+        weights = str(folder.resolve()) if spec.base_model == "." else model_path(spec.base_model)
+        base = (weights, spec.dtype, spec.limits.max_total_tokens)
         if self._server is None:
             self._base = base
             self._server = VllmServer(
@@ -72,25 +98,38 @@ class Vllm:
             )
         elif base != self._base or adapter is None:
             raise PolicyError(
-                f"agent {folder}: its base {base} is not the one that vLLM holds, {self._base}. Start the service again."
+                f"agent {folder}: its base, dtype and longest dialogue {base} are not those that vLLM was started with, {self._base}. Start the service again."
             )
         server = self._server.wait()
-        name = self._with_adapter(server, adapter) if adapter else MODEL
-        return CompletionPolicy([HttpCompletions(server.endpoint())], name, AutoTokenizer.from_pretrained(folder))
+        tokenizer, source = AutoTokenizer.from_pretrained(folder), HttpCompletions(server.endpoint())
+        if adapter is None:
+            return CompletionPolicy([source], MODEL, tokenizer)
+        name = self._load(server, adapter)
+        return AdapterPolicy([source], name, tokenizer, unload=partial(self._unload, name))
 
-    def _with_adapter(self, server: VllmServer, adapter: Path) -> str:
+    def _load(self, server: VllmServer, adapter: Path) -> str:
         """Serve a copy under a new name: a name's weights never change, and answers that run may still read the former one."""
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="medagent-adapters-"))
-        name = f"agent-{len(self._names) + 1}"
+        self._opened += 1
+        name = f"agent-{self._opened}"
         shutil.copytree(adapter, self._scratch / name)
         server.api.load_adapter(name, self._scratch / name)
-        self._names.append(name)
-        if len(self._names) > 2:
-            oldest = self._names[-3]
-            server.api.unload_adapter(oldest)
-            shutil.rmtree(self._scratch / oldest)
         return name
+
+    def _unload(self, name: str) -> None:
+        """Once nothing is answered with it any more."""
+        if self._server is None or self._scratch is None:
+            return
+        try:
+            self._server.api.unload_adapter(name)
+        except PolicyError as error:
+            log.warning("adapter %s stays loaded: %s", name, error)
+        shutil.rmtree(self._scratch / name, ignore_errors=True)
+
+    def lives(self) -> bool:
+        """See `Engine.lives`."""
+        return self._server is not None and self._server.runs
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -119,6 +158,10 @@ class Servers:
         key = os.environ.get("MEDAGENT_API_KEY", "")
         sources = [HttpCompletions(Endpoint(address, key, retries=1)) for address in self.addresses]
         return CompletionPolicy(sources, self.model, AutoTokenizer.from_pretrained(folder))
+
+    def lives(self) -> bool:
+        """See `Engine.lives`."""
+        return True
 
     def close(self) -> None:
         """See `Engine.close`."""

@@ -7,33 +7,33 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-MAX_MESSAGES, MAX_CHARACTERS, MAX_CONVERSATION = 64, 8_000, 32_000
+from medagent.protocol import NOT_ADVICE
+
+MAX_CHARACTERS, MAX_CONVERSATION = 8_000, 32_000
 EARLIER = "Earlier in this conversation:"
 
 
-class TextPart(BaseModel):
-    """A part of a message's content; only text is taken."""
+class Part(BaseModel):
+    """A part of a message's content; only text is read."""
 
-    type: Literal["text"]
-    text: Annotated[str, Field(max_length=MAX_CHARACTERS)]
+    type: str
+    text: str = ""
 
 
 class Message(BaseModel):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: (
-        Annotated[str, Field(max_length=MAX_CHARACTERS)]
-        | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES)]
-        | None
-    ) = None
+    content: str | list[Part] | None = None
 
     @property
     def text(self) -> str:
-        """The message as one text."""
-        if self.content is None or isinstance(self.content, str):
-            return self.content or ""
-        return "\n".join(part.text for part in self.content)
+        """The message as one text; what an answer of this service has below it (sources, notice) is left out."""
+        parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content or ()]
+        text = "\n".join(parts).strip()
+        if self.role == "assistant" and text.endswith(NOT_ADVICE):
+            return text.rsplit("\n\n", 2)[0]
+        return text
 
 
 class StreamOptions(BaseModel):
@@ -46,7 +46,7 @@ class ChatRequest(BaseModel):
     """The body of POST /v1/chat/completions. Settings of sampling that an agent does not have are taken and left alone; null is as if left out."""
 
     model: Annotated[str, Field(max_length=200)]
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[Message], Field(min_length=1)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -55,20 +55,25 @@ class ChatRequest(BaseModel):
 
 
 def question_text(messages: list[Message]) -> str:
-    """The last user's message; earlier questions and answers stand before it as context. System messages are left out: the agent's instructions are its own.
+    """The last user's message; earlier questions and answers stand before it as context, the newest as far as there is room. System messages are left out: the agent's instructions are its own.
 
     >>> question_text([Message(role="user", content="What treats gout?"), Message(role="assistant", content="Colchicine [1]"), Message(role="user", content="And its dose?")])
     'Earlier in this conversation: Q: What treats gout? A: Colchicine [1] Now: And its dose?'
     """
-    said = [message for message in messages if message.role in ("user", "assistant") and message.text.strip()]
-    if not said or said[-1].role != "user":
-        raise ValueError("the last message must be the user's.")
-    if (found := sum(len(message.text) for message in said)) > MAX_CONVERSATION:
-        raise ValueError(
-            f"the conversation has {found:,} characters, and may have {MAX_CONVERSATION:,}. Leave early messages out."
-        )
-    earlier = [f"{'Q' if message.role == 'user' else 'A'}: {message.text.strip()}" for message in said[:-1]]
-    asked = said[-1].text.strip()
+    said = [(message.role, message.text) for message in messages if message.role in ("user", "assistant")]
+    said = [(role, text) for role, text in said if text]
+    if not said or said[-1][0] != "user":
+        raise ValueError("the last message must be the user's, and have text.")
+    asked = said[-1][1]
+    if len(asked) > MAX_CHARACTERS:
+        raise ValueError(f"the question has {len(asked):,} characters, and may have {MAX_CHARACTERS:,}.")
+    earlier: list[str] = []
+    room = MAX_CONVERSATION
+    for role, text in reversed(said[:-1]):
+        room -= len(text)
+        if room < 0:
+            break
+        earlier.insert(0, f"{'Q' if role == 'user' else 'A'}: {text}")
     return f"{EARLIER} {' '.join(earlier)} Now: {asked}" if earlier else asked
 
 

@@ -106,6 +106,36 @@ def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypat
     assert not [shape for shape in shapes if shape[0] == 2 and shape[1] > 1]
 
 
+def test_a_row_that_cannot_be_read_fails_alone(starter, jobs, monkeypatch) -> None:
+    import medagent.hf_policy as module
+
+    original, seen = module.hidden_states, []
+
+    def failing(model, **inputs):
+        seen.append(inputs["input_ids"].shape[1])
+        if len(seen) > 1 and seen[-1] > 1:
+            raise MemoryError("too long")
+        return original(model, **inputs)
+
+    monkeypatch.setattr(module, "hidden_states", failing)
+    policy = HFPolicy(*starter, lockstep=False)
+
+    async def run() -> None:
+        first, second = (policy.open(seed=seed, temperature=1.0) for seed in range(2))
+        for session, job in zip((first, second), jobs, strict=False):
+            session.append(STARTER_PROTOCOL.encode_prompt(policy.tokenizer, job.question))
+        running = asyncio.create_task(first.sample(max_tokens=48))
+        while len(seen) < 3:
+            await asyncio.sleep(0)
+        with pytest.raises(MemoryError):
+            await second.sample(max_tokens=8)
+        assert (await running).token_ids
+        first.close()
+        second.close()
+
+    asyncio.run(run())
+
+
 def test_a_turn_ends_at_its_tag_and_at_its_limit(starter, retriever, jobs) -> None:
     policy = HFPolicy(*starter)
 

@@ -11,7 +11,7 @@ const STOPPED = {
 const SLOW_MS = 15000;
 
 /** Show a passage, with a stretch of its text marked where one is given. */
-export function openPassage({ number, passage, sentence }) {
+export function openPassage({ number, passage, sentence }, answered) {
   byId("passage-title").textContent = `[${number}] ${heading(passage)}`;
   byId("passage-source").textContent = origin(passage);
   const [before, marked, after] = sentence ? cut(passage.text, sentence) : [passage.text, "", ""];
@@ -19,7 +19,9 @@ export function openPassage({ number, passage, sentence }) {
   byId("passage-text").replaceChildren(before, ...(marked ? [mark] : []), after);
   byId("passage-note").textContent = marked
     ? "Marked: the sentence that shares most words with the answer. Whether it supports the claim is for you to judge."
-    : "The answer does not cite this passage.";
+    : answered
+      ? "The answer does not cite this passage."
+      : "There is no answer that could cite it.";
   byId("passage").showModal();
   if (marked) mark.scrollIntoView({ block: "nearest" });
 }
@@ -91,7 +93,7 @@ export class Entry {
       make("span", { className: "snippet" }, said),
       make("span", { className: "about" }, about),
     );
-    button.addEventListener("click", () => openPassage(this.cited(found.number) ?? found));
+    button.addEventListener("click", () => openPassage(this.cited(found.number) ?? found, this.record.answer !== null));
     return button;
   }
 
@@ -158,7 +160,7 @@ export class Entry {
 
   showFailure({ message, status, retryAfter }) {
     this.say("");
-    const title = { 0: "No connection", 401: "Access refused", 429: "Too many questions just now", 504: "It took too long" }[status] ?? "No answer";
+    const title = { 0: "No connection", 401: "Access refused", 429: "Too many questions just now", 503: "The corpus cannot be searched", 504: "It took too long" }[status] ?? "No answer";
     const again = this.button("Ask again", this.act.retry);
     this.end.replaceChildren(
       make("div", { className: "failure", role: "alert" }, make("h3", {}, title), make("p", {}, message)),

@@ -12,13 +12,18 @@ const empty = byId("empty"); // shown while there is no entry
 let shown = null;
 let running = null; // {entry, stopper}
 
+/** What a browser keeps, or undefined where it keeps nothing: the page works without. */
+function kept(read) {
+  try {
+    return read();
+  } catch {
+    return undefined;
+  }
+}
+
 function remember() {
   const records = entries.filter((entry) => entry !== running?.entry).map((entry) => entry.record);
-  try {
-    sessionStorage.setItem(KEPT, JSON.stringify(records.slice(-LONGEST_HISTORY)));
-  } catch {
-    sessionStorage.removeItem(KEPT); // full: the tab still has them until it is loaded again
-  }
+  kept(() => sessionStorage.setItem(KEPT, JSON.stringify(records.slice(-LONGEST_HISTORY))));
 }
 
 function show(entry) {
@@ -28,7 +33,10 @@ function show(entry) {
   byId("asked").replaceChildren(
     ...entries.toReversed().map((each) => {
       const button = make("button", { type: "button", aria: { current: String(each === shown) } }, each.record.question);
-      button.addEventListener("click", () => show(each));
+      button.addEventListener("click", () => {
+        show(each);
+        byId("entry").focus();
+      });
       return make("li", {}, button);
     }),
   );
@@ -41,7 +49,9 @@ function newEntry(record) {
 }
 
 function again({ question, options }) {
-  if (!running) start({ question, options });
+  if (running) return;
+  start({ question, options });
+  byId("stop").focus();
 }
 
 async function start({ question, options }) {
@@ -66,13 +76,17 @@ async function start({ question, options }) {
     else if (error instanceof Failure) {
       entry.fails({ message: error.message, status: error.status, retryAfter: error.retryAfter });
       access = error.status === 401;
-    } else throw error;
+    } else {
+      stopper.abort(); // the page does not understand the answer, and so nobody waits for it
+      entry.fails({ message: `This page failed: ${error.message}`, status: 500, retryAfter: 0 });
+      console.error(error);
+    }
   } finally {
     running = null;
     setRunning(false);
     remember();
   }
-  if (access) askForToken();
+  if (access) askForToken(entry.record);
 }
 
 function setRunning(runs) {
@@ -83,21 +97,30 @@ function setRunning(runs) {
   if (focused) (runs ? stop : byId("question")).focus();
 }
 
-function askForToken() {
+/** Ask for a token, and then the question that was refused once more. */
+function askForToken(refused) {
   const dialog = byId("access");
   dialog.returnValue = "";
   dialog.addEventListener(
     "close",
     () => {
       if (dialog.returnValue !== "ok") return;
-      keepToken(byId("token").value);
+      const kept = keepToken(byId("token").value);
       byId("token").value = "";
+      say(kept ? "" : "This cannot be a token: it has characters that no token has.");
+      if (!kept) return;
       introduce();
-      if (shown) again(shown.record);
+      again(refused);
     },
     { once: true },
   );
   dialog.showModal();
+}
+
+/** Below the question: what is wrong with it, or nothing. */
+function say(wrong) {
+  byId("wrong").textContent = wrong;
+  byId("wrong").hidden = !wrong;
 }
 
 function submit(event) {
@@ -106,8 +129,7 @@ function submit(event) {
   const question = byId("question").value.trim();
   const options = byId("options").value.split("\n").map((line) => line.trim()).filter(Boolean);
   const wrong = question ? (options.length > 10 ? `Found ${options.length} options; at most 10 can be given.` : "") : "Write a question first.";
-  byId("wrong").textContent = wrong;
-  byId("wrong").hidden = !wrong;
+  say(wrong);
   if (wrong) byId(question ? "options" : "question").focus();
   else start({ question, options });
 }
@@ -118,7 +140,7 @@ function setTheme(theme) {
   byId("theme").textContent = dark ? "Light colours" : "Dark colours";
   byId("theme").onclick = () => {
     const next = dark ? "light" : "dark";
-    localStorage.setItem("medagent-theme", next);
+    kept(() => localStorage.setItem("medagent-theme", next));
     setTheme(next);
   };
 }
@@ -130,8 +152,7 @@ async function introduce() {
     agent = await about();
   } catch (error) {
     if (error.status === 401) return; // asked for with the first question
-    byId("wrong").textContent = error.message;
-    byId("wrong").hidden = false;
+    say(error.message);
     return;
   }
   document.title = agent.name;
@@ -151,7 +172,7 @@ async function introduce() {
   list.replaceChildren(...(examples.length ? [make("h3", {}, "For example"), ...examples] : []));
 }
 
-setTheme(localStorage.getItem("medagent-theme") ?? "");
+setTheme(kept(() => localStorage.getItem("medagent-theme")) ?? "");
 byId("ask").addEventListener("submit", submit);
 byId("question").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -168,6 +189,6 @@ byId("forget").addEventListener("click", () => {
   show(running?.entry ?? null);
   byId("question").focus();
 });
-for (const record of JSON.parse(sessionStorage.getItem(KEPT) ?? "[]")) newEntry(record);
+for (const record of kept(() => JSON.parse(sessionStorage.getItem(KEPT))) ?? []) newEntry(record);
 show(entries.at(-1) ?? null);
 introduce();

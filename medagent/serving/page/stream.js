@@ -1,6 +1,7 @@
 // Questions to the service, and its server-sent events back. Nothing of this touches the page.
 
 const TOKEN = "medagent-token";
+const STATUS = { timeout: 504, overloaded: 429, retrieval: 503 }; // of errors that come when the answer has begun
 
 /** What went wrong, as the service says it: `status` is 0 where it could not be reached. */
 export class Failure extends Error {
@@ -11,12 +12,20 @@ export class Failure extends Error {
   }
 }
 
+/** Keep a token for this tab; false where it cannot be one, as a header holds plain characters only. */
 export function keepToken(token) {
-  sessionStorage.setItem(TOKEN, token);
+  const plain = /^[\x21-\x7e]+$/.test(token.trim());
+  if (plain) sessionStorage.setItem(TOKEN, token.trim());
+  return plain;
 }
 
 function headers() {
-  const token = sessionStorage.getItem(TOKEN);
+  let token = null;
+  try {
+    token = sessionStorage.getItem(TOKEN);
+  } catch {
+    // A browser that keeps nothing has no token either.
+  }
   return { "Content-Type": "application/json", ...(token ? { Authorization: `Bearer ${token}` } : {}) };
 }
 
@@ -42,7 +51,7 @@ export async function ask(body, { signal, tell }) {
     for (const block of blocks) {
       const event = parse(block);
       if (event === null) continue;
-      if (event.kind === "error") throw new Failure(event.data.error.message, { status: 500 });
+      if (event.kind === "error") throw new Failure(event.data.error.message, { status: STATUS[event.data.error.code] ?? 500 });
       answered = answered || event.kind === "answer";
       tell(event.kind, event.data);
     }

@@ -34,14 +34,18 @@ def operations(tokenizer: Any) -> list[Any]:
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_answer_is_described(operations: list[Any], number: int, mode: GenerationMode) -> None:
     assert len(operations) == OPERATIONS
-    asked = 0
+    asked, found = 0, set()
+    chat = operations[number].path == "/v1/chat/completions" and mode is GenerationMode.POSITIVE
 
     @hypothesis.given(case=operations[number].as_strategy(generation_mode=mode))
     @hypothesis.settings(max_examples=40, deadline=None, derandomize=True, database=None)
     def ask(case: Any) -> None:
         nonlocal asked
         asked += 1
-        case.call_and_validate(checks=CHECKS)
+        if chat and asked % 2:  # or else nearly all ask for models that are not there
+            case.body |= {"model": "medagent", "stream": False}
+            case.body["messages"] = [*case.body["messages"], {"role": "user", "content": "gout?"}]
+        found.add(case.call_and_validate(checks=CHECKS).status_code)
 
     try:
         ask()
@@ -50,3 +54,4 @@ def test_every_answer_is_described(operations: list[Any], number: int, mode: Gen
         assert operations[number].method == "get", "without parameters nothing can be wrong"
         return
     assert asked
+    assert mode is GenerationMode.NEGATIVE or 200 in found

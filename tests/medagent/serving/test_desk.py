@@ -14,7 +14,7 @@ from medagent.agent import Agent, Job
 from medagent.records import Question
 from medagent.scripted import ScriptedPolicy
 from medagent.serving.app import kept_alive, make_app
-from medagent.serving.desk import AnswerDesk, Limits
+from medagent.serving.desk import AnswerDesk, Limits, OverloadedError
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, served, soon
 
 
@@ -122,7 +122,7 @@ def test_who_waits_hears_how_many_are_ahead_and_silence_is_filled(tokenizer: Any
         heard = []
 
         async def listen() -> None:
-            async for kind, data in desk.steps(Job(Question("q", "x"))):
+            async for kind, data in desk.start(Job(Question("q", "x"))).events():
                 heard.append((kind, data))
 
         second = asyncio.create_task(listen())
@@ -163,3 +163,46 @@ def test_a_service_that_ends_lets_answers_end_first(tokenizer: Any) -> None:
     asking.join(10)
     assert found[0].status_code == 200
     assert policy.open_now == 0
+
+
+def test_a_burst_is_refused_and_places_go_by_turn(tokenizer: Any) -> None:
+    async def run() -> None:
+        slow = SlowPolicy(tokenizer)
+        desk = AnswerDesk(Agent(slow, Corpus()), Limits(max_running=1, max_waiting=2))
+        ended: list[int] = []
+
+        async def ask(number: int) -> None:
+            await desk.answer(Job(Question("q", "x")))
+            ended.append(number)
+
+        asked = [asyncio.create_task(ask(number)) for number in range(10)]
+        await asyncio.sleep(0)
+        assert (desk.running, desk.waiting) == (1, 2), "though none of them has got anywhere"
+        slow.go.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert ended == [0, 1, 2]
+        assert [type(each) for each in found[3:]] == [OverloadedError] * 7
+        assert (desk.running, desk.waiting) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_a_place_offered_to_one_who_leaves_goes_on_to_the_next(tokenizer: Any) -> None:
+    async def run() -> None:
+        slow = SlowPolicy(tokenizer)
+        desk = AnswerDesk(Agent(slow, Corpus()), Limits(max_running=1))
+        first, leaving, last = (desk.start(Job(Question("q", "x"))) for _ in range(3))
+        never = desk.start(Job(Question("q", "x")))
+        never.task.cancel()  # before its first step
+        while not slow.opened:
+            await asyncio.sleep(0)
+        first.task.cancel()
+        while desk.waiting == 2:  # until the place has been given on ...
+            await asyncio.sleep(0)
+        leaving.task.cancel()  # ... and before it is taken
+        slow.go.set()
+        assert (await asyncio.wait_for(last.whole(), 5))[1]["text"] == "colchicine [1]"
+        assert (desk.running, desk.waiting) == (0, 0)
+        assert desk.outcomes == {"left": 3, "answered": 1}
+
+    asyncio.run(run())

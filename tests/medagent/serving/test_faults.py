@@ -32,7 +32,7 @@ from tests.medagent.serving.support import GOUT, Corpus, call, events
         ("/v1/chat/completions", {"model": "medagent", "messages": [{"role": "assistant", "content": "x"}]}, 400, None),
         (
             "/v1/chat/completions",
-            {"model": "medagent", "messages": [{"role": "user", "content": "x" * 8000}] * 5},
+            {"model": "medagent", "messages": [{"role": "user", "content": "x" * (MAX_CHARACTERS + 1)}]},
             400,
             None,
         ),
@@ -149,5 +149,7 @@ def test_other_sites_may_not_ask(policy: Any) -> None:
     plain = {"Origin": "https://elsewhere.example", "Content-Type": "text/plain"}
     simple = call(policy, "POST", "/v1/answers", headers=plain, content=b'{"question": "x"}')
     assert simple.status_code == 400, "what needs no preflight is no JSON"
-    for answer in (preflight, simple):
+    untyped = call(policy, "POST", "/v1/answers", headers={"Origin": plain["Origin"]}, content=b'{"question": "x"}')
+    assert untyped.status_code == 400
+    for answer in (preflight, simple, untyped):
         assert not [name for name in answer.headers if name.startswith("access-control")]

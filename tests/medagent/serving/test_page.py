@@ -170,7 +170,8 @@ def test_waiting_and_overload_are_said(visit: Visit, browser: Any) -> None:
 @pytest.mark.parametrize("visit", [{"limits": Limits(timeout_s=0.3)}], indirect=True)
 def test_what_takes_too_long_is_said(visit: Visit) -> None:
     visit.ask()
-    expect(visit.page.get_by_role("alert").filter(has_text="no answer within 0.3 s")).to_be_visible()
+    alert = visit.page.get_by_role("alert").filter(has_text="no answer within 0.3 s")
+    expect(alert.get_by_role("heading")).to_have_text("It took too long")
 
 
 def test_failures_are_said_and_can_be_tried_again(visit: Visit) -> None:
@@ -256,6 +257,7 @@ def test_a_tab_remembers_and_copies(visit: Visit) -> None:
     expect(page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
     page.reload()
     history.get_by_role("button", name=QUESTION).click()
+    expect(page.get_by_role("region", name="Answer")).to_be_focused()
     expect(page.get_by_role("heading", name=QUESTION)).to_be_visible()
     expect(page.locator(".answer .text")).to_contain_text("colchicine")
     history.get_by_role("button", name="Forget all").click()
@@ -268,7 +270,11 @@ def test_a_token_is_asked_for(visit: Visit) -> None:
     page = visit.page
     visit.ask()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Token").fill("sesame")
+    dialog.get_by_label("Token").fill("\u201csesame\u201d")
+    dialog.get_by_role("button", name="Use it").click()
+    expect(page.get_by_text("This cannot be a token")).to_be_visible()
+    page.get_by_role("button", name="Ask again").click()
+    dialog.get_by_label("Token").fill(" sesame ")
     dialog.get_by_role("button", name="Use it").click()
     visit.policy.allow(2)
     expect(page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
@@ -306,3 +312,25 @@ def test_axe_finds_nothing(visit: Visit) -> None:
     page.get_by_role("button", name="Ask again").click()
     expect(page.get_by_role("alert").filter(has_text="cannot be reached")).to_be_visible()
     check("failed")
+
+
+def test_an_answer_that_the_page_cannot_read_is_a_failure(visit: Visit) -> None:
+    page = visit.page
+    broken = 'event: turn\ndata: {"thought": NaN}\n\n'
+    page.route("**/v1/answers", lambda route: route.fulfill(body=broken, content_type="text/event-stream"))
+    visit.ask()
+    expect(page.get_by_role("alert").filter(has_text="This page failed")).to_be_visible()
+    expect(page.get_by_role("button", name="Ask again")).to_be_enabled()
+
+
+def test_a_browser_that_keeps_nothing_will_do(visit: Visit, browser: Any) -> None:
+    page = browser.new_page()
+    page.add_init_script(
+        "for (const name of ['localStorage', 'sessionStorage']) Object.defineProperty(window, name, { get() { throw new Error('kept out'); } })"
+    )
+    page.goto(visit.url)
+    page.get_by_label("Your question").fill(QUESTION)
+    page.get_by_label("Your question").press("Enter")
+    visit.policy.allow(2)
+    expect(page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
+    page.close()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,18 @@ def test_a_new_export_takes_the_next_questions_and_a_damaged_one_does_not(
         assert client.get("/v1/agent").json()["examples"] == [{"question": "What treats gout?", "options": []}]
         first, searched = ask(client), app.state.desk.agent.retriever
         assert first["stop_reason"] == "answered"
+        before = weakref.ref(app.state.desk.agent.policy)
         row["limits"]["max_turn_tokens"] = 2
         (folder / "agent.json").write_text(json.dumps(row))
         soon(lambda: app.state.desk.replaced == 1, within_s=60)
         assert ask(client)["stop_reason"] == "max_turn_tokens"
         assert app.state.desk.agent.retriever is searched, "the index stays open"
+        gc.collect()
+        assert before() is None, "the former weights are gone"
+        (tmp_path / "damaged").write_bytes(b"damaged")
+        (tmp_path / "damaged").replace(folder / "model.safetensors")  # never in place: the weights in use are mapped
+        soon(lambda: "cannot be opened" in caplog.text, within_s=60)
+        caplog.clear()
         (folder / "agent.json").write_text("{damaged")
         soon(lambda: "cannot be opened" in caplog.text, within_s=60)
         assert ask(client)["stop_reason"] == "max_turn_tokens", "the former one goes on"
