@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.medagent.serving.support import GOUT, Corpus, call, events
     [
         ("/v1/answers", {"question": ""}, 400, None),
         ("/v1/answers", {"question": "x" * (MAX_CHARACTERS + 1)}, 400, None),
+        ("/v1/answers", {"question": "x" * 10_000}, 400, None),
         ("/v1/answers", {"question": "gout? " * 1000}, 400, "context_length_exceeded"),
         ("/v1/answers", {"question": "x", "options": ["a"] * 11}, 400, None),
         (
@@ -101,6 +103,11 @@ def test_questions_are_not_logged(policy: Any, caplog: pytest.LogCaptureFixture)
     call(policy, "POST", "/v1/answers", json={"question": "my private rash"})
     assert '"path": "/v1/answers"' in caplog.text
     assert "rash" not in caplog.text
+    switched_on = call(
+        policy, "POST", "/v1/answers", json={"question": "my private rash"}, settings={"log_questions": True}
+    )
+    logged = [json.loads(record.getMessage()) for record in caplog.records if "rash" in record.getMessage()]
+    assert logged == [{"request": switched_on.headers["x-request-id"], "question": "my private rash", "options": []}]
 
 
 @pytest.mark.parametrize(
