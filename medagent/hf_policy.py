@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Condition, Lock
-from typing import Any
 
 import numpy as np
 import torch
@@ -227,27 +226,17 @@ class _Row:
     ended: bool = False
 
     def finish(self, turn: SampledTurn) -> None:
-        self._tell(_set_result, turn)
+        self._tell(lambda: None if self.future.done() else self.future.set_result(turn))
 
     def fail(self, error: BaseException) -> None:
-        self._tell(_set_exception, error)
+        self._tell(lambda: None if self.future.done() else self.future.set_exception(error))
 
-    def _tell(self, setter: Callable[[asyncio.Future[SampledTurn], Any], None], outcome: object) -> None:
+    def _tell(self, outcome: Callable[[], None]) -> None:
         try:
-            self.loop.call_soon_threadsafe(setter, self.future, outcome)
+            self.loop.call_soon_threadsafe(outcome)
         except RuntimeError:
             if not self.loop.is_closed():  # a closed loop has nobody waiting any more
                 raise
-
-
-def _set_result(future: asyncio.Future[SampledTurn], turn: SampledTurn) -> None:
-    if not future.done():
-        future.set_result(turn)
-
-
-def _set_exception(future: asyncio.Future[SampledTurn], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
 
 
 class _Batch:

@@ -149,6 +149,7 @@ def served(app: Any) -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
+    soon(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
