@@ -100,6 +100,10 @@ def engine_named(
         raise ConfigError(
             f"engine {name}: found {len(endpoints)} endpoints. Give --engine endpoints and --endpoints '[http://HOST:8000/v1]' together, or neither."
         )
+    if vllm and name != "vllm":
+        raise ConfigError(
+            f"engine {name}: found settings of vLLM, which it does not start. Give --engine vllm, or leave --vllm out."
+        )
     if name == "endpoints":
         return Servers(endpoints, model)
     if name == "in_process":

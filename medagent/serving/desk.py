@@ -195,9 +195,7 @@ class AnswerDesk:
             ) from error
         except (MedagentError, RetrievalError):
             raise
-        except (
-            Exception
-        ) as failure:  # an engine's own, such as memory that ran out: this is where it becomes one of ours
+        except Exception as failure:  # an engine's own, such as memory that ran out: here it becomes ours
             raise PolicyError(f"the engine failed: {failure!r}") from failure
         self.durations_s.append(time.monotonic() - began)
         answer = checked(rollout)

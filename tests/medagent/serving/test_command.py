@@ -31,6 +31,8 @@ def test_a_wrong_start_is_refused(tmp_path: Path) -> None:
         engine_named("endpoints")
     with pytest.raises(ConfigError, match="1 endpoints"):
         engine_named("vllm", endpoints=["http://a/v1"])
+    with pytest.raises(ConfigError, match="Give --engine vllm"):
+        engine_named("in_process", vllm={"gpu_memory": 0.5})
     with pytest.raises(ConfigError, match="gpu_memory"):
         engine_named("vllm", vllm={"gpus": 2})
     with pytest.raises(ConfigError, match="--model"):
