@@ -25,6 +25,7 @@ from tests.medagent.serving.support import Corpus, Stepwise, served, soon
 pytestmark = pytest.mark.page
 sync_api = pytest.importorskip("playwright.sync_api", reason="make test-page installs it")
 expect = sync_api.expect
+expect.set_options(timeout=20_000)  # of machines that do other things too
 
 HOSTILE = Passage.make(
     "gout <b>bold</b>",
@@ -206,10 +207,12 @@ def test_a_keyboard_is_enough(visit: Visit) -> None:
     soon(lambda: visit.policy.open_now == 1)
     page.keyboard.press("Escape")
     expect(page.get_by_text("Stopped.")).to_be_visible()
+    soon(lambda: visit.policy.open_now == 0)  # until then it would take a turn of those allowed below
     page.keyboard.press("Enter")
     visit.policy.allow(2)
     citation = page.get_by_role("button", name=re.compile("^Passage 1"))
     expect(citation).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     for _ in range(20):
         page.keyboard.press("Tab")
         if citation.evaluate("element => element === document.activeElement"):
