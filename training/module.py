@@ -204,6 +204,7 @@ class AgentModule(LightningModule):
             "tokens": surrogate.metrics["tokens"],
             "policy/clip_fraction": surrogate.metrics["clip_fraction"],
             "policy/ratio_outside": surrogate.metrics["ratio_outside"],
+            "policy/token_clip_fraction": surrogate.metrics["token_clip_fraction"],
             "policy/approx_kl": surrogate.metrics["approx_kl"],
             "policy/entropy": scores.entropy_BT.detach().sum(),
             "kl/reference": kl_BT.detach().sum(),

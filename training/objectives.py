@@ -15,6 +15,7 @@ from torch import Tensor
 
 RatioLevel = Literal["token", "turn", "sequence"]
 MAX_LOG_RATIO = 20.0
+COMMON_CLIP = 0.2  # at which `token_clip_fraction` compares weight levels and clip ranges
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,15 @@ def clipped_surrogate(
     away_BT = mask_BT & ((ratio_BT > 1 + clip_high) | (ratio_BT < 1 - clip_low))
     with torch.no_grad():
         gap = gap_BT.detach()
+        own_BT = gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # each token's ratio, whatever the level
+        too_far_BT = ((advantages_BT > 0) & (own_BT > 1 + COMMON_CLIP)) | (
+            (advantages_BT < 0) & (own_BT < 1 - COMMON_CLIP)
+        )
         metrics = {
             "tokens": mask_BT.sum(),
             "clip_fraction": outside_BT.sum(),
             "ratio_outside": away_BT.sum(),
+            "token_clip_fraction": (too_far_BT & mask_BT).sum(),
             "approx_kl": torch.where(mask_BT, torch.expm1(gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)) - gap, 0.0).sum(),
             "ratio_max": torch.where(mask_BT, ratio_BT, 0.0).max(),
         }
@@ -131,9 +137,12 @@ def value_loss(
     return 0.5 * (loss_weights_BT * error_BT).sum()
 
 
-def logit_space_square(coefficients_BT: Tensor, probability_BT: Tensor, collision_BT: Tensor) -> Tensor:
-    """Squared norm over the logits of a scalar whose derivative by log pi_t is c_t: sum c^2 (1 - 2 p_t + sum_v p_v^2).
+def logit_space_squares(coefficients_BT: Tensor, probability_BT: Tensor, collision_BT: Tensor) -> Tensor:
+    """[B] each rollout's squared norm over the logits of a scalar whose derivative by log pi_t is c_t: sum over t of c^2 (1 - 2 p_t + sum_v p_v^2).
 
-    `probability_BT` is p_t of the sampled token, `collision_BT` sum_v p_v^2. Squares of micro-batches and ranks add up.
+    `probability_BT` is p_t of the sampled token, `collision_BT` sum_v p_v^2. Squares of rollouts, micro-batches and ranks add up.
     """
-    return (coefficients_BT.square() * (1 - 2 * probability_BT + collision_BT)).sum()
+    length_BT = (1 - 2 * probability_BT + collision_BT).clamp(
+        min=0
+    )  # of the one-hot of the token less pi; rounding makes it negative
+    return (coefficients_BT.square() * length_BT).sum(dim=1)

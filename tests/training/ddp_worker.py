@@ -1,6 +1,6 @@
 """One optimizer step on stored experience, then one of the critic alone, on as many ranks as `torch.distributed.run` starts; rank 0 writes what it saw.
 
-python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS STRATEGY
+python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS STRATEGY   (SPACE: parameters, logits, or rollouts: each by its own scale)
 """
 
 from __future__ import annotations
@@ -33,11 +33,16 @@ class PolicyAfter(Callback):
 
 
 class Peek(ClippingBiasCorrection):
-    """Keeps the norms."""
+    """Keeps the norms, and the rate of the policy's step."""
 
     def _norms(self, reduce):
         self.seen = super()._norms(reduce)
         return self.seen
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        super().on_before_optimizer_step(trainer, pl_module, optimizer)
+        if not pl_module._critic_alone:
+            self.rate = optimizer.param_groups[0]["lr"]
 
 
 def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -> None:
@@ -50,7 +55,8 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
     execution = Execution(max_tokens=int(max_tokens), gradient_checkpointing=hard, logits_rows=64 if hard else 4096)
     module = make_module(execution=execution)
     perturb(module)
-    peek, snoop, after_steps = Peek(space=space), Snoop(), PolicyAfter()  # type: ignore[arg-type]
+    correction = {"applied_to": "rollouts_and_step"} if space == "rollouts" else {"space": space}
+    peek, snoop, after_steps = Peek(**correction), Snoop(), PolicyAfter()  # type: ignore[arg-type]
     trainer = Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -71,6 +77,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
     if rank == 0:
         after = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
         seen = {"norms": torch.tensor(peek.seen), "policy": snoop.policy[0], "critic": snoop.critic[0]}
+        seen["rate"] = torch.tensor(peek.rate)
         seen |= {"policy_steps": torch.stack(after_steps.steps), "merged": merged, "held": torch.tensor(held)}
         torch.save({**seen, "after": after}, target)
 

@@ -150,9 +150,66 @@ def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:  # 
     assert snoop.lr[0] == fresh.policy_lr
 
 
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("applied_to", ["rollouts", "rollouts_and_step"])
+def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, parts) -> None:  # noqa: F811
+    """The gradient is that of the rollouts' objectives, each times its scale, by autograd one rollout at a time; that of the KL is whole."""
+    fresh, plain = make_module(kl_coef=0.1), make_module(kl_coef=0.1)
+    for each in (fresh, plain):
+        perturb(each)
+    experience.loss_weights_BT = loss_weights(
+        experience.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(parts)
+    )
+    lengths = experience.attention_BT.sum(dim=1).tolist()
+    split = [experience.rows(rows) for rows in split_by_length(range(16), lengths, parts=parts)]
+    snoop = gradients(fresh, split, tmp_path, accumulate=parts, before=[ClippingBiasCorrection(applied_to=applied_to)])
+    without = gradients(plain, split, tmp_path, accumulate=parts)
+
+    reference = make_module(kl_coef=0.1)
+    perturb(reference)
+    scales, removed = [], torch.zeros_like(without.policy[0])
+    for number in range(16):
+        row = experience.rows([number])
+        objective, norms = by_rollout(reference, row)
+        scales.append(norms[0] / (norms[0] + norms[1]) if norms[0] + norms[1] > 0 else 1.0)
+        parameters = reference.roles.policy_parameters()
+        flat = torch.cat([g.flatten() for g in torch.autograd.grad(objective, parameters)])
+        removed += (1 - scales[-1]) * flat / parts
+    assert min(scales) < 0.9 < max(scales), "rollouts must differ"
+    torch.testing.assert_close(snoop.policy[0], without.policy[0] + removed, rtol=1e-3, atol=1e-7)
+    mean = sum(scales) / 16 if applied_to == "rollouts_and_step" else 1.0
+    assert snoop.lr[0] == pytest.approx(fresh.policy_lr * mean, rel=1e-4)
+    torch.testing.assert_close(snoop.critic[0], without.critic[0])
+
+
+def by_rollout(module, row):  # noqa: F811
+    """J, and the norms over the logits of its gradient and of the clipped terms'."""
+    scores = module.roles.policy_scores(row.token_ids_BT, row.attention_BT, row.mask_BT, temperature=1.0)
+    surrogate = clipped_surrogate(
+        scores.logprobs_BT,
+        old_logprobs_BT=row.old_logprobs_BT,
+        advantages_BT=row.advantages_BT,
+        mask_BT=row.mask_BT,
+        segments_BT=row.ratio_segments_BT,
+        loss_weights_BT=row.loss_weights_BT,
+        clip_low=0.2,
+        clip_high=0.2,
+    )
+    lengths_BT = (1 - 2 * scores.logprobs_BT.detach().exp() + scores.collision_BT).clamp(min=0).sqrt()
+    norms = []
+    for scalar in (surrogate.objective, surrogate.clipped):
+        (coefficients_BT,) = torch.autograd.grad(scalar, scores.logprobs_BT, retain_graph=True)
+        norms.append((coefficients_BT * lengths_BT).norm().item())
+    return surrogate.objective, norms
+
+
 def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> None:  # noqa: F811
     fresh = make_module(weight_decay=0.1)
     with pytest.raises(ConfigError, match="weight_decay"):
         gradients(fresh, [experience], tmp_path, accumulate=1, before=[ClippingBiasCorrection()])
     with pytest.raises(ConfigError, match="constant"):
         ClippingBiasCorrection(constant=0.0)
+    with pytest.raises(ConfigError, match="in logits"):
+        ClippingBiasCorrection(applied_to="rollouts", space="parameters")
+    with pytest.raises(ConfigError, match="relative"):
+        ClippingBiasCorrection(normaliser="constant", applied_to="rollouts_and_step")

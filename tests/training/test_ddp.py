@@ -54,6 +54,7 @@ def ones() -> dict[str, dict[str, torch.Tensor]]:
     [
         ("parameters", 0, "ddp"),
         ("logits", 300, "ddp"),  # each part is split again
+        ("rollouts", 300, "ddp"),
         ("parameters", 300, "sharded"),  # and the ranks split theirs into different numbers
     ],
 )
@@ -64,6 +65,7 @@ def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, 
     two = step(tmp_path, experience, ranks=2, parts=4, space=space, max_tokens=max_tokens, strategy=strategy)
     assert float(one["norms"][1]) > 0, "something must be clipped"
     torch.testing.assert_close(two["norms"], one["norms"], rtol=1e-4, atol=0)
+    torch.testing.assert_close(two["rate"], one["rate"], rtol=1e-4, atol=0)
     torch.testing.assert_close(two["policy"], one["policy"], rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(two["critic"], one["critic"], rtol=1e-3, atol=1e-6)
     for name, weight in one["after"].items():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from training.objectives import (
     clipped_surrogate,
-    logit_space_square,
+    logit_space_squares,
     ratio_segments,
     reference_kl,
     segment_mean,
@@ -220,7 +220,7 @@ def test_logit_space_norm_is_the_norm_of_the_gradient_by_the_logits() -> None:
     (exact,) = torch.autograd.grad(result.clipped, logits, retain_graph=True)
     (coefficients,) = torch.autograd.grad(result.clipped, logprobs, retain_graph=True)
     collision = scores.exp().square().sum(-1)
-    square = logit_space_square(coefficients, logprobs.exp(), collision)
+    square = logit_space_squares(coefficients, logprobs.exp(), collision).sum()
     assert square.sqrt().item() == pytest.approx(exact.norm().item(), rel=1e-10)
 
 

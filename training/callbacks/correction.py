@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -19,10 +20,10 @@ from torch.utils.hooks import RemovableHandle
 
 from medagent.errors import ConfigError
 from training.module import AgentModule, PolicyTerms
-from training.objectives import logit_space_square
+from training.objectives import logit_space_squares
 
 Normaliser = Literal["paper", "triggered", "relative", "constant"]
-Place = Literal["gradient", "step"]
+Place = Literal["gradient", "step", "rollouts", "rollouts_and_step"]
 Space = Literal["parameters", "logits"]
 
 
@@ -55,7 +56,9 @@ class ClippingBiasCorrection(Callback):
     """Turns PPO into S-PPO, and Turn-PPO into ST-PPO.
 
     `applied_to`: "gradient" scales it before gradient clipping (under Adam nearly a no-op); "step" scales the policy group's
-    learning rate for this one optimizer step. `space`: "parameters" is exact (a second backward pass), "logits" is closed form and free.
+    learning rate for this one optimizer step. "rollouts" weighs each rollout's surrogate by a scale from its own g and C, so that the unreliable
+    count less against the others (Adam takes their mean away again); "rollouts_and_step" also scales the step by that mean.
+    `space`: "parameters" is exact (a second backward pass), "logits" is closed form and free; rollouts are told apart in "logits" alone.
     """
 
     def __init__(
@@ -72,6 +75,11 @@ class ClippingBiasCorrection(Callback):
                 "ClippingBiasCorrection: 'paper' on 'step' found; a learning rate of lr / ||C|| explodes where C is small. "
                 "Use applied_to: gradient, or normaliser: relative."
             )
+        if applied_to in ("rollouts", "rollouts_and_step") and (normaliser != "relative" or space != "logits"):
+            raise ConfigError(
+                f"ClippingBiasCorrection: applied_to {applied_to} found with normaliser {normaliser} in space {space}; a rollout's own scale is "
+                "relative, in logits. Set those, or applied_to: step."
+            )
         if floor <= 0 or threshold <= 0 or not 0 < constant <= 1:
             raise ConfigError("ClippingBiasCorrection: floor and threshold must be positive, constant in (0, 1].")
         self._scale = CorrectionScale(normaliser, floor, threshold, constant)
@@ -79,6 +87,7 @@ class ClippingBiasCorrection(Callback):
         self._bias: list[Tensor] = []  # C so far in this step, parameter space
         self._gradient: list[Tensor] = []
         self._squares = torch.zeros(2, dtype=torch.float64)  # (||g||^2, ||C||^2) so far, logit space
+        self._rollouts = torch.zeros(2, dtype=torch.float64)  # (sum of their own scales, their number) so far
         self._measured = False
         self._full_lr: float | None = None  # while a scaled rate is in place
         self._hook: RemovableHandle | None = None
@@ -86,7 +95,11 @@ class ClippingBiasCorrection(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the learning rate after each step (in the step's own hook: later hooks would break schedulers)."""
         policy = trainer.optimizers[0].param_groups[0]
-        if self._applied_to == "step" and policy["weight_decay"] != 0:
+        if self._applied_to.startswith("rollouts") and trainer.precision == "16-mixed":
+            raise ConfigError(
+                "ClippingBiasCorrection on rollouts with trainer.precision 16-mixed: its loss is scaled, the rollouts' weights are not. Set bf16-mixed or 32-true."
+            )
+        if self._applied_to.endswith("step") and policy["weight_decay"] != 0:
             raise ConfigError(
                 f"ClippingBiasCorrection on the step with weight_decay {policy['weight_decay']}: the decay would be scaled "
                 "too. Set model.weight_decay to 0, or applied_to: gradient."
@@ -110,7 +123,7 @@ class ClippingBiasCorrection(Callback):
         self._measured = True
         terms, share = pl_module.policy_terms, 1 / trainer.accumulate_grad_batches
         if self._space == "logits":
-            self._squares += self._logit_squares(terms, share)
+            self._in_logits(terms, share)
             return
         parameters = pl_module.roles.policy_parameters()
         for total in (self._bias, self._gradient):  # of full size on every rank, also where nothing is clipped
@@ -121,14 +134,23 @@ class ClippingBiasCorrection(Callback):
         if self._scale.normaliser == "relative":
             self._add(self._gradient, terms.surrogate.objective * share, parameters)
 
-    @staticmethod
-    def _logit_squares(terms: PolicyTerms, share: float) -> Tensor:
+    def _in_logits(self, terms: PolicyTerms, share: float) -> None:
+        """Add this micro-batch's squared norms; where rollouts have their own scales, put those on the gradient that is about to flow back."""
         probability_BT = terms.logprobs_BT.detach().exp()
-        squares = []
+        squares, coefficients = [], []
         for scalar in (terms.surrogate.objective, terms.surrogate.clipped):
             (coefficients_BT,) = torch.autograd.grad(scalar * share, terms.logprobs_BT, retain_graph=True)
-            squares.append(logit_space_square(coefficients_BT, probability_BT, terms.collision_BT))
-        return torch.stack(squares).double().cpu()
+            squares.append(logit_space_squares(coefficients_BT, probability_BT, terms.collision_BT))
+            coefficients.append(coefficients_BT)
+        self._squares += torch.stack(squares).sum(dim=1).double().cpu()
+        if self._applied_to.startswith("rollouts"):
+            gradient_B, bias_B = squares[0].sqrt(), squares[1].sqrt()
+            scale_B = torch.where(gradient_B + bias_B > 0, gradient_B / (gradient_B + bias_B), 1.0)
+            removed_BT = (1 - scale_B)[:, None] * coefficients[0]
+            terms.logprobs_BT.register_hook(
+                lambda gradient_BT: gradient_BT + removed_BT
+            )  # the loss is minus the objective
+            self._rollouts += torch.tensor([float(scale_B.sum()), float(len(scale_B))], dtype=torch.float64)
 
     @staticmethod
     def _add(total: list[Tensor], scalar: Tensor, parameters: list[torch.nn.Parameter]) -> None:
@@ -141,21 +163,25 @@ class ClippingBiasCorrection(Callback):
         if not self._measured:
             return
         self._measured = False
-        gradient_norm, bias_norm = self._norms(lambda tensor, op: _reduced(trainer, tensor, op))
-        self._bias, self._gradient = [], []
-        self._squares = torch.zeros(2, dtype=torch.float64)
+        gradient_norm, bias_norm = self._norms(partial(_reduced, trainer))
         scale = self._scale(gradient_norm, bias_norm)
+        if self._applied_to.startswith("rollouts"):
+            total, count = _reduced(trainer, self._rollouts, "sum").tolist()
+            scale = total / count
+        self._bias, self._gradient = [], []
+        self._squares, self._rollouts = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
         pl_module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})
         policy = optimizer.param_groups[0]
-        if self._applied_to == "step":
+        if self._applied_to.endswith("step"):
             self._full_lr = policy["lr"]
             policy["lr"] = self._full_lr * scale
+        if self._applied_to != "gradient":
             return
         for parameter in policy["params"]:
             if parameter.grad is not None:
                 parameter.grad.mul_(scale)
 
-    def _norms(self, reduce: Callable[[Tensor, str], Tensor]) -> tuple[float, float]:
+    def _norms(self, reduce: Callable[[Tensor, Literal["mean", "ddp"]], Tensor]) -> tuple[float, float]:
         """(||g||, ||C||) over all micro-batches and ranks."""
         if self._space == "logits":
             # A rank's weights carry the factor world_size that DDP's mean divides by, and its squares the factor squared.
@@ -168,10 +194,12 @@ class ClippingBiasCorrection(Callback):
         return norms[0], norms[1]
 
 
-def _reduced(trainer: Trainer, tensor: Tensor, op: str) -> Tensor:
-    """Over ranks: "mean" as DDP does with gradients; "ddp" of squares, each rank's in units of world_size^2."""
+def _reduced(trainer: Trainer, tensor: Tensor, op: Literal["mean", "sum", "ddp"]) -> Tensor:
+    """Over ranks: "mean" as DDP does with gradients, "sum", or "ddp" of squares, each rank's in units of world_size^2."""
     if trainer.world_size == 1:
         return tensor
-    total = trainer.strategy.reduce(tensor.to(trainer.strategy.root_device), reduce_op="sum" if op == "ddp" else "mean")
+    total = trainer.strategy.reduce(
+        tensor.to(trainer.strategy.root_device), reduce_op="mean" if op == "mean" else "sum"
+    )
     assert isinstance(total, Tensor)
     return total / trainer.world_size**2 if op == "ddp" else total
