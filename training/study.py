@@ -43,7 +43,7 @@ class Study:
     """What is compared: every arm is trained with every seed on the same task.
 
     `task`: configuration files that all arms begin with. `tuned`: the arm that tells what can be learnt without stress; another arm
-    counts as stable only if its best is at most five points lower.
+    counts as stable only if its best is at most five points lower. `compared`: pairs of arms whose final accuracies are tested against each other, seed by seed.
     """
 
     title: str
@@ -51,6 +51,7 @@ class Study:
     arms: dict[str, Arm]
     seeds: list[int]
     tuned: str | None = None
+    compared: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Check that it can run."""
@@ -60,6 +61,11 @@ class Study:
             )
         if self.tuned is not None and self.tuned not in self.arms:
             raise ConfigError(f"study {self.title!r}: tuned is {self.tuned!r}, wanted one of {', '.join(self.arms)}.")
+        for arm in (arm for pair in self.compared for arm in pair):
+            if arm not in self.arms:
+                raise ConfigError(
+                    f"study {self.title!r}: compared names {arm!r}, wanted one of {', '.join(self.arms)}."
+                )
         slugs = {_slug(name) for name in self.arms}
         if len(slugs) < len(self.arms):
             raise ConfigError(

@@ -14,30 +14,28 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median, stdev
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from scipy.stats import t as student_t
+from scipy.stats import ttest_rel
 
 from training.callbacks.export import read_metrics
 from training.collapse import WATCHED, CollapseDetector, Thresholds
 from training.study import Cell, Study
+from training.study_figures import curves_figure, summary_figure
 
-matplotlib.use("svg")
 LEARNT = 0.9  # held-out accuracy
 FALL = 0.75  # final / best below which a run has collapsed: a quarter is four standard errors of 240 answers
 MONITOR = Thresholds(held_out_decides=True)  # every iteration of a study is measured on held-out questions
 MONITOR_DELAY = 3  # iterations from a collapse's start within which its alarm is in time
-COLUMNS = (*WATCHED, "validation/accuracy", "policy/clip_bias_scale", "policy/approx_kl", "time/rollout", "time/update")
-PANELS = (
-    ("validation/accuracy", "held-out accuracy (greedy)"),
-    ("reward/success", "success of sampled rollouts"),
-    ("policy/clip_fraction", "clip fraction"),
-    ("kl/reference", "KL to the reference (k3, nats a token)"),
-    ("policy/grad_norm", "policy gradient norm"),
-    ("rollout/searches", "searches a question"),
+COLUMNS = (
+    *WATCHED,
+    "validation/accuracy",
+    "policy/clip_bias_scale",
+    "policy/approx_kl",
+    "time/rollout",
+    "time/update",
+    "policy/token_clip_fraction",
 )
-HEAVY_TAILED = ("kl/reference", "policy/grad_norm")
 Row = dict[str, float]
 
 
@@ -51,6 +49,7 @@ class Outcome:
     start: int | None
     alarm: int | None
     clip_fraction: float
+    token_clip_fraction: float
     kl: float
     grad_norm_p95: float
 
@@ -84,13 +83,16 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
         start=start,
         alarm=alarm,
         clip_fraction=mean(row["policy/clip_fraction"] for row in rows),
+        token_clip_fraction=mean(row.get("policy/token_clip_fraction", math.nan) for row in rows),
         kl=median(row["kl/reference"] for row in rows),
         grad_norm_p95=float(np.quantile([row["policy/grad_norm"] for row in rows], 0.95)),
     )
 
 
 def interval(values: Sequence[float]) -> str:
-    """Mean ± half the 95% t-interval over seeds."""
+    """Mean ± half the 95% t-interval over seeds; nothing where a metric was not logged."""
+    if any(map(math.isnan, values)):
+        return ""
     if len(values) < 2:
         return f"{values[0]:.3g}"
     half = float(student_t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
@@ -111,7 +113,9 @@ def report(
     """The table, figures and monitor's record of runs by (arm, seed)."""
     outcomes = {key: outcome(rows) for key, rows in runs.items()}
     _write_outcomes(out / "runs.csv", outcomes, wall_s)
-    _figures(study, runs, out / "figures.svg")
+    curves_figure(list(study.arms), runs, out / "figures.svg")
+    points = {arm: [(o.best, o.final) for (name, _), o in outcomes.items() if name == arm] for arm in study.arms}
+    summary_figure(points, out / "summary.svg")
     text = "\n".join(
         [
             f"# {study.title}",
@@ -119,8 +123,9 @@ def report(
             *_table(study, outcomes, wall_s),
             "",
             "Mean ± half the 95% t-interval over seeds. Best and final are means of two held-out accuracies in a row; collapsed: "
-            "final / best below three quarters. KL is the median over iterations (its mean hangs on single tokens); gradient norms are means of an iteration's steps.",
+            "final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, whatever the arm's own level and range. KL is the median over iterations (its mean hangs on single tokens); gradient norms are means of an iteration's steps.",
             "",
+            *_compared(study, outcomes),
             *_monitor(outcomes),
         ]
     )
@@ -156,8 +161,8 @@ def _table(
 
     floor = mean(o.best for o in of(study.tuned)) - 0.05 if study.tuned and of(study.tuned) else 0.0
     lines = [
-        "| arm | seeds | best | final | final / best | iterations to 90% | collapsed | stable | clip fraction | KL (median) | grad norm p95 | minutes |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| arm | seeds | best | final | final / best | iterations to 90% | collapsed | stable | clip fraction | tokens beyond 0.2 | KL (median) | grad norm p95 | minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in study.arms:
         some = of(arm)
@@ -174,11 +179,41 @@ def _table(
             _reached([o.learnt for o in some]),
             f"{collapsed} of {len(some)}",
             stable,
-            *(interval([getattr(o, name) for o in some]) for name in ("clip_fraction", "kl", "grad_norm_p95")),
+            *(
+                interval([getattr(o, name) for o in some])
+                for name in ("clip_fraction", "token_clip_fraction", "kl", "grad_norm_p95")
+            ),
             interval(minutes) if minutes else "",
         )
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """Mean difference of two arms on the same seeds, half its 95% t-interval, and the two-sided p of a paired t-test."""
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    half = float(student_t.ppf(0.975, len(differences) - 1)) * stdev(differences) / math.sqrt(len(differences))
+    return mean(differences), half, float(ttest_rel(ours, theirs).pvalue)
+
+
+def _compared(study: Study, outcomes: Mapping[tuple[str, int], Outcome]) -> list[str]:
+    """The pairs that the study names, by final held-out accuracy on the seeds that both have."""
+    lines = []
+    for ours, theirs in study.compared:
+        seeds = [seed for arm, seed in outcomes if arm == ours and (theirs, seed) in outcomes]
+        if len(seeds) < 2:
+            continue
+        finals = [[outcomes[arm, seed].final for seed in seeds] for arm in (ours, theirs)]
+        difference, half, p = paired(*finals)
+        ahead = sum(a > b for a, b in zip(*finals, strict=True))
+        lines.append(
+            f"| {ours} less {theirs} | {len(seeds)} | {difference:+.3f} ± {half:.2g} | {p:.2g} | {ahead} of {len(seeds)} |"
+        )
+    head = [
+        "| final held-out accuracy | seeds | difference | p (paired t, two-sided) | seeds ahead |",
+        "|---|---|---|---|---|",
+    ]
+    return [*head, *lines, ""] if lines else []
 
 
 def _reached(iterations: Sequence[int | None]) -> str:
@@ -215,34 +250,3 @@ def _monitor(outcomes: Mapping[tuple[str, int], Outcome]) -> list[str]:
         "|" + "---|" * len(counts),
         "| " + " | ".join(map(str, counts.values())) + " |",
     ]
-
-
-def _figures(study: Study, runs: Mapping[tuple[str, int], Sequence[Row]], path: Path) -> None:
-    """Each metric against the iteration: the mean over seeds with its 95% t-interval as a band; of heavy-tailed ones the median and the range."""
-    figure = Figure(figsize=(11, 6), layout="constrained")
-    for panel, (name, title) in enumerate(PANELS, start=1):
-        axes = figure.add_subplot(2, 3, panel)
-        for arm in study.arms:
-            curves = [[row[name] for row in rows] for (a, _), rows in runs.items() if a == arm and name in rows[0]]
-            if not curves:
-                continue
-            width = min(len(curve) for curve in curves)
-            values = np.array([curve[:width] for curve in curves])
-            x, heavy = range(1, width + 1), name in HEAVY_TAILED
-            middle = np.median(values, axis=0) if heavy else values.mean(axis=0)
-            (line,) = axes.plot(x, middle, label=arm, linewidth=1.5)
-            if len(curves) > 1:
-                half = student_t.ppf(0.975, len(curves) - 1) * values.std(axis=0, ddof=1) / math.sqrt(len(curves))
-                band = (values.min(axis=0), values.max(axis=0)) if heavy else (middle - half, middle + half)
-                axes.fill_between(x, *band, alpha=0.12, color=line.get_color(), linewidth=0)
-        axes.set_title(title, fontsize=9)
-        axes.tick_params(labelsize=7)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        if name in ("validation/accuracy", "reward/success", "policy/clip_fraction"):
-            axes.set_ylim(0, None)
-        if name in HEAVY_TAILED:
-            axes.set_yscale("log")
-        if panel == 1:
-            axes.legend(fontsize=7, frameon=False)
-    figure.savefig(path, format="svg", metadata={"Date": None})

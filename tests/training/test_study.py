@@ -14,7 +14,7 @@ from medagent.errors import ConfigError, MedagentError
 from tests.training.test_collapse import row
 from training import study as module
 from training.study import FINISHED, Arm, Study, load_study, run_study
-from training.study_report import Outcome, confusion, interval, outcome, report, write_report
+from training.study_report import Outcome, confusion, interval, outcome, paired, report, write_report
 
 
 def run_of(*accuracies: float) -> list[dict[str, float]]:
@@ -37,7 +37,17 @@ def test_a_collapse_starts_where_success_stays_below_three_quarters_of_its_best(
 
 def test_the_monitor_is_judged_by_when_it_speaks() -> None:
     def at(start: int | None, alarm: int | None) -> Outcome:
-        return Outcome(best=1, final=0, learnt=None, start=start, alarm=alarm, clip_fraction=0, kl=0, grad_norm_p95=0)
+        return Outcome(
+            best=1,
+            final=0,
+            learnt=None,
+            start=start,
+            alarm=alarm,
+            clip_fraction=0,
+            token_clip_fraction=0,
+            kl=0,
+            grad_norm_p95=0,
+        )
 
     cases = [at(None, None), at(None, 3), at(5, None), at(5, 8), at(5, 9), at(5, 4), at(8, 2)]
     assert confusion(cases) == {
@@ -54,6 +64,28 @@ def test_the_interval_is_students() -> None:
     # Mean 2, standard deviation 1, t(0.975, 2) = 4.3027: half = 4.3027 / sqrt(3).
     assert interval([1.0, 2.0, 3.0]) == f"2 ± {4.3027 / math.sqrt(3):.2g}"
     assert interval([0.5]) == "0.5"
+    assert interval([0.5, math.nan]) == ""
+
+
+def test_two_arms_are_compared_seed_by_seed() -> None:
+    # Differences 0.4, 0.2, 0.4: mean 1/3, standard deviation 0.11547, so t = 5 with 2 degrees of freedom.
+    difference, half, p = paired([0.9, 0.8, 0.7], [0.5, 0.6, 0.3])
+    assert difference == pytest.approx(1 / 3)
+    assert half == pytest.approx(4.3027 * 0.11547 / math.sqrt(3), rel=1e-4)
+    assert p == pytest.approx(0.0377, abs=1e-4)
+
+
+def test_the_report_compares_what_the_study_names_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    pairs = [("ours", "theirs"), ("theirs", "lonely")]
+    arms = {name: Arm([]) for name in ("ours", "theirs", "lonely")}
+    study = Study("a title", [], arms, [1, 2, 3], compared=pairs)
+    finals = {"ours": (0.9, 0.8, 0.7), "theirs": (0.5, 0.6, 0.3), "lonely": (0.4,)}
+    runs = {(arm, seed): run_of(0.3, x, x) for arm, values in finals.items() for seed, x in enumerate(values, start=1)}
+    text = report(study, runs, {}, tmp_path)
+    assert "| ours less theirs | 3 | +0.333 ± 0.29 | 0.038 | 3 of 3 |" in text
+    assert "theirs less lonely" not in text, "one seed is no test"
+    drawn = (tmp_path / "summary.svg").read_text(encoding="utf-8")
+    assert "best (open) and final (filled)" in drawn
 
 
 def test_an_arm_is_stable_only_if_it_also_learns(tmp_path: Path) -> None:
@@ -95,6 +127,8 @@ def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
         load(seeds=[1, 1])
     with pytest.raises(ConfigError, match="tuned is 'GRPO', wanted one of PPO"):
         load(tuned="GRPO")
+    with pytest.raises(ConfigError, match="compared names 'GRPO', wanted one of PPO"):
+        load(compared=[["PPO", "GRPO"]])
     with pytest.raises(ConfigError, match="jobs"):
         run_study(load(), tmp_path / "out", jobs=0, threads=1)
     with pytest.raises(ConfigError):
