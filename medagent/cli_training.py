@@ -55,6 +55,32 @@ def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 
     print(f"Saved to {out}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes.")
 
 
+def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, seed: int = 0, threads: int = 0) -> None:
+    """Teach the packaged base to think aloud in every turn: the same task with longer turns (about 10 minutes on a core).
+
+    Args:
+        thinking: Tokens a turn.
+        out: Folder for tokenizer and weights; none takes runs/starter-thinking-THINKING.
+        steps: Optimizer steps.
+        seed: Seed of names and lessons.
+        threads: Torch threads; 0 keeps torch's own choice.
+    """
+    import torch
+
+    from medagent.starter.world import World
+    from training.longer_turns import lengthen
+
+    if threads:
+        torch.set_num_threads(threads)
+    folder = Path(out or f"runs/starter-thinking-{thinking}")
+    names = World.load().names
+    report = partial(print, flush=True)
+    figures = lengthen(folder, thinking=thinking, forbidden=names, steps=steps, seed=seed, report=report)
+    print(
+        f"Saved to {folder}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes."
+    )
+
+
 def study(name: str, out: str | None = None, seeds: list[int] | None = None, jobs: int = 1, threads: int = 1) -> None:
     """Compare arms over seeds on the starter world; run it again after an interruption and it goes on.
 
@@ -107,5 +133,9 @@ TRAINING_COMMANDS: dict[str, Any] = {
     "sft": sft,
     "export": export,
     "study": study,
-    "starter": {"_help": "Make the starter base policy.", "build": starter_build},
+    "starter": {
+        "_help": "Make the starter base policy, or a variant.",
+        "build": starter_build,
+        "lengthen": starter_lengthen,
+    },
 }

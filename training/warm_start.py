@@ -189,6 +189,12 @@ class Stage:
     decay: bool = False
 
 
+def make_exam(draw: Callable[[], Lesson], *, pad_id: int) -> list[LessonBatch]:
+    """Held-out lessons, `NUM_EXAM_BATCHES` batches of 64."""
+    papers = [[draw() for _ in range(64)] for _ in range(NUM_EXAM_BATCHES)]
+    return [collate(paper, pad_id=pad_id) for paper in papers]
+
+
 def curriculum(tokenizer: PreTrainedTokenizerBase, config: WarmStartConfig, forbidden: frozenset[str]) -> list[Stage]:
     """First copying alone and easy names, then searching and reading (at a high rate, then a falling one), then the bad habits.
 
@@ -200,8 +206,7 @@ def curriculum(tokenizer: PreTrainedTokenizerBase, config: WarmStartConfig, forb
         return LessonMaker(tokenizer, seed=config.seed + seed, habits=habits, forbidden=forbidden, all_pieces=not easy)
 
     def exam(draw: Callable[[], Lesson]) -> list[LessonBatch]:
-        papers = [[draw() for _ in range(64)] for _ in range(NUM_EXAM_BATCHES)]
-        return [collate(paper, pad_id=pad_id) for paper in papers]
+        return make_exam(draw, pad_id=pad_id)
 
     # Useless searches and open questions are rare while the model learns to read: with more of them two-hop reading suffers.
     diligent = Habits(first_search=1.0, second_search=1.0, useless_results=0.12, open_question=0.1)
@@ -239,7 +244,7 @@ def warm_start(
     model.train()
     for number, stage in enumerate(stages[done:], start=done):
         minutes = figures.get("minutes", 0.0)
-        figures = _run_stage(model, stage, config, int(tokenizer.pad_token_id), first=number == 0, report=report)
+        figures = run_stage(model, stage, config, int(tokenizer.pad_token_id), first=number == 0, report=report)
         figures["minutes"] = round(figures["minutes"] + minutes, 2)
         model.save_pretrained(out)
         spec = AgentSpec(".", "float32", STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K, retriever=None)
@@ -260,7 +265,7 @@ def _read_progress(out: Path, config: WarmStartConfig) -> tuple[int, dict[str, f
     return progress["stages_done"], progress["figures"]
 
 
-def _run_stage(
+def run_stage(
     model: Qwen2ForCausalLM,
     stage: Stage,
     config: WarmStartConfig,
@@ -269,6 +274,7 @@ def _run_stage(
     first: bool,
     report: Callable[[str], None],
 ) -> dict[str, float]:
+    """Teach one stage; `first` lets the rate rise slowly. Raises MedagentError where a gate was not reached."""
     data = _Lessons(stage.draw, config, pad_id)
     loader: DataLoader[LessonBatch] = DataLoader(data, batch_size=None, num_workers=1)
     warmup = config.warmup_steps if first else 1

@@ -8,6 +8,7 @@ but not *when*; that is what reinforcement learning teaches.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -24,6 +25,21 @@ STARTER_LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=
 STARTER_TOP_K = 2
 NUM_OPTIONS = 4
 NOT_FOUND = "not found"
+# What is thought where `Habits.thinking` asks for it: nothing of it depends on the question.
+MUSINGS = (
+    "Let me read the question again.",
+    "The options are close to one another.",
+    "One of the options must be right.",
+    "I should be careful here.",
+    "What do I know for sure?",
+    "It is better to look than to guess.",
+    "The passages may tell.",
+    "There may be one more step.",
+    "First things first.",
+    "I will keep to what is written.",
+    "That needs some thought.",
+    "So what follows from this?",
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +50,7 @@ class Habits:
     `useless_results`: a search returns passages about strangers (perhaps after another try the lesson says that nothing was found, or believes
     what is said of a stranger, and names a letter blindly).
     `open_question`: no options are given, and the search is always made. `akin`: names share words or stems with one another.
+    `thinking`: every turn first thinks aloud for about so many tokens that decide nothing (0: not at all), as large models do.
     """
 
     first_search: float = 0.45
@@ -42,6 +59,7 @@ class Habits:
     useless_results: float = 0.25
     open_question: float = 0.03
     akin: float = 0.3
+    thinking: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +161,7 @@ class LessonMaker:
         described = rng.choice(RELATIONS[clue_relation].descriptions).format(v=clue) if two_hop else condition
         text = rng.choice(RELATIONS[relation].questions).format(c=described)
         is_open = rng.random() < habits.open_question
-        page = _Page(self._tokenizer, Question("", text, () if is_open else tuple(options)))
+        page = _Page(self._tokenizer, Question("", text, () if is_open else tuple(options)), self._think)
         blind = rng.choice(options)
         blind_letter = LETTERS[options.index(blind)]
 
@@ -166,6 +184,13 @@ class LessonMaker:
         cited = page.num_shown - len(results) + place + 1
         letter = "" if is_open else LETTERS[options.index(truth)]
         return page.answer(truth, letter, cited=cited, thought=truth, looked_up=True)
+
+    def _think(self) -> str:
+        """Sentences that say nothing about the question, `Habits.thinking` tokens or a few more."""
+        said = ""
+        while len(self._tokenizer.encode(said, add_special_tokens=False)) < self._habits.thinking:
+            said += f" {self._rng.choice(MUSINGS)}"
+        return said
 
     def _options(self, relation: str, condition: str) -> list[str]:
         """The true value, then the others; some share words with the condition or with the truth."""
@@ -212,8 +237,10 @@ class LessonMaker:
 class _Page:
     """A dialogue under construction."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, question: Question, think: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._tokenizer, self._think = tokenizer, think
         self._ids = STARTER_PROTOCOL.encode_prompt(tokenizer, question)
         self._mask = [False] * len(self._ids)
         self._lookup: list[int] = []
@@ -224,7 +251,7 @@ class _Page:
         self._mask += [action] * len(ids)
 
     def search(self, text: str, results: list[Passage]) -> None:
-        self._add(encode(self._tokenizer, [Piece(search_turn(text))]), action=True)
+        self._add(encode(self._tokenizer, [Piece(search_turn(text, musing=self._think()))]), action=True)
         self.show(results)
 
     def show(self, results: list[Passage]) -> None:
@@ -235,7 +262,9 @@ class _Page:
         self.num_shown += shown
 
     def answer(self, value: str, letter: str, *, cited: int = 0, thought: str = "", looked_up: bool = False) -> Lesson:
-        ids = encode(self._tokenizer, [Piece(answer_turn(value, letter, cited=cited, thought=thought))])
+        ids = encode(
+            self._tokenizer, [Piece(answer_turn(value, letter, cited=cited, thought=thought, musing=self._think()))]
+        )
         if letter and looked_up:
             (mark,) = encode(self._tokenizer, [Piece(f" ({letter})")])
             self._lookup.append(len(self._ids) + ids.index(mark))
@@ -243,12 +272,17 @@ class _Page:
         return Lesson(self._ids, self._mask, self._lookup)
 
 
-def search_turn(text: str) -> str:
-    """A turn that searches."""
-    return f"<search> {text}</search>"
+def search_turn(text: str, *, musing: str = "") -> str:
+    """A turn that searches, after thinking aloud.
+
+    >>> search_turn("gout first-line drug", musing=" I should look it up.")
+    '<think> I should look it up.</think><search> gout first-line drug</search>'
+    """
+    opening = f"<think>{musing}</think>" if musing else ""
+    return f"{opening}<search> {text}</search>"
 
 
-def answer_turn(value: str, letter: str, *, cited: int = 0, thought: str = "") -> str:
+def answer_turn(value: str, letter: str, *, cited: int = 0, thought: str = "", musing: str = "") -> str:
     """A turn that answers: the evidence first (`thought`, if there is any), then the option; `cited` 0 means without evidence.
 
     >>> answer_turn("colchicine", "B", cited=2, thought="colchicine")
@@ -256,5 +290,6 @@ def answer_turn(value: str, letter: str, *, cited: int = 0, thought: str = "") -
     """
     mark = f" ({letter})" if letter else ""
     source = f" [{cited}]" if cited else ""
-    opening = f"<think> {thought}{source}</think>" if thought else ""
+    said = f"{musing} {thought}{source}" if thought else musing
+    opening = f"<think>{said}</think>" if said else ""
     return f"{opening}<answer> {value}{mark}{source}</answer>"

@@ -222,3 +222,18 @@ def test_starter_format(tokenizer) -> None:
     assert answer_turn("x", "", cited=1, thought="x") == "<think> x [1]</think><answer> x [1]</answer>"
     assert answer_turn("x", "C") == "<answer> x (C)</answer>"
     assert STARTER_PROTOCOL.options_style == "letter_last"
+
+
+def test_lessons_can_think_aloud_in_every_turn(starter, world: World) -> None:
+    _, tokenizer = starter
+    maker = LessonMaker(tokenizer, seed=7, habits=Habits(thinking=32), forbidden=world.names)
+    lengths: list[int] = []
+    for _ in range(40):
+        lesson = maker.draw()
+        ids = [token for token, acted in zip(lesson.token_ids, lesson.action_mask, strict=True) if acted]
+        spoken = tokenizer.decode(ids)
+        thoughts = re.findall(r"<think>(.*?)</think>(?=<search>|<answer>)", spoken)
+        assert len(thoughts) == spoken.count("<search>") + spoken.count("<answer>")
+        lengths += [len(tokenizer.encode(thought, add_special_tokens=False)) for thought in thoughts]
+    assert min(lengths) >= 32
+    assert sum(lengths) / len(lengths) < 48

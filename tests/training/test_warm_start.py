@@ -11,7 +11,7 @@ import training.warm_start as module
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError, MedagentError
 from medagent.saved import read_spec
-from medagent.starter.lessons import STARTER_PROTOCOL, Habits
+from medagent.starter.lessons import MUSINGS, STARTER_PROTOCOL, Habits
 from training.warm_start import LessonMaker, Stage, WarmStartConfig, collate, loss_and_lookup, warm_start
 
 TINY = WarmStartConfig(vocab_size=700, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=48, batch_size=8)
@@ -33,9 +33,9 @@ def test_an_interrupted_warm_start_goes_on_with_the_next_stage(tmp_path: Path, m
             raise KeyboardInterrupt
         return run_stage(*args, **kwargs)
 
-    run_stage = module._run_stage
+    run_stage = module.run_stage
     monkeypatch.setattr(module, "curriculum", brief)
-    monkeypatch.setattr(module, "_run_stage", fails_at_polish)
+    monkeypatch.setattr(module, "run_stage", fails_at_polish)
     lines: list[str] = []
 
     def start(folder: str, config: WarmStartConfig = TINY) -> dict[str, float]:
@@ -47,7 +47,7 @@ def test_an_interrupted_warm_start_goes_on_with_the_next_stage(tmp_path: Path, m
     first, _ = load_causal_lm(str(tmp_path / "one"))
     with pytest.raises(ConfigError, match="other settings"):
         start("one", replace(TINY, seed=1))
-    monkeypatch.setattr(module, "_run_stage", run_stage)
+    monkeypatch.setattr(module, "run_stage", run_stage)
     figures = start("one")
     assert [line.split()[0] for line in lines] == ["pairs", "polish"]
     assert 0 <= figures["lookup_accuracy"] <= 1
@@ -91,3 +91,27 @@ def test_the_loss_counts_action_tokens_alone(starter) -> None:
     assert loss.item() == pytest.approx(sum(losses) / len(losses), rel=1e-4)
     assert total == sum(len(lesson.lookup) for lesson in lessons)
     assert 0 <= right <= total
+
+
+@pytest.mark.long
+def test_the_packaged_base_learns_to_think_longer(tmp_path: Path, retriever) -> None:
+    from evaluation.benchmarks import StarterBenchmark
+    from medagent.agent import Agent, Job
+    from medagent.hf_policy import HFPolicy
+    from training.longer_turns import lengthen
+
+    out = tmp_path / "longer"
+    lengthen(out, thinking=16, forbidden=frozenset(), steps=50, report=lambda line: None)
+    spec = read_spec(out)
+    agent = Agent(HFPolicy(*load_causal_lm(str(out))), retriever, spec.protocol, spec.limits, top_k=spec.top_k)
+    questions = StarterBenchmark("train", limit_per_kind=10).questions()
+    turns = [
+        turn for rollout in agent.run_all([Job(q, seed=i) for i, q in enumerate(questions)]) for turn in rollout.turns
+    ]
+    thoughts = [turn.text.partition("</think>")[0] for turn in turns]
+    wordy = [text for text in thoughts if any(sentence.split()[0] in text for sentence in MUSINGS)]
+    assert len(wordy) > 0.8 * len(turns), "the packaged base never does"
+    with pytest.raises(ConfigError, match="not empty"):
+        lengthen(out, thinking=16, forbidden=frozenset())
+    with pytest.raises(ConfigError, match="found 0"):
+        lengthen(tmp_path / "none", thinking=0, forbidden=frozenset())
