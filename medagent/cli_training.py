@@ -84,10 +84,10 @@ def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, se
 def study(name: str, out: str | None = None, seeds: list[int] | None = None, jobs: int = 1, threads: int = 1) -> None:
     """Compare arms over seeds on the starter world; run it again after an interruption and it goes on.
 
-    Writes metrics.csv, runs.csv, figures.svg and report.md; each run is an ordinary `medagent train` in OUT/runs.
+    Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md; each run is an ordinary `medagent train` in OUT/runs.
 
     Args:
-        name: "stability" (algorithms under stress), "ablation" (settings of the clipping-bias correction), "rescue", "turn_rewards", or a YAML file of yours.
+        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "rescue", "turn_rewards", or a YAML file of yours.
         out: Folder of the study; none takes runs/study-NAME.
         seeds: Seeds instead of the study's own, e.g. --seeds '[1, 2]'.
         jobs: Runs at a time, each in a process of its own.
