@@ -16,7 +16,6 @@ from training import study as module
 from training.study import FINISHED, Arm, Study, load_study, run_study
 from training.study_report import Outcome, confusion, interval, outcome, paired, report, write_report
 
-
 # A study among the packaged files says what it compares; the others are parts of it.
 STUDIES = sorted(path.stem for path in (module.CONFIGS / "studies").glob("*.yaml") if "\narms:" in path.read_text())
 
