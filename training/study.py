@@ -9,10 +9,14 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,9 +149,10 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
                 f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings or another base. Give another folder with --out."
             )
     failed = []
-    with Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
+    running: set[subprocess.Popen[bytes]] = set()
+    with _sigterm_interrupts(), Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
         task = progress.add_task(study.title, total=len(cells), completed=len(cells) - len(waiting))
-        futures = {pool.submit(_run_cell, study, cell, plans[cell], index, threads): cell for cell in waiting}
+        futures = {pool.submit(_run_cell, study, cell, plans[cell], index, threads, running): cell for cell in waiting}
         try:
             for future in as_completed(futures):
                 cell = futures[future]
@@ -155,8 +160,10 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
                     failed.append(cell)
                 progress.console.print(f"{cell.arm}, seed {cell.seed}: {'FAILED' if cell in failed else 'done'}")
                 progress.advance(task)
-        except KeyboardInterrupt:  # the children have had the same signal
-            pool.shutdown(wait=True, cancel_futures=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in tuple(running):  # each ends its run so that it can go on
+                process.send_signal(signal.SIGINT)
             raise
     if failed:
         names = ", ".join(str(cell.folder / "log.txt") for cell in failed)
@@ -174,8 +181,27 @@ def _plan(study: Study, cell: Cell) -> str:
     return json.dumps({"seed": cell.seed, "settings": arm.settings, "configs": contents, "starter": base}, indent=1)
 
 
-def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int) -> int:
-    """Train one cell in a process of its own and return its exit status."""
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM stop a study as Ctrl-C does: without it, its runs would go on alone."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run_cell(
+    study: Study, cell: Cell, plan: str, index: Path, threads: int, running: set[subprocess.Popen[bytes]]
+) -> int:
+    """Train one cell in a process of its own, listed in `running` while it runs, and return its exit status."""
     arm = study.arms[cell.arm]
     settings = {
         "trainer.default_root_dir": cell.folder,
@@ -198,19 +224,23 @@ def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int) ->
     spent = float(json.loads(spent_file.read_text(encoding="utf-8"))) if spent_file.exists() else 0.0
     started = time.monotonic()
     with (cell.folder / "log.txt").open("a", encoding="utf-8") as log:
-        done = subprocess.run(  # noqa: S603
+        # In a session of its own, so that Ctrl-C reaches it once: from here.
+        process = subprocess.Popen(  # noqa: S603
             command,
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"},
-            check=False,
+            start_new_session=True,
         )
+        running.add(process)
+        returncode = process.wait()
+        running.discard(process)
     spent += time.monotonic() - started
     write_whole(spent_file, json.dumps(spent))
-    if done.returncode == 0:
+    if returncode == 0:
         write_whole(cell.folder / FINISHED, json.dumps({"wall_s": round(spent, 1)}) + "\n")
         shutil.rmtree(cell.folder / "checkpoints", ignore_errors=True)  # a study keeps numbers, not weights
-    return done.returncode
+    return returncode
 
 
 def _slug(name: str) -> str:

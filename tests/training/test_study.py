@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ import yaml
 from medagent.errors import ConfigError, MedagentError
 from tests.training.test_collapse import row
 from training import study as module
+from training.callbacks.export import read_metrics
 from training.study import FINISHED, Arm, Study, load_study, run_study
 from training.study_report import Outcome, confusion, interval, outcome, paired, report, write_report
 
@@ -169,6 +174,34 @@ def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None
     ]
     assert all(0 <= float(row["validation/accuracy"]) <= 1 for row in rows)
     assert all(cell.wall_s > 0 for cell in cells)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_study_that_is_stopped_leaves_no_run_behind_and_goes_on(small: Study, tmp_path: Path, number: int) -> None:
+    out, plan = tmp_path / "study", tmp_path / "plan.yaml"
+    plan.write_text(
+        yaml.safe_dump(
+            {"title": "small", "task": small.task, "arms": {"PPO": {"configs": ["algorithms/ppo.yaml"]}}, "seeds": [1]}
+        )
+    )
+    command = [sys.executable, "-m", "medagent.cli", "study", str(plan), "--out", str(out)]
+    log = out / "runs" / "ppo-1" / "log.txt"
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (log.exists() and "iteration" in log.read_text()):
+        assert process.poll() is None, "it ended before its first iteration did"
+        assert time.monotonic() < deadline, "the first iteration never ended"
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(timeout=60) != 0
+    told = log.read_text()
+    time.sleep(2)
+    assert log.read_text() == told, "nobody writes any more"
+    assert not (out / "runs" / "ppo-1" / FINISHED).exists()
+    (cell,) = run_study(load_study(str(plan)), out, jobs=1, threads=1)
+    assert cell.finished
+    assert len(read_metrics(cell.folder)) == 2
 
 
 @pytest.mark.long
