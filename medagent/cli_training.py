@@ -59,7 +59,7 @@ def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, se
     """Teach the packaged base to think aloud in every turn: the same task with longer turns (about 10 minutes on a core).
 
     Args:
-        thinking: Tokens a turn.
+        thinking: Tokens a turn; 0 only teaches on, as a control.
         out: Folder for tokenizer and weights; none takes runs/starter-thinking-THINKING.
         steps: Optimizer steps.
         seed: Seed of names and lessons.
@@ -95,7 +95,7 @@ def study(name: str, out: str | None = None, seeds: list[int] | None = None, job
     """
     from dataclasses import replace
 
-    from training.study import load_study, run_study
+    from training.study import load_study, refuse_unfinished, run_study
     from training.study_report import write_report
 
     plan = load_study(name)
@@ -103,8 +103,13 @@ def study(name: str, out: str | None = None, seeds: list[int] | None = None, job
         plan = replace(plan, seeds=seeds)
     folder = Path(out or f"runs/study-{Path(name).stem}")
     cells = run_study(plan, folder, jobs=jobs, threads=threads)
-    print(write_report(plan, cells, folder))
-    print(f"\nReport: {folder / 'report.md'}, figures: {folder / 'figures.svg'}, numbers: {folder / 'metrics.csv'}.")
+    finished = [cell for cell in cells if cell.finished]
+    if finished:
+        print(write_report(plan, finished, folder))
+        print(
+            f"\nReport: {folder / 'report.md'}, figures: {folder / 'figures.svg'}, numbers: {folder / 'metrics.csv'}."
+        )
+    refuse_unfinished(cells)
 
 
 def _train(arguments: list[str]) -> None:

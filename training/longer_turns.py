@@ -34,10 +34,11 @@ def lengthen(
 ) -> dict[str, float]:
     """Teach the packaged base to think about `thinking` tokens a turn, and save it with limits that leave room for them; returns the measured figures.
 
+    With `thinking` 0 it is only taught on, for as many steps: the control of a comparison of lengths.
     `forbidden` are the names of the knowledge base, which no lesson may use. Raises ConfigError where `out` is not empty.
     """
-    if not 0 < thinking <= LONGEST:
-        raise ConfigError(f"thinking: found {thinking} tokens a turn, wanted 1 to {LONGEST}.")
+    if not 0 <= thinking <= LONGEST:
+        raise ConfigError(f"thinking: found {thinking} tokens a turn, wanted 0 to {LONGEST}.")
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: is not empty. Give a new folder with --out.")
     model, tokenizer = load_causal_lm(STARTER, dtype="float32")
@@ -61,7 +62,7 @@ def lengthen(
         decay=True,
     )
     figures = run_stage(model, stage, config, pad_id, first=False, report=report)
-    room = thinking + SLACK
+    room = thinking + SLACK if thinking else 0
     limits = replace(
         STARTER_LIMITS,
         max_turn_tokens=STARTER_LIMITS.max_turn_tokens + room,

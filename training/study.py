@@ -9,18 +9,15 @@ import hashlib
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import ArgumentParser
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -29,6 +26,7 @@ from medagent.errors import ConfigError, MedagentError
 from medagent.files import write_whole
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
+from training.study_runs import Children, signals_interrupt
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FINISHED, PLAN = "finished.json", "plan.json"
@@ -106,6 +104,21 @@ def config_path(name: str) -> Path:
     raise ConfigError(f"study: there is no configuration file {name} (looked in {CONFIGS} and here).")
 
 
+def _measures_every_iteration(configs: Sequence[str]) -> bool:
+    """Whether the callbacks that these files leave in force evaluate every iteration."""
+    callbacks: list[dict[str, Any]] = []
+    for name in configs:
+        trainer = (yaml.safe_load(config_path(name).read_text(encoding="utf-8")) or {}).get("trainer") or {}
+        callbacks = [
+            *(trainer.get("callbacks") or ([] if "callbacks" in trainer else callbacks)),
+            *(trainer.get("callbacks+") or []),
+        ]
+    return any(
+        str(each.get("class_path")).endswith("HeldOutEvaluation") and (each.get("init_args") or {}).get("every") == 1
+        for each in callbacks
+    )
+
+
 def load_study(name: str) -> Study:
     """A packaged study ("stability", "ablation", "turn_rewards"), or one from a YAML file of yours."""
     packaged = CONFIGS / "studies" / f"{name}.yaml"
@@ -118,13 +131,20 @@ def load_study(name: str) -> Study:
         if isinstance(error, MedagentError):
             raise
         raise ConfigError(f"study {path}: {error}") from error
-    return Study(**values.as_dict())
+    study = Study(**values.as_dict())
+    for name, arm in study.arms.items():
+        if not _measures_every_iteration([*study.task, *arm.configs]):
+            raise ConfigError(
+                f"study {study.title!r}: arm {name} is not measured on held-out questions after every iteration, which verdicts need. "
+                "Put studies/measured.yaml into its task, or a HeldOutEvaluation with every: 1 of your own."
+            )
+    return study
 
 
 def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]:
-    """Run every cell that is not finished, `jobs` at a time with `threads` torch threads each; return all cells.
+    """Run every cell that is not finished, `jobs` at a time with `threads` torch threads each; return all cells, those that failed among them.
 
-    Raises MedagentError where cells failed, after the others have run; its message says where to look.
+    Interrupted (Ctrl-C, SIGTERM, SIGHUP), it ends its runs, which go on from their checkpoints when it is called again.
     """
     if jobs < 1 or threads < 1:
         raise ConfigError(f"study: found {jobs} jobs of {threads} threads, wanted 1 or more of each.")
@@ -148,29 +168,33 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
             raise ConfigError(
                 f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings or another base. Give another folder with --out."
             )
-    failed = []
-    running: set[subprocess.Popen[bytes]] = set()
-    with _sigterm_interrupts(), Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
+    children = Children()
+    with signals_interrupt(), Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
         task = progress.add_task(study.title, total=len(cells), completed=len(cells) - len(waiting))
-        futures = {pool.submit(_run_cell, study, cell, plans[cell], index, threads, running): cell for cell in waiting}
         try:
+            futures = {
+                pool.submit(_run_cell, study, cell, plans[cell], index, threads, children): cell for cell in waiting
+            }
             for future in as_completed(futures):
-                cell = futures[future]
-                if future.result():
-                    failed.append(cell)
-                progress.console.print(f"{cell.arm}, seed {cell.seed}: {'FAILED' if cell in failed else 'done'}")
+                error = future.exception()
+                told = "done" if futures[future].finished else f"FAILED{f' ({error})' if error else ''}"
+                progress.console.print(f"{futures[future].arm}, seed {futures[future].seed}: {told}")
                 progress.advance(task)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in tuple(running):  # each ends its run so that it can go on
-                process.send_signal(signal.SIGINT)
+            children.stop()
             raise
+    return cells
+
+
+def refuse_unfinished(cells: Sequence[Cell]) -> None:
+    """Raise MedagentError where runs failed; its message says where to look."""
+    failed = [cell for cell in cells if not cell.finished]
     if failed:
         names = ", ".join(str(cell.folder / "log.txt") for cell in failed)
         raise MedagentError(
             f"study: {len(failed)} of {len(cells)} runs failed; see {names}. Run it again to retry them."
         )
-    return cells
 
 
 def _plan(study: Study, cell: Cell) -> str:
@@ -181,27 +205,8 @@ def _plan(study: Study, cell: Cell) -> str:
     return json.dumps({"seed": cell.seed, "settings": arm.settings, "configs": contents, "starter": base}, indent=1)
 
 
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM stop a study as Ctrl-C does: without it, its runs would go on alone."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _run_cell(
-    study: Study, cell: Cell, plan: str, index: Path, threads: int, running: set[subprocess.Popen[bytes]]
-) -> int:
-    """Train one cell in a process of its own, listed in `running` while it runs, and return its exit status."""
+def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int, children: Children) -> None:
+    """Train one cell in a process of its own."""
     arm = study.arms[cell.arm]
     settings = {
         "trainer.default_root_dir": cell.folder,
@@ -223,24 +228,13 @@ def _run_cell(
     spent_file = cell.folder / "spent.json"
     spent = float(json.loads(spent_file.read_text(encoding="utf-8"))) if spent_file.exists() else 0.0
     started = time.monotonic()
-    with (cell.folder / "log.txt").open("a", encoding="utf-8") as log:
-        # In a session of its own, so that Ctrl-C reaches it once: from here.
-        process = subprocess.Popen(  # noqa: S603
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"},
-            start_new_session=True,
-        )
-        running.add(process)
-        returncode = process.wait()
-        running.discard(process)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    returncode = children.run(command, log=cell.folder / "log.txt", environment=environment)
     spent += time.monotonic() - started
     write_whole(spent_file, json.dumps(spent))
     if returncode == 0:
         write_whole(cell.folder / FINISHED, json.dumps({"wall_s": round(spent, 1)}) + "\n")
         shutil.rmtree(cell.folder / "checkpoints", ignore_errors=True)  # a study keeps numbers, not weights
-    return returncode
 
 
 def _slug(name: str) -> str:

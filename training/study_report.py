@@ -1,7 +1,8 @@
 """What a study found, computed from its runs' metrics alone: a CSV, a table with intervals over seeds, figures, and how the collapse monitor did.
 
 Collapse, defined beforehand: the last two held-out accuracies average less than three quarters of the best two in a row. It starts at the first
-iteration after that best from which held-out accuracy stays below three quarters of it.
+iteration after that best from which held-out accuracy stays below three quarters of it. A run whose best is not five points above the sampled success
+of the first iteration never learnt, and so has nothing to lose: its ups and downs are noise.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from training.study import Cell, Study
 from training.study_figures import curves_figure, summary_figure
 
 LEARNT = 0.9  # held-out accuracy
+GAIN = 0.05  # of the best over the first iteration's sampled success, below which a run never learnt
 FALL = 0.75  # final / best below which a run has collapsed: a quarter is four standard errors of 240 answers
 MONITOR = Thresholds(held_out_decides=True)  # every iteration of a study is measured on held-out questions
 MONITOR_DELAY = 3  # iterations from a collapse's start within which its alarm is in time
@@ -45,6 +47,7 @@ class Outcome:
 
     best: float
     final: float
+    never_learnt: bool
     learnt: int | None
     start: int | None
     alarm: int | None
@@ -69,8 +72,9 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
     accuracy = [row["validation/accuracy"] for row in rows]
     pairs = [(a + b) / 2 for a, b in pairwise(accuracy)] or accuracy
     best, final = max(pairs), pairs[-1]
+    never_learnt = best < rows[0]["reward/success"] + GAIN
     start = None
-    if final < FALL * best:
+    if final < FALL * best and not never_learnt:
         start = len(rows)
         while start > 1 and accuracy[start - 2] < FALL * best:
             start -= 1
@@ -79,6 +83,7 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
     return Outcome(
         best=best,
         final=final,
+        never_learnt=never_learnt,
         learnt=next((number for number, pair in enumerate(pairs, start=2) if pair >= LEARNT), None),
         start=start,
         alarm=alarm,
@@ -97,6 +102,13 @@ def interval(values: Sequence[float]) -> str:
         return f"{values[0]:.3g}"
     half = float(student_t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
     return f"{mean(values):.3g} ± {half:.2g}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median and range over seeds, for what has heavy tails; nothing where a metric was not logged."""
+    if any(map(math.isnan, values)):
+        return ""
+    return f"{median(values):.2g} ({min(values):.2g} to {max(values):.2g})"
 
 
 def write_report(study: Study, cells: Iterable[Cell], out: Path) -> str:
@@ -123,7 +135,7 @@ def report(
             *_table(study, outcomes, wall_s),
             "",
             "Mean ± half the 95% t-interval over seeds. Best and final are means of two held-out accuracies in a row; collapsed: "
-            "final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, whatever the arm's own level and range. KL is the median over iterations (its mean hangs on single tokens); gradient norms are means of an iteration's steps.",
+            "final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, whatever the arm's own level and range. KL is a run's median over iterations (its mean hangs on single tokens); of it and of gradient norms the median over seeds and the range; gradient norms are means of an iteration's steps.",
             "",
             *_compared(study, outcomes),
             *_monitor(outcomes),
@@ -161,7 +173,7 @@ def _table(
 
     floor = mean(o.best for o in of(study.tuned)) - 0.05 if study.tuned and of(study.tuned) else 0.0
     lines = [
-        "| arm | seeds | best | final | final / best | iterations to 90% | collapsed | stable | clip fraction | tokens beyond 0.2 | KL (median) | grad norm p95 | minutes |",
+        "| arm | seeds | best | final | final / best | iterations to 90% | collapsed | stable | clip fraction | tokens beyond 0.2 | KL | grad norm p95 | minutes |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in study.arms:
@@ -170,19 +182,18 @@ def _table(
             continue
         collapsed = sum(o.collapsed for o in some)
         learns = mean(o.best for o in some) >= floor
-        stable = "yes" if learns and not collapsed else ("no" if learns else "no (does not learn)")
+        stable = "yes" if learns and not collapsed else ("no" if learns else "no (learns less)")
+        never = sum(o.never_learnt for o in some)
         minutes = [wall_s[key] / 60 for key in outcomes if key[0] == arm and key in wall_s]
         cells = (
             arm,
             str(len(some)),
             *(interval([getattr(o, name) for o in some]) for name in ("best", "final", "kept")),
             _reached([o.learnt for o in some]),
-            f"{collapsed} of {len(some)}",
+            f"{collapsed} of {len(some)}" + (f" ({never} never learnt)" if never else ""),
             stable,
-            *(
-                interval([getattr(o, name) for o in some])
-                for name in ("clip_fraction", "token_clip_fraction", "kl", "grad_norm_p95")
-            ),
+            *(interval([getattr(o, name) for o in some]) for name in ("clip_fraction", "token_clip_fraction")),
+            *(spread([getattr(o, name) for o in some]) for name in ("kl", "grad_norm_p95")),
             interval(minutes) if minutes else "",
         )
         lines.append("| " + " | ".join(cells) + " |")

@@ -17,7 +17,7 @@ from tests.training.test_module import (  # noqa: F401  (fixtures)
 from training.callbacks import ClippingBiasCorrection
 from training.callbacks.correction import CorrectionScale
 from training.experience import loss_weights, split_by_length
-from training.objectives import clipped_surrogate
+from training.objectives import clipped_surrogate, reference_kl
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,11 @@ def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:  # 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("applied_to", ["rollouts", "rollouts_and_step"])
 def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, parts) -> None:  # noqa: F811
-    """The gradient is that of the rollouts' objectives, each times its scale, by autograd one rollout at a time; that of the KL is whole."""
-    fresh, plain = make_module(kl_coef=0.1), make_module(kl_coef=0.1)
-    for each in (fresh, plain):
+    """The gradient is that of the rollouts' own losses, each times its scale, by autograd one rollout at a time; one without an advantage has no say in the step."""
+    fresh, plain, reference = (make_module(kl_coef=0.1) for _ in range(3))
+    for each in (fresh, plain, reference):
         perturb(each)
+    experience.advantages_BT[3] = 0.0
     experience.loss_weights_BT = loss_weights(
         experience.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(parts)
     )
@@ -165,25 +166,21 @@ def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, 
     snoop = gradients(fresh, split, tmp_path, accumulate=parts, before=[ClippingBiasCorrection(applied_to=applied_to)])
     without = gradients(plain, split, tmp_path, accumulate=parts)
 
-    reference = make_module(kl_coef=0.1)
-    perturb(reference)
-    scales, removed = [], torch.zeros_like(without.policy[0])
+    scales, expected = [], torch.zeros_like(without.policy[0])
     for number in range(16):
-        row = experience.rows([number])
-        objective, norms = by_rollout(reference, row)
-        scales.append(norms[0] / (norms[0] + norms[1]) if norms[0] + norms[1] > 0 else 1.0)
-        parameters = reference.roles.policy_parameters()
-        flat = torch.cat([g.flatten() for g in torch.autograd.grad(objective, parameters)])
-        removed += (1 - scales[-1]) * flat / parts
+        loss, norms = by_rollout(reference, experience.rows([number]))
+        flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, reference.roles.policy_parameters())])
+        scales += [norms[0] / sum(norms)] if number != 3 else []
+        expected += flat * (scales[-1] if number != 3 else 1.0) / parts
     assert min(scales) < 0.9 < max(scales), "rollouts must differ"
-    torch.testing.assert_close(snoop.policy[0], without.policy[0] + removed, rtol=1e-3, atol=1e-7)
-    mean = sum(scales) / 16 if applied_to == "rollouts_and_step" else 1.0
+    torch.testing.assert_close(snoop.policy[0], expected, rtol=1e-3, atol=1e-6)
+    mean = sum(scales) / 15 if applied_to == "rollouts_and_step" else 1.0
     assert snoop.lr[0] == pytest.approx(fresh.policy_lr * mean, rel=1e-4)
     torch.testing.assert_close(snoop.critic[0], without.critic[0])
 
 
 def by_rollout(module, row):  # noqa: F811
-    """J, and the norms over the logits of its gradient and of the clipped terms'."""
+    """The loss, and the norms over the logits of the gradients of J and of the clipped terms."""
     scores = module.roles.policy_scores(row.token_ids_BT, row.attention_BT, row.mask_BT, temperature=1.0)
     surrogate = clipped_surrogate(
         scores.logprobs_BT,
@@ -200,7 +197,34 @@ def by_rollout(module, row):  # noqa: F811
     for scalar in (surrogate.objective, surrogate.clipped):
         (coefficients_BT,) = torch.autograd.grad(scalar, scores.logprobs_BT, retain_graph=True)
         norms.append((coefficients_BT * lengths_BT).norm().item())
-    return surrogate.objective, norms
+    kl_BT = reference_kl(scores.logprobs_BT, row.reference_logprobs_BT, row.mask_BT)
+    return -surrogate.objective + 0.1 * (row.loss_weights_BT * kl_BT).sum(), norms
+
+
+def test_two_corrections_are_refused(experience, tmp_path) -> None:  # noqa: F811
+    two = [ClippingBiasCorrection(), ClippingBiasCorrection(applied_to="rollouts")]
+    with pytest.raises(ConfigError, match="found 2 ClippingBiasCorrection"):
+        gradients(make_module(), [experience], tmp_path, accumulate=1, before=two)
+
+
+def test_a_step_that_a_gradient_scaler_leaves_out_does_not_keep_its_rate(experience, tmp_path) -> None:  # noqa: F811
+    fresh = make_module()
+    perturb(fresh)
+
+    class LeavesOut(ClippingBiasCorrection):
+        left_out = False
+
+        def _restore(self, optimizer, args, kwargs):
+            if self._full_lr is not None and not self.left_out:
+                self.left_out = True  # as if the optimizer had never stepped
+                return
+            super()._restore(optimizer, args, kwargs)
+
+    callback = LeavesOut()
+    snoop = gradients(fresh, [experience, experience], tmp_path, accumulate=1, before=[callback])
+    assert callback.left_out
+    assert snoop.lr[0] < fresh.policy_lr
+    assert fresh.trainer.optimizers[0].param_groups[0]["lr"] == fresh.policy_lr
 
 
 def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> None:  # noqa: F811

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from medagent.errors import ConfigError, MedagentError
 from tests.training.test_collapse import row
 from training import study as module
 from training.callbacks.export import read_metrics
-from training.study import FINISHED, Arm, Study, load_study, run_study
+from training.study import FINISHED, Arm, Study, load_study, refuse_unfinished, run_study
 from training.study_report import Outcome, confusion, interval, outcome, paired, report, write_report
+from training.study_runs import Children
 
 # A study among the packaged files says what it compares; the others are parts of it.
 STUDIES = sorted(path.stem for path in (module.CONFIGS / "studies").glob("*.yaml") if "\narms:" in path.read_text())
@@ -43,11 +45,18 @@ def test_a_collapse_starts_where_success_stays_below_three_quarters_of_its_best(
     assert found.alarm == 6, "0.75 and 0.4 average 0.575: held-out accuracy decides"
 
 
+def test_what_never_learnt_has_nothing_to_lose() -> None:
+    found = outcome(run_of(0.3, 0.34, 0.34, 0.2, 0.1))  # the base's sampled success is 0.3
+    assert (found.never_learnt, found.start, found.collapsed) == (True, None, False)
+    assert outcome(run_of(0.3, 0.36, 0.36, 0.2, 0.1)).collapsed
+
+
 def test_the_monitor_is_judged_by_when_it_speaks() -> None:
     def at(start: int | None, alarm: int | None) -> Outcome:
         return Outcome(
             best=1,
             final=0,
+            never_learnt=False,
             learnt=None,
             start=start,
             alarm=alarm,
@@ -107,8 +116,8 @@ def test_an_arm_is_stable_only_if_it_also_learns(tmp_path: Path) -> None:
     }
     text = report(study, runs, dict.fromkeys(runs, 60.0), tmp_path)
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in text.splitlines() if line.startswith("| ")}
-    assert [rows[name][7] for name in names] == ["yes", "yes", "no", "no (does not learn)"]
-    assert [rows[name][6] for name in names] == ["0 of 1", "0 of 1", "1 of 1", "0 of 1"]
+    assert [rows[name][7] for name in names] == ["yes", "yes", "no", "no (learns less)"]
+    assert [rows[name][6] for name in names] == ["0 of 1", "0 of 1", "1 of 1", "0 of 1 (1 never learnt)"]
     assert (tmp_path / "figures.svg").stat().st_size < 500_000
     assert [rows[name][5] for name in names] == ["3", "never", "2", "never"]
     assert "collapses,1,0.9000,0.3000,0.3333,2,3" in (tmp_path / "runs.csv").read_text()
@@ -122,7 +131,12 @@ def test_the_packaged_studies_are_whole(name: str) -> None:
 
 
 def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    plan = {"title": "x", "task": ["starter.yaml"], "arms": {"PPO": {"configs": ["algorithms/ppo.yaml"]}}, "seeds": [1]}
+    plan = {
+        "title": "x",
+        "task": ["starter.yaml", "studies/measured.yaml"],
+        "arms": {"PPO": {"configs": ["algorithms/ppo.yaml"]}},
+        "seeds": [1],
+    }
     path = tmp_path / "plan.yaml"
 
     def load(**changes: object) -> Study:
@@ -130,6 +144,8 @@ def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
         return load_study(str(path))
 
     assert load().arms["PPO"] == Arm(["algorithms/ppo.yaml"])
+    with pytest.raises(ConfigError, match="arm PPO is not measured on held-out questions after every iteration"):
+        load(task=["starter.yaml"])
     with pytest.raises(ConfigError, match=r"no configuration file nowhere\.yaml"):
         load(task=["nowhere.yaml"])
     with pytest.raises(ConfigError, match="seeds that differ"):
@@ -177,7 +193,7 @@ def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_study_that_is_stopped_leaves_no_run_behind_and_goes_on(small: Study, tmp_path: Path, number: int) -> None:
     out, plan = tmp_path / "study", tmp_path / "plan.yaml"
     plan.write_text(
@@ -207,13 +223,33 @@ def test_a_study_that_is_stopped_leaves_no_run_behind_and_goes_on(small: Study, 
 @pytest.mark.long
 def test_a_run_that_fails_is_named_and_another_plan_is_refused(small: Study, tmp_path: Path) -> None:
     broken = Study("broken", small.task, {"PPO": Arm(["algorithms/ppo.yaml"], {"model.clip_low": 7})}, [1])
+    cells = run_study(broken, tmp_path / "study", jobs=1, threads=1)
     with pytest.raises(MedagentError, match=r"1 of 1 runs failed; see .*log\.txt"):
-        run_study(broken, tmp_path / "study", jobs=1, threads=1)
+        refuse_unfinished(cells)
     log = tmp_path / "study" / "runs" / "ppo-1" / "log.txt"
     assert "model.clip_low" in log.read_text()
     assert json.loads((log.parent / "spent.json").read_text()) > 0
     with pytest.raises(ConfigError, match="run with other settings or another base"):
         run_study(small, tmp_path / "study", jobs=1, threads=1)
+
+
+def test_what_was_stopped_before_it_began_does_not_begin(tmp_path: Path) -> None:
+    children = Children()
+    children.stop()
+    assert children.run(["touch", str(tmp_path / "made")], log=tmp_path / "log", environment={}) == 1
+    assert not (tmp_path / "made").exists()
+
+
+def test_what_does_not_end_when_told_to_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.study_runs.GRACE_S", 0.2)
+    children, ready = Children(), tmp_path / "log"
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(children.run, [sys.executable, "-c", deaf], log=ready, environment={})
+        while not (ready.exists() and ready.read_text()):
+            time.sleep(0.02)
+        children.stop()
+        assert ended.result(timeout=10) == -signal.SIGKILL
 
 
 def test_arms_that_would_share_a_folder_are_refused() -> None:

@@ -56,8 +56,8 @@ class ClippingBiasCorrection(Callback):
     """Turns PPO into S-PPO, and Turn-PPO into ST-PPO.
 
     `applied_to`: "gradient" scales it before gradient clipping (under Adam nearly a no-op); "step" scales the policy group's
-    learning rate for this one optimizer step. "rollouts" weighs each rollout's surrogate by a scale from its own g and C, so that the unreliable
-    count less against the others (Adam takes their mean away again); "rollouts_and_step" also scales the step by that mean.
+    learning rate for this one optimizer step. "rollouts" weighs each rollout's part of the loss (surrogate and KL) by a scale from its own g and C, so
+    that the unreliable count less against the others (Adam takes their mean away again); "rollouts_and_step" also scales the step by that mean.
     `space`: "parameters" is exact (a second backward pass), "logits" is closed form and free; rollouts are told apart in "logits" alone.
     """
 
@@ -94,11 +94,13 @@ class ClippingBiasCorrection(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the learning rate after each step (in the step's own hook: later hooks would break schedulers)."""
-        policy = trainer.optimizers[0].param_groups[0]
-        if self._applied_to.startswith("rollouts") and trainer.precision == "16-mixed":
+        corrections = [each for each in trainer.callbacks if isinstance(each, ClippingBiasCorrection)]  # type: ignore[attr-defined]
+        if len(corrections) > 1:
             raise ConfigError(
-                "ClippingBiasCorrection on rollouts with trainer.precision 16-mixed: its loss is scaled, the rollouts' weights are not. Set bf16-mixed or 32-true."
+                f"trainer.callbacks: found {len(corrections)} ClippingBiasCorrection; each would scale what the other did. Keep one: "
+                "st_ppo.yaml and the like bring their own, so begin with turn_ppo.yaml or ppo.yaml."
             )
+        policy = trainer.optimizers[0].param_groups[0]
         if self._applied_to.endswith("step") and policy["weight_decay"] != 0:
             raise ConfigError(
                 f"ClippingBiasCorrection on the step with weight_decay {policy['weight_decay']}: the decay would be scaled "
@@ -135,22 +137,19 @@ class ClippingBiasCorrection(Callback):
             self._add(self._gradient, terms.surrogate.objective * share, parameters)
 
     def _in_logits(self, terms: PolicyTerms, share: float) -> None:
-        """Add this micro-batch's squared norms; where rollouts have their own scales, put those on the gradient that is about to flow back."""
+        """Add this micro-batch's squared norms; where rollouts have their own scales, put those on the gradient that is about to flow back through the log-probs."""
         probability_BT = terms.logprobs_BT.detach().exp()
-        squares, coefficients = [], []
+        squares = []
         for scalar in (terms.surrogate.objective, terms.surrogate.clipped):
             (coefficients_BT,) = torch.autograd.grad(scalar * share, terms.logprobs_BT, retain_graph=True)
             squares.append(logit_space_squares(coefficients_BT, probability_BT, terms.collision_BT))
-            coefficients.append(coefficients_BT)
         self._squares += torch.stack(squares).sum(dim=1).double().cpu()
         if self._applied_to.startswith("rollouts"):
             gradient_B, bias_B = squares[0].sqrt(), squares[1].sqrt()
-            scale_B = torch.where(gradient_B + bias_B > 0, gradient_B / (gradient_B + bias_B), 1.0)
-            removed_BT = (1 - scale_B)[:, None] * coefficients[0]
-            terms.logprobs_BT.register_hook(
-                lambda gradient_BT: gradient_BT + removed_BT
-            )  # the loss is minus the objective
-            self._rollouts += torch.tensor([float(scale_B.sum()), float(len(scale_B))], dtype=torch.float64)
+            some_B = gradient_B + bias_B > 0  # the others say nothing about the step
+            scale_B = torch.where(some_B, gradient_B / (gradient_B + bias_B), 1.0)
+            terms.logprobs_BT.register_hook(lambda gradient_BT: gradient_BT * scale_B[:, None])
+            self._rollouts += torch.tensor([float(scale_B[some_B].sum()), float(some_B.sum())], dtype=torch.float64)
 
     @staticmethod
     def _add(total: list[Tensor], scalar: Tensor, parameters: list[torch.nn.Parameter]) -> None:
@@ -167,12 +166,15 @@ class ClippingBiasCorrection(Callback):
         scale = self._scale(gradient_norm, bias_norm)
         if self._applied_to.startswith("rollouts"):
             total, count = _reduced(trainer, self._rollouts, "sum").tolist()
-            scale = total / count
+            scale = total / count if count else 1.0
         self._bias, self._gradient = [], []
         self._squares, self._rollouts = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
         pl_module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})
         policy = optimizer.param_groups[0]
         if self._applied_to.endswith("step"):
+            self._restore(
+                optimizer, (), {}
+            )  # a gradient scaler that found infinities has left out the last step, and its hook
             self._full_lr = policy["lr"]
             policy["lr"] = self._full_lr * scale
         if self._applied_to != "gradient":
