@@ -26,7 +26,7 @@ Row = Mapping[str, float]
 
 
 def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[Row]], path: Path) -> None:
-    """Each metric against the iteration: the mean over seeds with its 95% t-interval as a band; of heavy-tailed ones the median and the range."""
+    """Each metric against the iteration: the mean over seeds with its 95% t-interval as a band (from three seeds on); of heavy-tailed ones the median and the range."""
     figure = Figure(figsize=(11, 6), layout="constrained")
     for panel, (name, title) in enumerate(PANELS, start=1):
         axes = figure.add_subplot(2, 3, panel)
@@ -39,7 +39,7 @@ def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[R
             x, heavy = range(1, width + 1), name in HEAVY_TAILED
             middle = np.median(values, axis=0) if heavy else values.mean(axis=0)
             (line,) = axes.plot(x, middle, label=arm, linewidth=1.5)
-            if len(curves) > 1:
+            if len(curves) > 2:  # a t-interval of two is wider than the panel
                 half = student_t.ppf(0.975, len(curves) - 1) * values.std(axis=0, ddof=1) / math.sqrt(len(curves))
                 band = (values.min(axis=0), values.max(axis=0)) if heavy else (middle - half, middle + half)
                 axes.fill_between(x, *band, alpha=0.12, color=line.get_color(), linewidth=0)
@@ -47,7 +47,9 @@ def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[R
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        if name in ("validation/accuracy", "reward/success", "policy/clip_fraction"):
+        if name in ("validation/accuracy", "reward/success"):
+            axes.set_ylim(0, 1)
+        if name == "policy/clip_fraction":
             axes.set_ylim(0, None)
         if name in HEAVY_TAILED:
             axes.set_yscale("log")
