@@ -101,7 +101,7 @@ class Stepwise(ScriptedPolicy):
             self._loop.call_soon_threadsafe(self._turns.release)
 
 
-def soon(holds: Callable[[], bool], *, within_s: float = 10.0) -> None:
+def soon(holds: Callable[[], bool], *, within_s: float = 30.0) -> None:
     """Return once it holds; fails where it does not in time."""
     end = time.monotonic() + within_s
     while not holds():
