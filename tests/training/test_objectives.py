@@ -53,6 +53,18 @@ def test_segment_mean_by_hand_and_rows_apart() -> None:
     assert segment_mean(values, segments).tolist() == [[0, 2, 2, 0, 4, 4, 4, 0], [0, 6, 6, 0, 1, 1, 1, 0]]
 
 
+@pytest.mark.parametrize("clip", [0.05, 0.2, 0.9])
+@pytest.mark.parametrize("level", ["token", "turn", "sequence"])
+def test_the_common_clip_fraction_knows_neither_level_nor_range(level: str, clip: float) -> None:
+    """Ratios 1.5, 0.5, 1.1, 0.7 and 1.3 with A = 1, -1, 1, 1 and -1: token weights at 0.2 clip the first two."""
+    ratios = row(1.0, 1.5, 0.5, 1.0, 1.1, 0.7, 1.3, 1.0)
+    advantages = row(0.0, 1.0, -1.0, 0.0, 1.0, 1.0, -1.0, 0.0)
+    result = surrogate(
+        ratios.log() - 1, torch.full((1, 8), -1.0, dtype=D), advantages, level=level, clip_low=clip, clip_high=clip
+    )
+    assert result.metrics["token_clip_fraction"].item() == 2
+
+
 def test_value_and_gradient_by_hand_token_level() -> None:
     """Ratios 1.5 and 0.5 with both signs: one side of each is clipped, the other keeps its gradient."""
     mask = torch.tensor([[False, True, True, True, True]])
