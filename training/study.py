@@ -26,10 +26,10 @@ from medagent.errors import ConfigError, MedagentError
 from medagent.files import write_whole
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from training.study_runs import Children, signals_interrupt
+from training.study_runs import Children, made_by, signals_interrupt
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-FINISHED, PLAN = "finished.json", "plan.json"
+PLAN, STARTS = "plan.json", "starts.json"
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,18 @@ class Cell:
     @property
     def finished(self) -> bool:
         """Whether it ran to its end."""
-        return (self.folder / FINISHED).exists()
+        return any(start["returncode"] == 0 for start in self.starts)
 
     @property
     def wall_s(self) -> float:
         """Seconds it took, all its starts together."""
-        return float(json.loads((self.folder / FINISHED).read_text(encoding="utf-8"))["wall_s"])
+        return float(sum(start["wall_s"] for start in self.starts))
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """Every start of it: seconds, exit status (none while it runs), and what its numbers hang on besides the plan (`made_by`)."""
+        path = self.folder / STARTS
+        return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
 
 
 def config_path(name: str) -> Path:
@@ -164,7 +170,7 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
     plans = {cell: _plan(study, cell) for cell in cells}
     for cell in cells:
         path = cell.folder / PLAN
-        if path.exists() and path.read_text(encoding="utf-8") != plans[cell]:
+        if path.exists() and _meaning(path.read_text(encoding="utf-8")) != _meaning(plans[cell]):
             raise ConfigError(
                 f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings or another base. Give another folder with --out."
             )
@@ -205,6 +211,12 @@ def _plan(study: Study, cell: Cell) -> str:
     return json.dumps({"seed": cell.seed, "settings": arm.settings, "configs": contents, "starter": base}, indent=1)
 
 
+def _meaning(plan: str) -> dict[str, Any]:
+    """A plan without the comments and the layout of its files: what two plans must agree in for their numbers to be comparable."""
+    values = json.loads(plan)
+    return {**values, "configs": [(name, yaml.safe_load(text)) for name, text in values["configs"].items()]}
+
+
 def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int, children: Children) -> None:
     """Train one cell in a process of its own."""
     arm = study.arms[cell.arm]
@@ -225,15 +237,15 @@ def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int, ch
         write_whole(path, text)
         configs += ["--config", str(path)]
     command = [sys.executable, "-m", "medagent.cli", "train", *configs, *(f"--{n}={v}" for n, v in settings.items())]
-    spent_file = cell.folder / "spent.json"
-    spent = float(json.loads(spent_file.read_text(encoding="utf-8"))) if spent_file.exists() else 0.0
+    # Written before and after, so that a start that was killed leaves its trace.
+    starts = [*cell.starts, {"wall_s": 0.0, "returncode": None, **made_by(threads)}]
+    write_whole(cell.folder / STARTS, json.dumps(starts, indent=1) + "\n")
     started = time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     returncode = children.run(command, log=cell.folder / "log.txt", environment=environment)
-    spent += time.monotonic() - started
-    write_whole(spent_file, json.dumps(spent))
-    if returncode == 0:
-        write_whole(cell.folder / FINISHED, json.dumps({"wall_s": round(spent, 1)}) + "\n")
+    starts[-1].update(wall_s=round(time.monotonic() - started, 1), returncode=returncode)
+    write_whole(cell.folder / STARTS, json.dumps(starts, indent=1) + "\n")
+    if cell.finished:
         shutil.rmtree(cell.folder / "checkpoints", ignore_errors=True)  # a study keeps numbers, not weights
 
 

@@ -8,6 +8,7 @@ of the first iteration never learnt, and so has nothing to lose: its ups and dow
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Outcome:
 
     best: float
     final: float
+    mean: float  # over all iterations: how fast it learns, and how much it keeps
     never_learnt: bool
     learnt: int | None
     start: int | None
@@ -83,6 +85,7 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
     return Outcome(
         best=best,
         final=final,
+        mean=mean(accuracy),
         never_learnt=never_learnt,
         learnt=next((number for number, pair in enumerate(pairs, start=2) if pair >= LEARNT), None),
         start=start,
@@ -113,36 +116,51 @@ def spread(values: Sequence[float]) -> str:
 
 def write_report(study: Study, cells: Iterable[Cell], out: Path) -> str:
     """Write metrics.csv, runs.csv, figures.svg and report.md to `out`; return the text of report.md."""
+    cells = list(cells)
     runs = {(cell.arm, cell.seed): read_metrics(cell.folder) for cell in cells}
     wall = {(cell.arm, cell.seed): cell.wall_s for cell in cells if cell.finished}
     _write_metrics(out / "metrics.csv", runs)
-    return report(study, runs, wall, out)
+    text = "\n".join([report(study, runs, wall, out), "", *_origins(cells)])
+    (out / "report.md").write_text(text + "\n", encoding="utf-8")
+    return text
+
+
+def _origins(cells: Iterable[Cell]) -> list[str]:
+    """With what the runs were made; where they differ in it, a caution."""
+    starts = [
+        {k: v for k, v in start.items() if k not in ("wall_s", "returncode")} for c in cells for start in c.starts
+    ]
+    different = {json.dumps(start, sort_keys=True): start for start in starts}
+    lines = ["Made with " + ", ".join(f"{k} {v}" for k, v in start.items()) + "." for start in different.values()]
+    if len(lines) > 1:
+        lines.append(
+            "**The runs differ in what made them**: arms may differ by that and not by their settings. Another folder (--out) repeats them all."
+        )
+    return lines
 
 
 def report(
     study: Study, runs: Mapping[tuple[str, int], Sequence[Row]], wall_s: Mapping[tuple[str, int], float], out: Path
 ) -> str:
-    """The table, figures and monitor's record of runs by (arm, seed)."""
+    """The table, comparisons and monitor's record of runs by (arm, seed), as text; runs.csv and the figures in `out`."""
     outcomes = {key: outcome(rows) for key, rows in runs.items()}
     _write_outcomes(out / "runs.csv", outcomes, wall_s)
     curves_figure(list(study.arms), runs, out / "figures.svg")
     points = {arm: [(o.best, o.final) for (name, _), o in outcomes.items() if name == arm] for arm in study.arms}
     summary_figure(points, out / "summary.svg")
-    text = "\n".join(
+    return "\n".join(
         [
             f"# {study.title}",
             "",
             *_table(study, outcomes, wall_s),
             "",
-            "Mean ± half the 95% t-interval over seeds. Best and final are means of two held-out accuracies in a row; collapsed: "
+            "Mean ± half the 95% t-interval over seeds. Best and final are means of two held-out accuracies in a row, mean is over all iterations; collapsed: "
             "final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, whatever the arm's own level and range. KL is a run's median over iterations (its mean hangs on single tokens); of it and of gradient norms the median over seeds and the range; gradient norms are means of an iteration's steps.",
             "",
             *_compared(study, outcomes),
             *_monitor(outcomes),
         ]
     )
-    (out / "report.md").write_text(text + "\n", encoding="utf-8")
-    return text
 
 
 def _write_metrics(path: Path, runs: Mapping[tuple[str, int], Sequence[Row]]) -> None:
@@ -159,10 +177,12 @@ def _write_outcomes(
 ) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(("arm", "seed", "best", "final", "final/best", "learnt", "collapse_start", "alarm", "wall_s"))
+        header = ("best", "final", "final/best", "mean", "learnt", "collapse_start", "alarm", "wall_s")
+        writer.writerow(("arm", "seed", *header))
         for (arm, seed), o in outcomes.items():
-            values = (f"{o.best:.4f}", f"{o.final:.4f}", f"{o.kept:.4f}", o.learnt or "", o.start or "", o.alarm or "")
-            writer.writerow((arm, seed, *values, wall_s.get((arm, seed), "")))
+            accuracies = (f"{value:.4f}" for value in (o.best, o.final, o.kept, o.mean))
+            iterations = (o.learnt or "", o.start or "", o.alarm or "")
+            writer.writerow((arm, seed, *accuracies, *iterations, wall_s.get((arm, seed), "")))
 
 
 def _table(
@@ -173,8 +193,8 @@ def _table(
 
     floor = mean(o.best for o in of(study.tuned)) - 0.05 if study.tuned and of(study.tuned) else 0.0
     lines = [
-        "| arm | seeds | best | final | final / best | iterations to 90% | collapsed | stable | clip fraction | tokens beyond 0.2 | KL | grad norm p95 | minutes |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| arm | seeds | best | final | final / best | mean | iterations to 90% | collapsed | stable | clip fraction | tokens beyond 0.2 | KL | grad norm p95 | minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in study.arms:
         some = of(arm)
@@ -188,7 +208,7 @@ def _table(
         cells = (
             arm,
             str(len(some)),
-            *(interval([getattr(o, name) for o in some]) for name in ("best", "final", "kept")),
+            *(interval([getattr(o, name) for o in some]) for name in ("best", "final", "kept", "mean")),
             _reached([o.learnt for o in some]),
             f"{collapsed} of {len(some)}" + (f" ({never} never learnt)" if never else ""),
             stable,
@@ -207,22 +227,35 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float
     return mean(differences), half, float(ttest_rel(ours, theirs).pvalue)
 
 
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values corrected for their number (Holm 1979, step-down): no false one among all with the probability that each names."""
+    corrected, least = [0.0] * len(p), 0.0
+    for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        least = max(least, min(1.0, p[place] * (len(p) - rank)))
+        corrected[place] = least
+    return corrected
+
+
 def _compared(study: Study, outcomes: Mapping[tuple[str, int], Outcome]) -> list[str]:
-    """The pairs that the study names, by final held-out accuracy on the seeds that both have."""
+    """The pairs that the study names, by final and by mean held-out accuracy on the seeds that both have."""
     lines = []
-    for ours, theirs in study.compared:
-        seeds = [seed for arm, seed in outcomes if arm == ours and (theirs, seed) in outcomes]
-        if len(seeds) < 2:
-            continue
-        finals = [[outcomes[arm, seed].final for seed in seeds] for arm in (ours, theirs)]
-        difference, half, p = paired(*finals)
-        ahead = sum(a > b for a, b in zip(*finals, strict=True))
-        lines.append(
-            f"| {ours} less {theirs} | {len(seeds)} | {difference:+.3f} ± {half:.2g} | {p:.2g} | {ahead} of {len(seeds)} |"
-        )
+    for measure in ("final", "mean"):
+        found = []
+        for ours, theirs in study.compared:
+            seeds = [seed for arm, seed in outcomes if arm == ours and (theirs, seed) in outcomes]
+            if len(seeds) < 2:
+                continue
+            values = [[getattr(outcomes[arm, seed], measure) for seed in seeds] for arm in (ours, theirs)]
+            ahead = sum(a > b for a, b in zip(*values, strict=True))
+            found.append((f"{ours} less {theirs}", len(seeds), *paired(*values), ahead))
+        corrected = holm([p for *_, p, _ in found])
+        lines += [
+            f"| {measure} | {pair} | {n} | {difference:+.3f} ± {half:.2g} | {p:.2g} | {holm_p:.2g} | {ahead} of {n} |"
+            for (pair, n, difference, half, p, ahead), holm_p in zip(found, corrected, strict=True)
+        ]
     head = [
-        "| final held-out accuracy | seeds | difference | p (paired t, two-sided) | seeds ahead |",
-        "|---|---|---|---|---|",
+        "| held-out accuracy | arms | seeds | difference | p (paired t, two-sided) | p corrected for the number of pairs (Holm) | seeds ahead |",
+        "|---|---|---|---|---|---|---|",
     ]
     return [*head, *lines, ""] if lines else []
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import torch
 
 GRACE_S = 20.0  # for a run to end by itself once it was told to; it goes on from its last checkpoint either way
 
@@ -49,6 +56,28 @@ class Children:
                 process.wait(timeout=GRACE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+@cache
+def _code() -> str:
+    """A short digest of the project's own Python files."""
+    digest, root = hashlib.sha256(), Path(__file__).parent.parent
+    for package in ("evaluation", "medagent", "retrieval", "training"):
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def made_by(threads: int) -> dict[str, Any]:
+    """What a run's numbers hang on besides its plan: code, libraries, processor and threads. Where these are equal, so are the numbers, bit for bit."""
+    cpuinfo, processor = Path("/proc/cpuinfo"), platform.processor()
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        named = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("cpu family", "model"))]
+        processor = ", ".join(named[:3]) or processor  # family, model and name of the first core
+    libraries = {name: version(name) for name in ("torch", "transformers", "peft", "lightning", "numpy")}
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return {"code": _code(), "processor": f"{processor}, {kernels}", "threads": threads, **libraries}
 
 
 @contextmanager

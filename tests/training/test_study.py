@@ -19,8 +19,8 @@ from medagent.errors import ConfigError, MedagentError
 from tests.training.test_collapse import row
 from training import study as module
 from training.callbacks.export import read_metrics
-from training.study import FINISHED, Arm, Study, load_study, refuse_unfinished, run_study
-from training.study_report import Outcome, confusion, interval, outcome, paired, report, write_report
+from training.study import STARTS, Arm, Cell, Study, load_study, refuse_unfinished, run_study
+from training.study_report import Outcome, confusion, holm, interval, outcome, paired, report, write_report
 from training.study_runs import Children
 
 # A study among the packaged files says what it compares; the others are parts of it.
@@ -56,6 +56,7 @@ def test_the_monitor_is_judged_by_when_it_speaks() -> None:
         return Outcome(
             best=1,
             final=0,
+            mean=0,
             never_learnt=False,
             learnt=None,
             start=start,
@@ -92,6 +93,13 @@ def test_two_arms_are_compared_seed_by_seed() -> None:
     assert p == pytest.approx(0.0377, abs=1e-4)
 
 
+def test_p_values_are_corrected_for_their_number() -> None:
+    # 0.01 x 4, then 0.02 x 3; 0.03 x 2 and 0.6 x 1 in the order of size, none smaller than one before it.
+    assert holm([0.03, 0.01, 0.6, 0.02]) == pytest.approx([0.06, 0.04, 0.6, 0.06])
+    assert holm([0.4, 0.9]) == pytest.approx([0.8, 0.9])
+    assert holm([]) == []
+
+
 def test_the_report_compares_what_the_study_names_on_the_seeds_that_both_have(tmp_path: Path) -> None:
     pairs = [("ours", "theirs"), ("theirs", "lonely")]
     arms = {name: Arm([]) for name in ("ours", "theirs", "lonely")}
@@ -99,7 +107,7 @@ def test_the_report_compares_what_the_study_names_on_the_seeds_that_both_have(tm
     finals = {"ours": (0.9, 0.8, 0.7), "theirs": (0.5, 0.6, 0.3), "lonely": (0.4,)}
     runs = {(arm, seed): run_of(0.3, x, x) for arm, values in finals.items() for seed, x in enumerate(values, start=1)}
     text = report(study, runs, {}, tmp_path)
-    assert "| ours less theirs | 3 | +0.333 ± 0.29 | 0.038 | 3 of 3 |" in text
+    assert "| final | ours less theirs | 3 | +0.333 ± 0.29 | 0.038 | 0.038 | 3 of 3 |" in text
     assert "theirs less lonely" not in text, "one seed is no test"
     drawn = (tmp_path / "summary.svg").read_text(encoding="utf-8")
     assert "best (open) and final (filled)" in drawn
@@ -116,11 +124,11 @@ def test_an_arm_is_stable_only_if_it_also_learns(tmp_path: Path) -> None:
     }
     text = report(study, runs, dict.fromkeys(runs, 60.0), tmp_path)
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in text.splitlines() if line.startswith("| ")}
-    assert [rows[name][7] for name in names] == ["yes", "yes", "no", "no (learns less)"]
-    assert [rows[name][6] for name in names] == ["0 of 1", "0 of 1", "1 of 1", "0 of 1 (1 never learnt)"]
+    assert [rows[name][8] for name in names] == ["yes", "yes", "no", "no (learns less)"]
+    assert [rows[name][7] for name in names] == ["0 of 1", "0 of 1", "1 of 1", "0 of 1 (1 never learnt)"]
     assert (tmp_path / "figures.svg").stat().st_size < 500_000
-    assert [rows[name][5] for name in names] == ["3", "never", "2", "never"]
-    assert "collapses,1,0.9000,0.3000,0.3333,2,3" in (tmp_path / "runs.csv").read_text()
+    assert [rows[name][6] for name in names] == ["3", "never", "2", "never"]
+    assert "collapses,1,0.9000,0.3000,0.3333,0.6000,2,3" in (tmp_path / "runs.csv").read_text()
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -178,11 +186,15 @@ def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None
     out = tmp_path / "study"
     cells = run_study(small, out, jobs=2, threads=1)
     assert [(cell.arm, cell.seed, cell.finished) for cell in cells] == [("PPO", 1, True), ("PPO", 2, True)]
-    stamps = [(cell.folder / FINISHED).stat().st_mtime_ns for cell in cells]
+    stamps = [(cell.folder / STARTS).stat().st_mtime_ns for cell in cells]
+    commented = tmp_path / "small.yaml"
+    commented.write_text("# A remark changes nothing.\n" + commented.read_text())
     assert run_study(small, out, jobs=2, threads=1) == cells
-    assert [(cell.folder / FINISHED).stat().st_mtime_ns for cell in cells] == stamps, "finished runs are kept"
+    assert [(cell.folder / STARTS).stat().st_mtime_ns for cell in cells] == stamps, "finished runs are kept"
     text = write_report(small, cells, out)
     assert "| PPO | 2 |" in text
+    assert text.count("Made with code") == 1
+    assert text == (out / "report.md").read_text().rstrip("\n")
     with (out / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["arm"], row["seed"], row["iteration"]) for row in rows] == [
@@ -193,7 +205,7 @@ def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # SIGTERM takes the path of SIGHUP
 def test_a_study_that_is_stopped_leaves_no_run_behind_and_goes_on(small: Study, tmp_path: Path, number: int) -> None:
     out, plan = tmp_path / "study", tmp_path / "plan.yaml"
     plan.write_text(
@@ -214,9 +226,12 @@ def test_a_study_that_is_stopped_leaves_no_run_behind_and_goes_on(small: Study, 
     told = log.read_text()
     time.sleep(2)
     assert log.read_text() == told, "nobody writes any more"
-    assert not (out / "runs" / "ppo-1" / FINISHED).exists()
+    (start,) = json.loads((out / "runs" / "ppo-1" / STARTS).read_text())
+    assert start["returncode"] != 0
+    assert start["wall_s"] > 0
     (cell,) = run_study(load_study(str(plan)), out, jobs=1, threads=1)
     assert cell.finished
+    assert [begun["returncode"] == 0 for begun in cell.starts] == [False, True]
     assert len(read_metrics(cell.folder)) == 2
 
 
@@ -228,9 +243,32 @@ def test_a_run_that_fails_is_named_and_another_plan_is_refused(small: Study, tmp
         refuse_unfinished(cells)
     log = tmp_path / "study" / "runs" / "ppo-1" / "log.txt"
     assert "model.clip_low" in log.read_text()
-    assert json.loads((log.parent / "spent.json").read_text()) > 0
+    (start,) = cells[0].starts
+    assert start["returncode"] != 0
+    assert start["wall_s"] > 0
     with pytest.raises(ConfigError, match="run with other settings or another base"):
         run_study(small, tmp_path / "study", jobs=1, threads=1)
+
+
+def test_runs_that_differ_in_what_made_them_are_told_apart(tmp_path: Path) -> None:
+    study = Study("a title", [], {"PPO": Arm([])}, [1, 2])
+    cells = [Cell("PPO", seed, tmp_path / str(seed)) for seed in study.seeds]
+
+    def text(**second: object) -> str:
+        for cell, origin in zip(
+            cells, ({"code": "a", "threads": 1}, {"code": "a", "threads": 1, **second}), strict=True
+        ):
+            logs = cell.folder / "logs" / "version_0"
+            logs.mkdir(parents=True, exist_ok=True)
+            rows = [{"epoch": n, "step": n, **values} for n, values in enumerate(run_of(0.4, 0.6))]
+            lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+            (logs / "metrics.csv").write_text("\n".join(lines) + "\n")
+            (cell.folder / STARTS).write_text(json.dumps([{"wall_s": 60.0, "returncode": 0, **origin}]))
+        return write_report(study, cells, tmp_path)
+
+    assert "Made with code a, threads 1." in text()
+    assert "differ in what made them" not in text()
+    assert "Made with code b, threads 1.\n**The runs differ in what made them**" in text(code="b")
 
 
 def test_what_was_stopped_before_it_began_does_not_begin(tmp_path: Path) -> None:
