@@ -27,7 +27,8 @@ from training.objectives import clipped_surrogate, reference_kl
         ("paper", 1.0, 0.0, 100.0),
         ("triggered", 1.0, 0.5, 1.0),
         ("triggered", 1.0, 8.0, 0.25),
-        ("relative", 3.0, 1.0, 0.75),
+        ("relative", 3.0, 2.0, 0.75),
+        ("relative", 3.0, 6.0, 0.5),
         ("relative", 0.0, 0.0, 1.0),
         ("relative", 0.0, 1.0, 0.0),
         ("constant", 3.0, 9.0, 0.5),
@@ -163,14 +164,16 @@ def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, 
     )
     lengths = experience.attention_BT.sum(dim=1).tolist()
     split = [experience.rows(rows) for rows in split_by_length(range(16), lengths, parts=parts)]
-    snoop = gradients(fresh, split, tmp_path, accumulate=parts, before=[ClippingBiasCorrection(applied_to=applied_to)])
+    snoop = gradients(
+        fresh, split, tmp_path, accumulate=parts, before=[ClippingBiasCorrection(applied_to=applied_to, threshold=0.5)]
+    )
     without = gradients(plain, split, tmp_path, accumulate=parts)
 
     scales, expected = [], torch.zeros_like(without.policy[0])
     for number in range(16):
         loss, norms = by_rollout(reference, experience.rows([number]))
         flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, reference.roles.policy_parameters())])
-        scales += [norms[0] / sum(norms)] if number != 3 else []
+        scales += [norms[0] / (norms[0] + norms[1] / 0.5)] if number != 3 else []
         expected += flat * (scales[-1] if number != 3 else 1.0) / parts
     assert min(scales) < 0.9 < max(scales), "rollouts must differ"
     torch.testing.assert_close(snoop.policy[0], expected, rtol=1e-3, atol=1e-6)

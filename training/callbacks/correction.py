@@ -31,8 +31,8 @@ Space = Literal["parameters", "logits"]
 class CorrectionScale:
     """The scale of an update from ||g|| (surrogate gradient) and ||C||.
 
-    paper: 1 / max(||C||, floor). triggered: 1 / max(1, ||C|| / threshold). relative: ||g|| / (||g|| + ||C||), 1 where both are 0.
-    constant: a fixed number that never looks at C (the control).
+    paper: 1 / max(||C||, floor). triggered: 1 / max(1, ||C|| / threshold), a norm. relative: ||g|| / (||g|| + ||C|| / threshold), 1 where both
+    are 0; here the threshold is a ratio, that of ||C|| to ||g|| at which the update is halved. constant: a fixed number that never looks at C (the control).
     """
 
     normaliser: Normaliser
@@ -48,7 +48,7 @@ class CorrectionScale:
             return 1 / max(bias_norm, self.floor)
         if self.normaliser == "triggered":
             return 1 / max(1.0, bias_norm / self.threshold)
-        both = gradient_norm + bias_norm
+        both = gradient_norm + bias_norm / self.threshold
         return gradient_norm / both if both > 0 else 1.0
 
 
@@ -145,7 +145,7 @@ class ClippingBiasCorrection(Callback):
             squares.append(logit_space_squares(coefficients_BT, probability_BT, terms.collision_BT))
         self._squares += torch.stack(squares).sum(dim=1).double().cpu()
         if self._applied_to.startswith("rollouts"):
-            gradient_B, bias_B = squares[0].sqrt(), squares[1].sqrt()
+            gradient_B, bias_B = squares[0].sqrt(), squares[1].sqrt() / self._scale.threshold
             some_B = gradient_B + bias_B > 0  # the others say nothing about the step
             scale_B = torch.where(some_B, gradient_B / (gradient_B + bias_B), 1.0)
             terms.logprobs_BT.register_hook(lambda gradient_BT: gradient_BT * scale_B[:, None])
