@@ -56,7 +56,7 @@ def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 
 
 
 def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, seed: int = 0, threads: int = 0) -> None:
-    """Teach the packaged base to think aloud in every turn: the same task with longer turns (about 10 minutes on a core).
+    """Teach the packaged base to think aloud in every turn: the same task with longer turns.
 
     Args:
         thinking: Tokens a turn; 0 only teaches on, as a control.

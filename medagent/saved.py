@@ -27,6 +27,7 @@ from retrieval.search import HybridRetriever, Retriever
 from retrieval.settings import SearchSettings
 from retrieval.tools import Tool, Toolbox, class_path, corpus_of
 
+SPEC_FILE = "agent.json"
 FORMAT = 2
 URL = ("http://", "https://")
 
@@ -109,12 +110,12 @@ def save_agent(folder: Path, spec: AgentSpec, tokenizer: PreTrainedTokenizerBase
 
 def write_spec(folder: Path, spec: AgentSpec) -> None:
     """Write agent.json alone."""
-    (folder / "agent.json").write_text(json.dumps(spec.to_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / SPEC_FILE).write_text(json.dumps(spec.to_json(), indent=2) + "\n", encoding="utf-8")
 
 
 def read_spec(folder: Path) -> AgentSpec:
     """The specification of an agent's folder."""
-    path = folder / "agent.json"
+    path = folder / SPEC_FILE
     if not path.exists():
         raise ConfigError(
             f"agent {folder}: no agent.json found there. Give a folder exported by `medagent train` or "

@@ -1,8 +1,15 @@
-"""Which settings of an algorithm fit together; what does not is refused with the reason, before the first rollout."""
+"""Which settings fit together; what does not is refused, or warned of, with the reason, before the first rollout."""
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import fields
+from pathlib import Path
+
+from medagent.agent import Limits
+from medagent.causal_lm import model_path
 from medagent.errors import ConfigError
+from medagent.saved import SPEC_FILE, read_spec
 from training.estimators import GAE, AdvantageEstimator
 from training.module import AgentModule
 from training.prepare import TruncatedMode
@@ -38,4 +45,19 @@ def check_composition(
     if truncated == "bootstrap" and not isinstance(estimator, GAE):
         raise ConfigError(
             f"data.truncated is bootstrap, and data.advantage ({name}) has no value to bootstrap from: use GAE."
+        )
+
+
+def warn_of_tight_limits(base_model: str, limits: Limits) -> None:
+    """Warn where turns will be cut shorter than the base was taught to make them; its folder may say how long they are (agent.json)."""
+    folder = Path(model_path(base_model))
+    if not (folder / SPEC_FILE).exists():
+        return
+    taught = read_spec(folder).limits
+    names = [field.name for field in fields(Limits) if getattr(limits, field.name) < getattr(taught, field.name)]
+    if names:
+        tight = ", ".join(f"{name} {getattr(limits, name)} (the base's own: {getattr(taught, name)})" for name in names)
+        warnings.warn(
+            f"data.agent.limits: found {tight}; rollouts of {base_model} will be cut off. Raise them to those in its {SPEC_FILE}.",
+            stacklevel=2,
         )

@@ -27,7 +27,7 @@ from medagent.policy import Policy
 from medagent.records import Question, Rollout
 from retrieval.search import Retriever
 from training.agent_data import AgentData, AgentSettings
-from training.composition import check_composition
+from training.composition import check_composition, warn_of_tight_limits
 from training.engines import EngineSetup, InProcess, RolloutEngine
 from training.estimators import GAE, AdvantageEstimator, Reduce
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
@@ -102,7 +102,7 @@ class RolloutData(AgentData):
             num_critic_epochs=self.num_critic_epochs,
             truncated=self.truncated,
         )
-
+        warn_of_tight_limits(self.trainer.lightning_module.base_name, self.agent_settings.limits)
         if self.off_policy.overlap and not self.engine.overlaps:
             raise ConfigError(
                 "data.off_policy.overlap is true, and data.policy shares the trainer's GPU by turns: give it a GPU of its own, or leave overlap out."

@@ -22,7 +22,7 @@ from medagent.asking import open_agent
 from medagent.errors import ConfigError
 from medagent.names import EngineName
 from medagent.protocol import NOT_ADVICE
-from medagent.saved import AgentSpec, read_spec
+from medagent.saved import SPEC_FILE, AgentSpec, read_spec
 from medagent.serving.app import LOOPBACK, make_app
 from medagent.serving.desk import AnswerDesk, Limits
 from medagent.serving.engines import Engine, InProcess, Servers, Vllm
@@ -119,7 +119,7 @@ def app_of(
 ) -> FastAPI:
     """The service, with the agent opened; what can be wrong about files is found first."""
     tokens = sorted(read_tokens(Path(settings.tokens))) if settings.tokens else []
-    folder = Path(name) if (Path(name) / "agent.json").exists() else None
+    folder = Path(name) if (Path(name) / SPEC_FILE).exists() else None
     examples = settings.examples or (str(folder / EXAMPLES) if folder and (folder / EXAMPLES).exists() else None)
     shown = read_examples(Path(examples)) if examples else []
     open_policy = None if folder is None and isinstance(engine, InProcess) else engine.open

@@ -260,6 +260,17 @@ def test_what_does_not_fit_together_is_refused_before_any_rollout(
     assert caught.type is ConfigError
 
 
+def test_limits_below_those_of_the_base_are_warned_of(train_index: Path, tmp_path: Path, monkeypatch) -> None:
+    def reached(self, *args, **kwargs):
+        raise AssertionError("a rollout was collected")
+
+    monkeypatch.setattr(RolloutData, "collect", reached)
+    tight = {"data.agent.limits.max_turn_tokens": 20}
+    told = r"max_turn_tokens 20 \(the base's own: 48\); rollouts of starter"
+    with pytest.warns(UserWarning, match=told), pytest.raises(AssertionError):
+        train(arguments(tmp_path / "run", train_index, epochs=1, **tight))
+
+
 def test_two_ratio_levels_at_once_are_refused(train_index: Path, tmp_path: Path) -> None:
     extra = tmp_path / "extra.yaml"
     extra.write_text("trainer:\n  callbacks+:\n    - class_path: training.callbacks.SequenceLevelSampling\n")
