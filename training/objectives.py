@@ -142,7 +142,6 @@ def logit_space_squares(coefficients_BT: Tensor, probability_BT: Tensor, collisi
 
     `probability_BT` is p_t of the sampled token, `collision_BT` sum_v p_v^2. Squares of rollouts, micro-batches and ranks add up.
     """
-    length_BT = (1 - 2 * probability_BT + collision_BT).clamp(
-        min=0
-    )  # of the one-hot of the token less pi; rounding makes it negative
+    # The squared length of the token's one-hot less pi, which rounding can make negative.
+    length_BT = (1 - 2 * probability_BT + collision_BT).clamp(min=0)
     return (coefficients_BT.square() * length_BT).sum(dim=1)

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -205,9 +206,7 @@ def curriculum(tokenizer: PreTrainedTokenizerBase, config: WarmStartConfig, forb
     def lessons(seed: int, habits: Habits, *, easy: bool = False) -> LessonMaker:
         return LessonMaker(tokenizer, seed=config.seed + seed, habits=habits, forbidden=forbidden, all_pieces=not easy)
 
-    def exam(draw: Callable[[], Lesson]) -> list[LessonBatch]:
-        return make_exam(draw, pad_id=pad_id)
-
+    exam = partial(make_exam, pad_id=pad_id)
     # Useless searches and open questions are rare while the model learns to read: with more of them two-hop reading suffers.
     diligent = Habits(first_search=1.0, second_search=1.0, useless_results=0.12, open_question=0.1)
     beginner = lessons(999_979, diligent, easy=True)
