@@ -87,7 +87,7 @@ def study(name: str, out: str | None = None, seeds: list[int] | None = None, job
     Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md; each run is an ordinary `medagent train` in OUT/runs.
 
     Args:
-        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "rescue", "turn_rewards", or a YAML file of yours.
+        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "transfer_rate", "transfer_stale", "transfer_gentle" (one setting in other places), "matched_token", "rescue", "turn_rewards", or a YAML file of yours.
         out: Folder of the study; none takes runs/study-NAME.
         seeds: Seeds instead of the study's own, e.g. --seeds '[1, 2]'.
         jobs: Runs at a time, each in a process of its own.

@@ -126,7 +126,7 @@ def _measures_every_iteration(configs: Sequence[str]) -> bool:
 
 
 def load_study(name: str) -> Study:
-    """A packaged study ("stability", "ablation", "turn_rewards"), or one from a YAML file of yours."""
+    """A packaged study ("collapse", say: configs/studies), or one from a YAML file of yours."""
     packaged = CONFIGS / "studies" / f"{name}.yaml"
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(Study)
