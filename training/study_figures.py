@@ -9,6 +9,7 @@ from statistics import mean
 
 import matplotlib
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from scipy.stats import t as student_t
 
@@ -27,10 +28,14 @@ Row = Mapping[str, float]
 
 def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[Row]], path: Path) -> None:
     """Each metric against the iteration: the mean over seeds with its 95% t-interval as a band (from three seeds on); of heavy-tailed ones the median and the range."""
-    figure = Figure(figsize=(11, 6), layout="constrained")
+    shown = [arm for arm in arms if any(a == arm for a, _ in runs)]
+    many = len(shown) > 10
+    palette = colormaps["tab20" if many else "tab10"]
+    colours = {arm: palette(number % palette.N) for number, arm in enumerate(shown)}
+    figure = Figure(figsize=(11, 6 + 0.25 * math.ceil(len(shown) / 4)), layout="constrained")
     for panel, (name, title) in enumerate(PANELS, start=1):
         axes = figure.add_subplot(2, 3, panel)
-        for arm in arms:
+        for arm in shown:
             curves = [[row[name] for row in rows] for (a, _), rows in runs.items() if a == arm and name in rows[0]]
             if not curves:
                 continue
@@ -38,11 +43,11 @@ def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[R
             values = np.array([curve[:width] for curve in curves])
             x, heavy = range(1, width + 1), name in HEAVY_TAILED
             middle = np.median(values, axis=0) if heavy else values.mean(axis=0)
-            (line,) = axes.plot(x, middle, label=arm, linewidth=1.5)
+            axes.plot(x, middle, label=arm if panel == 1 else None, color=colours[arm], linewidth=1.5)
             if len(curves) > 2:  # a t-interval of two is wider than the panel
                 half = student_t.ppf(0.975, len(curves) - 1) * values.std(axis=0, ddof=1) / math.sqrt(len(curves))
                 band = (values.min(axis=0), values.max(axis=0)) if heavy else (middle - half, middle + half)
-                axes.fill_between(x, *band, alpha=0.12, color=line.get_color(), linewidth=0)
+                axes.fill_between(x, *band, alpha=0.06 if many else 0.12, color=colours[arm], linewidth=0)
         axes.set_title(title, fontsize=9)
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
@@ -53,8 +58,7 @@ def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[R
             axes.set_ylim(0, None)
         if name in HEAVY_TAILED:
             axes.set_yscale("log")
-        if panel == 1:
-            axes.legend(fontsize=7, frameon=False)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
