@@ -155,8 +155,6 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
     if jobs < 1 or threads < 1:
         raise ConfigError(f"study: found {jobs} jobs of {threads} threads, wanted 1 or more of each.")
     out.mkdir(parents=True, exist_ok=True)
-    index = out / "index"
-    build_starter_index(index, World.load().passages(("train", "validation")), overwrite=True)
     # Seeds outside, arms inside: a study that is cut short has compared all arms on the seeds it has.
     cells = [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
     waiting = [cell for cell in cells if not cell.finished]
@@ -174,6 +172,8 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
             raise ConfigError(
                 f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings or another base. Give another folder with --out."
             )
+    index = out / "index"
+    build_starter_index(index, World.load().passages(("train", "validation")), overwrite=True)
     children = Children()
     with signals_interrupt(), Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
         task = progress.add_task(study.title, total=len(cells), completed=len(cells) - len(waiting))

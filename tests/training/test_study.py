@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,7 @@ def test_the_report_compares_what_the_study_names_on_the_seeds_that_both_have(tm
     finals = {"ours": (0.9, 0.8, 0.7), "theirs": (0.5, 0.6, 0.3), "lonely": (0.4,)}
     runs = {(arm, seed): run_of(0.3, x, x) for arm, values in finals.items() for seed, x in enumerate(values, start=1)}
     text = report(study, runs, {}, tmp_path)
-    assert "| final | ours less theirs | 3 | +0.333 ± 0.29 | 0.038 | 0.038 | 3 of 3 |" in text
+    assert "| final | ours less theirs | 3 | +0.333 ± 0.29 | 0.038 | 0.075 | 3 of 3 |" in text
     assert "theirs less lonely" not in text, "one seed is no test"
     drawn = (tmp_path / "summary.svg").read_text(encoding="utf-8")
     assert "best (open) and final (filled)" in drawn
@@ -122,6 +123,8 @@ def test_an_arm_is_stable_only_if_it_also_learns(tmp_path: Path) -> None:
         ("collapses", 1): run_of(0.9, 0.9, 0.3, 0.3),
         ("lazy", 1): run_of(0.3, 0.3, 0.3, 0.3),
     }
+    unknown = report(replace(study, tuned=None), runs, {}, tmp_path)
+    assert "| yes |" not in unknown, "without a tuned arm nobody knows what can be learnt"
     text = report(study, runs, dict.fromkeys(runs, 60.0), tmp_path)
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in text.splitlines() if line.startswith("| ")}
     assert [rows[name][8] for name in names] == ["yes", "yes", "no", "no (learns less)"]
