@@ -69,7 +69,7 @@ def _code() -> str:
 
 
 def made_by(threads: int) -> dict[str, Any]:
-    """What a run's numbers hang on besides its plan: code, libraries, processor and threads. Where these are equal, so are the numbers, bit for bit."""
+    """What a run's numbers hang on besides its plan: code, libraries, processor and threads, as they are when it is started."""
     cpuinfo, processor = Path("/proc/cpuinfo"), platform.processor()
     if cpuinfo.exists():
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
