@@ -81,29 +81,36 @@ def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, se
     )
 
 
-def study(name: str, out: str | None = None, seeds: list[int] | None = None, jobs: int = 1, threads: int = 1) -> None:
+def study(
+    name: str,
+    out: str | None = None,
+    arms: list[str] | None = None,
+    seeds: list[int] | None = None,
+    jobs: int = 1,
+    threads: int = 1,
+) -> None:
     """Compare arms over seeds on the starter world; run it again after an interruption and it goes on.
 
-    Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md; each run is an ordinary `medagent train` in OUT/runs.
+    Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md, of all the study's runs that OUT has; each run is an ordinary `medagent train` in OUT/runs.
 
     Args:
         name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "transfer_rate", "transfer_stale", "transfer_gentle" (one setting in other places), "matched_token", "rescue", "turn_rewards", or a YAML file of yours.
         out: Folder of the study; none takes runs/study-NAME.
-        seeds: Seeds instead of the study's own, e.g. --seeds '[1, 2]'.
+        arms: Arms to run, e.g. --arms '[PPO, S-PPO]'; none runs all.
+        seeds: Seeds to run, the study's own or others, e.g. --seeds '[1, 6]'; none runs the study's own.
         jobs: Runs at a time, each in a process of its own.
         threads: Torch threads of each run.
     """
     from dataclasses import replace
 
-    from training.study import load_study, refuse_unfinished, run_study
+    from training.study import load_study, refuse_unfinished, run_study, study_cells
     from training.study_report import write_report
 
     plan = load_study(name)
-    if seeds:
-        plan = replace(plan, seeds=seeds)
+    plan = replace(plan, seeds=list(dict.fromkeys([*plan.seeds, *(seeds or [])])))
     folder = Path(out or f"runs/study-{Path(name).stem}")
-    cells = run_study(plan, folder, jobs=jobs, threads=threads)
-    finished = [cell for cell in cells if cell.finished]
+    cells = run_study(plan, folder, jobs=jobs, threads=threads, arms=arms, seeds=seeds)
+    finished = [cell for cell in study_cells(plan, folder) if cell.finished]
     if finished:
         print(write_report(plan, finished, folder))
         print(

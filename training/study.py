@@ -26,7 +26,7 @@ from medagent.errors import ConfigError, MedagentError
 from medagent.files import write_whole
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from training.study_runs import Children, made_by, signals_interrupt
+from training.study_runs import Children, made_by, signals_interrupt, sole_use
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PLAN, STARTS = "plan.json", "starts.json"
@@ -147,17 +147,59 @@ def load_study(name: str) -> Study:
     return study
 
 
-def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]:
-    """Run every cell that is not finished, `jobs` at a time with `threads` torch threads each; return all cells, those that failed among them.
+def study_cells(study: Study, out: Path) -> list[Cell]:
+    """Every run of a study: seeds outside, arms inside, so that a study that is cut short has compared all arms on the seeds it has."""
+    return [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    *,
+    jobs: int,
+    threads: int,
+    arms: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> list[Cell]:
+    """Run every cell (of some `arms` and `seeds` alone, where given) that is not finished, `jobs` at a time with `threads` torch threads each.
 
     Interrupted (Ctrl-C, SIGTERM, SIGHUP), it ends its runs, which go on from their checkpoints when it is called again.
+
+    Returns:
+        The cells asked for, those that failed among them.
+
+    Raises:
+        ConfigError: nothing of the kind to run, another study at work in `out`, or one of another plan kept there.
     """
     if jobs < 1 or threads < 1:
         raise ConfigError(f"study: found {jobs} jobs of {threads} threads, wanted 1 or more of each.")
+    for what, asked, known in (("arm", arms, list(study.arms)), ("seed", seeds, study.seeds)):
+        for each in asked or ():
+            if each not in known:
+                raise ConfigError(
+                    f"study {study.title!r}: found no {what} {each!r}, wanted some of {', '.join(map(str, known))}."
+                )
+    plans = {cell: _plan(study, cell) for cell in study_cells(study, out)}
+    cells = [cell for cell in plans if (not arms or cell.arm in arms) and (not seeds or cell.seed in seeds)]
     out.mkdir(parents=True, exist_ok=True)
-    # Seeds outside, arms inside: a study that is cut short has compared all arms on the seeds it has.
-    cells = [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
-    waiting = [cell for cell in cells if not cell.finished]
+    with sole_use(out) as lock:
+        for cell, plan in plans.items():
+            path = cell.folder / PLAN
+            if path.exists() and _meaning(path.read_text(encoding="utf-8")) != _meaning(plan):
+                raise ConfigError(
+                    f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings or another base. Give another folder with --out."
+                )
+        index = out / "index"
+        build_starter_index(index, World.load().passages(("train", "validation")), overwrite=True)
+        _run_cells(study, {cell: plans[cell] for cell in cells}, Children([lock]), index, jobs=jobs, threads=threads)
+    return cells
+
+
+def _run_cells(
+    study: Study, plans: dict[Cell, str], children: Children, index: Path, *, jobs: int, threads: int
+) -> None:
+    """Run those of the planned cells that are not finished."""
+    waiting = [cell for cell in plans if not cell.finished]
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -165,18 +207,8 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    plans = {cell: _plan(study, cell) for cell in cells}
-    for cell in cells:
-        path = cell.folder / PLAN
-        if path.exists() and _meaning(path.read_text(encoding="utf-8")) != _meaning(plans[cell]):
-            raise ConfigError(
-                f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings or another base. Give another folder with --out."
-            )
-    index = out / "index"
-    build_starter_index(index, World.load().passages(("train", "validation")), overwrite=True)
-    children = Children()
     with signals_interrupt(), Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
-        task = progress.add_task(study.title, total=len(cells), completed=len(cells) - len(waiting))
+        task = progress.add_task(study.title, total=len(plans), completed=len(plans) - len(waiting))
         try:
             futures = {
                 pool.submit(_run_cell, study, cell, plans[cell], index, threads, children): cell for cell in waiting
@@ -190,7 +222,6 @@ def run_study(study: Study, out: Path, *, jobs: int, threads: int) -> list[Cell]
             pool.shutdown(wait=False, cancel_futures=True)
             children.stop()
             raise
-    return cells
 
 
 def refuse_unfinished(cells: Sequence[Cell]) -> None:
@@ -206,7 +237,7 @@ def refuse_unfinished(cells: Sequence[Cell]) -> None:
 def _plan(study: Study, cell: Cell) -> str:
     """Everything that decides a cell's numbers, as text: settings, the contents of its files in order, and the packaged base."""
     arm = study.arms[cell.arm]
-    contents = {name: config_path(name).read_text(encoding="utf-8") for name in (*study.task, *arm.configs)}
+    contents = [(name, config_path(name).read_text(encoding="utf-8")) for name in (*study.task, *arm.configs)]
     base = hashlib.sha256((Path(model_path(STARTER)) / "model.safetensors").read_bytes()).hexdigest()
     return json.dumps({"seed": cell.seed, "settings": arm.settings, "configs": contents, "starter": base}, indent=1)
 
@@ -214,7 +245,7 @@ def _plan(study: Study, cell: Cell) -> str:
 def _meaning(plan: str) -> dict[str, Any]:
     """A plan without the comments and the layout of its files: what two plans must agree in for their numbers to be comparable."""
     values = json.loads(plan)
-    return {**values, "configs": [(name, yaml.safe_load(text)) for name, text in values["configs"].items()]}
+    return {**values, "configs": [(name, yaml.safe_load(text)) for name, text in values["configs"]]}
 
 
 def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int, children: Children) -> None:
@@ -232,11 +263,18 @@ def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int, ch
     write_whole(cell.folder / PLAN, plan)
     # From the plan and not from the files themselves: editing those while a study runs must not change it.
     configs = []
-    for number, text in enumerate(json.loads(plan)["configs"].values()):
+    for number, (_, text) in enumerate(json.loads(plan)["configs"]):
         path = cell.folder / f"given-{number}.yaml"
         write_whole(path, text)
         configs += ["--config", str(path)]
-    command = [sys.executable, "-m", "medagent.cli", "train", *configs, *(f"--{n}={v}" for n, v in settings.items())]
+    command = [
+        sys.executable,
+        "-m",
+        "medagent.cli",
+        "train",
+        *configs,
+        *(f"--{n}={_given(v)}" for n, v in settings.items()),
+    ]
     # Written before and after, so that a start that was killed leaves its trace.
     starts = [*cell.starts, {"wall_s": 0.0, "returncode": None, **made_by(threads)}]
     write_whole(cell.folder / STARTS, json.dumps(starts, indent=1) + "\n")
@@ -247,6 +285,11 @@ def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int, ch
     write_whole(cell.folder / STARTS, json.dumps(starts, indent=1) + "\n")
     if cell.finished:
         shutil.rmtree(cell.folder / "checkpoints", ignore_errors=True)  # a study keeps numbers, not weights
+
+
+def _given(value: object) -> str:
+    """A setting as the command line takes it: null, lists and numbers as JSON."""
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
 def _slug(name: str) -> str:

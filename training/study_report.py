@@ -1,7 +1,7 @@
 """What a study found, computed from its runs' metrics alone: a CSV, a table with intervals over seeds, figures, and how the collapse monitor did.
 
 Collapse, defined beforehand: the last two held-out accuracies average less than three quarters of the best two in a row. It starts at the first
-iteration after that best from which held-out accuracy stays below three quarters of it. A run whose best is not five points above the sampled success
+iteration after that best from which held-out accuracy stays below three quarters of it (the last one where it ends above). A run whose best is not five points above the sampled success
 of the first iteration never learnt, and so has nothing to lose: its ups and downs are noise.
 """
 
@@ -107,6 +107,14 @@ def interval(values: Sequence[float]) -> str:
     return f"{mean(values):.3g} ± {half:.2g}"
 
 
+def another(values: Sequence[float]) -> str:
+    """The 95% prediction interval of an accuracy: where a run with another seed, or on another machine, should end. Nothing for one run."""
+    if len(values) < 2:
+        return ""
+    half = float(student_t.ppf(0.975, len(values) - 1)) * stdev(values) * math.sqrt(1 + 1 / len(values))
+    return f"{max(0.0, mean(values) - half):.2f} to {min(1.0, mean(values) + half):.2f}"
+
+
 def spread(values: Sequence[float]) -> str:
     """Median and range over seeds, for what has heavy tails; nothing where a metric was not logged."""
     if any(map(math.isnan, values)):
@@ -154,7 +162,7 @@ def report(
             "",
             *_table(study, outcomes, wall_s),
             "",
-            "Mean ± half the 95% t-interval over seeds. Best and final are means of two held-out accuracies in a row, mean is over all iterations; collapsed: "
+            "Mean ± half the 95% t-interval over seeds; final of another run: the 95% prediction interval for one more. Best and final are means of two held-out accuracies in a row, mean is over all iterations; collapsed: "
             "final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, whatever the arm's own level and range. KL is a run's median over iterations (its mean hangs on single tokens); of it and of gradient norms the median over seeds and the range; gradient norms are means of an iteration's steps.",
             "",
             *_compared(study, outcomes),
@@ -193,8 +201,8 @@ def _table(
 
     floor = mean(o.best for o in of(study.tuned)) - 0.05 if study.tuned and of(study.tuned) else None
     lines = [
-        "| arm | seeds | best | final | final / best | mean | iterations to 90% | collapsed | stable | clip fraction | tokens beyond 0.2 | KL | grad norm p95 | minutes |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| arm | seeds | best | final | final of another run | final / best | mean | iterations to 90% | collapsed | stable | clip fraction | tokens beyond 0.2 | KL | grad norm p95 | minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in study.arms:
         some = of(arm)
@@ -212,7 +220,9 @@ def _table(
         cells = (
             arm,
             str(len(some)),
-            *(interval([getattr(o, name) for o in some]) for name in ("best", "final", "kept", "mean")),
+            *(interval([getattr(o, name) for o in some]) for name in ("best", "final")),
+            another([o.final for o in some]),
+            *(interval([getattr(o, name) for o in some]) for name in ("kept", "mean")),
             _reached([o.learnt for o in some]),
             f"{collapsed} of {len(some)}" + (f" ({never} never learnt)" if never else ""),
             stable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import platform
 import signal
@@ -9,20 +10,22 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from medagent.errors import ConfigError
+
 GRACE_S = 20.0  # for a run to end by itself once it was told to; it goes on from its last checkpoint either way
 
 
 class Children:
-    """Processes that other threads start and wait for."""
+    """Processes that other threads start and wait for. They inherit the file descriptors `kept`, and so a lock that hangs on one of those."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Sequence[int] = ()) -> None:
+        self._kept = tuple(kept)
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
@@ -35,7 +38,12 @@ class Children:
                     return 1
                 # In a session of its own, so that Ctrl-C reaches it through `stop` alone.
                 process = subprocess.Popen(  # noqa: S603
-                    command, stdout=file, stderr=subprocess.STDOUT, env=dict(environment), start_new_session=True
+                    command,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                    start_new_session=True,
+                    pass_fds=self._kept,
                 )
                 self._running.add(process)
             try:
@@ -58,13 +66,31 @@ class Children:
                 process.kill()
 
 
-@cache
+@contextmanager
+def sole_use(folder: Path) -> Iterator[int]:
+    """Keep other studies out of `folder`; gives the file descriptor to hand to the runs, so that one that outlives a killed study keeps it locked.
+
+    Raises:
+        ConfigError: another study, or a run that one left behind, is at work there.
+    """
+    with (folder / "lock").open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"study folder {folder}: another study is at work there, or a run that one left behind when it was killed. "
+                f"Wait for it, end it (pkill -f {folder}), or give another folder with --out."
+            ) from None
+        yield file.fileno()
+
+
 def _code() -> str:
-    """A short digest of the project's own Python files."""
+    """A short digest of the project's own files: code, packaged base, world, prompts."""
     digest, root = hashlib.sha256(), Path(__file__).parent.parent
     for package in ("evaluation", "medagent", "retrieval", "training"):
-        for path in sorted((root / package).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+        for path in sorted((root / package).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -77,7 +103,13 @@ def made_by(threads: int) -> dict[str, Any]:
         processor = ", ".join(named[:3]) or processor  # family, model and name of the first core
     libraries = {name: version(name) for name in ("torch", "transformers", "peft", "lightning", "numpy")}
     kernels = torch.backends.cpu.get_cpu_capability()
-    return {"code": _code(), "processor": f"{processor}, {kernels}", "threads": threads, **libraries}
+    return {
+        "code": _code(),
+        "processor": f"{processor}, {kernels}",
+        "threads": threads,
+        "python": platform.python_version(),
+        **libraries,
+    }
 
 
 @contextmanager

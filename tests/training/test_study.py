@@ -20,9 +20,9 @@ from medagent.errors import ConfigError, MedagentError
 from tests.training.test_collapse import row
 from training import study as module
 from training.callbacks.export import read_metrics
-from training.study import STARTS, Arm, Cell, Study, load_study, refuse_unfinished, run_study
-from training.study_report import Outcome, confusion, holm, interval, outcome, paired, report, write_report
-from training.study_runs import Children
+from training.study import STARTS, Arm, Cell, Study, _given, load_study, refuse_unfinished, run_study, study_cells
+from training.study_report import Outcome, another, confusion, holm, interval, outcome, paired, report, write_report
+from training.study_runs import Children, sole_use
 
 # A study among the packaged files says what it compares; the others are parts of it.
 STUDIES = sorted(path.stem for path in (module.CONFIGS / "studies").glob("*.yaml") if "\narms:" in path.read_text())
@@ -86,6 +86,13 @@ def test_the_interval_is_students() -> None:
     assert interval([0.5, math.nan]) == ""
 
 
+def test_another_run_is_predicted_with_its_own_noise() -> None:
+    # Mean 0.5, standard deviation 0.1, t(0.975, 2) = 4.3027: half = 0.43027 x sqrt(4/3) = 0.4968.
+    assert another([0.4, 0.5, 0.6]) == "0.00 to 1.00"
+    assert another([0.49, 0.5, 0.51]) == "0.45 to 0.55"
+    assert another([0.5]) == ""
+
+
 def test_two_arms_are_compared_seed_by_seed() -> None:
     # Differences 0.4, 0.2, 0.4: mean 1/3, standard deviation 0.11547, so t = 5 with 2 degrees of freedom.
     difference, half, p = paired([0.9, 0.8, 0.7], [0.5, 0.6, 0.3])
@@ -127,10 +134,10 @@ def test_an_arm_is_stable_only_if_it_also_learns(tmp_path: Path) -> None:
     assert "| yes |" not in unknown, "without a tuned arm nobody knows what can be learnt"
     text = report(study, runs, dict.fromkeys(runs, 60.0), tmp_path)
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in text.splitlines() if line.startswith("| ")}
-    assert [rows[name][8] for name in names] == ["yes", "yes", "no", "no (learns less)"]
-    assert [rows[name][7] for name in names] == ["0 of 1", "0 of 1", "1 of 1", "0 of 1 (1 never learnt)"]
+    assert [rows[name][9] for name in names] == ["yes", "yes", "no", "no (learns less)"]
+    assert [rows[name][8] for name in names] == ["0 of 1", "0 of 1", "1 of 1", "0 of 1 (1 never learnt)"]
     assert (tmp_path / "figures.svg").stat().st_size < 500_000
-    assert [rows[name][6] for name in names] == ["3", "never", "2", "never"]
+    assert [rows[name][7] for name in names] == ["3", "never", "2", "never"]
     assert "collapses,1,0.9000,0.3000,0.3333,0.6000,2,3" in (tmp_path / "runs.csv").read_text()
 
 
@@ -167,6 +174,11 @@ def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
         load(compared=[["PPO", "GRPO"]])
     with pytest.raises(ConfigError, match="jobs"):
         run_study(load(), tmp_path / "out", jobs=0, threads=1)
+    with pytest.raises(ConfigError, match="no arm 'GRPO', wanted some of PPO"):
+        run_study(load(), tmp_path / "out", jobs=1, threads=1, arms=["GRPO"])
+    with pytest.raises(ConfigError, match="no seed 6, wanted some of 1"):
+        run_study(load(), tmp_path / "out", jobs=1, threads=1, seeds=[6])
+    assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError):
         load(arms={"PPO": {"config": "algorithms/ppo.yaml"}})
     with pytest.raises(ConfigError, match="no configuration file missing"):
@@ -187,7 +199,11 @@ def small(tmp_path: Path) -> Study:
 @pytest.mark.long
 def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None:
     out = tmp_path / "study"
-    cells = run_study(small, out, jobs=2, threads=1)
+    (asked,) = run_study(small, out, jobs=2, threads=1, seeds=[2])
+    assert [cell.finished for cell in study_cells(small, out)] == [False, True]
+    stamp = (asked.folder / STARTS).stat().st_mtime_ns
+    cells = run_study(small, out, jobs=2, threads=1, arms=["PPO"])
+    assert (cells[1].folder / STARTS).stat().st_mtime_ns == stamp
     assert [(cell.arm, cell.seed, cell.finished) for cell in cells] == [("PPO", 1, True), ("PPO", 2, True)]
     stamps = [(cell.folder / STARTS).stat().st_mtime_ns for cell in cells]
     commented = tmp_path / "small.yaml"
@@ -291,6 +307,32 @@ def test_what_does_not_end_when_told_to_is_killed(tmp_path: Path, monkeypatch: p
             time.sleep(0.02)
         children.stop()
         assert ended.result(timeout=10) == -signal.SIGKILL
+
+
+def test_one_study_at_a_time_uses_a_folder_and_so_does_a_run_left_behind(tmp_path: Path) -> None:
+    with sole_use(tmp_path) as lock:
+        with pytest.raises(ConfigError, match=r"another study is at work there.*pkill -f .*--out"), sole_use(tmp_path):
+            pass
+        left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
+    with pytest.raises(ConfigError, match="another study is at work there"), sole_use(tmp_path):
+        pass
+    left.communicate()
+    with sole_use(tmp_path):
+        pass
+
+
+def test_runs_inherit_what_they_are_to_keep(tmp_path: Path) -> None:
+    with (tmp_path / "kept").open("w") as file:
+        command = [sys.executable, "-c", f"import os; os.write({file.fileno()}, b'here')"]
+        assert Children([file.fileno()]).run(command, log=tmp_path / "log", environment={}) == 0
+        assert Children().run(command, log=tmp_path / "log", environment={}) != 0, "others are closed to them"
+    assert (tmp_path / "kept").read_text() == "here"
+
+
+def test_settings_reach_a_run_as_they_are_written() -> None:
+    given = {None: "null", 0.5: "0.5", True: "true", "text": "text", Path("a/b"): "a/b"}
+    assert {value: _given(value) for value in given} == given
+    assert _given(["a", 1]) == '["a", 1]'
 
 
 def test_arms_that_would_share_a_folder_are_refused() -> None:
