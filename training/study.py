@@ -245,7 +245,10 @@ def _plan(study: Study, cell: Cell) -> str:
 def _meaning(plan: str) -> dict[str, Any]:
     """A plan without the comments and the layout of its files: what two plans must agree in for their numbers to be comparable."""
     values = json.loads(plan)
-    return {**values, "configs": [(name, yaml.safe_load(text)) for name, text in values["configs"]]}
+    configs = values["configs"]
+    if isinstance(configs, dict):  # as folders of earlier versions have it
+        configs = configs.items()
+    return {**values, "configs": [(name, yaml.safe_load(text)) for name, text in configs]}
 
 
 def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int, children: Children) -> None:
