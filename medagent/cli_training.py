@@ -33,11 +33,12 @@ def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> Non
     export_merged(Path(agent), Path(out), overwrite=overwrite)
 
 
-def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 0) -> None:
+def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: int = 0, threads: int = 0) -> None:
     """Make the starter base policy from scratch on made-up names (35 minutes on 2 cores; run it again to go on).
 
     Args:
         out: Folder for tokenizer and weights.
+        hidden_size: Width of the model, a multiple of 8; the packaged one has 128. FFN layers are twice as wide.
         seed: Seed of names, lessons and initialisation.
         threads: Torch threads; 0 keeps torch's own choice.
     """
@@ -48,7 +49,7 @@ def starter_build(out: str = "runs/starter-base", seed: int = 0, threads: int = 
 
     if threads:
         torch.set_num_threads(threads)
-    config = WarmStartConfig(seed=seed)
+    config = WarmStartConfig(seed=seed, hidden_size=hidden_size, intermediate_size=2 * hidden_size)
     world = World.load()
     texts = [text for c in world.conditions if c.split == "train" for text in (c.name, *c.facts.values())]
     figures = warm_start(Path(out), config, forbidden=world.names, texts=texts, report=partial(print, flush=True))

@@ -56,6 +56,13 @@ class WarmStartConfig:
     warmup_steps: int = 100
     habits: Habits = field(default_factory=Habits)
 
+    def __post_init__(self) -> None:
+        """Check that heads of an even width fit."""
+        if self.hidden_size < 1 or self.hidden_size % (2 * self.num_heads):
+            raise ConfigError(
+                f"starter base: found a hidden size of {self.hidden_size}, wanted a multiple of {2 * self.num_heads} ({self.num_heads} heads of an even width)."
+            )
+
 
 def make_tokenizer(
     *, seed: int, vocab_size: int, forbidden: frozenset[str], texts: Sequence[str] = ()

@@ -116,3 +116,9 @@ def test_the_packaged_base_learns_to_think_longer(tmp_path: Path, retriever) -> 
         lengthen(out, thinking=16, forbidden=frozenset())
     with pytest.raises(ConfigError, match="found 129"):
         lengthen(tmp_path / "none", thinking=129, forbidden=frozenset())
+
+
+def test_a_size_that_heads_do_not_divide_is_refused() -> None:
+    assert WarmStartConfig(hidden_size=96).hidden_size == 96
+    with pytest.raises(ConfigError, match="found a hidden size of 100, wanted a multiple of 8"):
+        WarmStartConfig(hidden_size=100)
