@@ -95,7 +95,7 @@ def study(
     Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md, of all the study's runs that OUT has; each run is an ordinary `medagent train` in OUT/runs.
 
     Args:
-        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "transfer_rate", "transfer_stale", "transfer_gentle" (one setting in other places), "matched_token", "rescue", "turn_rewards", or a YAML file of yours.
+        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "controls" (what in the correction does it), "groups" (algorithms without a critic), "transfer_rate", "transfer_stale", "transfer_gentle" (one setting in other places), "matched_token", "rescue", "turn_rewards", or a YAML file of yours.
         out: Folder of the study; none takes runs/study-NAME.
         arms: Arms to run, e.g. --arms '[PPO, S-PPO]'; none runs all.
         seeds: Seeds to run, the study's own or others, e.g. --seeds '[1, 6]'; none runs the study's own.

@@ -35,8 +35,8 @@ from training.objectives import clipped_surrogate, reference_kl
     ],
 )
 def test_scales_by_hand(normaliser, gradient: float, bias: float, expected: float) -> None:
-    scale = CorrectionScale(normaliser, floor=0.01, threshold=2.0, constant=0.5)
-    assert scale(gradient, bias) == pytest.approx(expected)
+    scale = CorrectionScale(normaliser, floor=0.01, threshold=2.0, constants=[0.5])
+    assert scale(gradient, bias, 3) == pytest.approx(expected)
 
 
 def norms_by_hand(module, batch) -> tuple[float, float]:  # noqa: F811
@@ -101,7 +101,7 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
     callback = ClippingBiasCorrection(applied_to=applied_to, space=space)
     scales = []
     original = callback._scale
-    callback._scale = lambda g, c: scales.append(original(g, c)) or scales[-1]  # type: ignore[assignment,func-returns-value]
+    callback._scale = lambda g, c, step: scales.append(original(g, c, step)) or scales[-1]  # type: ignore[assignment,func-returns-value]
     object.__setattr__(callback, "_scale", _Named(callback._scale, "relative"))
     corrected_snoop = gradients(corrected, [experience], tmp_path, accumulate=1, before=[callback])
     torch.testing.assert_close(corrected_snoop.critic[0], without.critic[0])
@@ -141,8 +141,8 @@ class _Named:
     def __init__(self, function, normaliser: str) -> None:
         self._function, self.normaliser = function, normaliser
 
-    def __call__(self, gradient: float, bias: float) -> float:
-        return self._function(gradient, bias)
+    def __call__(self, gradient: float, bias: float, step: int) -> float:
+        return self._function(gradient, bias, step)
 
 
 def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:  # noqa: F811
@@ -204,6 +204,19 @@ def by_rollout(module, row):  # noqa: F811
     return -surrogate.objective + 0.1 * (row.loss_weights_BT * kl_BT).sum(), norms
 
 
+def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp_path) -> None:  # noqa: F811
+    fresh = make_module()
+    snoop = gradients(
+        fresh,
+        [experience] * 3,
+        tmp_path,
+        accumulate=1,
+        before=[ClippingBiasCorrection(normaliser="constant", constant=[1.0, 0.25])],
+        epochs=2,
+    )
+    assert [lr / fresh.policy_lr for lr in snoop.lr] == pytest.approx([1.0, 0.25, 0.25] * 2)
+
+
 def test_two_corrections_are_refused(experience, tmp_path) -> None:  # noqa: F811
     two = [ClippingBiasCorrection(), ClippingBiasCorrection(applied_to="rollouts")]
     with pytest.raises(ConfigError, match="found 2 ClippingBiasCorrection"):
@@ -234,8 +247,12 @@ def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> Non
     fresh = make_module(weight_decay=0.1)
     with pytest.raises(ConfigError, match="weight_decay"):
         gradients(fresh, [experience], tmp_path, accumulate=1, before=[ClippingBiasCorrection()])
-    with pytest.raises(ConfigError, match="constant"):
-        ClippingBiasCorrection(constant=0.0)
+    for constant in (0.0, [], [1.0, 1.5]):
+        with pytest.raises(ConfigError, match="constants in"):
+            ClippingBiasCorrection(normaliser="constant", constant=constant)
+    for normaliser, threshold in (("triggered", None), ("constant", 0.1), ("paper", 0.1)):
+        with pytest.raises(ConfigError, match=f"threshold {threshold} found with normaliser {normaliser}"):
+            ClippingBiasCorrection(normaliser=normaliser, applied_to="gradient", threshold=threshold)
     with pytest.raises(ConfigError, match="in logits"):
         ClippingBiasCorrection(applied_to="rollouts", space="parameters")
     with pytest.raises(ConfigError, match="relative"):

@@ -115,10 +115,10 @@ class Snoop(Callback):
         self.lr.append(optimizer.param_groups[0]["lr"])
 
 
-def gradients(module, batches, tmp_path, *, accumulate: int, before=()) -> Snoop:
+def gradients(module, batches, tmp_path, *, accumulate: int, epochs: int = 1, before=()) -> Snoop:
     snoop = Snoop()
     loader = DataLoader(OneBatch(batches), batch_size=None)
-    quiet_trainer(tmp_path, accumulate=accumulate, callbacks=[*before, snoop]).fit(module, loader)
+    quiet_trainer(tmp_path, accumulate=accumulate, epochs=epochs, callbacks=[*before, snoop]).fit(module, loader)
     return snoop
 
 

@@ -7,7 +7,7 @@ never touched.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -25,6 +25,7 @@ from training.objectives import logit_space_squares
 Normaliser = Literal["paper", "triggered", "relative", "constant"]
 Place = Literal["gradient", "step", "rollouts", "rollouts_and_step"]
 Space = Literal["parameters", "logits"]
+RATIO = 1.0  # of ||C|| to ||g|| at which "relative" halves the update, where no other is given
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,19 @@ class CorrectionScale:
     """The scale of an update from ||g|| (surrogate gradient) and ||C||.
 
     paper: 1 / max(||C||, floor). triggered: 1 / max(1, ||C|| / threshold), a norm. relative: ||g|| / (||g|| + ||C|| / threshold), 1 where both
-    are 0; here the threshold is a ratio, that of ||C|| to ||g|| at which the update is halved. constant: a fixed number that never looks at C (the control).
+    are 0; here the threshold is a ratio, that of ||C|| to ||g|| at which the update is halved. constant: fixed numbers that never look at C (the control),
+    one for each optimizer step of an iteration, the last of them for all that follow.
     """
 
     normaliser: Normaliser
     floor: float
     threshold: float
-    constant: float
+    constants: Sequence[float]
 
-    def __call__(self, gradient_norm: float, bias_norm: float) -> float:
-        """The scale, from the two norms."""
+    def __call__(self, gradient_norm: float, bias_norm: float, step: int) -> float:
+        """The scale, from the two norms; `step` is the optimizer step within the iteration, 0 the first."""
         if self.normaliser == "constant":
-            return self.constant
+            return self.constants[min(step, len(self.constants) - 1)]
         if self.normaliser == "paper":
             return 1 / max(bias_norm, self.floor)
         if self.normaliser == "triggered":
@@ -59,6 +61,8 @@ class ClippingBiasCorrection(Callback):
     learning rate for this one optimizer step. "rollouts" weighs each rollout's part of the loss (surrogate and KL) by a scale from its own g and C, so
     that the unreliable count less against the others (Adam takes their mean away again); "rollouts_and_step" also scales the step by that mean.
     `space`: "parameters" is exact (a second backward pass), "logits" is closed form and free; rollouts are told apart in "logits" alone.
+    `threshold`: of "relative" a ratio (none takes 1), of "triggered" a norm, which depends on model and space and so has no default.
+    `constant`: one scale, or a list of them, one for each optimizer step of an iteration (the schedule of a correction without its look at C).
     """
 
     def __init__(
@@ -67,9 +71,10 @@ class ClippingBiasCorrection(Callback):
         applied_to: Place = "step",
         space: Space = "logits",
         floor: float = 1e-2,
-        threshold: float = 1.0,
-        constant: float = 0.5,
+        threshold: float | None = None,
+        constant: float | list[float] = 0.5,
     ) -> None:
+        constants = constant if isinstance(constant, list) else [constant]
         if normaliser == "paper" and applied_to == "step":
             raise ConfigError(
                 "ClippingBiasCorrection: 'paper' on 'step' found; a learning rate of lr / ||C|| explodes where C is small. "
@@ -80,9 +85,19 @@ class ClippingBiasCorrection(Callback):
                 f"ClippingBiasCorrection: applied_to {applied_to} found with normaliser {normaliser} in space {space}; a rollout's own scale is "
                 "relative, in logits. Set those, or applied_to: step."
             )
-        if floor <= 0 or threshold <= 0 or not 0 < constant <= 1:
-            raise ConfigError("ClippingBiasCorrection: floor and threshold must be positive, constant in (0, 1].")
-        self._scale = CorrectionScale(normaliser, floor, threshold, constant)
+        if normaliser != "relative" and (threshold is not None) != (normaliser == "triggered"):
+            raise ConfigError(
+                f"ClippingBiasCorrection: threshold {threshold} found with normaliser {normaliser}; triggered needs one (a norm, for your model and "
+                "space: see policy/clip_bias_norm of a run), relative may have one (a ratio), the others have none."
+            )
+        if threshold is None:
+            threshold = RATIO
+        if floor <= 0 or threshold <= 0 or not constants or not all(0 < each <= 1 for each in constants):
+            raise ConfigError(
+                f"ClippingBiasCorrection: found floor {floor}, threshold {threshold}, constant {constant}; wanted positive ones, constants in (0, 1]."
+            )
+        self._scale = CorrectionScale(normaliser, floor, threshold, constants)
+        self._step = 0  # of the policy, within the iteration
         self._applied_to, self._space = applied_to, space
         self._bias: list[Tensor] = []  # C so far in this step, parameter space
         self._gradient: list[Tensor] = []
@@ -107,6 +122,10 @@ class ClippingBiasCorrection(Callback):
                 "too. Set model.weight_decay to 0, or applied_to: gradient."
             )
         self._hook = trainer.optimizers[0].register_step_post_hook(self._restore)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An iteration begins."""
+        self._step = 0
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave no hook behind."""
@@ -163,7 +182,8 @@ class ClippingBiasCorrection(Callback):
             return
         self._measured = False
         gradient_norm, bias_norm = self._norms(partial(_reduced, trainer))
-        scale = self._scale(gradient_norm, bias_norm)
+        scale = self._scale(gradient_norm, bias_norm, self._step)
+        self._step += 1
         if self._applied_to.startswith("rollouts"):
             total, count = _reduced(trainer, self._rollouts, "sum").tolist()
             scale = total / count if count else 1.0
