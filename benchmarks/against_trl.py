@@ -3,7 +3,7 @@
 The job is the same for both: 32 questions x 4 rollouts, three forced searches and a last turn of 64 sampled tokens each, LoRA rank 16 on all
 linear layers, one optimizer step, the same model, tokenizer and index. Ours is PPO: its critic and reference passes are included.
 
-    python benchmarks/against_trl.py --repeats 3        (needs the extra `bench`)
+    python -m benchmarks.against_trl --repeats 3        (needs the extra `bench`)
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import describe_machine
 from lightning import Trainer
 
+from benchmarks.common import describe_machine
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
 from medagent.causal_lm import STARTER, load_causal_lm

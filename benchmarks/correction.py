@@ -3,7 +3,7 @@
 Arms take turns within a repeat, in the stress setting (so that there is something clipped), and every arm begins from the same weights and seed.
 Quoted: the ratio of the medians to plain PPO's.
 
-    python benchmarks/correction.py --repeats 3
+    python -m benchmarks.correction --repeats 3
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean, median
 
-from common import describe_machine
-
+from benchmarks.common import describe_machine
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from training.callbacks.export import read_metrics

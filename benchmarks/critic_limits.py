@@ -4,7 +4,7 @@ On rollouts of a trained agent (1,536 training questions, one each; then 64 vali
 boosted trees on features that an observer of question and passages can compute; ridge regression on the policy's hidden states. Explained variance of the reward at the
 start of turns, weighted by action tokens.
 
-    python benchmarks/critic_limits.py runs/demo-0        (a folder that `medagent demo` left)
+    python -m benchmarks.critic_limits runs/demo-0        (a folder that `medagent demo` left)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import describe_machine
-from critic import SAMPLES, ceiling, explained
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 
+from benchmarks.common import describe_machine
+from benchmarks.critic import SAMPLES, ceiling, explained
 from evaluation.rewards import OutcomeReward
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.causal_lm import hidden_states

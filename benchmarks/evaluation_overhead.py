@@ -1,6 +1,6 @@
 """What the evaluation loop adds to the policy's own time: 2,000 questions, 64 at once, a policy that sleeps 500 ms a turn.
 
-    python benchmarks/evaluation_overhead.py [--questions 2000] [--concurrent 64] [--turns 2] [--repeats 3]
+    python -m benchmarks.evaluation_overhead [--questions 2000] [--concurrent 64] [--turns 2] [--repeats 3]
 
 Ideal: questions x turns / concurrent, rounded up to whole waves, x 0.5 s. Grading, writing and the running interval are inside the measured time.
 """
@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from common import describe_machine
-
+from benchmarks.common import describe_machine
 from evaluation.modes import Mode
 from evaluation.run import Plan, run_plan
 from medagent.agent import Agent, Limits

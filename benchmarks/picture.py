@@ -1,7 +1,7 @@
 """Draws docs/demo.svg and the README's table from the folders of finished demos.
 
 for seed in 0 1 2; do medagent demo --out runs/demo-$seed --seed $seed; done
-python benchmarks/picture.py runs/demo-0 runs/demo-1 runs/demo-2
+python -m benchmarks.picture runs/demo-0 runs/demo-1 runs/demo-2
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from statistics import mean
 from typing import Any
 
 import matplotlib
-from common import ROOT
 from matplotlib.figure import Figure
 
+from benchmarks.common import ROOT
 from training.callbacks.export import read_metrics
 
 matplotlib.use("svg")

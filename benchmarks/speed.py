@@ -1,6 +1,6 @@
 """Speed of the starter task: rollouts and tokens per second in sampling, tokens per second in training.
 
-python benchmarks/speed.py --repeats 5
+python -m benchmarks.speed --repeats 5
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import torch
-from common import describe_machine
 
+from benchmarks.common import describe_machine
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.starter.index import build_starter_index
