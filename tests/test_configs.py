@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -18,6 +19,7 @@ from medagent.cli import evaluate
 from medagent.names import BenchmarkName
 from medagent.saved import read_spec
 from training.data import RolloutData
+from training.demo import demo_configs
 from training.module import AgentModule
 from training.run import AgentCLI
 from training.supervised import SupervisedData, SupervisedModule
@@ -132,3 +134,20 @@ def test_every_evaluation_file_is_one_that_the_command_takes(path: Path) -> None
     source = Source(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
     source.open()  # opening reads nothing, but refuses settings that the benchmark does not have
     Plan(tuple(Mode(mode) for mode in settings.modes))
+
+
+def test_every_configuration_is_installed_with_the_package() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        packaged = tomllib.load(file)["tool"]["setuptools"]["package-data"]
+    folders = {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in (ROOT / "configs").rglob("*.yaml")
+    }
+    assert {name for name, patterns in packaged.items() if "*.yaml" in patterns} >= folders
+
+
+def test_the_demo_goes_with_a_watch_for_collapse_and_its_own_rate() -> None:
+    given = [argument for path in demo_configs() for argument in ("--config", str(path))]
+    parsed = parser().parse_args(given)
+    assert parsed.trainer.max_epochs < parsed.model.lr_decay_iterations
+    assert parsed.trainer.callbacks[-1].class_path == "training.callbacks.CollapseMonitor"
+    assert parsed.model.clip_low == parsed.model.clip_high == 0.05

@@ -104,7 +104,7 @@ def test_a_run_writes_what_it_promises(whole: Path) -> None:
     assert not missing
     config = yaml.safe_load((whole / "config.yaml").read_text())
     assert config["data"]["num_questions"] == 16
-    assert config["model"]["clip_low"] == 0.2, "defaults are written out too"
+    assert config["model"]["weight_decay"] == 0, "defaults are written out too"
     assert "overwrite" not in config
     assert "validation/accuracy" in rows[1], "the held-out evaluation ran"
     records = [json.loads(line) for line in (whole / "rollouts" / "iteration_0002.jsonl").read_text().splitlines()]
