@@ -123,7 +123,7 @@ def main() -> None:
     """Train by the demo's configuration and measure along the way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--at", type=int, nargs="+", default=[1, 3, 5, 10, 15, 20])
+    parser.add_argument("--at", type=int, nargs="+", default=[1, 3, 5, 8, 12])
     parser.add_argument("--questions", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", nargs="*", default=[], help="overrides of the configuration, name=value")

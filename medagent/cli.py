@@ -27,7 +27,7 @@ def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, t
     Args:
         out: Folder for indexes, logs, report and agent; an earlier demo there is replaced.
         seed: Seed of questions, sampling and initialisation.
-        iterations: Training iterations; none takes the number in configs/starter.yaml.
+        iterations: Training iterations; none takes the number in configs/schedules/demo.yaml; many more need a longer decay than it has.
         threads: Torch threads; 0 keeps torch's own choice.
     """
     from training.demo import run_demo

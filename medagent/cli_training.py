@@ -95,7 +95,7 @@ def study(
     Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md, of all the study's runs that OUT has; each run is an ordinary `medagent train` in OUT/runs.
 
     Args:
-        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "controls" (what in the correction does it), "groups" (algorithms without a critic), "transfer_rate", "transfer_stale", "transfer_gentle" (one setting in other places), "matched_token", "rescue", "turn_rewards", or a YAML file of yours.
+        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "forms" (the same under the harder stress), "controls" (what in the correction does it), "groups" (algorithms without a critic), "transfer_rate", "transfer_stale", "transfer_decoupled", "transfer_gentle" (one setting in other places), "matched_token", "rescue", "turn_rewards", or a YAML file of yours.
         out: Folder of the study; none takes runs/study-NAME.
         arms: Arms to run, e.g. --arms '[PPO, S-PPO]'; none runs all.
         seeds: Seeds to run, the study's own or others, e.g. --seeds '[1, 6]'; none runs the study's own.
@@ -104,13 +104,13 @@ def study(
     """
     from dataclasses import replace
 
-    from training.study import load_study, refuse_unfinished, run_study, study_cells
+    from training.study import kept_seeds, load_study, refuse_unfinished, run_study, study_cells
     from training.study_report import write_report
 
     plan = load_study(name)
-    plan = replace(plan, seeds=list(dict.fromkeys([*plan.seeds, *(seeds or [])])))
-    folder = Path(out or f"runs/study-{Path(name).stem}")
-    cells = run_study(plan, folder, jobs=jobs, threads=threads, arms=arms, seeds=seeds)
+    folder, asked = Path(out or f"runs/study-{Path(name).stem}"), seeds or plan.seeds
+    plan = replace(plan, seeds=list(dict.fromkeys([*plan.seeds, *asked, *kept_seeds(folder)])))
+    cells = run_study(plan, folder, jobs=jobs, threads=threads, arms=arms, seeds=asked)
     finished = [cell for cell in study_cells(plan, folder) if cell.finished]
     if finished:
         print(write_report(plan, finished, folder))

@@ -152,6 +152,11 @@ def study_cells(study: Study, out: Path) -> list[Cell]:
     return [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
 
 
+def kept_seeds(out: Path) -> list[int]:
+    """The seeds of all runs in a study's folder, whoever asked for them."""
+    return sorted({json.loads(path.read_text(encoding="utf-8"))["seed"] for path in out.glob(f"runs/*/{PLAN}")})
+
+
 def run_study(
     study: Study,
     out: Path,
@@ -176,9 +181,7 @@ def run_study(
     for what, asked, known in (("arm", arms, list(study.arms)), ("seed", seeds, study.seeds)):
         for each in asked or ():
             if each not in known:
-                raise ConfigError(
-                    f"study {study.title!r}: found no {what} {each!r}, wanted some of {', '.join(map(str, known))}."
-                )
+                raise ConfigError(f"study {study.title!r}: found no {what} {each!r}, wanted some of {known}.")
     plans = {cell: _plan(study, cell) for cell in study_cells(study, out)}
     cells = [cell for cell in plans if (not arms or cell.arm in arms) and (not seeds or cell.seed in seeds)]
     out.mkdir(parents=True, exist_ok=True)
@@ -187,7 +190,7 @@ def run_study(
             path = cell.folder / PLAN
             if path.exists() and _meaning(path.read_text(encoding="utf-8")) != _meaning(plan):
                 raise ConfigError(
-                    f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings or another base. Give another folder with --out."
+                    f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings, other files for them or another base. Give another folder with --out."
                 )
         index = out / "index"
         build_starter_index(index, World.load().passages(("train", "validation")), overwrite=True)

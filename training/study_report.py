@@ -87,7 +87,7 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
         final=final,
         mean=mean(accuracy),
         never_learnt=never_learnt,
-        learnt=next((number for number, pair in enumerate(pairs, start=2) if pair >= LEARNT), None),
+        learnt=next((number for number, pair in enumerate(pairs, start=2) if pair > LEARNT - 1e-6), None),
         start=start,
         alarm=alarm,
         clip_fraction=mean(row["policy/clip_fraction"] for row in rows),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import platform
 import signal
 import subprocess
@@ -73,14 +74,18 @@ def sole_use(folder: Path) -> Iterator[int]:
     Raises:
         ConfigError: another study, or a run that one left behind, is at work there.
     """
-    with (folder / "lock").open("a", encoding="utf-8") as file:
+    with (folder / "lock").open("a+", encoding="utf-8") as file:
+        file.seek(0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"study folder {folder}: another study is at work there, or a run that one left behind when it was killed. "
-                f"Wait for it, end it (pkill -f {folder}), or give another folder with --out."
+                f"study folder {folder}: another study is at work there (process {file.read().strip()}), or a run that it left behind when it was killed "
+                "(ps -ef shows the folder in its command). Wait, end it, or give another folder with --out."
             ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
         yield file.fileno()
 
 
@@ -89,7 +94,8 @@ def _code() -> str:
     digest, root = hashlib.sha256(), Path(__file__).parent.parent
     for package in ("evaluation", "medagent", "retrieval", "training"):
         for path in sorted((root / package).rglob("*")):
-            if path.is_file() and path.suffix != ".pyc":
+            # What comes and goes while a study runs is none of it: compiled files, an editor's.
+            if path.is_file() and "__pycache__" not in path.parts and path.name[0] not in ".#":
                 digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -20,7 +22,18 @@ from medagent.errors import ConfigError, MedagentError
 from tests.training.test_collapse import row
 from training import study as module
 from training.callbacks.export import read_metrics
-from training.study import STARTS, Arm, Cell, Study, _given, load_study, refuse_unfinished, run_study, study_cells
+from training.study import (
+    STARTS,
+    Arm,
+    Cell,
+    Study,
+    _given,
+    kept_seeds,
+    load_study,
+    refuse_unfinished,
+    run_study,
+    study_cells,
+)
 from training.study_report import Outcome, another, confusion, holm, interval, outcome, paired, report, write_report
 from training.study_runs import Children, sole_use
 
@@ -37,6 +50,11 @@ def run_of(*accuracies: float) -> list[dict[str, float]]:
 def test_a_run_that_keeps_its_success_has_not_collapsed() -> None:
     found = outcome(run_of(0.4, 0.6, 0.9, 0.8, 0.7, 0.8))
     assert (found.best, found.final, found.start, found.alarm) == (pytest.approx(0.85), pytest.approx(0.75), None, None)
+
+
+def test_exactly_ninety_percent_is_learnt_however_it_was_rounded() -> None:
+    assert outcome(run_of(0.3, 0.9, float(np.float32(0.9)), 0.9)).learnt == 3
+    assert outcome(run_of(0.3, *[float(np.float32(108 / 120))] * 2)).learnt == 3
 
 
 def test_a_collapse_starts_where_success_stays_below_three_quarters_of_its_best() -> None:
@@ -174,9 +192,9 @@ def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
         load(compared=[["PPO", "GRPO"]])
     with pytest.raises(ConfigError, match="jobs"):
         run_study(load(), tmp_path / "out", jobs=0, threads=1)
-    with pytest.raises(ConfigError, match="no arm 'GRPO', wanted some of PPO"):
+    with pytest.raises(ConfigError, match=r"no arm 'GRPO', wanted some of \['PPO'\]"):
         run_study(load(), tmp_path / "out", jobs=1, threads=1, arms=["GRPO"])
-    with pytest.raises(ConfigError, match="no seed 6, wanted some of 1"):
+    with pytest.raises(ConfigError, match=r"no seed 6, wanted some of \[1\]"):
         run_study(load(), tmp_path / "out", jobs=1, threads=1, seeds=[6])
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError):
@@ -202,6 +220,7 @@ def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None
     (asked,) = run_study(small, out, jobs=2, threads=1, seeds=[2])
     assert [cell.finished for cell in study_cells(small, out)] == [False, True]
     stamp = (asked.folder / STARTS).stat().st_mtime_ns
+    assert kept_seeds(out) == [2]
     cells = run_study(small, out, jobs=2, threads=1, arms=["PPO"])
     assert (cells[1].folder / STARTS).stat().st_mtime_ns == stamp
     assert [(cell.arm, cell.seed, cell.finished) for cell in cells] == [("PPO", 1, True), ("PPO", 2, True)]
@@ -311,7 +330,8 @@ def test_what_does_not_end_when_told_to_is_killed(tmp_path: Path, monkeypatch: p
 
 def test_one_study_at_a_time_uses_a_folder_and_so_does_a_run_left_behind(tmp_path: Path) -> None:
     with sole_use(tmp_path) as lock:
-        with pytest.raises(ConfigError, match=r"another study is at work there.*pkill -f .*--out"), sole_use(tmp_path):
+        mine = rf"another study is at work there \(process {os.getpid()}\).*--out"
+        with pytest.raises(ConfigError, match=mine), sole_use(tmp_path):
             pass
         left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
     with pytest.raises(ConfigError, match="another study is at work there"), sole_use(tmp_path):
