@@ -284,7 +284,7 @@ def test_a_run_that_fails_is_named_and_another_plan_is_refused(small: Study, tmp
     (start,) = cells[0].starts
     assert start["returncode"] != 0
     assert start["wall_s"] > 0
-    with pytest.raises(ConfigError, match="run with other settings or another base"):
+    with pytest.raises(ConfigError, match="run with other settings, other files for them or another base"):
         run_study(small, tmp_path / "study", jobs=1, threads=1)
 
 
