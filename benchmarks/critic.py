@@ -5,7 +5,7 @@ of outcome variance that the question and the passages read so far can explain: 
 variance within groups, unbiased) / (total variance), turns weighted by their action tokens. The critic is read at each turn's first token (where it
 knows no more than the ceiling does) and, beside it, at all action tokens (where it also sees what the policy has begun to write).
 
-    python -m benchmarks.critic --out /tmp/critic --at 1 5 10 20 [--set data.num_critic_epochs=0 ...]
+    python -m benchmarks.critic --out /tmp/critic --at 1 3 5 8 12 [--set data.num_critic_epochs=0 ...]
 """
 
 from __future__ import annotations

@@ -5,12 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +33,6 @@ from training.study import (
     study_cells,
 )
 from training.study_report import Outcome, another, confusion, holm, interval, outcome, paired, report, write_report
-from training.study_runs import Children, sole_use
 
 # A study among the packaged files says what it compares; the others are parts of it.
 STUDIES = sorted(path.stem for path in (module.CONFIGS / "studies").glob("*.yaml") if "\narms:" in path.read_text())
@@ -307,46 +304,6 @@ def test_runs_that_differ_in_what_made_them_are_told_apart(tmp_path: Path) -> No
     assert "Made with code a, threads 1." in text()
     assert "differ in what made them" not in text()
     assert "Made with code b, threads 1.\n**The runs differ in what made them**" in text(code="b")
-
-
-def test_what_was_stopped_before_it_began_does_not_begin(tmp_path: Path) -> None:
-    children = Children()
-    children.stop()
-    assert children.run(["touch", str(tmp_path / "made")], log=tmp_path / "log", environment={}) == 1
-    assert not (tmp_path / "made").exists()
-
-
-def test_what_does_not_end_when_told_to_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.study_runs.GRACE_S", 0.2)
-    children, ready = Children(), tmp_path / "log"
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(children.run, [sys.executable, "-c", deaf], log=ready, environment={})
-        while not (ready.exists() and ready.read_text()):
-            time.sleep(0.02)
-        children.stop()
-        assert ended.result(timeout=10) == -signal.SIGKILL
-
-
-def test_one_study_at_a_time_uses_a_folder_and_so_does_a_run_left_behind(tmp_path: Path) -> None:
-    with sole_use(tmp_path) as lock:
-        mine = rf"another study is at work there \(process {os.getpid()}\).*--out"
-        with pytest.raises(ConfigError, match=mine), sole_use(tmp_path):
-            pass
-        left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
-    with pytest.raises(ConfigError, match="another study is at work there"), sole_use(tmp_path):
-        pass
-    left.communicate()
-    with sole_use(tmp_path):
-        pass
-
-
-def test_runs_inherit_what_they_are_to_keep(tmp_path: Path) -> None:
-    with (tmp_path / "kept").open("w") as file:
-        command = [sys.executable, "-c", f"import os; os.write({file.fileno()}, b'here')"]
-        assert Children([file.fileno()]).run(command, log=tmp_path / "log", environment={}) == 0
-        assert Children().run(command, log=tmp_path / "log", environment={}) != 0, "others are closed to them"
-    assert (tmp_path / "kept").read_text() == "here"
 
 
 def test_settings_reach_a_run_as_they_are_written() -> None:
