@@ -87,6 +87,7 @@ def study(
     out: str | None = None,
     arms: list[str] | None = None,
     seeds: list[int] | None = None,
+    base: str | None = None,
     jobs: int = 1,
     threads: int = 1,
 ) -> None:
@@ -95,10 +96,11 @@ def study(
     Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md, of all the study's runs that OUT has; each run is an ordinary `medagent train` in OUT/runs.
 
     Args:
-        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "forms" (the same under the harder stress), "controls" (what in the correction does it), "groups" (algorithms without a critic), "transfer_rate", "transfer_stale", "transfer_decoupled", "transfer_gentle" (one setting in other places), "matched_token", "rescue", "turn_rewards", or a YAML file of yours.
-        out: Folder of the study; none takes runs/study-NAME.
+        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "forms" (the same under the harder stress), "controls" (what in the correction does it), "groups", "groups_stale", "groups_gentle" (algorithms without a critic), "transfer_rate", "transfer_stale", "transfer_decoupled", "transfer_gentle" (one setting in other places), "matched_token", "rescue", "turn_rewards", or a YAML file of yours.
+        out: Folder of the study; none takes runs/study-NAME (with the base's name, where one is given).
         arms: Arms to run, e.g. --arms '[PPO, S-PPO]'; none runs all.
         seeds: Seeds to run, the study's own or others, e.g. --seeds '[1, 6]'; none runs the study's own.
+        base: Folder of another base for all arms, of `medagent starter build` or `lengthen`: other sizes, longer turns.
         jobs: Runs at a time, each in a process of its own.
         threads: Torch threads of each run.
     """
@@ -108,7 +110,9 @@ def study(
     from training.study_report import write_report
 
     plan = load_study(name)
-    folder, asked = Path(out or f"runs/study-{Path(name).stem}"), seeds or plan.seeds
+    plan = replace(plan, base=base or plan.base)
+    named = f"{Path(name).stem}-{Path(base).name}" if base else Path(name).stem
+    folder, asked = Path(out or f"runs/study-{named}"), seeds or plan.seeds
     plan = replace(plan, seeds=list(dict.fromkeys([*plan.seeds, *asked, *kept_seeds(folder)])))
     cells = run_study(plan, folder, jobs=jobs, threads=threads, arms=arms, seeds=asked)
     finished = [cell for cell in study_cells(plan, folder) if cell.finished]

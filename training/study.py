@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
 from medagent.files import write_whole
+from medagent.saved import SPEC_FILE, read_spec
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from training.study_runs import Children, made_by, signals_interrupt, sole_use
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 PLAN, STARTS = "plan.json", "starts.json"
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Study:
 
     `task`: configuration files that all arms begin with. `tuned`: the arm that tells what can be learnt without stress; another arm
     counts as stable only if its best is at most five points lower. `compared`: pairs of arms whose final accuracies are tested against each other, seed by seed.
+    `base`: what all arms train, the packaged base or a folder of `medagent starter build` or `lengthen`; turns may then be as long as that folder says.
     """
 
     title: str
@@ -54,6 +57,7 @@ class Study:
     seeds: list[int]
     tuned: str | None = None
     compared: list[tuple[str, str]] = field(default_factory=list)
+    base: str = STARTER
 
     def __post_init__(self) -> None:
         """Check that it can run."""
@@ -75,6 +79,19 @@ class Study:
             )
         for name in [*self.task, *(name for arm in self.arms.values() for name in arm.configs)]:
             config_path(name)
+        for name in (SPEC_FILE, WEIGHTS):
+            if not (Path(model_path(self.base)) / name).is_file():
+                raise ConfigError(
+                    f"study {self.title!r}: the base {self.base} has no {name}. Give a folder that `medagent starter build` or `medagent starter lengthen` wrote."
+                )
+
+    @property
+    def base_settings(self) -> dict[str, Any]:
+        """What a base other than the packaged one changes besides weights: the limits of a rollout."""
+        if self.base == STARTER:
+            return {}
+        limits = read_spec(Path(self.base)).limits
+        return {f"data.agent.limits.{name}": value for name, value in asdict(limits).items()}
 
 
 @dataclass(frozen=True)
@@ -238,11 +255,13 @@ def refuse_unfinished(cells: Sequence[Cell]) -> None:
 
 
 def _plan(study: Study, cell: Cell) -> str:
-    """Everything that decides a cell's numbers, as text: settings, the contents of its files in order, and the packaged base."""
-    arm = study.arms[cell.arm]
-    contents = [(name, config_path(name).read_text(encoding="utf-8")) for name in (*study.task, *arm.configs)]
-    base = hashlib.sha256((Path(model_path(STARTER)) / "model.safetensors").read_bytes()).hexdigest()
-    return json.dumps({"seed": cell.seed, "settings": arm.settings, "configs": contents, "starter": base}, indent=1)
+    """Everything that decides a cell's numbers, as text: settings, the contents of its files in order, and the base."""
+    settings = {**study.base_settings, **study.arms[cell.arm].settings}
+    contents = [
+        (name, config_path(name).read_text(encoding="utf-8")) for name in (*study.task, *study.arms[cell.arm].configs)
+    ]
+    base = hashlib.sha256((Path(model_path(study.base)) / WEIGHTS).read_bytes()).hexdigest()
+    return json.dumps({"seed": cell.seed, "settings": settings, "configs": contents, "starter": base}, indent=1)
 
 
 def _meaning(plan: str) -> dict[str, Any]:
@@ -256,14 +275,14 @@ def _meaning(plan: str) -> dict[str, Any]:
 
 def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int, children: Children) -> None:
     """Train one cell in a process of its own."""
-    arm = study.arms[cell.arm]
     settings = {
         "trainer.default_root_dir": cell.folder,
         "data.retriever.init_args.retriever.init_args.index": index,
         "data.seed": cell.seed,
         "seed_everything": cell.seed,
         "threads": threads,
-        **arm.settings,
+        **({} if study.base == STARTER else {"model.base_model": study.base}),
+        **json.loads(plan)["settings"],
     }
     cell.folder.mkdir(parents=True, exist_ok=True)
     write_whole(cell.folder / PLAN, plan)

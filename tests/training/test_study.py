@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import numpy as np
 import pytest
 import yaml
 
+from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
+from medagent.saved import read_spec, write_spec
 from tests.training.test_collapse import row
 from training import study as module
 from training.callbacks.export import read_metrics
@@ -283,6 +286,32 @@ def test_a_run_that_fails_is_named_and_another_plan_is_refused(small: Study, tmp
     assert start["wall_s"] > 0
     with pytest.raises(ConfigError, match="run with other settings, other files for them or another base"):
         run_study(small, tmp_path / "study", jobs=1, threads=1)
+
+
+@pytest.mark.long
+def test_a_study_of_another_base_trains_that_base_within_its_limits(small: Study, tmp_path: Path) -> None:
+    base, out = tmp_path / "base", tmp_path / "study"
+    shutil.copytree(model_path(STARTER), base)
+    spec = read_spec(base)
+    write_spec(base, replace(spec, limits=replace(spec.limits, max_turn_tokens=50, max_total_tokens=520)))
+    other = replace(small, base=str(base))
+    (cell,) = run_study(other, out, jobs=1, threads=1, seeds=[1])
+    assert cell.finished
+    settings = yaml.safe_load((cell.folder / "config.yaml").read_text())
+    assert settings["model"]["base_model"] == str(base)
+    assert settings["data"]["agent"]["limits"] == {
+        "max_turns": 4,
+        "max_turn_tokens": 50,
+        "max_observation_tokens": 160,
+        "max_total_tokens": 520,
+    }
+    with pytest.raises(ConfigError, match="or another base"):
+        run_study(small, out, jobs=1, threads=1)
+
+
+def test_a_base_without_weights_is_refused(small: Study, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no agent\.json. Give a folder that `medagent starter build`"):
+        replace(small, base=str(tmp_path))
 
 
 def test_runs_that_differ_in_what_made_them_are_told_apart(tmp_path: Path) -> None:
