@@ -39,6 +39,10 @@ from medagent.starter.templates import INHERITANCE, RELATIONS
 
 PAD, END = "<pad>", "<end>"
 NUM_EXAM_BATCHES = 4
+EXAM_EVERY, REPORT_EVERY = (
+    50,
+    250,
+)  # steps; an exam costs as much as three of them, so it is frequent only where it decides when to stop
 PROGRESS_FILE = "warm_start.json"
 
 
@@ -285,6 +289,7 @@ def run_stage(
     loader: DataLoader[LessonBatch] = DataLoader(data, batch_size=None, num_workers=1)
     warmup = config.warmup_steps if first else 1
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    every = REPORT_EVERY if stage.gate is None else EXAM_EVERY
     started = time.monotonic()
     for step, batch in enumerate(loader, start=1):
         scale = max(0.0, 1 - step / stage.steps) if stage.decay else min(1.0, step / warmup)
@@ -295,7 +300,7 @@ def run_stage(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step % 50:
+        if step % every and step < stage.steps:
             continue
         minutes = (time.monotonic() - started) / 60
         accuracy = _lookup_accuracy(model, stage.exam)
