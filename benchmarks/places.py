@@ -46,10 +46,9 @@ def main() -> None:
         for place, stem in enumerate(PLACES.values()):
             values = finals(FOLDER / f"{stem}-runs.csv")
             for offset, (arm, (role, colour)) in enumerate(zip(arms, ROLES.items(), strict=True)):
-                if arm not in values:
-                    continue
                 y, label = place + 0.24 * (offset - 1), role if place == 0 else None
-                axes.scatter(values[arm], [y] * len(values[arm]), s=14, color=colour, alpha=0.45, linewidths=0)
+                heights = [y + 0.03 * (number % 3 - 1) for number in range(len(values[arm]))]  # equal ones stay apart
+                axes.scatter(values[arm], heights, s=14, color=colour, alpha=0.45, linewidths=0)
                 axes.plot([mean(values[arm])] * 2, [y - 0.11, y + 0.11], color=colour, linewidth=2.5, label=label)
         axes.set_title(f"{level} ({arms[0]}, {arms[2]})", fontsize=10)
         axes.set_xlim(0, 1)

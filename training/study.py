@@ -86,8 +86,8 @@ class Study:
                 )
 
     @property
-    def base_settings(self) -> dict[str, Any]:
-        """What a base other than the packaged one changes besides weights: the limits of a rollout."""
+    def limits(self) -> dict[str, Any]:
+        """The limits of a rollout that a base other than the packaged one brings, as settings."""
         if self.base == STARTER:
             return {}
         limits = read_spec(Path(self.base)).limits
@@ -256,7 +256,7 @@ def refuse_unfinished(cells: Sequence[Cell]) -> None:
 
 def _plan(study: Study, cell: Cell) -> str:
     """Everything that decides a cell's numbers, as text: settings, the contents of its files in order, and the base."""
-    settings = {**study.base_settings, **study.arms[cell.arm].settings}
+    settings = {**study.limits, **study.arms[cell.arm].settings}
     contents = [
         (name, config_path(name).read_text(encoding="utf-8")) for name in (*study.task, *study.arms[cell.arm].configs)
     ]

@@ -39,10 +39,9 @@ from medagent.starter.templates import INHERITANCE, RELATIONS
 
 PAD, END = "<pad>", "<end>"
 NUM_EXAM_BATCHES = 4
-EXAM_EVERY, REPORT_EVERY = (
-    50,
-    250,
-)  # steps; an exam costs as much as three of them, so it is frequent only where it decides when to stop
+# Steps from one exam to the next; one costs as much as three steps, so they are frequent only where they decide when to stop.
+EXAM_EVERY = 250
+GATED_EXAM_EVERY = 50
 PROGRESS_FILE = "warm_start.json"
 
 
@@ -289,7 +288,7 @@ def run_stage(
     loader: DataLoader[LessonBatch] = DataLoader(data, batch_size=None, num_workers=1)
     warmup = config.warmup_steps if first else 1
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
-    every = REPORT_EVERY if stage.gate is None else EXAM_EVERY
+    every = EXAM_EVERY if stage.gate is None else GATED_EXAM_EVERY
     started = time.monotonic()
     for step, batch in enumerate(loader, start=1):
         scale = max(0.0, 1 - step / stage.steps) if stage.decay else min(1.0, step / warmup)

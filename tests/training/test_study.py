@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from safetensors.torch import load_file, save_file
 
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
@@ -294,6 +295,8 @@ def test_a_study_of_another_base_trains_that_base_within_its_limits(small: Study
     shutil.copytree(model_path(STARTER), base)
     spec = read_spec(base)
     write_spec(base, replace(spec, limits=replace(spec.limits, max_turn_tokens=50, max_total_tokens=520)))
+    weights = load_file(base / "model.safetensors")
+    save_file({name: 1.01 * weight for name, weight in weights.items()}, base / "model.safetensors", {"format": "pt"})
     other = replace(small, base=str(base))
     (cell,) = run_study(other, out, jobs=1, threads=1, seeds=[1])
     assert cell.finished
@@ -307,6 +310,9 @@ def test_a_study_of_another_base_trains_that_base_within_its_limits(small: Study
     }
     with pytest.raises(ConfigError, match="or another base"):
         run_study(small, out, jobs=1, threads=1)
+    shutil.copy(Path(model_path(STARTER)) / "model.safetensors", base)
+    with pytest.raises(ConfigError, match="or another base"):
+        run_study(other, out, jobs=1, threads=1)  # the same limits, other weights
 
 
 def test_a_base_without_weights_is_refused(small: Study, tmp_path: Path) -> None:
