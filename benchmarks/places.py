@@ -20,6 +20,7 @@ FOLDER = ROOT / "docs" / "stability"
 PLACES = {
     "many passes, high rate": "collapse",
     "stale rollouts": "stale",
+    "stale, decoupled": "decoupled",
     "no stress": "gentle",
 }
 ROLES = {"alone": "#9aa5b1", "a quarter of its step": "#e08e0b", "with the correction": "#0b6b3a"}
