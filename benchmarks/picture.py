@@ -70,9 +70,8 @@ def main() -> None:
         )
     bars.set_xticks([i + 0.2 for i in range(len(names))], list(names), fontsize=8)
     bars.set_title("test accuracy, greedy", fontsize=10)
-    bars.legend(
-        fontsize=8, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.17)
-    )  # the bars leave no room
+    # Below the axes: the bars leave no room inside.
+    bars.legend(fontsize=8, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.17))
     for folder in folders:
         rows = read_metrics(folder)
         curve.plot(range(1, len(rows) + 1), [row["reward/success"] for row in rows], color="#0b6b3a", alpha=0.7)
