@@ -6,6 +6,8 @@ variance within groups, unbiased) / (total variance), turns weighted by their ac
 knows no more than the ceiling does) and, beside it, at all action tokens (where it also sees what the policy has begun to write).
 
     python -m benchmarks.critic --out /tmp/critic --at 1 3 5 8 12 [--set data.num_critic_epochs=0 ...]
+
+It trains by the demo's configuration with configs/critic/evidence.yaml on top; `--config` with no file leaves that out.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from benchmarks.common import describe_machine
+from benchmarks.common import ROOT, describe_machine
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.records import Rollout
@@ -120,12 +122,13 @@ class Probe(Callback):
 
 
 def main() -> None:
-    """Train by the demo's configuration and measure along the way."""
+    """Train and measure along the way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--at", type=int, nargs="+", default=[1, 3, 5, 8, 12])
     parser.add_argument("--questions", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--config", type=Path, nargs="*", default=[ROOT / "configs" / "critic" / "evidence.yaml"])
     parser.add_argument("--set", nargs="*", default=[], help="overrides of the configuration, name=value")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -144,7 +147,7 @@ def main() -> None:
         RolloutData,
         run=False,
         args=[
-            *(argument for path in demo_configs() for argument in ("--config", str(path))),
+            *(argument for path in (*demo_configs(), *options.config) for argument in ("--config", str(path))),
             *(f"--{override}" for override in overrides),
         ],
         save_config_callback=None,

@@ -77,7 +77,7 @@ def ground(rollouts: Sequence[Rollout]) -> Grounding:
         shown = [hits[number - 1] for number in result.cited]
         supported = [supports(hit, claim) for hit in shown]
         cited, supporting, recalled = cited + len(shown), supporting + sum(supported), recalled + any(supported)
-        gold += any(supports(hit, text) for hit in shown for text in _gold_texts(rollout.question))
+        gold += any(supports(hit, text) for hit in shown for text in gold_texts(rollout.question))
     return Grounding(
         searched=sum(rollout.num_searches > 0 for rollout in rollouts) / max(1, len(rollouts)),
         gold_any=sum(bool(wanted & got) for wanted, got in found) / len(found) if found else None,
@@ -89,7 +89,8 @@ def ground(rollouts: Sequence[Rollout]) -> Grounding:
     )
 
 
-def _gold_texts(question: Question) -> tuple[str, ...]:
+def gold_texts(question: Question) -> tuple[str, ...]:
+    """The right answer in words: the gold option's text, or the gold answer and what else counts as right."""
     if question.options:
         return (question.options[LETTERS.index(question.answer)],)
     return (question.answer, *question.aliases)

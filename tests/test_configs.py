@@ -79,6 +79,14 @@ def test_policies_and_hardware_go_with_every_task(task: Path, overlay: Path) -> 
     assert parsed.model == own.model
 
 
+@pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
+def test_a_critic_that_sees_the_evidence_goes_with_every_task(task: Path) -> None:
+    files = [task, ROOT / "configs" / "algorithms" / "st_ppo.yaml", ROOT / "configs" / "critic" / "evidence.yaml"]
+    parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
+    assert (parsed.model.critic_sees, parsed.data.num_critic_epochs) == ("evidence", 1)
+    assert parsed.model.critic_lora is not None
+
+
 def test_the_supervised_configuration_parses() -> None:
     from lightning import Trainer
 

@@ -24,6 +24,7 @@ from medagent.causal_lm import hidden_states, project
 from training.execution import Execution, checkpoint_layers
 
 POLICY, CRITIC = "policy", "critic"
+EVIDENCE_WIDTH = 64
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class TokenScores:
 class SharedBase(nn.Module):
     """One base model with a policy adapter, a critic adapter and a value head.
 
-    The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its bias.
+    The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its bias. With `num_sights` a small
+    network adds what it makes of so many numbers that the context does not hold (`training.evidence`); it starts at zero too.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class SharedBase(nn.Module):
         *,
         policy: LoraSettings,
         critic: LoraSettings | None,
+        num_sights: int = 0,
         execution: Execution = Execution(),
     ) -> None:
         super().__init__()
@@ -80,6 +83,12 @@ class SharedBase(nn.Module):
             self.value_head = nn.Linear(base.config.hidden_size, 1, dtype=torch.float32)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
+        self.evidence_head: nn.Sequential | None = None
+        if num_sights:
+            last = nn.Linear(EVIDENCE_WIDTH, 1)
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+            self.evidence_head = nn.Sequential(nn.Linear(num_sights, EVIDENCE_WIDTH), nn.GELU(), last)
         self._activate(POLICY)
         if execution.gradient_checkpointing:
             checkpoint_layers(self.base, lambda: self._active, self._activate)
@@ -99,6 +108,10 @@ class SharedBase(nn.Module):
             return []
         adapter = [p for name, p in self.peft.named_parameters() if f".{CRITIC}." in name]
         return [*adapter, *self.value_head.parameters()]
+
+    def evidence_parameters(self) -> list[nn.Parameter]:
+        """Those of the network that reads the evidence; none where the critic sees the context alone."""
+        return [] if self.evidence_head is None else list(self.evidence_head.parameters())
 
     def _activate(self, adapter: str) -> None:
         """Switch the adapter; peft freezes the others, so gradients are switched on again for all trained ones."""
@@ -175,12 +188,17 @@ class SharedBase(nn.Module):
             yield
         self._activate(POLICY)
 
-    def values(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """[B, T] V before each token of the mask, 0 elsewhere."""
+    def values(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, evidence_AF: Tensor | None = None
+    ) -> Tensor:
+        """[B, T] V before each token of the mask, 0 elsewhere; `evidence_AF` has a row for each such token, in their order."""
         assert self.value_head is not None, "this base has no critic"
         self._activate(CRITIC)
         hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
         values_A = self.value_head(hidden_AH.float())[:, 0]
+        if self.evidence_head is not None:
+            assert evidence_AF is not None, "this critic also sees the evidence"
+            values_A = values_A + self.evidence_head(evidence_AF)[:, 0]
         return torch.zeros(mask_BT.shape, device=values_A.device).masked_scatter(where_BT, values_A)
 
     @torch.no_grad()

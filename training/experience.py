@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from medagent.records import Rollout
+from training.evidence import evidence_of
 from training.objectives import ratio_segments
 
 Reduction = Literal["rollout-mean", "token-mean"]
@@ -23,7 +24,7 @@ Reduction = Literal["rollout-mean", "token-mean"]
 class Experience:
     """A micro-batch. Boolean `mask_BT` marks action tokens; off it every float is 0 and every id -1.
 
-    `old_logprobs_BT` are those of the policy that importance weights are taken against, and `truncation_BT` the constant factor of every
+    `evidence_BKF` is what `training.evidence` knows before turn k. `old_logprobs_BT` are those of the policy that importance weights are taken against, and `truncation_BT` the constant factor of every
     policy term (1 in mode `behaviour`). `groups_B` numbers the rollouts' questions. `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
     Lightning (accumulation) and DDP (averaging) divide by; `value_weights_BT` the same for the tokens where the critic is read. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the iteration's first batch.
     """
@@ -34,6 +35,7 @@ class Experience:
     turn_ids_BT: Tensor
     ratio_segments_BT: Tensor
     groups_B: Tensor
+    evidence_BKF: Tensor
     rollout_logprobs_BT: Tensor
     old_logprobs_BT: Tensor
     truncation_BT: Tensor
@@ -64,8 +66,18 @@ class Experience:
         for item in fields(self):
             tensor = getattr(self, item.name)
             if isinstance(tensor, Tensor):
-                chosen[item.name] = tensor[index, :width] if tensor.ndim > 1 else tensor[index]
+                chosen[item.name] = tensor[index, :width] if tensor.ndim == 2 else tensor[index]
         return replace(self, **chosen, metrics={})
+
+    def evidence_at(self, read_BT: Tensor, *, after_last: bool = False) -> Tensor:
+        """[A, F] evidence before the turn of each token that is read; with `after_last` a token beyond a rollout's end is read too, with the evidence of its end."""
+        turns_BT = self.turn_ids_BT
+        if after_last:
+            turns_BT = torch.cat([turns_BT, torch.full_like(turns_BT[:, :1], -1)], dim=1)
+            ends_B = turns_BT.max(dim=1, keepdim=True).values + 1
+            turns_BT = turns_BT.scatter(1, self.attention_BT.sum(dim=1, keepdim=True), ends_B)
+        rows_BT = torch.arange(len(turns_BT), device=turns_BT.device)[:, None].expand_as(turns_BT)
+        return self.evidence_BKF[rows_BT[read_BT], turns_BT[read_BT]]
 
     def idle(self) -> Experience:
         """The shortest row, acting nowhere: a pass over it adds nothing to any sum."""
@@ -111,6 +123,7 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1)
         turn_ids_BT=turns,
         ratio_segments_BT=ratio_segments("token", mask, turns),
         groups_B=groups,
+        evidence_BKF=evidence_of(rollouts),
         rollout_logprobs_BT=logprobs,
         old_logprobs_BT=logprobs,
         truncation_BT=mask.float(),

@@ -19,11 +19,13 @@ from torch.optim import AdamW, Optimizer
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings, SharedBase
+from training.evidence import SIGHTS
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
 from training.objectives import Surrogate, clipped_surrogate, reference_kl, value_loss
 
 KLMode = Literal["loss", "reward"]
+CriticSees = Literal["context", "evidence"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class AgentModule(LightningModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
     Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none. `kl_mode` "loss": `kl_coef` times
-    the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
+    the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. `critic_sees` "evidence": the critic also knows how near a rollout has come to the gold
+    answer and passages (`training.evidence`), which it learns at `evidence_lr`. With `lr_decay_iterations` all rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class AgentModule(LightningModule):
         critic_lora: LoraSettings | None = LoraSettings(),
         policy_lr: float = 2e-3,
         critic_lr: float = 3e-3,
+        critic_sees: CriticSees = "context",
+        evidence_lr: float = 3e-2,
         lr_decay_iterations: int | None = None,
         weight_decay: float = 0.0,
         clip_low: float = 0.2,
@@ -70,15 +75,23 @@ class AgentModule(LightningModule):
         _require(clip_high > 0, "clip_high", clip_high, "a positive number")
         _require(dual_clip is None or dual_clip > 1 + clip_high, "dual_clip", dual_clip, "none, or above 1 + clip_high")
         _require(value_clip is None or critic_lora is not None, "value_clip", value_clip, "none, as there is no critic")
+        _require(
+            critic_sees == "context" or critic_lora is not None,
+            "critic_sees",
+            critic_sees,
+            "context, as there is no critic",
+        )
         _require(temperature > 0, "temperature", temperature, "a positive number (sampling must explore)")
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "execution"])
         self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
-        self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
+        self.policy_lr, self.critic_lr, self.evidence_lr = policy_lr, critic_lr, evidence_lr
+        self.weight_decay = weight_decay
         self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
         self.lr_decay_iterations = lr_decay_iterations
         self.kl_coef, self.kl_mode = kl_coef, kl_mode
         self.entropy_coef, self.value_clip = entropy_coef, value_clip
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
+        self.max_grad_norms["evidence"] = critic_max_grad_norm
         self.temperature = temperature
         self.policy_lr_scale = 1.0  # below 1 after a collapse that was taken back
         self.execution = execution
@@ -86,7 +99,8 @@ class AgentModule(LightningModule):
             base_model, dtype=dtype, attention=execution.attention, four_bit=execution.quantise == "nf4"
         )
         base.requires_grad_(False)
-        self.roles = SharedBase(base, policy=policy_lora, critic=critic_lora, execution=execution)
+        sights = SIGHTS if critic_sees == "evidence" else 0
+        self.roles = SharedBase(base, policy=policy_lora, critic=critic_lora, num_sights=sights, execution=execution)
         self.policy_terms: PolicyTerms | None = None
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
@@ -163,7 +177,8 @@ class AgentModule(LightningModule):
 
     def _critic_loss(self, batch: Experience) -> Tensor:
         self.policy_terms = None
-        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, batch.value_weights_BT > 0)
+        read_BT = batch.value_weights_BT > 0
+        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
         loss = value_loss(
             values_BT,
             old_values_BT=batch.values_BT,
@@ -233,7 +248,11 @@ class AgentModule(LightningModule):
         self._began = time.perf_counter()
         # By the iteration's number alone, so that a resumed or prolonged run has the same rates.
         decayed = 0.0 if self.lr_decay_iterations is None else self.current_epoch / self.lr_decay_iterations
-        rates = {"policy": self.policy_lr * self.policy_lr_scale, "critic": self.critic_lr}
+        rates = {
+            "policy": self.policy_lr * self.policy_lr_scale,
+            "critic": self.critic_lr,
+            "evidence": self.evidence_lr,
+        }
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
 
@@ -247,10 +266,12 @@ class AgentModule(LightningModule):
         self.log("time/update", self._ended - self._began - rollout_s)
 
     def configure_optimizers(self) -> Optimizer:
-        """One AdamW with the groups `policy` and, where there is one, `critic`, each at its own rate."""
+        """One AdamW with the groups `policy` and, where there are such, `critic` and `evidence`, each at its own rate."""
         groups = [{"params": self.roles.policy_parameters(), "lr": self.policy_lr, "name": "policy"}]
         if self.has_critic:
             groups.append({"params": self.roles.critic_parameters(), "lr": self.critic_lr, "name": "critic"})
+        if self.roles.evidence_parameters():
+            groups.append({"params": self.roles.evidence_parameters(), "lr": self.evidence_lr, "name": "evidence"})
         return AdamW(groups, weight_decay=self.weight_decay)
 
     def configure_gradient_clipping(

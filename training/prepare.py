@@ -122,7 +122,7 @@ def _values(module: AgentModule, part: Experience, read_BT: Tensor) -> tuple[Ten
     read = torch.cat([read_BT, torch.zeros_like(read_BT[:, :1])], dim=1)
     read[rows, lengths_B] = True
     attention = torch.cat([part.attention_BT, torch.zeros_like(part.attention_BT[:, :1])], dim=1)
-    values = module.roles.values(ids, attention, read)
+    values = module.roles.values(ids, attention, read, part.evidence_at(read, after_last=True))
     return torch.where(read_BT, values[:, :-1], 0.0), values[rows, lengths_B]
 
 

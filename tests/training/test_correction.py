@@ -217,6 +217,27 @@ def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp
     assert [lr / fresh.policy_lr for lr in snoop.lr] == pytest.approx([1.0, 0.25, 0.25] * 2)
 
 
+def test_a_cut_is_remembered(experience, tmp_path) -> None:  # noqa: F811
+    """What stays of a cut shortens the steps after it, where theirs is smaller, over iterations and a resumption."""
+    owed = iter([1.0, 0.2, 1.0, 1.0, 1.0, 0.5])
+
+    class Scripted(ClippingBiasCorrection):
+        def _norms(self, reduce):
+            super()._norms(reduce)
+            scale = next(owed)
+            return scale, 1 - scale
+
+    fresh = make_module()
+    snoop = gradients(fresh, [experience] * 2, tmp_path, accumulate=1, before=[first := Scripted(memory=0.5)], epochs=2)
+    assert [lr / fresh.policy_lr for lr in snoop.lr] == pytest.approx([1.0, 0.2, 0.6, 0.8])
+    second = Scripted(memory=0.5)
+    checkpoint: dict[str, float] = {}
+    first.on_save_checkpoint(None, fresh, checkpoint)
+    second.on_load_checkpoint(None, fresh, checkpoint)
+    again = gradients(make_module(), [experience] * 2, tmp_path, accumulate=1, before=[second])
+    assert [lr / fresh.policy_lr for lr in again.lr] == pytest.approx([0.9, 0.5])  # the second's own cut is the larger
+
+
 def test_two_corrections_are_refused(experience, tmp_path) -> None:  # noqa: F811
     two = [ClippingBiasCorrection(), ClippingBiasCorrection(applied_to="rollouts")]
     with pytest.raises(ConfigError, match="found 2 ClippingBiasCorrection"):
@@ -253,6 +274,14 @@ def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> Non
     for normaliser, threshold in (("triggered", None), ("constant", 0.1), ("paper", 0.1)):
         with pytest.raises(ConfigError, match=f"threshold {threshold} found with normaliser {normaliser}"):
             ClippingBiasCorrection(normaliser=normaliser, applied_to="gradient", threshold=threshold)
+    for memory, settings in (
+        (1.0, {}),
+        (-0.1, {}),
+        (0.5, {"normaliser": "constant"}),
+        (0.5, {"applied_to": "rollouts"}),
+    ):
+        with pytest.raises(ConfigError, match=f"memory {memory} found"):
+            ClippingBiasCorrection(memory=memory, **settings)
     with pytest.raises(ConfigError, match="in logits"):
         ClippingBiasCorrection(applied_to="rollouts", space="parameters")
     with pytest.raises(ConfigError, match="relative"):

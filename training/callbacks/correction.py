@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -63,6 +63,8 @@ class ClippingBiasCorrection(Callback):
     `space`: "parameters" is exact (a second backward pass), "logits" is closed form and free; rollouts are told apart in "logits" alone.
     `threshold`: of "relative" a ratio (none takes 1), of "triggered" a norm, which depends on model and space and so has no default.
     `constant`: one scale, or a list of them, one for each optimizer step of an iteration (the schedule of a correction without its look at C).
+    `memory`: what stays of a cut (1 - scale) at the next step, whose own cut counts where it is larger; 0 forgets at once. The first step of an
+    update on fresh or decoupled weights clips nothing, however far it goes, so only what earlier ones clipped can shorten it. Ours, not the paper's.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class ClippingBiasCorrection(Callback):
         floor: float = 1e-2,
         threshold: float | None = None,
         constant: float | list[float] = 0.5,
+        memory: float = 0.0,
     ) -> None:
         constants = constant if isinstance(constant, list) else [constant]
         if normaliser == "paper" and applied_to == "step":
@@ -96,6 +99,14 @@ class ClippingBiasCorrection(Callback):
             raise ConfigError(
                 f"ClippingBiasCorrection: found floor {floor}, threshold {threshold}, constant {constant}; wanted positive ones, constants in (0, 1]."
             )
+        if not 0 <= memory < 1 or (
+            memory > 0 and (normaliser not in ("relative", "triggered") or applied_to not in ("gradient", "step"))
+        ):
+            raise ConfigError(
+                f"ClippingBiasCorrection: memory {memory} found with normaliser {normaliser} applied to {applied_to}; wanted one in [0, 1), and 0 but for "
+                "relative or triggered on the gradient or the step, whose scales are at most 1 and belong to a step."
+            )
+        self._memory, self._cut = memory, 0.0  # the cut of the last step
         self._scale = CorrectionScale(normaliser, floor, threshold, constants)
         self._step = 0  # of the policy, within the iteration
         self._applied_to, self._space = applied_to, space
@@ -126,6 +137,14 @@ class ClippingBiasCorrection(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An iteration begins."""
         self._step = 0
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep what a resumed run must know (not in `state_dict`: Lightning would refuse two corrections before we can say why)."""
+        checkpoint["clipping_bias_cut"] = self._cut
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Take it up again."""
+        self._cut = checkpoint.get("clipping_bias_cut", 0.0)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave no hook behind."""
@@ -187,6 +206,9 @@ class ClippingBiasCorrection(Callback):
         if self._applied_to.startswith("rollouts"):
             total, count = _reduced(trainer, self._rollouts, "sum").tolist()
             scale = total / count if count else 1.0
+        if self._memory:
+            self._cut = max(1 - scale, self._memory * self._cut)
+            scale = 1 - self._cut
         self._bias, self._gradient = [], []
         self._squares, self._rollouts = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
         pl_module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})

@@ -1,0 +1,131 @@
+"""What a critic that sees the evidence knows, and that the policy's side of training does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from medagent.errors import ConfigError
+from medagent.records import Question, Rollout, StopReason, Turn
+from retrieval.passages import Hit, Passage
+from tests.training.test_module import (  # noqa: F401  (fixtures)
+    gradients,
+    make_module,
+    rollouts,
+)
+from training.estimators import GAE
+from training.evidence import SIGHTS, evidence, evidence_of
+from training.experience import loss_weights
+from training.module import AgentModule
+from training.prepare import prepare
+
+
+def hit(name: str, text: str = "nothing of use") -> Hit:
+    return Hit(Passage(id=name, title="", text=text, source=""), score=1.0)
+
+
+def turn(*hits: Hit) -> Turn:
+    return Turn(token_ids=(1,), logprobs=(0.0,), text="", hits=hits, observation_ids=(2,) if hits else ())
+
+
+def rollout(question: Question, *turns: Turn) -> Rollout:
+    return Rollout(question, prompt_ids=(3,), turns=turns, stop_reason=StopReason.ANSWERED)
+
+
+def test_evidence_by_hand() -> None:
+    question = Question("q", "?", options=("Zinc", "Copper salts"), answer="B", gold_passage_ids=("cause", "drug"))
+    found = rollout(
+        question,
+        turn(hit("cause"), hit("other", "zinc")),
+        turn(hit("cause")),
+        turn(hit("drug", "It is treated with a copper salt.")),
+        turn(hit("other")),
+        turn(),
+    )
+    assert evidence(found) == [
+        [1, 0, 0, 0, 0, 0, 0, 1],
+        [0, 1, 0, 0, 0, 0.5, 0, 1],
+        [0, 0, 1, 0, 0, 0.5, 0, 1],
+        [0, 0, 0, 1, 1, 1, 1, 1],
+        [0, 0, 0, 1, 1, 1, 1, 1],
+        [0, 0, 0, 1, 1, 1, 1, 1],
+    ]
+    open_question = Question("o", "?", answer="iron", aliases=("Fe deficiency",))
+    unnamed = rollout(open_question, turn(hit("x", "a deficiency of Fe")), turn())
+    assert [row[TURNS_END:] for row in evidence(unnamed)] == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]
+    both_BKF = evidence_of([found, unnamed])
+    assert both_BKF.shape == (2, 6, SIGHTS)
+    assert both_BKF[1, 3:].abs().max() == 0
+
+
+TURNS_END = SIGHTS - 4
+
+
+def ready(module: AgentModule, rollouts, **settings):  # noqa: F811
+    batch = prepare(module, rollouts, estimator=GAE(whiten=False, level="turn"), reduce=lambda x: x, **settings)
+    weights = {"reduction": "rollout-mean", "num_tokens": 0, "num_rollouts": len(rollouts), "factor": 1.0}
+    batch.loss_weights_BT = loss_weights(batch.mask_BT, **weights)
+    batch.value_weights_BT = loss_weights(GAE(level="turn").value_mask(batch), **weights)
+    return batch
+
+
+def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> None:  # noqa: F811
+    """Rewards that say no more than whether a passage that supports the gold answer was read before the last turn."""
+    module = make_module(critic_sees="evidence", critic_lr=1e-9, evidence_lr=0.1)
+    seen = [replace(r, reward=evidence(r)[len(r.turns) - 1][TURNS_END]) for r in rollouts if len(r.turns) > 1][:8]
+    assert 0 < sum(r.reward for r in seen) < len(seen)
+    batch = ready(module, seen)
+    read_BT = GAE(level="turn").value_mask(batch)
+    assert batch.values_BT.abs().max() == 0, "an untrained critic says nothing"
+    gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path, accumulate=1)
+    again = ready(module, seen)
+    last_BT = read_BT & (again.turn_ids_BT == again.turn_ids_BT.max(dim=1, keepdim=True).values)
+    right_B = torch.tensor([bool(r.reward) for r in seen])
+    value_B = again.values_BT[last_BT]
+    assert value_B[right_B].min() > 0.5 > value_B[~right_B].max()
+
+
+def test_the_policy_never_sees_it(rollouts, tmp_path) -> None:  # noqa: F811
+    """The same advantages give the policy the same gradient, whatever the evidence; the critic's own differs."""
+    one, other = (make_module(critic_sees="evidence") for _ in range(2))
+    batch = ready(one, rollouts)
+    changed = replace(batch, evidence_BKF=1 - batch.evidence_BKF)
+    snoops = [
+        gradients(module, [each] * 2, tmp_path, accumulate=1) for module, each in ((one, batch), (other, changed))
+    ]
+    torch.testing.assert_close(snoops[0].policy, snoops[1].policy, rtol=0, atol=0)
+    assert not torch.equal(
+        torch.cat([p.flatten() for p in one.roles.evidence_parameters()]),
+        torch.cat([p.flatten() for p in other.roles.evidence_parameters()]),
+    )
+
+
+def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:  # noqa: F811
+    module = make_module(critic_sees="evidence")
+    with torch.no_grad():  # value = the share of gold passages read, alone
+        first, last = module.roles.evidence_head[0], module.roles.evidence_head[2]
+        for parameter in (first.weight, first.bias, last.weight):
+            parameter.zero_()
+        first.weight[0, TURNS_END + 1], first.bias[0], last.weight[0, 0] = 1.0, 100.0, 1.0
+        last.bias.fill_(-100.0)
+    cut = [replace(r, stop_reason=StopReason.MAX_TURNS, reward=0.0) for r in rollouts]
+    batch = ready(module, cut, truncated="bootstrap")
+    for row, each in enumerate(cut):
+        assert float(batch.rewards_BT[row].sum()) == pytest.approx(evidence(each)[-1][TURNS_END + 1], abs=1e-4)
+        firsts = batch.values_BT[row][GAE(level="turn").value_mask(batch)[row]]
+        assert firsts.tolist() == pytest.approx([sight[TURNS_END + 1] for sight in evidence(each)[:-1]], abs=1e-4)
+
+
+def test_it_is_trained_at_its_own_rate_and_kept_in_checkpoints(rollouts, tmp_path) -> None:  # noqa: F811
+    module = make_module(critic_sees="evidence", evidence_lr=0.02, lr_decay_iterations=4)
+    gradients(module, [ready(module, rollouts)], tmp_path, accumulate=1, epochs=2)
+    groups = {group["name"]: group["lr"] for group in module.trainer.optimizers[0].param_groups}
+    assert groups["evidence"] == pytest.approx(0.02 * 3 / 4)
+    checkpoint: dict[str, object] = {"state_dict": module.state_dict()}
+    module.on_save_checkpoint(checkpoint)
+    assert any("evidence_head" in name for name in checkpoint["state_dict"])  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"critic_sees: found evidence.*no critic"):
+        AgentModule(critic_lora=None, critic_sees="evidence")
+    assert not make_module().roles.evidence_parameters()

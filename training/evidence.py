@@ -1,0 +1,44 @@
+"""What a critic may know and the policy may not: how near a rollout has come to its evidence (asymmetric actor-critic, arXiv 1710.06542).
+
+A baseline may hang on anything that a turn's tokens do not decide, so the gold answer and the gold passages of a training question bias no
+gradient. The policy never sees any of it, in training or after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from evaluation.grounding import gold_texts, supports
+from medagent.records import Rollout
+
+TURNS = 4  # told apart one by one; the last of them stands for all that follow
+SIGHTS = TURNS + 4
+
+
+def evidence(rollout: Rollout) -> list[list[float]]:
+    """[turns + 1][SIGHTS] numbers: what is known before each turn, and after the last.
+
+    Which turn it is (one of TURNS); whether a passage read so far supports the gold answer (`evaluation.grounding.supports`); the share of the gold passages
+    read, and whether that is all; their number, up to 4, halved. Where a question names no gold passages the last three are 0.
+    """
+    texts, wanted = gold_texts(rollout.question), set(rollout.question.gold_passage_ids)
+    rows, supported, found = [], False, set[str]()
+    for number in range(len(rollout.turns) + 1):
+        which = [0.0] * TURNS
+        which[min(number, TURNS - 1)] = 1.0
+        share = len(found) / len(wanted) if wanted else 0.0
+        rows.append([*which, float(supported), share, float(share == 1), min(len(wanted), 4) / 2])
+        for hit in rollout.turns[number].hits if number < len(rollout.turns) else ():
+            supported = supported or any(supports(hit, text) for text in texts)
+            found |= {hit.passage.id} & wanted
+    return rows
+
+
+def evidence_of(rollouts: Sequence[Rollout]) -> Tensor:
+    """[B, K, SIGHTS] for K the most turns + 1; 0 beyond a rollout's own."""
+    rows = [evidence(rollout) for rollout in rollouts]
+    most = max(len(row) for row in rows)
+    return torch.tensor([row + [[0.0] * SIGHTS] * (most - len(row)) for row in rows])
