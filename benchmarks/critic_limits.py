@@ -1,7 +1,7 @@
 """What a critic could know at the start of a turn, and what the network's states there hold, without training a critic.
 
 On rollouts of a trained agent (1,536 training questions, one each; then 64 validation and 64 other training questions, 16 each): the ceiling of benchmarks/critic.py;
-boosted trees on features that an observer of question and passages can compute; ridge regression on the policy's hidden states. Explained variance of the reward at the
+boosted trees on features that an observer of question and passages can compute, alone and with what a critic may see beyond them (training/evidence.py); ridge regression on the policy's hidden states. Explained variance of the reward at the
 start of turns, weighted by action tokens.
 
     python -m benchmarks.critic_limits runs/demo-0        (a folder that `medagent demo` left)
@@ -29,6 +29,7 @@ from medagent.saved import load_agent
 from medagent.starter.world import World
 from retrieval.controls import UnreliableRetriever
 from retrieval.search import HybridRetriever
+from training.evidence import evidence
 
 
 def sample(agent: Agent, questions: list[Question], count: int, seed: int) -> list[Rollout]:
@@ -96,6 +97,10 @@ def main() -> None:
             name: np.array([features(r, turn) for r in rollouts for turn in range(len(r.turns))])
             for name, rollouts in sets.items()
         },
+        "the same and the evidence": {
+            name: np.array([features(r, turn) + evidence(r)[turn] for r in rollouts for turn in range(len(r.turns))])
+            for name, rollouts in sets.items()
+        },
         "ridge on the policy's states": {
             name: np.array([state for r in rollouts for state in states(agent.policy, r)])
             for name, rollouts in sets.items()
@@ -103,10 +108,8 @@ def main() -> None:
     }
     rewards = {name: np.array([r.reward for r in rs for _ in r.turns]) for name, rs in sets.items()}
     tokens = {name: np.array([len(t.token_ids) for r in rs for t in r.turns], float) for name, rs in sets.items()}
-    models = (
-        HistGradientBoostingRegressor(max_iter=80, learning_rate=0.05, min_samples_leaf=40, max_leaf_nodes=8),
-        Ridge(alpha=300.0),
-    )
+    trees = HistGradientBoostingRegressor(max_iter=80, learning_rate=0.05, min_samples_leaf=40, max_leaf_nodes=8)
+    models = (trees, trees, Ridge(alpha=300.0))
     for (what, x), model in zip(inputs.items(), models, strict=True):
         scale = x["fitted"].std(axis=0) + 1e-6
         model.fit(x["fitted"] / scale, rewards["fitted"], sample_weight=tokens["fitted"] / tokens["fitted"].mean())

@@ -42,7 +42,7 @@ class AgentModule(LightningModule):
 
     Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none. `kl_mode` "loss": `kl_coef` times
     the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. `critic_sees` "evidence": the critic also knows how near a rollout has come to the gold
-    answer and passages (`training.evidence`), which it learns at `evidence_lr`. With `lr_decay_iterations` all rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
+    answer and passages (`training.evidence`), which it learns at `evidence_lr`, to the end. With `lr_decay_iterations` both other rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
     """
 
     def __init__(
@@ -248,13 +248,10 @@ class AgentModule(LightningModule):
         self._began = time.perf_counter()
         # By the iteration's number alone, so that a resumed or prolonged run has the same rates.
         decayed = 0.0 if self.lr_decay_iterations is None else self.current_epoch / self.lr_decay_iterations
-        rates = {
-            "policy": self.policy_lr * self.policy_lr_scale,
-            "critic": self.critic_lr,
-            "evidence": self.evidence_lr,
-        }
+        rates = {"policy": self.policy_lr * self.policy_lr_scale, "critic": self.critic_lr}
         for group in self.trainer.optimizers[0].param_groups:
-            group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
+            if group["name"] in rates:  # what the evidence is worth changes with the policy to the end
+                group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
 
     def on_train_batch_end(self, outputs: object, batch: Experience, batch_idx: int) -> None:
         """Note when the last update ended."""
