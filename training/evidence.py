@@ -22,9 +22,11 @@ def evidence(rollout: Rollout) -> list[list[float]]:
     """[turns + 1][SIGHTS] numbers: what is known before each turn, and after the last.
 
     Which turn it is (one of TURNS); whether a passage read so far supports the gold answer (`evaluation.grounding.supports`); the share of the gold passages
-    read, and whether that is all; their number, up to 4, halved. Where a question names no gold passages the last three are 0.
+    read, and whether that is all; their number, up to 4, halved. Without a gold answer, or
+    gold passages, theirs are 0.
     """
-    texts, wanted = gold_texts(rollout.question), set(rollout.question.gold_passage_ids)
+    question = rollout.question
+    texts, wanted = gold_texts(question) if question.answer else (), set(question.gold_passage_ids)
     rows, supported, found = [], False, set[str]()
     for number in range(len(rollout.turns) + 1):
         which = [0.0] * TURNS

@@ -41,8 +41,9 @@ class AgentModule(LightningModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
     Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none. `kl_mode` "loss": `kl_coef` times
-    the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. `critic_sees` "evidence": the critic also knows how near a rollout has come to the gold
-    answer and passages (`training.evidence`), which it learns at `evidence_lr`, to the end. With `lr_decay_iterations` both other rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
+    the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward.
+    `critic_sees` "evidence": the critic also knows how near a rollout has come to the gold answer and passages (`training.evidence`), which it learns at
+    `evidence_lr`, to the end. With `lr_decay_iterations` both other rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
     """
 
     def __init__(

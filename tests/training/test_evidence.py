@@ -55,6 +55,8 @@ def test_evidence_by_hand() -> None:
     open_question = Question("o", "?", answer="iron", aliases=("Fe deficiency",))
     unnamed = rollout(open_question, turn(hit("x", "a deficiency of Fe")), turn())
     assert [row[TURNS_END:] for row in evidence(unnamed)] == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]
+    ungraded = rollout(Question("u", "?", options=("Zinc", "Copper")), turn(hit("x", "zinc")), turn())
+    assert [row[TURNS_END:] for row in evidence(ungraded)] == [[0, 0, 0, 0]] * 3
     both_BKF = evidence_of([found, unnamed])
     assert both_BKF.shape == (2, 6, SIGHTS)
     assert both_BKF[1, 3:].abs().max() == 0
