@@ -20,7 +20,7 @@ _WORD = re.compile(r"[^\W_]+(?:[+-](?![\w]))?")
 _STOP = frozenset(
     "a an and are as at be been by for from has have in into is it its of on or that the their this to was were which with".split()
 )
-_DECISIONS = frozenset(("yes", "no", "maybe"))
+DECISIONS = frozenset(("yes", "no", "maybe"))
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def claim_of(question: Question, letter: str | None, answer: str) -> str | None:
     if letter is None:
         return None
     text = question.options[LETTERS.index(letter)]
-    return None if text.lower() in _DECISIONS else text
+    return None if text.lower() in DECISIONS else text
 
 
 def ground(rollouts: Sequence[Rollout]) -> Grounding:

@@ -85,10 +85,12 @@ class SharedBase(nn.Module):
             nn.init.zeros_(self.value_head.bias)
         self.evidence_head: nn.Sequential | None = None
         if num_sights:
-            last = nn.Linear(EVIDENCE_WIDTH, 1)
+            last = nn.Linear(EVIDENCE_WIDTH, 1, dtype=torch.float32)
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
-            self.evidence_head = nn.Sequential(nn.Linear(num_sights, EVIDENCE_WIDTH), nn.GELU(), last)
+            self.evidence_head = nn.Sequential(
+                nn.Linear(num_sights, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last
+            )
         self._activate(POLICY)
         if execution.gradient_checkpointing:
             checkpoint_layers(self.base, lambda: self._active, self._activate)

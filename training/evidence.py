@@ -1,7 +1,8 @@
 """What a critic may know and the policy may not: how near a rollout has come to its evidence (asymmetric actor-critic, arXiv 1710.06542).
 
-A baseline may hang on anything that a turn's tokens do not decide, so the gold answer and the gold passages of a training question bias no
-gradient. The policy never sees any of it, in training or after.
+A baseline may hang on anything that a turn's tokens do not decide, so as a baseline the gold answer and the gold passages of a training question bias no
+gradient. Where values are targets too (`lam` below 1, truncated rollouts that are bootstrapped), what the critic gets wrong enters it, as with any critic.
+The policy never sees any of it, in training or after.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evaluation.grounding import gold_texts, supports
+from evaluation.grounding import DECISIONS, gold_texts, supports
 from medagent.records import Rollout
 
 TURNS = 4  # told apart one by one; the last of them stands for all that follow
@@ -22,11 +23,12 @@ def evidence(rollout: Rollout) -> list[list[float]]:
     """[turns + 1][SIGHTS] numbers: what is known before each turn, and after the last.
 
     Which turn it is (one of TURNS); whether a passage read so far supports the gold answer (`evaluation.grounding.supports`); the share of the gold passages
-    read, and whether that is all; their number, up to 4, halved. Without a gold answer, or
-    gold passages, theirs are 0.
+    read, and whether that is all; their number, up to 4, halved. Without a gold answer (yes, no and
+    maybe are none that words could support), or gold passages, theirs are 0.
     """
     question = rollout.question
-    texts, wanted = gold_texts(question) if question.answer else (), set(question.gold_passage_ids)
+    texts = [text for text in gold_texts(question) if text.lower() not in DECISIONS] if question.answer else []
+    wanted = set(question.gold_passage_ids)
     rows, supported, found = [], False, set[str]()
     for number in range(len(rollout.turns) + 1):
         which = [0.0] * TURNS

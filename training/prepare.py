@@ -15,6 +15,7 @@ from torch import Tensor
 from medagent.errors import ConfigError
 from medagent.records import Rollout, StopReason
 from training.estimators import GAE, AdvantageEstimator, Reduce
+from training.evidence import evidence_of
 from training.execution import split_by_tokens
 from training.experience import Experience, split_by_length, tensorize
 from training.module import AgentModule
@@ -69,6 +70,8 @@ def prepare(
     value of where it was cut; "mask", nothing (no loss, though its reward counts in its group).
     """
     batch = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
+    if module.roles.evidence_parameters():
+        batch.evidence_BKF = evidence_of(rollouts)
     cut_B = torch.tensor([rollout.stop_reason.truncated for rollout in rollouts])
     if truncated == "mask":
         batch.mask_BT = batch.mask_BT & ~cut_B[:, None]

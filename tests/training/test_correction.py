@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from medagent.errors import ConfigError
 from tests.training.test_module import (  # noqa: F401  (fixtures)
+    OneBatch,
+    Snoop,
     experience,
     gradients,
     make_module,
     module,
     perturb,
+    quiet_trainer,
     rollouts,
 )
 from training.callbacks import ClippingBiasCorrection
@@ -217,8 +223,9 @@ def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp
     assert [lr / fresh.policy_lr for lr in snoop.lr] == pytest.approx([1.0, 0.25, 0.25] * 2)
 
 
-def test_a_cut_is_remembered(experience, tmp_path) -> None:  # noqa: F811
-    """What stays of a cut shortens the steps after it, where theirs is smaller, over iterations and a resumption."""
+@pytest.mark.parametrize("applied_to", ["step", "gradient"])
+def test_a_cut_is_remembered(experience, tmp_path, applied_to) -> None:  # noqa: F811
+    """What stays of a cut shortens the steps after it, where theirs is smaller: over iterations, and over a resumption from a real checkpoint."""
     owed = iter([1.0, 0.2, 1.0, 1.0, 1.0, 0.5])
 
     class Scripted(ClippingBiasCorrection):
@@ -227,15 +234,25 @@ def test_a_cut_is_remembered(experience, tmp_path) -> None:  # noqa: F811
             scale = next(owed)
             return scale, 1 - scale
 
-    fresh = make_module()
-    snoop = gradients(fresh, [experience] * 2, tmp_path, accumulate=1, before=[first := Scripted(memory=0.5)], epochs=2)
-    assert [lr / fresh.policy_lr for lr in snoop.lr] == pytest.approx([1.0, 0.2, 0.6, 0.8])
-    second = Scripted(memory=0.5)
-    checkpoint: dict[str, float] = {}
-    first.on_save_checkpoint(None, fresh, checkpoint)
-    second.on_load_checkpoint(None, fresh, checkpoint)
-    again = gradients(make_module(), [experience] * 2, tmp_path, accumulate=1, before=[second])
-    assert [lr / fresh.policy_lr for lr in again.lr] == pytest.approx([0.9, 0.5])  # the second's own cut is the larger
+    def train(epochs: int, start: Path | None) -> Snoop:
+        snoop = Snoop()
+        callbacks = [Scripted(memory=0.5, applied_to=applied_to), snoop]
+        trainer = quiet_trainer(tmp_path, epochs=epochs, callbacks=callbacks)
+        trainer.fit(make_module(), DataLoader(OneBatch([experience] * 2), batch_size=None), ckpt_path=start)
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+        return snoop
+
+    first, resumed = train(2, None), train(3, tmp_path / "last.ckpt")
+    if applied_to == "step":
+        rate = make_module().policy_lr
+        assert [lr / rate for lr in first.lr] == pytest.approx([1.0, 0.2, 0.6, 0.8])
+        assert [lr / rate for lr in resumed.lr] == pytest.approx([0.9, 0.5])  # the last one's own cut is the larger
+    else:
+        assert set(first.lr) == {make_module().policy_lr}
+        plain = gradients(make_module(), [experience] * 2, tmp_path, accumulate=1)
+        torch.testing.assert_close(first.policy[0], plain.policy[0])
+    with pytest.raises(StopIteration):
+        next(owed)
 
 
 def test_two_corrections_are_refused(experience, tmp_path) -> None:  # noqa: F811

@@ -17,6 +17,7 @@ from tests.training.test_module import (  # noqa: F401  (fixtures)
 )
 from training.estimators import GAE
 from training.evidence import SIGHTS, evidence, evidence_of
+from training.execution import Execution
 from training.experience import loss_weights
 from training.module import AgentModule
 from training.prepare import prepare
@@ -90,7 +91,7 @@ def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> N
 
 
 def test_the_policy_never_sees_it(rollouts, tmp_path) -> None:  # noqa: F811
-    """The same advantages give the policy the same gradient, whatever the evidence; the critic's own differs."""
+    """With the advantages held, the evidence reaches the critic's own network and no parameter of the policy."""
     one, other = (make_module(critic_sees="evidence") for _ in range(2))
     batch = ready(one, rollouts)
     changed = replace(batch, evidence_BKF=1 - batch.evidence_BKF)
@@ -120,6 +121,26 @@ def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:  
         assert firsts.tolist() == pytest.approx([sight[TURNS_END + 1] for sight in evidence(each)[:-1]], abs=1e-4)
 
 
+@pytest.mark.parametrize("level", ["token", "turn"])
+@pytest.mark.parametrize(
+    "execution", [Execution(max_tokens=600), Execution(packed=True, max_tokens=900)], ids=["split", "packed"]
+)
+def test_however_it_is_run_it_learns_the_same(rollouts, tmp_path, level, execution) -> None:  # noqa: F811
+    """Rows that are sorted, split or packed keep their own evidence, a value a token or a turn."""
+    estimator, moved = GAE(whiten=False, level=level), []
+    for each in (Execution(), execution):
+        module = make_module(critic_sees="evidence", execution=each)
+        for _ in range(2):
+            batch = prepare(module, rollouts, estimator=estimator, reduce=lambda x: x)
+            weights = {"reduction": "token-mean", "num_tokens": 100, "num_rollouts": 16, "factor": 1.0}
+            batch.loss_weights_BT = loss_weights(batch.mask_BT, **weights)
+            batch.value_weights_BT = loss_weights(estimator.value_mask(batch), **weights)
+            gradients(module, [replace(batch, critic_only=True)], tmp_path, accumulate=1)
+        moved.append([batch.values_BT, *module.roles.evidence_parameters()])
+    assert moved[0][0].abs().max() > 0.01
+    torch.testing.assert_close(moved[1], moved[0], rtol=1e-3, atol=1e-4)
+
+
 def test_it_is_trained_at_its_own_rate_and_kept_in_checkpoints(rollouts, tmp_path) -> None:  # noqa: F811
     module = make_module(critic_sees="evidence", evidence_lr=0.02, lr_decay_iterations=4)
     gradients(module, [ready(module, rollouts)], tmp_path, accumulate=1, epochs=2)
@@ -128,7 +149,12 @@ def test_it_is_trained_at_its_own_rate_and_kept_in_checkpoints(rollouts, tmp_pat
     assert groups["critic"] == pytest.approx(module.critic_lr * 3 / 4)
     checkpoint: dict[str, object] = {"state_dict": module.state_dict()}
     module.on_save_checkpoint(checkpoint)
-    assert any("evidence_head" in name for name in checkpoint["state_dict"])  # type: ignore[attr-defined]
+    other = make_module(critic_sees="evidence")
+    other.on_load_checkpoint(checkpoint)
+    other.load_state_dict(checkpoint["state_dict"])  # type: ignore[arg-type]
+    for one, two in zip(module.roles.evidence_parameters(), other.roles.evidence_parameters(), strict=True):
+        assert one.abs().max() > 0
+        assert torch.equal(one, two)
     with pytest.raises(ConfigError, match=r"critic_sees: found evidence.*no critic"):
         AgentModule(critic_lora=None, critic_sees="evidence")
     assert not make_module().roles.evidence_parameters()

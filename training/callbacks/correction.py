@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -106,7 +106,7 @@ class ClippingBiasCorrection(Callback):
                 f"ClippingBiasCorrection: memory {memory} found with normaliser {normaliser} applied to {applied_to}; wanted one in [0, 1), and 0 but for "
                 "relative or triggered on the gradient or the step, whose scales are at most 1 and belong to a step."
             )
-        self._memory, self._cut = memory, 0.0  # the cut of the last step
+        self._memory = memory
         self._scale = CorrectionScale(normaliser, floor, threshold, constants)
         self._step = 0  # of the policy, within the iteration
         self._applied_to, self._space = applied_to, space
@@ -137,14 +137,6 @@ class ClippingBiasCorrection(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An iteration begins."""
         self._step = 0
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep what a resumed run must know (not in `state_dict`: Lightning would refuse two corrections before we can say why)."""
-        checkpoint["clipping_bias_cut"] = self._cut
-
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Take it up again."""
-        self._cut = checkpoint.get("clipping_bias_cut", 0.0)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave no hook behind."""
@@ -206,13 +198,14 @@ class ClippingBiasCorrection(Callback):
         if self._applied_to.startswith("rollouts"):
             total, count = _reduced(trainer, self._rollouts, "sum").tolist()
             scale = total / count if count else 1.0
+        policy = optimizer.param_groups[0]
         if self._memory:
-            self._cut = max(1 - scale, self._memory * self._cut)
-            scale = 1 - self._cut
+            # The optimizer keeps the last cut, so that a resumption and a rollback put it back with the moments.
+            policy["clipping_bias_cut"] = max(1 - scale, self._memory * policy.get("clipping_bias_cut", 0.0))
+            scale = 1 - policy["clipping_bias_cut"]
         self._bias, self._gradient = [], []
         self._squares, self._rollouts = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
         pl_module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})
-        policy = optimizer.param_groups[0]
         if self._applied_to.endswith("step"):
             self._restore(
                 optimizer, (), {}
