@@ -131,8 +131,13 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
         ]
         assert moved[0].item() == pytest.approx(scales[0], rel=1e-2)
     assert corrected.trainer.optimizers[0].param_groups[0]["lr"] == corrected.policy_lr
-    for a, b in zip(corrected.roles.critic_parameters(), plain.roles.critic_parameters(), strict=True):
-        torch.testing.assert_close(a, b)
+    # In norm: Adam's first step makes whole rates of gradients that are nothing but rounding.
+    start = make_module()
+    perturb(start)
+    roles = (corrected.roles, plain.roles, start.roles)
+    for a, b, c in zip(*(each.critic_parameters() for each in roles), strict=True):
+        assert (a - b).norm() <= 0.02 * (b - c).norm()
+        assert (b - c).norm() > 0
 
 
 def start_of() -> list[torch.Tensor]:
