@@ -1,9 +1,9 @@
 """Is the critic worth having? Its explained variance on held-out rollouts over training, against a ceiling.
 
-Held out: questions on validation conditions, 16 rollouts each, sampled by the policy of the moment and never trained on. The ceiling is the share
-of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
+Held out: 16 rollouts each of questions on validation conditions and of questions that are trained on, sampled by the policy of the moment and never trained on
+(a critic is used on questions that are trained on; the others tell what of it is general). The ceiling is the share of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
 variance within groups, unbiased) / (total variance), turns weighted by their action tokens. The critic is read at each turn's first token (where it
-knows no more than the ceiling does) and, beside it, at all action tokens (where it also sees what the policy has begun to write).
+knows no more than the ceiling does) and, where it has a value for each, at all action tokens too (where it also sees what the policy has begun to write).
 
     python -m benchmarks.critic --out /tmp/critic --at 1 3 5 8 12 [--set data.num_critic_epochs=0 ...]
 
@@ -13,6 +13,7 @@ It trains by the demo's configuration with configs/critic/evidence.yaml on top; 
 from __future__ import annotations
 
 import argparse
+import random
 import warnings
 from collections import defaultdict
 from pathlib import Path
@@ -23,7 +24,7 @@ from lightning import Callback, LightningModule, Trainer
 from benchmarks.common import ROOT, describe_machine
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job, rollout_seed
-from medagent.records import Rollout
+from medagent.records import Question, Rollout
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from training.data import RolloutData
@@ -76,17 +77,22 @@ class Probe(Callback):
 
     def __init__(self, at: list[int], num_questions: int) -> None:
         self._at = at
-        self._questions = StarterBenchmark("validation").questions()[:num_questions]
+        self._questions = {"validation": StarterBenchmark("validation").questions()[:num_questions]}
+        self._num_questions = num_questions
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure after the iteration's updates."""
-        if trainer.current_epoch + 1 in self._at:
-            self._measure(trainer, pl_module)
-
-    def _measure(self, trainer: Trainer, module: LightningModule) -> None:
         data = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(module, AgentModule)
+        assert isinstance(pl_module, AgentModule)
         assert isinstance(data, RolloutData)
+        self._questions.setdefault("training", random.Random(0).sample(data.questions, self._num_questions))
+        if trainer.current_epoch + 1 in self._at:
+            for name, questions in self._questions.items():
+                self._measure(trainer, pl_module, data, name, questions)
+
+    def _measure(
+        self, trainer: Trainer, module: AgentModule, data: RolloutData, name: str, questions: list[Question]
+    ) -> None:
         settings = data.agent_settings
         agent = Agent(
             InProcess().hand_over(module, version=0), data.retriever, settings.protocol, settings.limits, settings.top_k
@@ -96,15 +102,12 @@ class Probe(Callback):
                 question,
                 seed=rollout_seed(977, iteration=trainer.current_epoch, question_id=question.id, sample=sample),
             )
-            for question in self._questions
+            for question in questions
             for sample in range(SAMPLES)
         ]
         rollouts = [data.reward(rollout) for rollout in agent.run_all(jobs)]
         batch = prepare(module, rollouts, estimator=data.advantage, reduce=lambda tensor: tensor)
         returns = torch.tensor([r.reward for r in rollouts])[:, None].expand_as(batch.values_BT)
-        everywhere = explained(
-            batch.values_BT[batch.mask_BT], returns[batch.mask_BT], torch.ones(int(batch.mask_BT.sum()))
-        )
         before = torch.cat([torch.full_like(batch.turn_ids_BT[:, :1], -1), batch.turn_ids_BT[:, :-1]], dim=1)
         first = batch.mask_BT & (batch.turn_ids_BT != before)
         lengths = torch.stack(
@@ -113,10 +116,15 @@ class Probe(Callback):
         best, shared = ceiling(rollouts)
         at_turns = explained(batch.values_BT[first][shared], returns[first][shared], lengths[shared])
         success = sum(r.success for r in rollouts) / len(rollouts)
+        everywhere = ""
+        if bool((data.advantage.value_mask(batch) == batch.mask_BT).all()):
+            ones = torch.ones(int(batch.mask_BT.sum()))
+            share = explained(batch.values_BT[batch.mask_BT], returns[batch.mask_BT], ones)
+            everywhere = f"  at all action tokens {share:6.2f}"
         print(
-            f"after iteration {trainer.current_epoch + 1:3d}: success {success:5.1%}  ceiling {best:5.2f} "
+            f"after iteration {trainer.current_epoch + 1:3d}, {name:10s} questions: success {success:5.1%}  ceiling {best:5.2f} "
             f"(on {float(lengths[shared].sum() / lengths.sum()):.0%} of tokens)  critic at turn starts {at_turns:6.2f} = {at_turns / best if best > 0 else 0:5.0%} "
-            f"of it  at all action tokens {everywhere:6.2f}",
+            f"of it{everywhere}",
             flush=True,
         )
 

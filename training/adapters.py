@@ -200,8 +200,14 @@ class SharedBase(nn.Module):
         values_A = self.value_head(hidden_AH.float())[:, 0]
         if self.evidence_head is not None:
             assert evidence_AF is not None, "this critic also sees the evidence"
-            values_A = values_A + self.evidence_head(evidence_AF)[:, 0]
+            values_A = values_A + self.evidence_values(evidence_AF)
         return torch.zeros(mask_BT.shape, device=values_A.device).masked_scatter(where_BT, values_A)
+
+    def evidence_values(self, evidence_AF: Tensor) -> Tensor:
+        """[A] what the evidence adds to the value."""
+        assert self.evidence_head is not None, "this critic sees the context alone"
+        added_A1: Tensor = self.evidence_head(evidence_AF)
+        return added_A1[:, 0]
 
     @torch.no_grad()
     def start_values_at(self, value: float) -> None:

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from lightning import LightningModule
 from torch import Tensor
+from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW, Optimizer
 
@@ -106,7 +107,7 @@ class AgentModule(LightningModule):
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
-        self._critic_alone = False
+        self._untrained: list[Parameter] = []
         self._began = self._ended = 0.0
 
     @property
@@ -146,7 +147,9 @@ class AgentModule(LightningModule):
         for each, its_part in first:
             self.trainer.strategy.backward(each(its_part) / self.trainer.accumulate_grad_batches, None)
         loss = loss_of(part)
-        self._critic_alone = batch.critic_only
+        self._untrained = [] if not batch.critic_only else self.roles.policy_parameters()
+        if self._evidence_alone(batch):
+            self._untrained += self.roles.critic_parameters()
         if self.trainer.world_size > 1 and (first or batch.critic_only):
             # DDP sums a gradient over ranks when the last backward pass reaches its parameter: this one reaches all.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
@@ -171,6 +174,10 @@ class AgentModule(LightningModule):
         critic: list[Callable[[Experience], Tensor]] = [self._critic_loss] if self.has_critic else []
         return critic if batch.critic_only else [*critic, self._policy_loss]
 
+    def _evidence_alone(self, batch: Experience) -> bool:
+        """A critic that sees the evidence takes its own passes on that alone: next to nothing for what the context's would cost many times over."""
+        return batch.critic_only and bool(self.roles.evidence_parameters())
+
     def add_to_sums(self, sums: Mapping[str, Tensor]) -> None:
         """Add to what is logged of the optimizer step, of which Lightning would log only the last micro-batch's."""
         for name, value in sums.items():
@@ -179,7 +186,11 @@ class AgentModule(LightningModule):
     def _critic_loss(self, batch: Experience) -> Tensor:
         self.policy_terms = None
         read_BT = batch.value_weights_BT > 0
-        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
+        if self._evidence_alone(batch):
+            added_A = self.roles.evidence_values(batch.evidence_at(read_BT))
+            values_BT = batch.context_values_BT + torch.zeros_like(batch.values_BT).masked_scatter(read_BT, added_A)
+        else:
+            values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
         loss = value_loss(
             values_BT,
             old_values_BT=batch.values_BT,
@@ -240,9 +251,8 @@ class AgentModule(LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """In a step of the critic alone the policy stays: AdamW would move it by its moments, were its gradient zero and not none."""
-        if self._critic_alone:
-            for parameter in self.roles.policy_parameters():
-                parameter.grad = None
+        for parameter in self._untrained:
+            parameter.grad = None
 
     def on_train_epoch_start(self) -> None:
         """Begin an iteration's clock and set its learning rates."""

@@ -101,6 +101,12 @@ def prepare(
         if estimator.needs_critic:
             values_BT, ends = _values(module, part, read_BT[rows, :width].to(module.device))
             batch.values_BT[rows, :width], ends_B[rows] = values_BT.cpu(), ends.cpu()
+            if module.roles.evidence_parameters():
+                read = read_BT[rows, :width].to(module.device)
+                added_A = module.roles.evidence_values(part.evidence_at(read))
+                batch.context_values_BT[rows, :width] = (
+                    values_BT - torch.zeros_like(values_BT).masked_scatter(read, added_A)
+                ).cpu()
     if off_policy.importance == "decoupled":
         batch.old_logprobs_BT = proximal_BT
         gap_BT = torch.where(batch.mask_BT, proximal_BT - batch.rollout_logprobs_BT, 0.0)

@@ -39,31 +39,31 @@ def test_evidence_by_hand() -> None:
     question = Question("q", "?", options=("Zinc", "Copper salts"), answer="B", gold_passage_ids=("cause", "drug"))
     found = rollout(
         question,
-        turn(hit("cause"), hit("other", "zinc")),
+        turn(hit("more"), hit("cause"), hit("other", "zinc")),
         turn(hit("cause")),
-        turn(hit("drug", "It is treated with a copper salt.")),
+        turn(hit("other"), hit("drug", "It is treated with a copper salt.")),
         turn(hit("other")),
         turn(),
     )
     assert evidence(found) == [
-        [1, 0, 0, 0, 0, 0, 0, 1],
-        [0, 1, 0, 0, 0, 0.5, 0, 1],
-        [0, 0, 1, 0, 0, 0.5, 0, 1],
-        [0, 0, 0, 1, 1, 1, 1, 1],
-        [0, 0, 0, 1, 1, 1, 1, 1],
-        [0, 0, 0, 1, 1, 1, 1, 1],
+        [1, 0, 0, 0, 0, 0, 0, 1, 0, 0],
+        [0, 1, 0, 0, 0, 0.5, 0, 1, 0.5, 0.5],
+        [0, 0, 1, 0, 0, 0.5, 0, 1, 1, 1],
+        [0, 0, 0, 1, 1, 1, 1, 1, 0.5, 1],
+        [0, 0, 0, 1, 1, 1, 1, 1, 0, 1],
+        [0, 0, 0, 1, 1, 1, 1, 1, 0, 1],
     ]
     open_question = Question("o", "?", answer="iron", aliases=("Fe deficiency",))
     unnamed = rollout(open_question, turn(hit("x", "a deficiency of Fe")), turn())
-    assert [row[TURNS_END:] for row in evidence(unnamed)] == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]
+    assert [row[TURNS_END:] for row in evidence(unnamed)] == [[0] * 6, [1, *[0] * 5], [1, *[0] * 5]]
     ungraded = rollout(Question("u", "?", options=("Zinc", "Copper")), turn(hit("x", "zinc")), turn())
-    assert [row[TURNS_END:] for row in evidence(ungraded)] == [[0, 0, 0, 0]] * 3
+    assert [row[TURNS_END:] for row in evidence(ungraded)] == [[0] * 6] * 3
     both_BKF = evidence_of([found, unnamed])
     assert both_BKF.shape == (2, 6, SIGHTS)
     assert both_BKF[1, 3:].abs().max() == 0
 
 
-TURNS_END = SIGHTS - 4
+TURNS_END = 4
 
 
 def ready(module: AgentModule, rollouts, **settings):  # noqa: F811
@@ -88,6 +88,25 @@ def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> N
     right_B = torch.tensor([bool(r.reward) for r in seen])
     value_B = again.values_BT[last_BT]
     assert value_B[right_B].min() > 0.5 > value_B[~right_B].max()
+
+
+def test_the_critics_own_pass_trains_what_it_makes_of_the_evidence_alone(rollouts, tmp_path) -> None:  # noqa: F811
+    """Towards the same targets as a whole pass, with the context's part held: policy, critic adapter and value head stay, moments or not."""
+    module = make_module(critic_sees="evidence")
+    gradients(module, [ready(module, rollouts)], tmp_path, accumulate=1)
+    batch = ready(module, rollouts)
+    read_BT = GAE(level="turn").value_mask(batch)
+    added_A = module.roles.evidence_values(batch.evidence_at(read_BT))
+    assert added_A.abs().max() > 0
+    torch.testing.assert_close(batch.context_values_BT[read_BT] + added_A, batch.values_BT[read_BT])
+    whole, more = (make_module(critic_sees="evidence") for _ in range(2))
+    gradients(whole, [batch], tmp_path, accumulate=1)
+    gradients(more, [batch, replace(batch, critic_only=True)], tmp_path, accumulate=1)
+    for name in ("policy_parameters", "critic_parameters"):
+        pairs = zip(getattr(whole.roles, name)(), getattr(more.roles, name)(), strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
+    pairs = zip(whole.roles.evidence_parameters(), more.roles.evidence_parameters(), strict=True)
+    assert not any(torch.equal(one, other) for one, other in pairs)
 
 
 def test_the_policy_never_sees_it(rollouts, tmp_path) -> None:  # noqa: F811
@@ -130,15 +149,16 @@ def test_however_it_is_run_it_learns_the_same(rollouts, tmp_path, level, executi
     estimator, moved = GAE(whiten=False, level=level), []
     for each in (Execution(), execution):
         module = make_module(critic_sees="evidence", execution=each)
-        for _ in range(2):
+        for critic_only in (True, False, True):
             batch = prepare(module, rollouts, estimator=estimator, reduce=lambda x: x)
             weights = {"reduction": "token-mean", "num_tokens": 100, "num_rollouts": 16, "factor": 1.0}
             batch.loss_weights_BT = loss_weights(batch.mask_BT, **weights)
             batch.value_weights_BT = loss_weights(estimator.value_mask(batch), **weights)
-            gradients(module, [replace(batch, critic_only=True)], tmp_path, accumulate=1)
+            gradients(module, [replace(batch, critic_only=critic_only)], tmp_path, accumulate=1)
         moved.append([batch.values_BT, *module.roles.evidence_parameters()])
     assert moved[0][0].abs().max() > 0.01
-    torch.testing.assert_close(moved[1], moved[0], rtol=1e-3, atol=1e-4)
+    for one, two in zip(*moved, strict=True):
+        assert (one - two).norm() <= 0.01 * one.norm(), "in norm: Adam makes whole rates of rounding"
 
 
 def test_it_is_trained_at_its_own_rate_and_kept_in_checkpoints(rollouts, tmp_path) -> None:  # noqa: F811
