@@ -1,7 +1,7 @@
 """Is the critic worth having? Its explained variance on held-out rollouts over training, against a ceiling.
 
-Held out: 16 rollouts each of questions on validation conditions and of questions that are trained on, sampled by the policy of the moment and never trained on
-(a critic is used on questions that are trained on; the others tell what of it is general). The ceiling is the share of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
+Held out: 16 rollouts each of questions on validation conditions, and of questions on training conditions (of which some were asked in training, about once
+each), sampled by the policy of the moment and never trained on. The ceiling is the share of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
 variance within groups, unbiased) / (total variance), turns weighted by their action tokens. The critic is read at each turn's first token (where it
 knows no more than the ceiling does) and, where it has a value for each, at all action tokens too (where it also sees what the policy has begun to write).
 
@@ -73,7 +73,7 @@ def explained(values: torch.Tensor, returns: torch.Tensor, weights: torch.Tensor
 
 
 class Probe(Callback):
-    """Measures before the given iterations (1 = the first) and at the end."""
+    """Measures after the given iterations (1 = the first)."""
 
     def __init__(self, at: list[int], num_questions: int) -> None:
         self._at = at
@@ -122,7 +122,7 @@ class Probe(Callback):
             share = explained(batch.values_BT[batch.mask_BT], returns[batch.mask_BT], ones)
             everywhere = f"  at all action tokens {share:6.2f}"
         print(
-            f"after iteration {trainer.current_epoch + 1:3d}, {name:10s} questions: success {success:5.1%}  ceiling {best:5.2f} "
+            f"after iteration {trainer.current_epoch + 1:3d}, {name:10s} conditions: success {success:5.1%}  ceiling {best:5.2f} "
             f"(on {float(lengths[shared].sum() / lengths.sum()):.0%} of tokens)  critic at turn starts {at_turns:6.2f} = {at_turns / best if best > 0 else 0:5.0%} "
             f"of it{everywhere}",
             flush=True,

@@ -84,7 +84,7 @@ def test_a_critic_that_sees_the_evidence_goes_with_every_task(task: Path) -> Non
     files = [task, ROOT / "configs" / "algorithms" / "st_ppo.yaml", ROOT / "configs" / "critic" / "evidence.yaml"]
     parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
     assert (parsed.model.critic_sees, parsed.data.num_critic_epochs) == ("evidence", 4)
-    assert parsed.model.critic_lora is not None
+    assert parsed.model.critic_lora is None
 
 
 def test_the_supervised_configuration_parses() -> None:

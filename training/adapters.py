@@ -60,8 +60,8 @@ class TokenScores:
 class SharedBase(nn.Module):
     """One base model with a policy adapter, a critic adapter and a value head.
 
-    The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its bias. With `num_sights` a small
-    network adds what it makes of so many numbers that the context does not hold (`training.evidence`); it starts at zero too.
+    The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its bias. With `num_sights` and no adapter
+    the critic is a small network over so many numbers that the context does not hold (`training.evidence`), and no pass of the base.
     """
 
     def __init__(
@@ -105,15 +105,11 @@ class SharedBase(nn.Module):
         return [p for name, p in self.peft.named_parameters() if f".{POLICY}." in name]
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """The critic adapter's weights and the value head's; none without a critic."""
+        """The critic adapter's weights and the value head's, or those of the network that reads the evidence; none without a critic."""
         if self.value_head is None:
-            return []
+            return [] if self.evidence_head is None else list(self.evidence_head.parameters())
         adapter = [p for name, p in self.peft.named_parameters() if f".{CRITIC}." in name]
         return [*adapter, *self.value_head.parameters()]
-
-    def evidence_parameters(self) -> list[nn.Parameter]:
-        """Those of the network that reads the evidence; none where the critic sees the context alone."""
-        return [] if self.evidence_head is None else list(self.evidence_head.parameters())
 
     def _activate(self, adapter: str) -> None:
         """Switch the adapter; peft freezes the others, so gradients are switched on again for all trained ones."""
@@ -194,26 +190,22 @@ class SharedBase(nn.Module):
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, evidence_AF: Tensor | None = None
     ) -> Tensor:
         """[B, T] V before each token of the mask, 0 elsewhere; `evidence_AF` has a row for each such token, in their order."""
-        assert self.value_head is not None, "this base has no critic"
-        self._activate(CRITIC)
-        hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
-        values_A = self.value_head(hidden_AH.float())[:, 0]
         if self.evidence_head is not None:
-            assert evidence_AF is not None, "this critic also sees the evidence"
-            values_A = values_A + self.evidence_values(evidence_AF)
+            assert evidence_AF is not None, "this critic sees the evidence"
+            where_BT, values_A = mask_BT, self.evidence_head(evidence_AF)[:, 0]
+        else:
+            assert self.value_head is not None, "this base has no critic"
+            self._activate(CRITIC)
+            hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
+            values_A = self.value_head(hidden_AH.float())[:, 0]
         return torch.zeros(mask_BT.shape, device=values_A.device).masked_scatter(where_BT, values_A)
-
-    def evidence_values(self, evidence_AF: Tensor) -> Tensor:
-        """[A] what the evidence adds to the value."""
-        assert self.evidence_head is not None, "this critic sees the context alone"
-        added_A1: Tensor = self.evidence_head(evidence_AF)
-        return added_A1[:, 0]
 
     @torch.no_grad()
     def start_values_at(self, value: float) -> None:
-        """Set the value head's bias, so that an untrained critic predicts `value` everywhere."""
-        assert self.value_head is not None, "this base has no critic"
-        self.value_head.bias.fill_(value)
+        """Set the last layer's bias, so that an untrained critic predicts `value` everywhere."""
+        last = self.value_head if self.evidence_head is None else self.evidence_head[-1]
+        assert isinstance(last, nn.Linear), "this base has no critic"
+        last.bias.fill_(value)
 
     def _predicting_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         """[A, H] hidden states at the positions that predict the masked tokens, and the mask.

@@ -28,12 +28,12 @@ def check_composition(
     if estimator.needs_critic and not module.has_critic:
         raise ConfigError(
             f"data.advantage is {name}, which needs a critic, and model.critic_lora is null: give the critic an adapter "
-            "(model.critic_lora), or take an advantage without a critic."
+            "(model.critic_lora), let it see the evidence (model.critic_sees), or take an advantage without a critic."
         )
     if module.has_critic and not estimator.needs_critic:
         raise ConfigError(
-            f"data.advantage is {name}, which needs no critic, and model.critic_lora allocates one that nothing would read: "
-            "set model.critic_lora to null."
+            f"data.advantage is {name}, which needs no critic, and model.critic_lora or model.critic_sees allocates one that nothing would read: "
+            "set them to null and context."
         )
     if estimator.needs_groups and num_samples < 2:
         raise ConfigError(

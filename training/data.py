@@ -51,7 +51,7 @@ class RolloutData(AgentData):
 
     An iteration rolls out `num_questions` questions `num_samples` times each, and makes `num_epochs` passes of `num_minibatches` optimizer
     steps over them; a step accumulates `num_micro_batches` (equal to the trainer's `accumulate_grad_batches`). `num_critic_epochs` passes for the
-    critic alone come first (where it sees the evidence, for what it makes of that): it must learn from far fewer, noisier targets than the policy. An untrained critic starts at the first mean return.
+    critic alone come first: it must learn from far fewer, noisier targets than the policy. An untrained critic starts at the first mean return.
     `truncated` says what a rollout that a limit cut counts as: "terminal", "bootstrap" (the critic's value of where it was cut follows) or "mask" (no loss).
     """
 

@@ -24,9 +24,9 @@ Reduction = Literal["rollout-mean", "token-mean"]
 class Experience:
     """A micro-batch. Boolean `mask_BT` marks action tokens; off it every float is 0 and every id -1.
 
-    `evidence_BKF` is what `training.evidence` knows before turn k, where a critic sees it, and `context_values_BT` its values less what that adds. `old_logprobs_BT` are those of the policy that importance weights are taken
+    `evidence_BKF` is what `training.evidence` knows before turn k, where a critic sees it. `old_logprobs_BT` are those of the policy that importance weights are taken
     against, and `truncation_BT` the constant factor of every policy term (1 in mode `behaviour`). `groups_B` numbers the rollouts' questions. `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
-    Lightning (accumulation) and DDP (averaging) divide by; `value_weights_BT` the same for the tokens where the critic is read. A `critic_only` batch trains the critic alone, or what it makes of the evidence. `metrics` ride along for logging with the iteration's first batch.
+    Lightning (accumulation) and DDP (averaging) divide by; `value_weights_BT` the same for the tokens where the critic is read. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the iteration's first batch.
     """
 
     token_ids_BT: Tensor
@@ -36,7 +36,6 @@ class Experience:
     ratio_segments_BT: Tensor
     groups_B: Tensor
     evidence_BKF: Tensor
-    context_values_BT: Tensor
     rollout_logprobs_BT: Tensor
     old_logprobs_BT: Tensor
     truncation_BT: Tensor
@@ -125,7 +124,6 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1)
         ratio_segments_BT=ratio_segments("token", mask, turns),
         groups_B=groups,
         evidence_BKF=torch.zeros(len(rollouts), 1 + max(len(r.turns) for r in rollouts), SIGHTS),
-        context_values_BT=torch.zeros(shape),
         rollout_logprobs_BT=logprobs,
         old_logprobs_BT=logprobs,
         truncation_BT=mask.float(),

@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from lightning import LightningModule
 from torch import Tensor
-from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW, Optimizer
 
@@ -43,8 +42,8 @@ class AgentModule(LightningModule):
 
     Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none. `kl_mode` "loss": `kl_coef` times
     the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward.
-    `critic_sees` "evidence": the critic also knows how near a rollout has come to the gold answer and passages (`training.evidence`), which it learns at
-    `evidence_lr`, to the end. With `lr_decay_iterations` both other rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
+    `critic_sees` "evidence" (with `critic_lora` none): the critic is a small network that knows how near a rollout has come to the gold answer and passages
+    (`training.evidence`), and nothing else. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class AgentModule(LightningModule):
         policy_lr: float = 2e-3,
         critic_lr: float = 3e-3,
         critic_sees: CriticSees = "context",
-        evidence_lr: float = 3e-2,
         lr_decay_iterations: int | None = None,
         weight_decay: float = 0.0,
         clip_low: float = 0.2,
@@ -76,24 +74,23 @@ class AgentModule(LightningModule):
         _require(0 < clip_low < 1, "clip_low", clip_low, "a number between 0 and 1")
         _require(clip_high > 0, "clip_high", clip_high, "a positive number")
         _require(dual_clip is None or dual_clip > 1 + clip_high, "dual_clip", dual_clip, "none, or above 1 + clip_high")
-        _require(value_clip is None or critic_lora is not None, "value_clip", value_clip, "none, as there is no critic")
+        has_critic = critic_lora is not None or critic_sees == "evidence"
+        _require(value_clip is None or has_critic, "value_clip", value_clip, "none, as there is no critic")
         _require(
-            critic_sees == "context" or critic_lora is not None,
+            critic_sees == "context" or critic_lora is None,
             "critic_sees",
             critic_sees,
-            "context, as there is no critic",
+            "context; or critic_lora null, as a critic that sees the evidence has no adapter",
         )
         _require(temperature > 0, "temperature", temperature, "a positive number (sampling must explore)")
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "execution"])
         self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
-        self.policy_lr, self.critic_lr, self.evidence_lr = policy_lr, critic_lr, evidence_lr
-        self.weight_decay = weight_decay
+        self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
         self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
         self.lr_decay_iterations = lr_decay_iterations
         self.kl_coef, self.kl_mode = kl_coef, kl_mode
         self.entropy_coef, self.value_clip = entropy_coef, value_clip
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
-        self.max_grad_norms["evidence"] = critic_max_grad_norm
         self.temperature = temperature
         self.policy_lr_scale = 1.0  # below 1 after a collapse that was taken back
         self.execution = execution
@@ -107,13 +104,13 @@ class AgentModule(LightningModule):
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
-        self._untrained: list[Parameter] = []
+        self._critic_alone = False
         self._began = self._ended = 0.0
 
     @property
     def has_critic(self) -> bool:
         """Whether there is a critic."""
-        return self.roles.value_head is not None
+        return bool(self.roles.critic_parameters())
 
     @property
     def pad_id(self) -> int:
@@ -147,9 +144,7 @@ class AgentModule(LightningModule):
         for each, its_part in first:
             self.trainer.strategy.backward(each(its_part) / self.trainer.accumulate_grad_batches, None)
         loss = loss_of(part)
-        self._untrained = [] if not batch.critic_only else self.roles.policy_parameters()
-        if self._evidence_alone(batch):
-            self._untrained += self.roles.critic_parameters()
+        self._critic_alone = batch.critic_only
         if self.trainer.world_size > 1 and (first or batch.critic_only):
             # DDP sums a gradient over ranks when the last backward pass reaches its parameter: this one reaches all.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
@@ -174,10 +169,6 @@ class AgentModule(LightningModule):
         critic: list[Callable[[Experience], Tensor]] = [self._critic_loss] if self.has_critic else []
         return critic if batch.critic_only else [*critic, self._policy_loss]
 
-    def _evidence_alone(self, batch: Experience) -> bool:
-        """A critic that sees the evidence takes its own passes on that alone: next to nothing for what the context's would cost many times over."""
-        return batch.critic_only and bool(self.roles.evidence_parameters())
-
     def add_to_sums(self, sums: Mapping[str, Tensor]) -> None:
         """Add to what is logged of the optimizer step, of which Lightning would log only the last micro-batch's."""
         for name, value in sums.items():
@@ -186,11 +177,7 @@ class AgentModule(LightningModule):
     def _critic_loss(self, batch: Experience) -> Tensor:
         self.policy_terms = None
         read_BT = batch.value_weights_BT > 0
-        if self._evidence_alone(batch):
-            added_A = self.roles.evidence_values(batch.evidence_at(read_BT))
-            values_BT = batch.context_values_BT + torch.zeros_like(batch.values_BT).masked_scatter(read_BT, added_A)
-        else:
-            values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
+        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
         loss = value_loss(
             values_BT,
             old_values_BT=batch.values_BT,
@@ -251,8 +238,9 @@ class AgentModule(LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """In a step of the critic alone the policy stays: AdamW would move it by its moments, were its gradient zero and not none."""
-        for parameter in self._untrained:
-            parameter.grad = None
+        if self._critic_alone:
+            for parameter in self.roles.policy_parameters():
+                parameter.grad = None
 
     def on_train_epoch_start(self) -> None:
         """Begin an iteration's clock and set its learning rates."""
@@ -261,8 +249,7 @@ class AgentModule(LightningModule):
         decayed = 0.0 if self.lr_decay_iterations is None else self.current_epoch / self.lr_decay_iterations
         rates = {"policy": self.policy_lr * self.policy_lr_scale, "critic": self.critic_lr}
         for group in self.trainer.optimizers[0].param_groups:
-            if group["name"] in rates:  # what the evidence is worth changes with the policy to the end
-                group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
+            group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
 
     def on_train_batch_end(self, outputs: object, batch: Experience, batch_idx: int) -> None:
         """Note when the last update ended."""
@@ -274,12 +261,10 @@ class AgentModule(LightningModule):
         self.log("time/update", self._ended - self._began - rollout_s)
 
     def configure_optimizers(self) -> Optimizer:
-        """One AdamW with the groups `policy` and, where there are such, `critic` and `evidence`, each at its own rate."""
+        """One AdamW with the groups `policy` and, where there is one, `critic`, each at its own rate."""
         groups = [{"params": self.roles.policy_parameters(), "lr": self.policy_lr, "name": "policy"}]
         if self.has_critic:
             groups.append({"params": self.roles.critic_parameters(), "lr": self.critic_lr, "name": "critic"})
-        if self.roles.evidence_parameters():
-            groups.append({"params": self.roles.evidence_parameters(), "lr": self.evidence_lr, "name": "evidence"})
         return AdamW(groups, weight_decay=self.weight_decay)
 
     def configure_gradient_clipping(

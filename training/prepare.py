@@ -70,7 +70,7 @@ def prepare(
     value of where it was cut; "mask", nothing (no loss, though its reward counts in its group).
     """
     batch = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
-    if module.roles.evidence_parameters():
+    if module.roles.evidence_head is not None:
         batch.evidence_BKF = evidence_of(rollouts)
     cut_B = torch.tensor([rollout.stop_reason.truncated for rollout in rollouts])
     if truncated == "mask":
@@ -101,12 +101,6 @@ def prepare(
         if estimator.needs_critic:
             values_BT, ends = _values(module, part, read_BT[rows, :width].to(module.device))
             batch.values_BT[rows, :width], ends_B[rows] = values_BT.cpu(), ends.cpu()
-            if module.roles.evidence_parameters():
-                read = read_BT[rows, :width].to(module.device)
-                added_A = module.roles.evidence_values(part.evidence_at(read))
-                batch.context_values_BT[rows, :width] = (
-                    values_BT - torch.zeros_like(values_BT).masked_scatter(read, added_A)
-                ).cpu()
     if off_policy.importance == "decoupled":
         batch.old_logprobs_BT = proximal_BT
         gap_BT = torch.where(batch.mask_BT, proximal_BT - batch.rollout_logprobs_BT, 0.0)

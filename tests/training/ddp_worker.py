@@ -1,6 +1,6 @@
 """One optimizer step on stored experience, then one of the critic alone, on as many ranks as `torch.distributed.run` starts; rank 0 writes what it saw.
 
-python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS STRATEGY   (SPACE: parameters, logits, or rollouts: each by its own scale)
+python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS STRATEGY   (SPACE: parameters, logits, rollouts: each by its own scale, or evidence: parameters, and a critic that sees it)
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from lightning import Callback, Trainer
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
+from tests.training.test_evidence import make_module as evidence_module
 from tests.training.test_module import OneBatch, Snoop, make_module, perturb
 from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from training.execution import Execution
@@ -53,9 +54,9 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
     parts = [Experience(**part, metrics={}) for part in stored][rank::ranks]
     hard = strategy == "sharded"  # where layers are gathered, whatever else makes passes is on
     execution = Execution(max_tokens=int(max_tokens), gradient_checkpointing=hard, logits_rows=64 if hard else 4096)
-    module = make_module(execution=execution)
+    module = evidence_module(execution=execution) if space == "evidence" else make_module(execution=execution)
     perturb(module)
-    correction = {"applied_to": "rollouts_and_step"} if space == "rollouts" else {"space": space}
+    correction = {"rollouts": {"applied_to": "rollouts_and_step"}, "evidence": {}}.get(space, {"space": space})
     peek, snoop, after_steps = Peek(**correction), Snoop(), PolicyAfter()  # type: ignore[arg-type]
     trainer = Trainer(
         max_epochs=1,

@@ -55,10 +55,14 @@ def ones() -> dict[str, dict[str, torch.Tensor]]:
         ("parameters", 0, "ddp"),
         ("logits", 300, "ddp"),  # each part is split again
         ("rollouts", 300, "ddp"),
+        ("evidence", 300, "ddp"),
+        ("evidence", 300, "sharded"),
         ("parameters", 300, "sharded"),  # and the ranks split theirs into different numbers
     ],
 )
 def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, strategy) -> None:  # noqa: F811
+    generator = torch.Generator().manual_seed(0)
+    experience = replace(experience, evidence_BKF=torch.rand(experience.evidence_BKF.shape, generator=generator))
     if space not in ones:
         ones[space] = step(tmp_path, experience, ranks=1, parts=1, space=space, max_tokens=0)
     one = ones[space]

@@ -12,15 +12,20 @@ from medagent.records import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
 from tests.training.test_module import (  # noqa: F401  (fixtures)
     gradients,
-    make_module,
     rollouts,
 )
+from training.adapters import LoraSettings
 from training.estimators import GAE
 from training.evidence import SIGHTS, evidence, evidence_of
 from training.execution import Execution
 from training.experience import loss_weights
 from training.module import AgentModule
 from training.prepare import prepare
+
+
+def make_module(**settings) -> AgentModule:
+    torch.manual_seed(0)
+    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=None, critic_sees="evidence", **settings)
 
 
 def hit(name: str, text: str = "nothing of use") -> Hit:
@@ -76,7 +81,7 @@ def ready(module: AgentModule, rollouts, **settings):  # noqa: F811
 
 def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> None:  # noqa: F811
     """Rewards that say no more than whether a passage that supports the gold answer was read before the last turn."""
-    module = make_module(critic_sees="evidence", critic_lr=1e-9, evidence_lr=0.1)
+    module = make_module(critic_lr=0.1)
     seen = [replace(r, reward=evidence(r)[len(r.turns) - 1][TURNS_END]) for r in rollouts if len(r.turns) > 1][:8]
     assert 0 < sum(r.reward for r in seen) < len(seen)
     batch = ready(module, seen)
@@ -90,28 +95,26 @@ def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> N
     assert value_B[right_B].min() > 0.5 > value_B[~right_B].max()
 
 
-def test_the_critics_own_pass_trains_what_it_makes_of_the_evidence_alone(rollouts, tmp_path) -> None:  # noqa: F811
-    """Towards the same targets as a whole pass, with the context's part held: policy, critic adapter and value head stay, moments or not."""
-    module = make_module(critic_sees="evidence")
-    gradients(module, [ready(module, rollouts)], tmp_path, accumulate=1)
+def test_it_makes_no_pass_of_the_base(rollouts, tmp_path) -> None:  # noqa: F811
+    """Neither values nor a pass of the critic's own, which leaves the policy as it is, moments or not."""
+    module, further = make_module(), make_module()
     batch = ready(module, rollouts)
+    gradients(module, [batch], tmp_path, accumulate=1)
+    module.roles.base.register_forward_hook(lambda *_: pytest.fail("the base was passed"))
     read_BT = GAE(level="turn").value_mask(batch)
-    added_A = module.roles.evidence_values(batch.evidence_at(read_BT))
-    assert added_A.abs().max() > 0
-    torch.testing.assert_close(batch.context_values_BT[read_BT] + added_A, batch.values_BT[read_BT])
-    whole, more = (make_module(critic_sees="evidence") for _ in range(2))
-    gradients(whole, [batch], tmp_path, accumulate=1)
-    gradients(more, [batch, replace(batch, critic_only=True)], tmp_path, accumulate=1)
-    for name in ("policy_parameters", "critic_parameters"):
-        pairs = zip(getattr(whole.roles, name)(), getattr(more.roles, name)(), strict=True)
-        assert all(torch.equal(one, other) for one, other in pairs)
-    pairs = zip(whole.roles.evidence_parameters(), more.roles.evidence_parameters(), strict=True)
+    values_BT = module.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
+    assert values_BT[read_BT].abs().min() > 0
+    assert values_BT[~read_BT].abs().max() == 0
+    gradients(further, [batch, replace(batch, critic_only=True)], tmp_path, accumulate=1)
+    pairs = zip(module.roles.policy_parameters(), further.roles.policy_parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+    pairs = zip(module.roles.critic_parameters(), further.roles.critic_parameters(), strict=True)
     assert not any(torch.equal(one, other) for one, other in pairs)
 
 
 def test_the_policy_never_sees_it(rollouts, tmp_path) -> None:  # noqa: F811
     """With the advantages held, the evidence reaches the critic's own network and no parameter of the policy."""
-    one, other = (make_module(critic_sees="evidence") for _ in range(2))
+    one, other = (make_module() for _ in range(2))
     batch = ready(one, rollouts)
     changed = replace(batch, evidence_BKF=1 - batch.evidence_BKF)
     snoops = [
@@ -119,13 +122,13 @@ def test_the_policy_never_sees_it(rollouts, tmp_path) -> None:  # noqa: F811
     ]
     torch.testing.assert_close(snoops[0].policy, snoops[1].policy, rtol=0, atol=0)
     assert not torch.equal(
-        torch.cat([p.flatten() for p in one.roles.evidence_parameters()]),
-        torch.cat([p.flatten() for p in other.roles.evidence_parameters()]),
+        torch.cat([p.flatten() for p in one.roles.critic_parameters()]),
+        torch.cat([p.flatten() for p in other.roles.critic_parameters()]),
     )
 
 
 def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:  # noqa: F811
-    module = make_module(critic_sees="evidence")
+    module = make_module()
     with torch.no_grad():  # value = the share of gold passages read, alone
         first, last = module.roles.evidence_head[0], module.roles.evidence_head[2]
         for parameter in (first.weight, first.bias, last.weight):
@@ -148,33 +151,34 @@ def test_however_it_is_run_it_learns_the_same(rollouts, tmp_path, level, executi
     """Rows that are sorted, split or packed keep their own evidence, a value a token or a turn."""
     estimator, moved = GAE(whiten=False, level=level), []
     for each in (Execution(), execution):
-        module = make_module(critic_sees="evidence", execution=each)
+        module = make_module(execution=each)
         for critic_only in (True, False, True):
             batch = prepare(module, rollouts, estimator=estimator, reduce=lambda x: x)
             weights = {"reduction": "token-mean", "num_tokens": 100, "num_rollouts": 16, "factor": 1.0}
             batch.loss_weights_BT = loss_weights(batch.mask_BT, **weights)
             batch.value_weights_BT = loss_weights(estimator.value_mask(batch), **weights)
             gradients(module, [replace(batch, critic_only=critic_only)], tmp_path, accumulate=1)
-        moved.append([batch.values_BT, *module.roles.evidence_parameters()])
+        moved.append([batch.values_BT, *module.roles.critic_parameters()])
     assert moved[0][0].abs().max() > 0.01
     for one, two in zip(*moved, strict=True):
         assert (one - two).norm() <= 0.01 * one.norm(), "in norm: Adam makes whole rates of rounding"
 
 
-def test_it_is_trained_at_its_own_rate_and_kept_in_checkpoints(rollouts, tmp_path) -> None:  # noqa: F811
-    module = make_module(critic_sees="evidence", evidence_lr=0.02, lr_decay_iterations=4)
-    gradients(module, [ready(module, rollouts)], tmp_path, accumulate=1, epochs=2)
-    groups = {group["name"]: group["lr"] for group in module.trainer.optimizers[0].param_groups}
-    assert groups["evidence"] == 0.02, "it follows the policy to the end, without decay"
-    assert groups["critic"] == pytest.approx(module.critic_lr * 3 / 4)
+def test_it_is_kept_in_checkpoints(rollouts, tmp_path) -> None:  # noqa: F811
+    module = make_module()
+    gradients(module, [ready(module, rollouts)], tmp_path, accumulate=1)
     checkpoint: dict[str, object] = {"state_dict": module.state_dict()}
     module.on_save_checkpoint(checkpoint)
-    other = make_module(critic_sees="evidence")
+    other = make_module()
     other.on_load_checkpoint(checkpoint)
     other.load_state_dict(checkpoint["state_dict"])  # type: ignore[arg-type]
-    for one, two in zip(module.roles.evidence_parameters(), other.roles.evidence_parameters(), strict=True):
+    assert module.has_critic
+    for one, two in zip(module.roles.critic_parameters(), other.roles.critic_parameters(), strict=True):
         assert one.abs().max() > 0
         assert torch.equal(one, two)
-    with pytest.raises(ConfigError, match=r"critic_sees: found evidence.*no critic"):
-        AgentModule(critic_lora=None, critic_sees="evidence")
-    assert not make_module().roles.evidence_parameters()
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"critic_sees: found evidence.*critic_lora null"):
+        AgentModule(critic_sees="evidence")
+    assert not AgentModule(critic_lora=None).has_critic
