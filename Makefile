@@ -17,7 +17,7 @@ demo: .venv/ready
 	$(BIN)/medagent demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest -m "not vllm and not long and not page" $(COVERAGE)
+	$(BIN)/python -m pytest -m "not vllm and not long and not page" --durations=25 $(COVERAGE)
 
 # Every algorithm, killed runs, DDP, a sharded base, a study.
 test-long: .venv/ready

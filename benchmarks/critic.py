@@ -7,7 +7,7 @@ knows no more than the ceiling does) and, where it has a value for each, at all 
 
     python -m benchmarks.critic --out /tmp/critic --at 1 3 5 8 12 [--set data.num_critic_epochs=0 ...]
 
-It trains by the demo's configuration with configs/critic/evidence.yaml on top; `--config` with no file leaves that out.
+It trains by the demo's configuration; with `--context` the critic is an adapter that sees what the policy sees.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from benchmarks.common import ROOT, describe_machine
+from benchmarks.common import describe_machine
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.records import Question, Rollout
@@ -136,7 +136,8 @@ def main() -> None:
     parser.add_argument("--at", type=int, nargs="+", default=[1, 3, 5, 8, 12])
     parser.add_argument("--questions", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--config", type=Path, nargs="*", default=[ROOT / "configs" / "critic" / "evidence.yaml"])
+    parser.add_argument("--context", action="store_true", help="an adapter as critic, that sees what the policy sees")
+    parser.add_argument("--config", type=Path, nargs="*", default=[], help="files on top of the demo's")
     parser.add_argument("--set", nargs="*", default=[], help="overrides of the configuration, name=value")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -150,12 +151,13 @@ def main() -> None:
         f"seed_everything={options.seed}",
         *options.set,
     ]
+    demo = [path for path in demo_configs() if not (options.context and path.parent.name == "critic")]
     cli = AgentCLI(
         AgentModule,
         RolloutData,
         run=False,
         args=[
-            *(argument for path in (*demo_configs(), *options.config) for argument in ("--config", str(path))),
+            *(argument for path in (*demo, *options.config) for argument in ("--config", str(path))),
             *(f"--{override}" for override in overrides),
         ],
         save_config_callback=None,

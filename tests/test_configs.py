@@ -159,3 +159,4 @@ def test_the_demo_goes_with_a_watch_for_collapse_and_its_own_rate() -> None:
     assert parsed.trainer.max_epochs < parsed.model.lr_decay_iterations
     assert parsed.trainer.callbacks[-1].class_path == "training.callbacks.CollapseMonitor"
     assert parsed.model.clip_low == parsed.model.clip_high == 0.05
+    assert (parsed.model.critic_sees, parsed.model.critic_lora) == ("evidence", None)

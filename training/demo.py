@@ -178,9 +178,15 @@ def _train_arguments(out: Path, *, seed: int, iterations: int | None, threads: i
 
 
 def demo_configs() -> list[Path]:
-    """The demonstration's configuration: the task, the algorithm, its rate and length, and the watch for collapse."""
+    """The demonstration's configuration: the task, the algorithm, its rate and length, what its critic sees, and the watch for collapse."""
     configs = Path(__file__).parent.parent / "configs"  # beside the packages, in a checkout and installed
-    names = ("starter.yaml", "algorithms/st_ppo.yaml", "schedules/demo.yaml", "collapse/report.yaml")
+    names = (
+        "starter.yaml",
+        "algorithms/st_ppo.yaml",
+        "schedules/demo.yaml",
+        "critic/evidence.yaml",
+        "collapse/report.yaml",
+    )
     return [configs / name for name in names]
 
 
