@@ -1,5 +1,7 @@
 # Two commands: `make demo` and `make test`. Both create the environment in .venv themselves.
 PYTHON ?= python3
+# Processes that make test runs tests in: two for two cores (each takes about 2 GB).
+WORKERS ?= 2
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
@@ -17,7 +19,7 @@ demo: .venv/ready
 	$(BIN)/medagent demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest -m "not vllm and not long and not page" --durations=25 $(COVERAGE)
+	$(BIN)/python -m pytest -m "not vllm and not long and not page" -n $(WORKERS) --dist loadfile --durations=25 $(COVERAGE)
 
 # Every algorithm, killed runs, DDP, a sharded base, a study.
 test-long: .venv/ready

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from retrieval.search import HybridRetriever
 
-torch.set_num_threads(2)
+# make test runs as many workers as cores: more threads than one, here or in a child, would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
