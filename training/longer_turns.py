@@ -17,7 +17,8 @@ from medagent.causal_lm import STARTER, load_causal_lm, model_path
 from medagent.errors import ConfigError
 from medagent.saved import AgentSpec, save_agent
 from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K, Habits, LessonMaker
-from training.warm_start import PROGRESS_FILE, Stage, WarmStartConfig, make_exam, run_stage
+from training.lesson_batches import make_exam
+from training.warm_start import PROGRESS_FILE, Stage, WarmStartConfig, run_stage
 
 LONGEST = 128
 SLACK = 16  # tokens: a turn stops thinking at the end of a sentence

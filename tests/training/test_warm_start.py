@@ -12,7 +12,8 @@ from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError, MedagentError
 from medagent.saved import read_spec
 from medagent.starter.lessons import STARTER_PROTOCOL, Habits
-from training.warm_start import LessonMaker, Stage, WarmStartConfig, collate, loss_and_lookup, warm_start
+from training.lesson_batches import action_states, collate, loss_and_lookup
+from training.warm_start import LessonMaker, Stage, WarmStartConfig, warm_start
 
 TINY = WarmStartConfig(vocab_size=700, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=48, batch_size=8)
 
@@ -72,6 +73,22 @@ def test_a_skill_that_does_not_form_is_an_error(tmp_path: Path, monkeypatch) -> 
     monkeypatch.setattr(module, "curriculum", hopeless)
     with pytest.raises(MedagentError, match=r"stage pairs: lookup accuracy .* after 50 steps, wanted 90%"):
         warm_start(tmp_path / "base", TINY, forbidden=frozenset(), report=lambda line: None)
+
+
+def test_the_top_layer_at_action_positions_alone_gives_the_same_states_and_gradients(starter) -> None:
+    model, tokenizer = starter
+    maker = LessonMaker(tokenizer, seed=6, habits=Habits())
+    batch = collate([maker.draw() for _ in range(8)], pad_id=int(tokenizer.pad_token_id))
+    assert len({sum(row) for row in batch.action_mask_BT.tolist()}) > 1  # rows of different numbers of actions
+    everywhere = model.model(input_ids=batch.token_ids_BT).last_hidden_state[:, :-1]
+    states = {"all": everywhere[batch.action_mask_BT[:, 1:]], "actions": action_states(model, batch)}
+    assert torch.allclose(states["actions"], states["all"], atol=1e-4)
+    gradients = {
+        name: torch.autograd.grad(found.square().sum(), list(model.model.parameters()))
+        for name, found in states.items()
+    }
+    for found, wanted in zip(gradients["actions"], gradients["all"], strict=True):
+        assert (found - wanted).norm() < 1e-4 * wanted.norm()
 
 
 def test_the_loss_counts_action_tokens_alone(starter) -> None:
