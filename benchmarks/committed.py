@@ -1,0 +1,71 @@
+"""Prints the tables and tests of a study from the numbers kept in docs/stability.
+
+python -m benchmarks.committed forms    # or any other whose metrics.csv lies there
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+from collections import defaultdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from training.study import load_study
+from training.study_report import Row, report
+
+FOLDER = Path(__file__).parent.parent / "docs" / "stability"
+# Three arms of `forms` have the settings of arms of `collapse`; one seed run under both names gave the same numbers.
+SAME = {
+    "forms": {
+        "none": "Turn-PPO",
+        "relative on the step, logits": "ST-PPO",
+        "constant, a quarter of the step": "Turn-PPO at a quarter of its step",
+    }
+}
+
+
+def kept_runs(name: str, *, folder: Path = FOLDER) -> dict[tuple[str, int], list[Row]]:
+    """The rows (one an iteration) of every run of study `name` in `folder`, by (arm, seed); arms that it shares with `collapse` are taken from there."""
+    runs = _read(folder / f"{name.removeprefix('transfer_')}-metrics.csv")
+    shared = SAME.get(name, {})
+    if shared:
+        others = _read(folder / "collapse-metrics.csv")
+        runs |= {
+            (arm, seed): rows for arm, theirs in shared.items() for (a, seed), rows in others.items() if a == theirs
+        }
+    return runs
+
+
+def _read(path: Path) -> dict[tuple[str, int], list[Row]]:
+    runs: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            arm, seed, _ = line.pop("arm"), int(line.pop("seed")), line.pop("iteration")
+            runs[arm, seed].append({column: float(value) for column, value in line.items() if value})
+    return dict(runs)
+
+
+def mean_scale(rows: list[Row]) -> float:
+    """The correction's scale averaged over iterations; nan without one."""
+    scales = [row["policy/clip_bias_scale"] for row in rows if "policy/clip_bias_scale" in row]
+    return sum(scales) / len(scales) if scales else math.nan
+
+
+def main() -> None:
+    """Print the report, and the mean scale of each arm that has one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="collapse, controls, transfer_stale, ...")
+    name = parser.parse_args().name
+    study, runs = load_study(name), kept_runs(name)
+    with TemporaryDirectory() as scratch:
+        print(report(study, runs, {}, Path(scratch)))
+    for arm in study.arms:
+        scales = [mean_scale(rows) for (a, _), rows in runs.items() if a == arm]
+        if scales and not any(map(math.isnan, scales)):
+            print(f"mean scale of {arm}: {sum(scales) / len(scales):.2f} ({min(scales):.2f} to {max(scales):.2f})")
+
+
+if __name__ == "__main__":
+    main()
