@@ -16,13 +16,14 @@ from training.study import load_study
 from training.study_report import Row, report
 
 FOLDER = Path(__file__).parent.parent / "docs" / "stability"
-# Three arms of `forms` have the settings of arms of `collapse`; one seed run under both names gave the same numbers.
+# Arms that have the settings of an arm of `collapse`, whose runs stand for them; one seed run under both names gave the same numbers.
 SAME = {
     "forms": {
         "none": "Turn-PPO",
         "relative on the step, logits": "ST-PPO",
         "constant, a quarter of the step": "Turn-PPO at a quarter of its step",
-    }
+    },
+    "token_range": {"PPO at 0.2": "PPO", "S-PPO at 0.2": "S-PPO", "Turn-PPO": "Turn-PPO", "ST-PPO": "ST-PPO"},
 }
 
 
