@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.committed import FOLDER, kept_runs
-from training.study import load_study
+from benchmarks.committed import FOLDER, SAME, kept_runs
+from tests.test_configs import parser
+from training.study import CONFIGS, config_path, load_study
 from training.study_report import outcome
 
 TRANSFERRED = ("stale", "decoupled", "gentle")
@@ -16,6 +19,19 @@ NAMES = sorted(
     f"transfer_{stem}" if stem in TRANSFERRED else stem
     for stem in (path.name.removesuffix("-runs.csv") for path in FOLDER.glob("*-runs.csv"))
 )
+# A study among the packaged files says what it compares; the others are parts of it.
+STUDIES = sorted(path.stem for path in (CONFIGS / "studies").glob("*.yaml") if "\narms:" in path.read_text())
+
+
+def settings_of(name: str, arm: str) -> dict[str, Any]:
+    """All settings of an arm, as its runs resolve them."""
+    study = load_study(name)
+    files = [str(config_path(file)) for file in (*study.task, *study.arms[arm].configs)]
+    values = {**study.limits, **study.arms[arm].settings}
+    given = [argument for file in files for argument in ("--config", file)]
+    parsed = parser().parse_args([*given, *(f"--{key}={json.dumps(value)}" for key, value in values.items())])
+    parsed.pop("config")
+    return parsed.as_dict()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,3 +55,14 @@ def test_the_summary_of_each_run_follows_from_its_iterations(name: str) -> None:
 def test_every_committed_arm_can_be_run_again(name: str) -> None:
     arms = {arm for arm, _ in kept_runs(name)}
     assert arms <= set(load_study(name).arms)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_arm_of_a_study_parses_and_no_two_are_the_same(name: str) -> None:
+    arms = [settings_of(name, arm) for arm in load_study(name).arms]
+    assert not any(arm in arms[:number] for number, arm in enumerate(arms))
+
+
+@pytest.mark.parametrize(("name", "arm"), [(name, arm) for name, shared in SAME.items() for arm in shared])
+def test_an_arm_that_borrows_runs_has_the_settings_of_its_lender(name: str, arm: str) -> None:
+    assert settings_of(name, arm) == settings_of("collapse", SAME[name][arm])
