@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,17 @@ NAMES = sorted(
 STUDIES = sorted(path.stem for path in (CONFIGS / "studies").glob("*.yaml") if "\narms:" in path.read_text())
 
 
+study_named, one_parser = cache(load_study), cache(parser)
+
+
+@cache
 def settings_of(name: str, arm: str) -> dict[str, Any]:
     """All settings of an arm, as its runs resolve them."""
-    study = load_study(name)
+    study = study_named(name)
     files = [str(config_path(file)) for file in (*study.task, *study.arms[arm].configs)]
     values = {**study.limits, **study.arms[arm].settings}
     given = [argument for file in files for argument in ("--config", file)]
-    parsed = parser().parse_args([*given, *(f"--{key}={json.dumps(value)}" for key, value in values.items())])
+    parsed = one_parser().parse_args([*given, *(f"--{key}={json.dumps(value)}" for key, value in values.items())])
     parsed.pop("config")
     return parsed.as_dict()
 
@@ -54,12 +59,12 @@ def test_the_summary_of_each_run_follows_from_its_iterations(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_committed_arm_can_be_run_again(name: str) -> None:
     arms = {arm for arm, _ in kept_runs(name)}
-    assert arms <= set(load_study(name).arms)
+    assert arms <= set(study_named(name).arms)
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_arm_of_a_study_parses_and_no_two_are_the_same(name: str) -> None:
-    arms = [settings_of(name, arm) for arm in load_study(name).arms]
+    arms = [settings_of(name, arm) for arm in study_named(name).arms]
     assert not any(arm in arms[:number] for number, arm in enumerate(arms))
 
 
