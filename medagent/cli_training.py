@@ -34,7 +34,7 @@ def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> Non
 
 
 def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: int = 0, threads: int = 0) -> None:
-    """Make the starter base policy from scratch on made-up names (35 minutes on 2 cores; run it again to go on).
+    """Make the starter base policy from scratch on made-up names (about half an hour on 2 cores; run it again to go on).
 
     Args:
         out: Folder for tokenizer and weights.
