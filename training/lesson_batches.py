@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.data import IterableDataset
-from transformers import Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
+from medagent.errors import ConfigError
 from medagent.starter.lessons import Lesson
 
 NUM_EXAM_BATCHES = 4
@@ -57,12 +58,40 @@ class LessonStream(IterableDataset[LessonBatch]):
                 yield collate(batch, pad_id=self._pad_id)
 
 
+def _refuse_other_layers(config: Qwen2Config) -> None:
+    """`action_states` writes the top layer out, and leaves the causal mask of the others to torch's own attention."""
+    found = {
+        "attention": config._attn_implementation,
+        "sliding windows": "sliding_attention" in (config.layer_types or ()),
+        "dropout": config.attention_dropout,
+        "heads for keys": config.num_key_value_heads,
+        "rotary embedding": (config.rope_parameters or {}).get("rope_type"),
+    }
+    wanted = {
+        "attention": "sdpa",
+        "sliding windows": False,
+        "dropout": 0.0,
+        "heads for keys": config.num_attention_heads,
+        "rotary embedding": "default",
+    }
+    for what, value in found.items():
+        if value != wanted[what]:
+            raise ConfigError(
+                f"warm start: found a base with {what}: {value}, wanted {wanted[what]}. "
+                "Lessons are for bases that `medagent starter build` makes; teach another by `medagent train` or supervised training."
+            )
+
+
 def action_states(model: Qwen2ForCausalLM, batch: LessonBatch) -> Tensor:
     """The last hidden states that predict action tokens, in the order of the batch: (number of action tokens, hidden size).
 
     They equal those of `model.model` (to rounding), but nothing reads the top layer's outputs elsewhere, so its queries and its MLP
     run at these positions alone: most of the tokens of a lesson are read, not written.
+
+    Raises:
+        ConfigError: layers of another kind than the starter's.
     """
+    _refuse_other_layers(model.config)
     body, top = model.model, model.model.layers[-1]
     attention, actions_BT = top.self_attn, batch.action_mask_BT[:, 1:]
     hidden_BTD = body.embed_tokens(batch.token_ids_BT[:, :-1])
