@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from medagent.errors import ConfigError
 from training.study import load_study
 from training.study_report import Row, report
 
@@ -28,14 +29,31 @@ SAME = {
 
 
 def kept_runs(name: str, *, folder: Path = FOLDER) -> dict[tuple[str, int], list[Row]]:
-    """The rows (one an iteration) of every run of study `name` in `folder`, by (arm, seed); arms that it shares with `collapse` are taken from there."""
-    runs = _read(folder / f"{name.removeprefix('transfer_')}-metrics.csv")
-    shared = SAME.get(name, {})
+    """The rows (one an iteration) of every run of study `name` in `folder`, by (arm, seed); arms that it shares with `collapse` are taken from there, for the study's own seeds.
+
+    Raises ConfigError where the study is unknown or no numbers of it are kept.
+    """
+    study = load_study(name)
+    path = folder / f"{name.removeprefix('transfer_')}-metrics.csv"
+    if not path.exists():
+        kept = ", ".join(sorted(file.name.removesuffix("-metrics.csv") for file in folder.glob("*-metrics.csv")))
+        raise ConfigError(
+            f"study {name!r}: no numbers are kept in {folder}. Run it (medagent study {name}), or name one of: {kept}."
+        )
+    runs, shared = _read(path), SAME.get(name, {})
     if shared:
         others = _read(folder / "collapse-metrics.csv")
-        runs |= {
-            (arm, seed): rows for arm, theirs in shared.items() for (a, seed), rows in others.items() if a == theirs
+        borrowed = {
+            (arm, seed): rows
+            for arm, theirs in shared.items()
+            for (a, seed), rows in others.items()
+            if a == theirs and seed in study.seeds
         }
+        if both := sorted(set(runs) & set(borrowed)):
+            raise ConfigError(
+                f"study {name!r}: {both} have numbers of their own and borrowed ones. Take them out of {path.name} or of SAME."
+            )
+        runs |= borrowed
     return runs
 
 

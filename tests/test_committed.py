@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.committed import FOLDER, SAME, kept_runs
+from medagent.errors import ConfigError
 from tests.test_configs import parser
 from training.study import CONFIGS, config_path, load_study
 from training.study_report import outcome
@@ -45,15 +46,25 @@ def test_the_summary_of_each_run_follows_from_its_iterations(name: str) -> None:
         summaries = {(line["arm"], int(line["seed"])): line for line in csv.DictReader(file)}
     runs = kept_runs(name)
     assert summaries
-    assert set(summaries) <= set(runs)
+    borrowed = SAME.get(name, {})
+    assert set(summaries) == {(arm, seed) for arm, seed in runs if arm not in borrowed}
     for key, summary in summaries.items():
         found = outcome(runs[key])
         for column, value in (("best", found.best), ("final", found.final), ("mean", found.mean)):
             if column == "mean" and column not in summary:
                 continue  # the older summaries have none
             assert float(summary[column]) == pytest.approx(value, abs=1e-4), (key, column)
-        starts = (summary["learnt"] or None, summary["collapse_start"] or None)
-        assert starts == tuple(str(n) if n else None for n in (found.learnt, found.start)), key
+        assert float(summary["final/best"]) == pytest.approx(found.kept, abs=1e-4), key
+        numbered = {"learnt": found.learnt, "collapse_start": found.start}
+        if "mean" in summary:  # the older ones' alarms are of an earlier monitor
+            numbered["alarm"] = found.alarm
+        assert {column: summary[column] for column in numbered} == {c: str(n or "") for c, n in numbered.items()}, key
+
+
+def test_a_study_without_kept_numbers_is_an_error_that_names_those_with_some(tmp_path: Path) -> None:
+    (tmp_path / "forms-metrics.csv").touch()
+    with pytest.raises(ConfigError, match=r"ablation.*no numbers.*medagent study ablation.*forms"):
+        kept_runs("ablation", folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,7 +21,10 @@ class Serving:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
+        deadline = time.monotonic() + 60
         while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                raise RuntimeError(f"no server on port {port}: another process may have taken it meanwhile")
             time.sleep(0.01)
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
