@@ -29,11 +29,11 @@ SAME = {
 
 
 def kept_runs(name: str, *, folder: Path = FOLDER) -> dict[tuple[str, int], list[Row]]:
-    """The rows (one an iteration) of every run of study `name` in `folder`, by (arm, seed); arms that it shares with `collapse` are taken from there, for the study's own seeds.
+    """The rows (one an iteration) of every run of study `name` (or `name-BASE`, with another base) in `folder`, by (arm, seed); arms that it shares with `collapse` are taken from there, for the study's own seeds.
 
     Raises ConfigError where the study is unknown or no numbers of it are kept.
     """
-    study = load_study(name)
+    study = load_study(name.partition("-")[0])
     path = folder / f"{name.removeprefix('transfer_')}-metrics.csv"
     if not path.exists():
         kept = ", ".join(sorted(file.name.removesuffix("-metrics.csv") for file in folder.glob("*-metrics.csv")))
@@ -75,9 +75,9 @@ def mean_scale(rows: list[Row]) -> float:
 def main() -> None:
     """Print the report, and the mean scale of each arm that has one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="collapse, controls, transfer_stale, ...")
+    parser.add_argument("name", help="collapse, controls, transfer_stale, collapse-starter-thinking-22, ...")
     name = parser.parse_args().name
-    study, runs = load_study(name), kept_runs(name)
+    study, runs = load_study(name.partition("-")[0]), kept_runs(name)
     with TemporaryDirectory() as scratch:
         print(report(study, runs, {}, Path(scratch)))
     for arm in study.arms:

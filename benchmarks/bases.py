@@ -1,0 +1,78 @@
+"""Compares what the algorithms do with bases of several turn lengths and sizes, from the runs kept in docs/stability, and draws docs/stability/bases.svg.
+
+python -m benchmarks.bases
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import mean
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from benchmarks.committed import FOLDER, kept_runs
+from training.study_report import holm, outcome, paired
+
+matplotlib.use("svg")
+matplotlib.rcParams["svg.hashsalt"] = "medagent"
+BASES = {
+    "10 tokens a turn": "collapse",
+    "10, taught on": "collapse-starter-thinking-0",
+    "32 tokens a turn": "collapse-starter-thinking-22",
+    "64 tokens a turn": "collapse-starter-thinking-54",
+}
+COLOURS = {"PPO": "#9aa5b1", "Turn-PPO": "#5b7fa6", "S-PPO": "#e08e0b", "ST-PPO": "#0b6b3a"}
+DIFFERENCES = (("Turn-PPO", "PPO"), ("S-PPO", "PPO"), ("ST-PPO", "Turn-PPO"), ("ST-PPO", "S-PPO"))
+
+Values = Mapping[tuple[str, int], float]
+
+
+def measured(measure: str) -> dict[str, Values]:
+    """`final` or `mean` accuracy of every run, by base and then by (arm, seed), for bases whose runs are kept."""
+    return {
+        base: {key: getattr(outcome(rows), measure) for key, rows in kept_runs(name).items()}
+        for base, name in BASES.items()
+        if (FOLDER / f"{name}-metrics.csv").exists()
+    }
+
+
+def main() -> None:
+    """Print the differences, Holm's correction within a base, and draw the finals."""
+    finals = measured("final")
+    for measure in ("final", "mean"):
+        print(f"\n{measure} accuracy\n| base | arms | difference | p | p (Holm) |\n|---|---|---|---|---|")
+        for base, values in measured(measure).items():
+            rows = []
+            for ours, theirs in DIFFERENCES:
+                seeds = [seed for arm, seed in values if arm == ours and (theirs, seed) in values]
+                if len(seeds) > 1:
+                    pair = [[values[arm, seed] for seed in seeds] for arm in (ours, theirs)]
+                    rows.append((f"{ours} less {theirs} ({len(seeds)} seeds)", *paired(*pair)))
+            for (what, by, half, p), corrected in zip(rows, holm([p for *_, p in rows]), strict=True):
+                print(f"| {base} | {what} | {by:+.3f} ± {half:.3f} | {p:.2g} | {corrected:.2g} |")
+    draw(finals)
+
+
+def draw(finals: Mapping[str, Values]) -> None:
+    """Final accuracy of every seed of the four algorithms, a group a base."""
+    figure = Figure(figsize=(9.5, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for place, values in enumerate(finals.values()):
+        for number, (arm, colour) in enumerate(COLOURS.items()):
+            x, some = place + 0.19 * (number - 1.5), [value for (name, _), value in values.items() if name == arm]
+            axes.scatter([x] * len(some), some, s=16, color=colour, alpha=0.5, linewidths=0)
+            if some:
+                label = arm if place == 0 else None
+                axes.plot([x - 0.07, x + 0.07], [mean(some)] * 2, color=colour, linewidth=2.5, label=label)
+    axes.set_xticks(range(len(finals)), list(finals), fontsize=9)
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("final held-out accuracy; bar: mean", fontsize=9)
+    axes.grid(axis="y", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    figure.savefig(FOLDER / "bases.svg", format="svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
