@@ -19,8 +19,8 @@ matplotlib.rcParams["svg.hashsalt"] = "medagent"
 BASES = {
     "10 tokens a turn": "collapse",
     "10, taught on": "collapse-starter-thinking-0",
-    "32 tokens a turn": "collapse-starter-thinking-22",
-    "64 tokens a turn": "collapse-starter-thinking-54",
+    "40 tokens a turn": "collapse-starter-thinking-22",
+    "74 tokens a turn": "collapse-starter-thinking-54",
 }
 COLOURS = {"PPO": "#9aa5b1", "Turn-PPO": "#5b7fa6", "S-PPO": "#e08e0b", "ST-PPO": "#0b6b3a"}
 DIFFERENCES = (("Turn-PPO", "PPO"), ("S-PPO", "PPO"), ("ST-PPO", "Turn-PPO"), ("ST-PPO", "S-PPO"))
