@@ -21,6 +21,7 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from torch import distributed
 
 from medagent.errors import ConfigError
 from medagent.files import write_whole
@@ -181,7 +182,18 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
             raise KeyboardInterrupt from stop
         finally:
             cli.datamodule.engine.close()
+    leave_group()
     return run
+
+
+def leave_group() -> None:
+    """Leave the ranks' process group where it is gloo's (several processes on CPUs); Lightning leaves NCCL's when the interpreter ends, and gloo's never.
+
+    A thread of gloo's that still holds a tensor when the interpreter ends can abort a process whose work is done (pytorch pull request 179291). Not for a rank that
+    failed: its group may wait for the others.
+    """
+    if distributed.is_initialized() and distributed.get_backend() == "gloo":
+        distributed.destroy_process_group()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 from dataclasses import replace
@@ -19,6 +20,7 @@ from tests.training.test_module import OneBatch, Snoop, make_module, perturb
 from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from training.execution import Execution
 from training.experience import Experience
+from training.run import leave_group
 from training.sharding import ShardedBase
 
 
@@ -49,6 +51,7 @@ class Peek(ClippingBiasCorrection):
 def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -> None:
     """Deal the stored micro-batches to the ranks and make one step."""
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(280, exit=True)  # ranks that wait for one another say where
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     stored = torch.load(source, weights_only=True)
     parts = [Experience(**part, metrics={}) for part in stored][rank::ranks]
@@ -81,6 +84,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
         seen["rate"] = torch.tensor(peek.rate)
         seen |= {"policy_steps": torch.stack(after_steps.steps), "merged": merged, "held": torch.tensor(held)}
         torch.save({**seen, "after": after}, target)
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def step(
     torch.save(tensors, source)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", "-m"]
     worker = ["tests.training.ddp_worker", str(source), str(target), space, str(max_tokens), strategy]
-    done = subprocess.run([*line, *worker], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run([*line, *worker], cwd=ROOT, capture_output=True, text=True, timeout=320, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return torch.load(target, weights_only=True)
 
@@ -70,8 +70,10 @@ def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, 
     assert float(one["norms"][1]) > 0, "something must be clipped"
     torch.testing.assert_close(two["norms"], one["norms"], rtol=1e-4, atol=0)
     torch.testing.assert_close(two["rate"], one["rate"], rtol=1e-4, atol=0)
-    torch.testing.assert_close(two["policy"], one["policy"], rtol=1e-3, atol=1e-6)
-    torch.testing.assert_close(two["critic"], one["critic"], rtol=1e-3, atol=1e-6)
+    for role in ("policy", "critic"):
+        rms = float(one[role].square().mean().sqrt())  # gradients of nothing but rounding are small against the others
+        torch.testing.assert_close(two[role], one[role], rtol=1e-3, atol=1e-3 * rms)
+        assert float((two[role] - one[role]).norm()) < 1e-4 * float(one[role].norm())
     for name, weight in one["after"].items():
         # AdamW's first step is the rate times the gradient's sign, so a gradient of nothing but rounding may go either way.
         apart = (two["after"][name] - weight).abs()

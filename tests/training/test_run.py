@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 from filelock import FileLock
 
@@ -27,7 +28,7 @@ from retrieval.remote import RemoteRetriever
 from tests.retrieval.server import Serving
 from training.callbacks.export import read_metrics
 from training.demo import demo_configs, run_demo
-from training.run import LOCK, newest_checkpoint, train
+from training.run import LOCK, leave_group, newest_checkpoint, train
 
 FIXED_NAMES = [
     "reward/mean",
@@ -278,3 +279,10 @@ def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, 
     with FileLock(tmp_path / LOCK), pytest.raises(ConfigError, match="another process is training in it"):
         train(arguments(tmp_path, train_index, epochs=1))
     assert [path.name for path in tmp_path.iterdir()] == [LOCK], "nothing else was written"
+
+
+def test_a_run_leaves_the_group_of_its_ranks(tmp_path: Path) -> None:
+    leave_group()  # of one process there is none
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    leave_group()
+    assert not dist.is_initialized()
