@@ -300,11 +300,14 @@ def test_chromas_own_server_holds_the_vectors(tmp_path: Path) -> None:
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        for _ in range(200):
+        deadline = time.monotonic() + 120
+        while True:
             try:
                 httpx.get(f"{url}/api/v2/heartbeat")
                 break
             except httpx.HTTPError:
+                assert server.poll() is None, f"chroma ended; another process may have taken port {port} meanwhile"
+                assert time.monotonic() < deadline, "chroma never answered"
                 time.sleep(0.1)
         settings = IndexSettings(chroma=url)
         build_index(tmp_path / "index", PASSAGES, HashedNgramEmbedder(), settings=settings)
