@@ -6,6 +6,7 @@ python -m benchmarks.bases
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import mean
 
 import matplotlib
@@ -39,7 +40,6 @@ def measured(measure: str) -> dict[str, Values]:
 
 def main() -> None:
     """Print the differences, Holm's correction within a base, and draw the finals."""
-    finals = measured("final")
     for measure in ("final", "mean"):
         print(f"\n{measure} accuracy\n| base | arms | difference | p | p (Holm) |\n|---|---|---|---|---|")
         for base, values in measured(measure).items():
@@ -51,11 +51,12 @@ def main() -> None:
                     rows.append((f"{ours} less {theirs} ({len(seeds)} seeds)", *paired(*pair)))
             for (what, by, half, p), corrected in zip(rows, holm([p for *_, p in rows]), strict=True):
                 print(f"| {base} | {what} | {by:+.3f} ± {half:.3f} | {p:.2g} | {corrected:.2g} |")
-    draw(finals)
+    draw(FOLDER / "bases.svg")
 
 
-def draw(finals: Mapping[str, Values]) -> None:
-    """Final accuracy of every seed of the four algorithms, a group a base."""
+def draw(path: Path) -> None:
+    """Draw the final accuracy of every seed of the four algorithms, a group a base, into `path`."""
+    finals = measured("final")
     figure = Figure(figsize=(9.5, 3.4), layout="constrained")
     axes = figure.subplots()
     for place, values in enumerate(finals.values()):
@@ -71,7 +72,7 @@ def draw(finals: Mapping[str, Values]) -> None:
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    figure.savefig(FOLDER / "bases.svg", format="svg", metadata={"Date": None})
+    figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

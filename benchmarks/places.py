@@ -39,8 +39,8 @@ def finals(path: Path) -> dict[str, list[float]]:
     return found
 
 
-def main() -> None:
-    """Draw it."""
+def draw(path: Path) -> None:
+    """Draw it into `path`."""
     figure = Figure(figsize=(9.5, 0.9 + 0.62 * len(PLACES)), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (level, arms) in zip(panels, LEVELS.items(), strict=True):
@@ -61,8 +61,8 @@ def main() -> None:
     panels[0].set_ylim(len(PLACES) - 0.5, -0.5)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    figure.savefig(FOLDER / "places.svg", format="svg", metadata={"Date": None})
+    figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
-    main()
+    draw(FOLDER / "places.svg")

@@ -5,6 +5,7 @@ python -m benchmarks.rates
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import mean
 
 import matplotlib
@@ -33,8 +34,8 @@ def by_rate(arm: str) -> dict[float, list[float]]:
     return dict(sorted(found.items()))
 
 
-def main() -> None:
-    """Draw it."""
+def draw(path: Path) -> None:
+    """Draw it into `path`."""
     figure = Figure(figsize=(9.5, 3.4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     bar = mean(finals(FOLDER / "collapse-runs.csv")["PPO without stress"]) - DOES
@@ -58,8 +59,8 @@ def main() -> None:
     panels[0].set_ylabel("final held-out accuracy; line: mean", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    figure.savefig(FOLDER / "rates.svg", format="svg", metadata={"Date": None})
+    figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
-    main()
+    draw(FOLDER / "rates.svg")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import bases, places, rates
 from benchmarks.committed import FOLDER, SAME, kept_runs
 from medagent.errors import ConfigError
 from tests.test_configs import parser
@@ -82,3 +84,18 @@ def test_every_arm_of_a_study_parses_and_no_two_are_the_same(name: str) -> None:
 @pytest.mark.parametrize(("name", "arm"), [(name, arm) for name, shared in SAME.items() for arm in shared])
 def test_an_arm_that_borrows_runs_has_the_settings_of_its_lender(name: str, arm: str) -> None:
     assert settings_of(name, arm) == settings_of("collapse", SAME[name][arm])
+
+
+@pytest.mark.parametrize("drawing", [bases, places, rates])
+def test_the_drawn_figures_show_the_kept_runs(drawing: Any, tmp_path: Path) -> None:
+    def marks(path: Path) -> list[float]:
+        return [
+            float(number)
+            for pair in re.findall(r'<use [^>]*x="([^"]*)" y="([^"]*)"', path.read_text())
+            for number in pair
+        ]
+
+    file = f"{drawing.__name__.rpartition('.')[2]}.svg"
+    drawing.draw(tmp_path / file)
+    assert marks(FOLDER / file)
+    assert marks(FOLDER / file) == pytest.approx(marks(tmp_path / file), abs=0.01)
