@@ -22,9 +22,18 @@ BASES = {
     "10, taught on": "collapse-starter-thinking-0",
     "40 tokens a turn": "collapse-starter-thinking-22",
     "74 tokens a turn": "collapse-starter-thinking-54",
+    "width 96": "collapse-starter-96",
+    "width 192": "collapse-starter-192",
 }
 COLOURS = {"PPO": "#9aa5b1", "Turn-PPO": "#5b7fa6", "S-PPO": "#e08e0b", "ST-PPO": "#0b6b3a"}
-DIFFERENCES = (("Turn-PPO", "PPO"), ("S-PPO", "PPO"), ("ST-PPO", "Turn-PPO"), ("ST-PPO", "S-PPO"))
+DIFFERENCES = (
+    ("Turn-PPO", "PPO"),
+    ("S-PPO", "PPO"),
+    ("ST-PPO", "Turn-PPO"),
+    ("ST-PPO", "S-PPO"),
+    ("S-PPO", "PPO at a quarter of its step"),
+    ("ST-PPO", "Turn-PPO at a quarter of its step"),
+)
 
 Values = Mapping[tuple[str, int], float]
 
@@ -39,18 +48,19 @@ def measured(measure: str) -> dict[str, Values]:
 
 
 def main() -> None:
-    """Print the differences, Holm's correction within a base, and draw the finals."""
-    for measure in ("final", "mean"):
-        print(f"\n{measure} accuracy\n| base | arms | difference | p | p (Holm) |\n|---|---|---|---|---|")
-        for base, values in measured(measure).items():
-            rows = []
+    """Print the differences, Holm's correction over all of a base, and draw the finals."""
+    print("| base | accuracy | arms | seeds | difference | p | p (Holm) |\n|---|---|---|---|---|---|---|")
+    by_measure = {measure: measured(measure) for measure in ("final", "mean")}
+    for base in by_measure["final"]:
+        rows = []
+        for measure, values in ((measure, bases[base]) for measure, bases in by_measure.items()):
             for ours, theirs in DIFFERENCES:
                 seeds = [seed for arm, seed in values if arm == ours and (theirs, seed) in values]
                 if len(seeds) > 1:
                     pair = [[values[arm, seed] for seed in seeds] for arm in (ours, theirs)]
-                    rows.append((f"{ours} less {theirs} ({len(seeds)} seeds)", *paired(*pair)))
-            for (what, by, half, p), corrected in zip(rows, holm([p for *_, p in rows]), strict=True):
-                print(f"| {base} | {what} | {by:+.3f} ± {half:.3f} | {p:.2g} | {corrected:.2g} |")
+                    rows.append((f"{measure} | {ours} less {theirs} | {len(seeds)}", *paired(*pair)))
+        for (what, by, half, p), corrected in zip(rows, holm([p for *_, p in rows]), strict=True):
+            print(f"| {base} | {what} | {by:+.3f} ± {half:.3f} | {p:.2g} | {corrected:.2g} |")
     draw(FOLDER / "bases.svg")
 
 

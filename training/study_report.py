@@ -27,6 +27,7 @@ from training.study_figures import curves_figure, summary_figure
 
 LEARNT = 0.9  # held-out accuracy
 GAIN = 0.05  # of the best over the first iteration's sampled success, below which a run never learnt
+TIE = 1e-5  # accuracies nearer than this are the same: kept numbers have six digits
 FALL = 0.75  # final / best below which a run has collapsed: a quarter is four standard errors of 240 answers
 MONITOR = Thresholds(held_out_decides=True)  # every iteration of a study is measured on held-out questions
 MONITOR_DELAY = 3  # iterations from a collapse's start within which its alarm is in time
@@ -259,7 +260,7 @@ def _compared(study: Study, outcomes: Mapping[tuple[str, int], Outcome]) -> list
             if len(seeds) < 2:
                 continue
             values = [[getattr(outcomes[arm, seed], measure) for seed in seeds] for arm in (ours, theirs)]
-            ahead = sum(a > b for a, b in zip(*values, strict=True))
+            ahead = sum(a - b > TIE for a, b in zip(*values, strict=True))
             found.append((f"{measure} | {ours} less {theirs}", len(seeds), *paired(*values), ahead))
     corrected = holm([p for *_, p, _ in found])
     lines = [

@@ -113,6 +113,13 @@ def test_the_report_compares_what_the_study_names_on_the_seeds_that_both_have(tm
     assert "best (open) and final (filled)" in drawn
 
 
+def test_an_arm_that_differs_by_rounding_is_not_ahead(tmp_path: Path) -> None:
+    study = Study("a title", [], {"ours": Arm([]), "theirs": Arm([])}, [1, 2], compared=[("ours", "theirs")])
+    ours = {("ours", seed): run_of(0.3, 0.8 + 1e-6, 0.8 + 1e-6) for seed in (1, 2)}
+    runs = {**ours, ("theirs", 1): run_of(0.3, 0.8, 0.8), ("theirs", 2): run_of(0.3, 0.7, 0.7)}
+    assert "| 1 of 2 |" in report(study, runs, {}, tmp_path)
+
+
 def test_an_arm_is_stable_only_if_it_also_learns(tmp_path: Path) -> None:
     names = ("tuned", "good", "collapses", "lazy")
     study = Study("a title", [], {name: Arm([]) for name in names}, [1], tuned="tuned")
