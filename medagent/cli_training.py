@@ -60,7 +60,7 @@ def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, se
     """Teach the packaged base to think aloud in every turn: the same task with longer turns.
 
     Args:
-        thinking: Tokens a turn; 0 only teaches on, as a control.
+        thinking: Tokens of thinking a turn, and then to the end of a sentence: 22 and 54 make whole turns of 40 and 74 tokens. 0 only teaches on, as a control.
         out: Folder for tokenizer and weights; none takes runs/starter-thinking-THINKING.
         steps: Optimizer steps.
         seed: Seed of names and lessons.
