@@ -62,5 +62,10 @@ def draw(path: Path) -> None:
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Draw it where the documents show it."""
     draw(FOLDER / "rates.svg")
+
+
+if __name__ == "__main__":
+    main()
