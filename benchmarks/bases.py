@@ -18,12 +18,13 @@ from training.study_report import holm, outcome, paired
 matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "medagent"
 BASES = {
-    "10 tokens a turn": "collapse",
-    "10, taught on": "collapse-starter-thinking-0",
-    "40 tokens a turn": "collapse-starter-thinking-22",
-    "74 tokens a turn": "collapse-starter-thinking-54",
-    "width 96": "collapse-starter-96",
-    "width 192": "collapse-starter-192",
+    "10, an adapter as critic": "collapse",
+    "10 tokens a turn": "bases-starter-thinking-0",
+    "40 tokens a turn": "bases-starter-thinking-22",
+    "74 tokens a turn": "bases-starter-thinking-54",
+    "width 96": "bases-starter-96",
+    "width 128": "bases",
+    "width 192": "bases-starter-192",
 }
 COLOURS = {"PPO": "#9aa5b1", "Turn-PPO": "#5b7fa6", "S-PPO": "#e08e0b", "ST-PPO": "#0b6b3a"}
 DIFFERENCES = (

@@ -75,7 +75,7 @@ def mean_scale(rows: list[Row]) -> float:
 def main() -> None:
     """Print the report, and the mean scale of each arm that has one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="collapse, controls, transfer_stale, collapse-starter-thinking-22, ...")
+    parser.add_argument("name", help="collapse, controls, transfer_stale, bases-starter-thinking-22, ...")
     name = parser.parse_args().name
     study, runs = load_study(name.partition("-")[0]), kept_runs(name)
     with TemporaryDirectory() as scratch:
