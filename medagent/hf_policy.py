@@ -179,14 +179,14 @@ class HFSession:
     def __init__(self, policy: HFPolicy, *, seed: int, temperature: float) -> None:
         self.seed, self.temperature = seed, temperature
         self.pending: list[int] = []
-        self.cache: Tensor | None = None  # [layers, 2, length, heads, head_dim]
+        self.cache: Tensor | None = None  # [layers, 2, heads, length, head_dim]
         self.closed = self.sampling = False
         self._policy, self._turn = policy, 0
 
     @property
     def length(self) -> int:
         """Tokens in the cache."""
-        return 0 if self.cache is None else int(self.cache.shape[2])
+        return 0 if self.cache is None else int(self.cache.shape[3])
 
     def reseed(self, seed: int) -> None:
         """Let the next turn's sample follow from this seed alone."""
@@ -240,7 +240,7 @@ class _Row:
 
 
 class _Batch:
-    """A set of rows with a common cache buffer of shape [layers, 2, rows, capacity, heads, head_dim]."""
+    """A set of rows with a common cache buffer of shape [layers, 2, rows, heads, capacity, head_dim]."""
 
     def __init__(self, policy: HFPolicy, rows: list[_Row]) -> None:
         self._policy, self._model = policy, policy._model
@@ -252,11 +252,11 @@ class _Batch:
             length + max(widest, len(row.session.pending) + row.max_tokens - len(row.token_ids))
             for length, row in zip(lengths, rows, strict=True)
         )
-        shape = (policy._layers, 2, len(rows), capacity, policy._heads, policy._head_dim)
+        shape = (policy._layers, 2, len(rows), policy._heads, capacity, policy._head_dim)
         self._buffer = torch.zeros(shape, device=device, dtype=dtype)
         for index, row in enumerate(rows):
             if row.session.cache is not None:
-                self._buffer[:, :, index, : lengths[index]] = row.session.cache
+                self._buffer[:, :, index, :, : lengths[index]] = row.session.cache
                 row.session.cache = None
         self._lengths = torch.tensor(lengths, device=device)
         self._index = {id(row): index for index, row in enumerate(rows)}
@@ -268,7 +268,7 @@ class _Batch:
 
     def _save(self, row: _Row) -> None:
         index = self._index[id(row)]
-        row.session.cache = self._buffer[:, :, index, : int(self._lengths[index])]
+        row.session.cache = self._buffer[:, :, index, :, : int(self._lengths[index])]
 
     def release(self) -> None:
         """Hand each unfinished row its cache, so that another batch can take it over."""
@@ -286,7 +286,7 @@ class _Batch:
         width = max(map(len, pending))
         ids_BQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=self._lengths.device)
         positions_BQ = self._lengths[:, None] + torch.arange(width, device=self._lengths.device)
-        positions_BQ = positions_BQ.clamp(max=self._buffer.shape[3] - 1)  # rows that have ended
+        positions_BQ = positions_BQ.clamp(max=self._buffer.shape[4] - 1)  # rows that have ended
         reach = int(positions_BQ.max()) + 1
         mask_B1QK = torch.arange(reach, device=positions_BQ.device) <= positions_BQ[:, None, :, None]
         hidden_BQH = hidden_states(

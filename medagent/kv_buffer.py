@@ -1,4 +1,7 @@
-"""A preallocated KV cache in the form that transformers wants: rows write at their own positions, nothing is concatenated."""
+"""A preallocated KV cache in the form that transformers wants: rows write at their own positions, nothing is concatenated.
+
+A head's positions lie side by side, as attention reads them: with the heads of a position side by side it takes more than twice the time on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ class _BufferLayer(CacheLayerMixin):
         """Store [B, heads, Q, D] and return all keys and values up to the furthest position."""
         views = []
         for stored, new in zip(self._stored, (key_states, value_states), strict=True):
-            stored[self._rows, self._positions] = new.transpose(1, 2)
-            views.append(stored[:, : self._reach].transpose(1, 2))
+            stored[self._rows, :, self._positions] = new.transpose(1, 2)
+            views.append(stored[:, :, : self._reach])
         return views[0], views[1]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -38,7 +41,7 @@ class _BufferLayer(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         """The buffer's capacity."""
-        return int(self._stored[0].shape[1])
+        return int(self._stored[0].shape[2])
 
 
 class BufferCache(Cache):
