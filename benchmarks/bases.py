@@ -27,6 +27,11 @@ BASES = {
     "width 192": "bases-starter-192",
 }
 COLOURS = {"PPO": "#9aa5b1", "Turn-PPO": "#5b7fa6", "S-PPO": "#e08e0b", "ST-PPO": "#0b6b3a"}
+TURN_AND_TOKEN = {
+    "alone": ("Turn-PPO", "PPO", "#9aa5b1"),
+    "a quarter of the step": ("Turn-PPO at a quarter of its step", "PPO at a quarter of its step", "#5b7fa6"),
+    "corrected": ("ST-PPO", "S-PPO", "#0b6b3a"),
+}
 DIFFERENCES = (
     ("Turn-PPO", "PPO"),
     ("S-PPO", "PPO"),
@@ -66,23 +71,33 @@ def main() -> None:
 
 
 def draw(path: Path) -> None:
-    """Draw the final accuracy of every seed of the four algorithms, a group a base, into `path`."""
-    finals = measured("final")
-    figure = Figure(figsize=(9.5, 3.4), layout="constrained")
-    axes = figure.subplots()
+    """Draw, a group a base, the final accuracy of every seed of the four algorithms, and what turn weights add to the mean accuracy of token weights, into `path`."""
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    finals, means = measured("final"), measured("mean")
     for place, values in enumerate(finals.values()):
         for number, (arm, colour) in enumerate(COLOURS.items()):
             x, some = place + 0.19 * (number - 1.5), [value for (name, _), value in values.items() if name == arm]
-            axes.scatter([x] * len(some), some, s=16, color=colour, alpha=0.5, linewidths=0)
+            left.scatter([x] * len(some), some, s=16, color=colour, alpha=0.5, linewidths=0)
             if some:
                 label = arm if place == 0 else None
-                axes.plot([x - 0.07, x + 0.07], [mean(some)] * 2, color=colour, linewidth=2.5, label=label)
-    axes.set_xticks(range(len(finals)), list(finals), fontsize=9)
-    axes.set_ylim(0, 1)
-    axes.set_ylabel("final held-out accuracy; bar: mean", fontsize=9)
-    axes.grid(axis="y", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+                left.plot([x - 0.07, x + 0.07], [mean(some)] * 2, color=colour, linewidth=2.5, label=label)
+    for place, values in enumerate(means.values()):
+        for number, (state, (turn, token, colour)) in enumerate(TURN_AND_TOKEN.items()):
+            seeds = [seed for arm, seed in values if arm == turn and (token, seed) in values]
+            if len(seeds) > 1:
+                by, half, _ = paired(*([values[arm, seed] for seed in seeds] for arm in (turn, token)))
+                x, label = place + 0.2 * (number - 1), state if place == 0 else None
+                right.errorbar([x], [by], [half], color=colour, fmt="o", markersize=5, capsize=3, label=label)
+    right.axhline(0, color="#888888", linewidth=0.8)
+    left.set_ylim(0, 1)
+    left.set_ylabel("final held-out accuracy; bar: mean", fontsize=9)
+    right.set_ylabel("mean accuracy, turn less token weights", fontsize=9)
+    for axes in (left, right):
+        axes.set_xticks(range(len(finals)), [name.replace(", ", ",\n") for name in finals], fontsize=8)
+        axes.grid(axis="y", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=8, frameon=False)
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
