@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,6 +17,10 @@ from medagent.errors import ConfigError
 
 Attention = Literal["sdpa", "flash_attention_2", "eager"]
 Quantisation = Literal["none", "nf4"]
+
+
+# Of mallopt(3): parameter and value in bytes.
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = (-1, 512 << 20), (-2, 64 << 20), (-3, 32 << 20)
 
 
 @dataclass(frozen=True)
@@ -95,3 +102,16 @@ def split_by_tokens(lengths: list[int], *, max_tokens: int, packed: bool) -> lis
         groups[-1].append(row)
         total += lengths[row]
     return groups
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what the tensors of a pass leave free for those of the next; nothing with another C library, or where the environment has settings of its own.
+
+    By itself it hands them back to the system, which clears every page again: of a small model's passes on a CPU that is up to a tenth of the time. Blocks above
+    32 MiB still go back, and what lies free beyond 512 MiB.
+    """
+    own = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if platform.libc_ver()[0] == "glibc" and not own:
+        library = ctypes.CDLL(None)
+        for parameter, value in (TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD):
+            library.mallopt(parameter, value)

@@ -17,6 +17,7 @@ from medagent.causal_lm import STARTER, load_causal_lm, model_path
 from medagent.errors import ConfigError
 from medagent.saved import AgentSpec, save_agent
 from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K, Habits, LessonMaker
+from training.execution import keep_freed_memory
 from training.lesson_batches import make_exam
 from training.warm_start import PROGRESS_FILE, Stage, WarmStartConfig, run_stage
 
@@ -42,6 +43,7 @@ def lengthen(
         raise ConfigError(f"thinking: found {thinking} tokens a turn, wanted 0 to {LONGEST}.")
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: is not empty. Give a new folder with --out.")
+    keep_freed_memory()
     model, tokenizer = load_causal_lm(STARTER, dtype="float32")
     assert isinstance(model, Qwen2ForCausalLM)
     model.requires_grad_(True).train()

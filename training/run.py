@@ -27,6 +27,7 @@ from medagent.errors import ConfigError
 from medagent.files import write_whole
 from training.agent_data import AgentData
 from training.data import RolloutData
+from training.execution import keep_freed_memory
 from training.module import AgentModule
 from training.supervised import SupervisedData, SupervisedModule
 
@@ -56,6 +57,7 @@ class AgentCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Settings that must hold before a model is built."""
+        keep_freed_memory()
         if self.config["threads"]:
             torch.set_num_threads(self.config["threads"])
 

@@ -34,6 +34,7 @@ from medagent.starter.lessons import (
 )
 from medagent.starter.names import NameMaker
 from medagent.starter.templates import INHERITANCE, RELATIONS
+from training.execution import keep_freed_memory
 from training.lesson_batches import LessonBatch, LessonStream, lookup_accuracy, loss_and_lookup, make_exam
 
 PAD, END = "<pad>", "<end>"
@@ -184,6 +185,7 @@ def warm_start(
     settings, an interrupted warm start goes on with the next stage. Returns the measured figures. Raises MedagentError where a skill
     does not form, and ConfigError where `out` holds something else.
     """
+    keep_freed_memory()
     tokenizer = make_tokenizer(seed=config.seed, vocab_size=config.vocab_size, forbidden=forbidden, texts=texts)
     stages = curriculum(tokenizer, config, forbidden)
     done, figures = _read_progress(out, config)

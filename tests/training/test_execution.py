@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,3 +138,34 @@ def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="logits_rows 0"):
         Execution(logits_rows=0)
     assert replace(Execution(), max_tokens=8).max_tokens == 8
+
+
+FAULTS = """
+import resource, sys
+import torch
+from training.execution import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+def use():
+    held = [torch.ones(1 << 20) for _ in range(40)]  # 160 MB in blocks of 4
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_freed_memory_is_kept_for_the_next_pass_but_where_the_environment_says_otherwise() -> None:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+
+    def page_faults(how: str, **environment: str) -> int:
+        command = [sys.executable, "-c", FAULTS, how]
+        done = subprocess.run(command, env=plain | environment, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    kept, handed_back = page_faults("keep"), page_faults("leave")
+    assert kept < 2_000 < handed_back  # a page has 4 KiB: all of it again would be 200,000
+    assert page_faults("keep", MALLOC_TRIM_THRESHOLD_="0") > 2_000
