@@ -27,16 +27,6 @@ def model_path(name: str) -> str:
     return str(_PACKAGED) if name == STARTER else name
 
 
-def refuse_missing_folder(name: str) -> None:
-    """Raise ConfigError for a folder that is not there: asked as if it were its own, the hub would answer only after many tries."""
-    path = Path(model_path(name))
-    beside = path.parent != Path() and path.parent.is_dir()
-    if not path.exists() and (path.is_absolute() or name.startswith(".") or beside):
-        raise ConfigError(
-            f"base model {name!r}: cannot be loaded, as there is no such folder. Give 'starter', a folder made by save_pretrained, or a hub name."
-        )
-
-
 def fastest_device() -> str:
     """A GPU where there is one."""
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -52,7 +42,6 @@ def load_causal_lm(
     torch_dtype = getattr(torch, dtype, None)
     if not isinstance(torch_dtype, torch.dtype):
         raise ConfigError(f"dtype {dtype!r}: not a torch type. Use float32, bfloat16 or float16.")
-    refuse_missing_folder(name)
     path = model_path(name)
     transformers_logging.disable_progress_bar()
     try:

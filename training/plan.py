@@ -16,7 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from medagent.agent import Limits
-from medagent.causal_lm import model_path, refuse_missing_folder
+from medagent.causal_lm import model_path
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings
 from training.data import RolloutData
@@ -50,7 +50,6 @@ class Shape:
     @staticmethod
     def of(base_model: str) -> Shape:
         """Of a hub name or a folder."""
-        refuse_missing_folder(base_model)
         try:
             config = AutoConfig.from_pretrained(model_path(base_model))
         except (OSError, ValueError) as error:

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset
 from evaluation.benchmarks import StarterBenchmark
 from evaluation.rewards import OutcomeReward
 from medagent.agent import Agent, Job
-from medagent.causal_lm import refuse_missing_folder
 from medagent.errors import ConfigError
 from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from training.adapters import LoraSettings
@@ -23,7 +22,6 @@ from training.engines import InProcess
 from training.estimators import GAE
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
-from training.plan import Shape
 from training.prepare import prepare
 
 AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
@@ -289,19 +287,6 @@ def test_the_order_of_hooks_is_what_the_callbacks_rely_on(experience, tmp_path) 
         "batch_start", *backward, "batch_end",
         "batch_start", *backward, "before_optimizer_step", "clip_gradients", "stepped", "batch_end",
     ]  # fmt: skip
-
-
-def test_a_folder_that_is_not_there_is_not_looked_for_at_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    for name in ("runs/typo", "./typo", str(tmp_path / "typo")):
-        for load in (AgentModule, Shape.of):
-            with pytest.raises(ConfigError, match="no such folder"):
-                load(name)
-    for name in ("typo", "nobody/typo", "starter", str(tmp_path)):
-        refuse_missing_folder(name)
 
 
 def test_bad_settings_are_refused_with_their_name() -> None:
