@@ -18,10 +18,9 @@ from training.study_report import holm, outcome, paired
 matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "medagent"
 BASES = {
-    "10, an adapter as critic": "collapse",
-    "10 tokens a turn": "bases-starter-thinking-0",
-    "40 tokens a turn": "bases-starter-thinking-22",
-    "74 tokens a turn": "bases-starter-thinking-54",
+    "turns of 10 tokens": "bases-starter-thinking-0",
+    "of 40 tokens": "bases-starter-thinking-22",
+    "of 74 tokens": "bases-starter-thinking-54",
     "width 96": "bases-starter-96",
     "width 128": "bases",
     "width 192": "bases-starter-192",
@@ -54,8 +53,8 @@ def measured(measure: str) -> dict[str, Values]:
 
 
 def main() -> None:
-    """Print the differences, Holm's correction over all of a base, and draw the finals."""
-    print("| base | accuracy | arms | seeds | difference | p | p (Holm) |\n|---|---|---|---|---|---|---|")
+    """Print the differences, with Holm's correction over all that a base has (twelve, where no arm is missing), and draw the figure."""
+    print("| base | accuracy | arms | seeds | difference | p | p (Holm) | tests |\n|---|---|---|---|---|---|---|---|")
     by_measure = {measure: measured(measure) for measure in ("final", "mean")}
     for base in by_measure["final"]:
         rows = []
@@ -66,7 +65,7 @@ def main() -> None:
                     pair = [[values[arm, seed] for seed in seeds] for arm in (ours, theirs)]
                     rows.append((f"{measure} | {ours} less {theirs} | {len(seeds)}", *paired(*pair)))
         for (what, by, half, p), corrected in zip(rows, holm([p for *_, p in rows]), strict=True):
-            print(f"| {base} | {what} | {by:+.3f} ± {half:.3f} | {p:.2g} | {corrected:.2g} |")
+            print(f"| {base} | {what} | {by:+.3f} ± {half:.3f} | {p:.2g} | {corrected:.2g} | {len(rows)} |")
     draw(FOLDER / "bases.svg")
 
 
@@ -85,7 +84,7 @@ def draw(path: Path) -> None:
     for place, values in enumerate(means.values()):
         for number, (state, (turn, token, colour)) in enumerate(TURN_AND_TOKEN.items()):
             seeds = [seed for arm, seed in values if arm == turn and (token, seed) in values]
-            if len(seeds) > 1:
+            if len(seeds) > 2:
                 by, half, _ = paired(*([values[arm, seed] for seed in seeds] for arm in (turn, token)))
                 x, label = place + 0.2 * (number - 1), state if place == 0 else None
                 right.errorbar([x], [by], [half], color=colour, fmt="o", markersize=5, capsize=3, label=label)

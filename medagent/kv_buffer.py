@@ -1,6 +1,6 @@
 """A preallocated KV cache in the form that transformers wants: rows write at their own positions, nothing is concatenated.
 
-A head's positions lie side by side, as attention reads them: with the heads of a position side by side it takes more than twice the time on a CPU.
+A head's positions lie side by side, as attention reads them: with the heads of a position side by side it takes about twice the time on a CPU.
 """
 
 from __future__ import annotations

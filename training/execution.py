@@ -20,7 +20,7 @@ Quantisation = Literal["none", "nf4"]
 
 
 # Of mallopt(3): parameter and value in bytes.
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = (-1, 512 << 20), (-2, 64 << 20), (-3, 32 << 20)
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = (-1, 512 << 20), (-2, 16 << 20), (-3, 32 << 20)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def keep_freed_memory() -> None:
     """Let glibc keep what the tensors of a pass leave free for those of the next; nothing with another C library, or where the environment has settings of its own.
 
     By itself it hands them back to the system, which clears every page again: of a small model's passes on a CPU that is up to a tenth of the time. Blocks above
-    32 MiB still go back, and what lies free beyond 512 MiB.
+    32 MiB still go back at once, and the free end of the main thread's heap once it reaches 512 MiB; resident memory is larger for it.
     """
     own = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if platform.libc_ver()[0] == "glibc" and not own:

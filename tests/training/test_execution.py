@@ -167,5 +167,5 @@ def test_freed_memory_is_kept_for_the_next_pass_but_where_the_environment_says_o
         return int(done.stdout)
 
     kept, handed_back = page_faults("keep"), page_faults("leave")
-    assert 10 * kept < handed_back  # a page has 4 KiB: all of it again would be 200,000
-    assert page_faults("keep", MALLOC_TRIM_THRESHOLD_="0") > 10 * kept
+    assert 2 * kept < handed_back  # a page has 4 KiB: all of it again would be 200,000
+    assert 2 * page_faults("keep", MALLOC_TRIM_THRESHOLD_="0") > handed_back

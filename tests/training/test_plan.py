@@ -126,7 +126,7 @@ def test_what_cannot_fit_is_refused_with_its_largest_part(seven_b: Shape) -> Non
     assert "KV cache for a rollout" in text
 
 
-def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--config", str(CONFIG)]) == 0
     said = capsys.readouterr().out
     assert "192 rollouts of at most 672 tokens" in said
@@ -146,6 +146,4 @@ def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFi
         bases.append(float(line.split()[-2]))
     assert bases == sorted(bases, reverse=True)
     assert main(["plan", "--config", str(CONFIG), "--model.base_model", "/no/such"]) == 1
-    assert "no such folder" in capsys.readouterr().err
-    assert main(["plan", "--config", str(CONFIG), "--model.base_model", str(tmp_path)]) == 1
     assert "configuration cannot be read" in capsys.readouterr().err
