@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,14 @@ def test_every_arm_of_a_study_parses_and_no_two_are_the_same(name: str) -> None:
 @pytest.mark.parametrize(("name", "arm"), [(name, arm) for name, shared in SAME.items() for arm in shared])
 def test_an_arm_that_borrows_runs_has_the_settings_of_its_lender(name: str, arm: str) -> None:
     assert settings_of(name, arm) == settings_of("collapse", SAME[name][arm])
+
+
+@pytest.mark.parametrize("folder", sorted((FOLDER / "bases").iterdir()), ids=lambda folder: folder.name)
+def test_the_base_of_kept_runs_can_be_run_again(folder: Path) -> None:
+    study = replace(study_named("bases"), base=str(folder))
+    limits = settings_of("bases", "PPO")["data"]["agent"]["limits"]
+    assert set(study.limits) == {f"data.agent.limits.{name}" for name in limits}
+    assert (FOLDER / f"bases-{folder.name}-runs.csv").exists()
 
 
 @pytest.mark.parametrize("drawing", [bases, places, rates])
