@@ -93,7 +93,7 @@ def draw(path: Path) -> None:
     left.set_ylabel("final held-out accuracy; bar: mean", fontsize=9)
     right.set_ylabel("mean accuracy, turn less token weights", fontsize=9)
     for axes in (left, right):
-        axes.set_xticks(range(len(finals)), [name.replace(", ", ",\n") for name in finals], fontsize=8)
+        axes.set_xticks(range(len(finals)), list(finals), fontsize=8)
         axes.grid(axis="y", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, fontsize=8, frameon=False)
