@@ -23,6 +23,9 @@ WATCHED = (
     "rollout/searches",
 )
 HELD_OUT = "validation/accuracy"
+# Accuracies nearer than this are the same, and one on its bound is not below it: as shares of a number of questions they tie often, and rounding would
+# decide that one way in a run and another from its kept numbers, which have six digits.
+TIE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -142,14 +145,14 @@ class CollapseDetector:
         mean = sum(held_out) / 2
         self.best_held_out = max(self.best_held_out, mean)
         bound = (1 - self.thresholds.held_out_fall) * self.best_held_out
-        return [Sign(HELD_OUT, mean, bound, "held-out accuracy has fallen from its best")] if mean < bound else []
+        return [Sign(HELD_OUT, mean, bound, "held-out accuracy has fallen from its best")] if mean < bound - TIE else []
 
     def _success_signs(self, mean: float) -> list[Sign]:
         bounds = self.thresholds
         if len(self.rows) < 2 or self.best < self.first["reward/success"] + bounds.learnt:
             return []
         bound = (1 - bounds.success_fall) * self.best
-        return [Sign("reward/success", mean, bound, "success has fallen from its best")] if mean < bound else []
+        return [Sign("reward/success", mean, bound, "success has fallen from its best")] if mean < bound - TIE else []
 
     def _update_signs(self, row: dict[str, float]) -> list[Sign]:
         bounds, before = self.thresholds, self.rows[:-1]

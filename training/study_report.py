@@ -21,13 +21,12 @@ from scipy.stats import t as student_t
 from scipy.stats import ttest_rel
 
 from training.callbacks.export import read_metrics
-from training.collapse import WATCHED, CollapseDetector, Thresholds
+from training.collapse import TIE, WATCHED, CollapseDetector, Thresholds
 from training.study import Cell, Study
 from training.study_figures import curves_figure, summary_figure
 
 LEARNT = 0.9  # held-out accuracy
 GAIN = 0.05  # of the best over the first iteration's sampled success, below which a run never learnt
-TIE = 1e-5  # accuracies nearer than this are the same: kept numbers have six digits
 FALL = 0.75  # final / best below which a run has collapsed: a quarter is four standard errors of 240 answers
 MONITOR = Thresholds(held_out_decides=True)  # every iteration of a study is measured on held-out questions
 MONITOR_DELAY = 3  # iterations from a collapse's start within which its alarm is in time
@@ -75,11 +74,11 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
     accuracy = [row["validation/accuracy"] for row in rows]
     pairs = [(a + b) / 2 for a, b in pairwise(accuracy)] or accuracy
     best, final = max(pairs), pairs[-1]
-    never_learnt = best < rows[0]["reward/success"] + GAIN
+    never_learnt = best < rows[0]["reward/success"] + GAIN - TIE
     start = None
-    if final < FALL * best and not never_learnt:
+    if final < FALL * best - TIE and not never_learnt:
         start = len(rows)
-        while start > 1 and accuracy[start - 2] < FALL * best:
+        while start > 1 and accuracy[start - 2] < FALL * best - TIE:
             start -= 1
     detector = CollapseDetector(thresholds)
     alarm = next((number for number, row in enumerate(rows, start=1) if detector.observe(row).alarm), None)
@@ -88,7 +87,7 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
         final=final,
         mean=mean(accuracy),
         never_learnt=never_learnt,
-        learnt=next((number for number, pair in enumerate(pairs, start=2) if pair > LEARNT - 1e-6), None),
+        learnt=next((number for number, pair in enumerate(pairs, start=2) if pair > LEARNT - TIE), None),
         start=start,
         alarm=alarm,
         clip_fraction=mean(row["policy/clip_fraction"] for row in rows),

@@ -118,6 +118,14 @@ def test_a_lasting_fall_of_held_out_accuracy_is_an_alarm_in_any_case() -> None:
     assert alarms([*rows[:4], row(0.5), *rows[4:5]]) == [], "two in a row must have been measured"
 
 
+def test_a_fall_to_the_bound_itself_is_none_however_it_rounds() -> None:
+    # Three quarters of 0.8 is 0.6000000000000001 to a computer; a third off 0.9 is 0.6000000000000001 too.
+    held_out = [row(0.5, validation_accuracy=share) for share in (0.8, 0.8, 0.6, 0.6)]
+    assert alarms(held_out) == []
+    assert alarms([*held_out, row(0.5, validation_accuracy=0.595)]) == [5]
+    assert alarms([row(success) for success in (0.3, 0.9, 0.9, 0.6, 0.6)]) == []
+
+
 def test_where_held_out_accuracy_decides_the_rest_only_warns() -> None:
     decides = Thresholds(held_out_decides=True)
     fallen = held_out((0.3, 0.6), (0.5, 0.8), (0.6, 0.8), (0.6, 0.8), (0.1, 0.75), (0.1, 0.7))
