@@ -149,7 +149,7 @@ class CollapseDetector:
 
     def _success_signs(self, mean: float) -> list[Sign]:
         bounds = self.thresholds
-        if len(self.rows) < 2 or self.best < self.first["reward/success"] + bounds.learnt:
+        if len(self.rows) < 2 or self.best < self.first["reward/success"] + bounds.learnt - TIE:
             return []
         bound = (1 - bounds.success_fall) * self.best
         return [Sign("reward/success", mean, bound, "success has fallen from its best")] if mean < bound - TIE else []

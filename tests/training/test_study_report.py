@@ -38,6 +38,11 @@ def test_a_collapse_starts_where_success_stays_below_three_quarters_of_its_best(
     assert found.alarm == 6, "0.75 and 0.4 average 0.575: held-out accuracy decides"
 
 
+def test_what_ends_at_three_quarters_exactly_has_not_collapsed_however_it_rounds() -> None:
+    assert not outcome(run_of(0.3, 0.8, 0.8, 0.6, 0.6)).collapsed  # 0.75 x 0.8 is 0.6000000000000001 to a computer
+    assert outcome(run_of(0.3, 0.8, 0.8, 0.6, 0.59)).collapsed
+
+
 def test_what_never_learnt_has_nothing_to_lose() -> None:
     found = outcome(run_of(0.3, 0.34, 0.34, 0.2, 0.1))  # the base's sampled success is 0.3
     assert (found.never_learnt, found.start, found.collapsed) == (True, None, False)
