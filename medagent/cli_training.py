@@ -96,7 +96,7 @@ def study(
     Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md, of all the study's runs that OUT has; each run is an ordinary `medagent train` in OUT/runs.
 
     Args:
-        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "forms" (the same under the harder stress), "controls" (what in the correction does it), "groups", "groups_stale", "groups_gentle" (algorithms without a critic), "rates" (over what range of rates an algorithm does), "bases" (for other bases: longer turns, other sizes), "transfer_stale", "transfer_decoupled", "transfer_gentle" (one setting in other places), "matched_token", "token_range", "memory" (a correction that remembers its cut), "rescue", "turn_rewards", or a YAML file of yours.
+        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "forms" (the same under the harder stress), "controls" (what in the correction does it), "groups", "groups_stale", "groups_decoupled", "groups_gentle" (algorithms without a critic), "rates" (over what range of rates an algorithm does), "bases" (for other bases: longer turns, other sizes), "transfer_stale", "transfer_decoupled", "transfer_gentle" (one setting in other places), "matched_token", "token_range", "memory" (a correction that remembers its cut), "rescue", "turn_rewards", or a YAML file of yours.
         out: Folder of the study; none takes runs/study-NAME (with the base's name, where one is given).
         arms: Arms to run, e.g. --arms '[PPO, S-PPO]'; none runs all.
         seeds: Seeds to run, the study's own or others, e.g. --seeds '[1, 6]'; none runs the study's own.
