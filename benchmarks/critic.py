@@ -1,7 +1,7 @@
 """Is the critic worth having? Its explained variance on held-out rollouts over training, against a ceiling.
 
 Held out: 16 rollouts each of questions on validation conditions, and of questions on training conditions (of which some were asked in training, about once
-each), sampled by the policy of the moment and never trained on. The ceiling is the share of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
+each), sampled by the policy of the moment and never trained on; the searches that fail are drawn anew for each of a question's rollouts. The ceiling is the share of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
 variance within groups, unbiased) / (total variance), turns weighted by their action tokens. The critic is read at each turn's first token (where it
 knows no more than the ceiling does) and, where it has a value for each, at all action tokens too (where it also sees what the policy has begun to write).
 
@@ -16,6 +16,7 @@ import argparse
 import random
 import warnings
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,10 +24,12 @@ from lightning import Callback, LightningModule, Trainer
 
 from benchmarks.common import describe_machine
 from evaluation.benchmarks import StarterBenchmark
+from evaluation.rewards import Reward
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.records import Question, Rollout
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
+from retrieval.controls import UnreliableRetriever
 from training.data import RolloutData
 from training.demo import demo_configs
 from training.engines import InProcess
@@ -72,6 +75,31 @@ def explained(values: torch.Tensor, returns: torch.Tensor, weights: torch.Tensor
     return float(1 - variance(returns - values) / total) if total > 0 else 0.0
 
 
+def repeated(
+    agent: Agent, questions: list[Question], reward: Reward, *, count: int, seed: int, iteration: int = 0
+) -> list[Rollout]:
+    """`count` graded rollouts of each question, sampled at temperature 1.
+
+    Where a retriever fails its share of the queries, by their hash, each repeat has a hash of its own. With one hash for all, a query that
+    fails once fails in every repeat, and the ceiling counts as explained by the question what nothing about it can tell.
+    """
+    rollouts = []
+    for number in range(count):
+        retriever = agent.retriever
+        if isinstance(retriever, UnreliableRetriever):
+            retriever = retriever.reseeded(number + 1)
+        jobs = [
+            Job(
+                question,
+                seed=rollout_seed(seed, iteration=iteration, question_id=question.id, sample=number),
+                temperature=1.0,
+            )
+            for question in questions
+        ]
+        rollouts += [reward(rollout) for rollout in replace(agent, retriever=retriever).run_all(jobs)]
+    return rollouts
+
+
 class Probe(Callback):
     """Measures after the given iterations (1 = the first)."""
 
@@ -97,15 +125,7 @@ class Probe(Callback):
         agent = Agent(
             InProcess().hand_over(module, version=0), data.retriever, settings.protocol, settings.limits, settings.top_k
         )
-        jobs = [
-            Job(
-                question,
-                seed=rollout_seed(977, iteration=trainer.current_epoch, question_id=question.id, sample=sample),
-            )
-            for question in questions
-            for sample in range(SAMPLES)
-        ]
-        rollouts = [data.reward(rollout) for rollout in agent.run_all(jobs)]
+        rollouts = repeated(agent, questions, data.reward, count=SAMPLES, seed=977, iteration=trainer.current_epoch)
         batch = prepare(module, rollouts, estimator=data.advantage, reduce=lambda tensor: tensor)
         returns = torch.tensor([r.reward for r in rollouts])[:, None].expand_as(batch.values_BT)
         before = torch.cat([torch.full_like(batch.turn_ids_BT[:, :1], -1), batch.turn_ids_BT[:, :-1]], dim=1)

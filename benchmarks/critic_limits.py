@@ -1,6 +1,6 @@
 """What a critic could know at the start of a turn, and what the network's states there hold, without training a critic.
 
-On rollouts of a trained agent (1,536 training questions, one each; then 64 validation and 64 other training questions, 16 each): the ceiling of benchmarks/critic.py;
+On rollouts of a trained agent (1,536 training questions, one each; then 240 validation and 240 other training questions, 16 each): the ceiling of benchmarks/critic.py;
 boosted trees on features that an observer of question and passages can compute, alone and with what a critic may see beyond them (training/evidence.py); ridge regression on the policy's hidden states. Explained variance of the reward at the
 start of turns, weighted by action tokens.
 
@@ -19,28 +19,16 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 
 from benchmarks.common import describe_machine
-from benchmarks.critic import SAMPLES, ceiling, explained
+from benchmarks.critic import SAMPLES, ceiling, explained, repeated
 from evaluation.rewards import OutcomeReward
-from medagent.agent import Agent, Job, rollout_seed
 from medagent.causal_lm import hidden_states
 from medagent.hf_policy import HFPolicy
-from medagent.records import Question, Rollout
+from medagent.records import Rollout
 from medagent.saved import load_agent
 from medagent.starter.world import World
 from retrieval.controls import UnreliableRetriever
 from retrieval.search import HybridRetriever
 from training.evidence import evidence
-
-
-def sample(agent: Agent, questions: list[Question], count: int, seed: int) -> list[Rollout]:
-    """`count` graded rollouts of each question at temperature 1."""
-    jobs = [
-        Job(question, seed=rollout_seed(seed, iteration=0, question_id=question.id, sample=number), temperature=1.0)
-        for question in questions
-        for number in range(count)
-    ]
-    reward = OutcomeReward(well_formed=0.2)
-    return [reward(rollout) for rollout in agent.run_all(jobs)]
 
 
 def features(rollout: Rollout, turn: int) -> list[float]:
@@ -87,10 +75,11 @@ def main() -> None:
     train, validation = (world.questions(split, limit_per_kind=10**6) for split in ("train", "validation"))
     random.Random(0).shuffle(train)
     random.Random(1).shuffle(validation)
+    reward = OutcomeReward(well_formed=0.2)
     sets = {
-        "fitted": sample(agent, train[:1536], 1, 1),
-        "validation questions": sample(agent, validation[:64], SAMPLES, 2),
-        "other training questions": sample(agent, train[1536:1600], SAMPLES, 3),
+        "fitted": repeated(agent, train[:1536], reward, count=1, seed=1),
+        "validation questions": repeated(agent, validation[:240], reward, count=SAMPLES, seed=2),
+        "other training questions": repeated(agent, train[1536:1776], reward, count=SAMPLES, seed=3),
     }
     inputs = {
         "boosted trees on observable features": {

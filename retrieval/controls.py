@@ -30,6 +30,10 @@ class UnreliableRetriever:
         self._unrelated = UnrelatedRetriever(retriever.passages, seed=seed)
         self._share, self._seed = share, seed
 
+    def reseeded(self, seed: int) -> UnreliableRetriever:
+        """The same retriever, of which other queries fail."""
+        return UnreliableRetriever(self.retriever, self._share, seed)
+
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""
         failing = {q for q in queries if random.Random(f"fail:{self._seed}:{q}").random() < self._share}

@@ -220,6 +220,11 @@ def test_an_unreliable_retriever_fails_its_share_repeatably(tmp_path: Path) -> N
     failed = sum(a != b for a, b in zip(found, good.search(queries, top_k=2), strict=True))
     assert 4 <= failed <= 20
     assert UnreliableRetriever(good, share=0.0).search(queries, top_k=2) == good.search(queries, top_k=2)
+    assert (
+        bad.reseeded(2).search(queries, top_k=2)
+        == UnreliableRetriever(good, share=0.3, seed=2).search(queries, top_k=2)
+        != found
+    )
 
 
 def test_unrelated_results_are_repeatable_and_unrelated() -> None:
