@@ -1,0 +1,58 @@
+"""The ceiling that the critic's explained variance is held against (benchmarks/critic.py), where what can be known is known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.critic import ceiling, repeated
+from evaluation.rewards import OutcomeReward
+from medagent.agent import Job
+from medagent.records import Rollout
+from retrieval.controls import UnreliableRetriever
+from tests.evaluation.scripts import PASSAGES, QUESTIONS, Finds, scripted
+
+
+class Indexed(Finds):
+    passages = PASSAGES
+
+
+def searches_then_reads(read: str, turn: int) -> str:
+    """Asks for the disease's drug, and answers rightly where it was found."""
+    number = re.findall(r"treats disease (\d+)\?", read)[0]
+    if turn == 0:
+        return f"<search>disease {number}</search>"
+    found = f"Drug {number} treats" in read
+    return f"<answer>({'A' if found else 'B'})</answer>"
+
+
+def before_reading(rollouts: list[Rollout]) -> float:
+    """The ceiling where nothing was read yet: of first turns alone."""
+    return ceiling([replace(rollout, turns=rollout.turns[:1]) for rollout in rollouts])[0]
+
+
+def test_a_search_that_fails_is_not_explained_by_the_question() -> None:
+    reward = OutcomeReward()
+    agent = scripted(searches_then_reads, retriever=UnreliableRetriever(Indexed(), share=0.5))
+    rollouts = repeated(agent, QUESTIONS, reward, count=24, seed=1)
+    assert rollouts == repeated(agent, QUESTIONS, reward, count=24, seed=1)
+    assert 0.35 < sum(rollout.success for rollout in rollouts) / len(rollouts) < 0.65
+    # Unbiased about 0; 20 questions of 24 rollouts have a standard error of 0.013.
+    assert abs(before_reading(rollouts)) < 0.06
+    jobs = [Job(question, seed=sample) for question in QUESTIONS for sample in range(24)]
+    same_failures = [reward(rollout) for rollout in agent.run_all(jobs)]
+    assert before_reading(same_failures) == pytest.approx(1.0), (
+        "with one hash for all, failures look like hard questions"
+    )
+
+
+def test_turns_that_share_their_reading_with_no_other_are_left_out() -> None:
+    agent = scripted(searches_then_reads, retriever=Finds())
+    rollouts = repeated(agent, QUESTIONS[:4], OutcomeReward(), count=2, seed=1)
+    wrong = [replace(rollout, reward=0.0) for rollout in rollouts[:2]]
+    best, shared = ceiling([*wrong, *rollouts[2:], *rollouts[:2]][:5])
+    # Five rollouts of questions 0, 1, 2, 3 and 0 again: the two turns of question 0 are shared, rewarded 0 and, as sampled, 1 (or 0).
+    assert shared.tolist() == [True, True, False, False, False, False, False, False, True, True]
+    assert best <= 0
