@@ -17,24 +17,39 @@ from training.study import load_study
 from training.study_report import Row, report
 
 FOLDER = Path(__file__).parent.parent / "docs" / "stability"
-# Arms that have the settings of an arm of `collapse`, whose runs stand for them; one seed run under both names gave the same numbers.
+# Arms that have the settings of an arm of another study, whose runs stand for them; one seed run under two names gave the same numbers.
 SAME = {
     "forms": {
-        "none": "Turn-PPO",
-        "relative on the step, logits": "ST-PPO",
-        "constant, a quarter of the step": "Turn-PPO at a quarter of its step",
+        "none": ("collapse", "Turn-PPO"),
+        "relative on the step, logits": ("collapse", "ST-PPO"),
+        "constant, a quarter of the step": ("collapse", "Turn-PPO at a quarter of its step"),
     },
-    "token_range": {"PPO at 0.2": "PPO", "S-PPO at 0.2": "S-PPO", "Turn-PPO": "Turn-PPO", "ST-PPO": "ST-PPO"},
+    "token_range": {
+        "PPO at 0.2": ("collapse", "PPO"),
+        "S-PPO at 0.2": ("collapse", "S-PPO"),
+        "Turn-PPO": ("collapse", "Turn-PPO"),
+        "ST-PPO": ("collapse", "ST-PPO"),
+    },
+    "matched_decoupled": {
+        "S-PPO": ("transfer_decoupled", "S-PPO"),
+        "ST-PPO": ("transfer_decoupled", "ST-PPO"),
+        "SO-GRPO": ("groups_decoupled", "SO-GRPO"),
+    },
+    "matched_gentle": {
+        "S-PPO": ("transfer_gentle", "S-PPO"),
+        "ST-PPO": ("transfer_gentle", "ST-PPO"),
+        "SO-GRPO": ("groups_gentle", "SO-GRPO"),
+    },
 }
 
 
 def kept_runs(name: str, *, folder: Path = FOLDER) -> dict[tuple[str, int], list[Row]]:
-    """The rows (one an iteration) of every run of study `name` (or `name-BASE`, with another base) in `folder`, by (arm, seed); arms that it shares with `collapse` are taken from there, for the study's own seeds.
+    """The rows (one an iteration) of every run of study `name` (or `name-BASE`, with another base) in `folder`, by (arm, seed); arms that it shares with another study are taken from there, for its own seeds.
 
     Raises ConfigError where the study is unknown or no numbers of it are kept.
     """
     study = load_study(name.partition("-")[0])
-    path = folder / f"{name.removeprefix('transfer_')}-metrics.csv"
+    path = _file(folder, name)
     if not path.exists():
         kept = ", ".join(sorted(file.name.removesuffix("-metrics.csv") for file in folder.glob("*-metrics.csv")))
         raise ConfigError(
@@ -42,11 +57,11 @@ def kept_runs(name: str, *, folder: Path = FOLDER) -> dict[tuple[str, int], list
         )
     runs, shared = _read(path), SAME.get(name, {})
     if shared:
-        others = _read(folder / "collapse-metrics.csv")
+        others = {lender: _read(_file(folder, lender)) for lender, _ in shared.values()}
         borrowed = {
             (arm, seed): rows
-            for arm, theirs in shared.items()
-            for (a, seed), rows in others.items()
+            for arm, (lender, theirs) in shared.items()
+            for (a, seed), rows in others[lender].items()
             if a == theirs and seed in study.seeds
         }
         if both := sorted(set(runs) & set(borrowed)):
@@ -55,6 +70,10 @@ def kept_runs(name: str, *, folder: Path = FOLDER) -> dict[tuple[str, int], list
             )
         runs |= borrowed
     return runs
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name.removeprefix('transfer_')}-metrics.csv"
 
 
 def _read(path: Path) -> dict[tuple[str, int], list[Row]]:

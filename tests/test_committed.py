@@ -84,7 +84,7 @@ def test_every_arm_of_a_study_parses_and_no_two_are_the_same(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "arm"), [(name, arm) for name, shared in SAME.items() for arm in shared])
 def test_an_arm_that_borrows_runs_has_the_settings_of_its_lender(name: str, arm: str) -> None:
-    assert settings_of(name, arm) == settings_of("collapse", SAME[name][arm])
+    assert settings_of(name, arm) == settings_of(*SAME[name][arm])
 
 
 @pytest.mark.parametrize("folder", sorted((FOLDER / "bases").iterdir()), ids=lambda folder: folder.name)
