@@ -17,7 +17,7 @@ from training.study import load_study
 from training.study_report import Row, report
 
 FOLDER = Path(__file__).parent.parent / "docs" / "stability"
-# Arms that have the settings of an arm of another study, whose runs stand for them; one seed run under two names gave the same numbers.
+# Arms that have the settings of an arm of another study, whose runs stand for them; where one of `collapse` was run under both names, with one seed, the numbers were the same.
 SAME = {
     "forms": {
         "none": ("collapse", "Turn-PPO"),

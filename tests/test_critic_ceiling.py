@@ -51,8 +51,8 @@ def test_a_search_that_fails_is_not_explained_by_the_question() -> None:
 def test_turns_that_share_their_reading_with_no_other_are_left_out() -> None:
     agent = scripted(searches_then_reads, retriever=Finds())
     rollouts = repeated(agent, QUESTIONS[:4], OutcomeReward(), count=2, seed=1)
-    wrong = [replace(rollout, reward=0.0) for rollout in rollouts[:2]]
-    best, shared = ceiling([*wrong, *rollouts[2:], *rollouts[:2]][:5])
-    # Five rollouts of questions 0, 1, 2, 3 and 0 again: the two turns of question 0 are shared, rewarded 0 and, as sampled, 1 (or 0).
-    assert shared.tolist() == [True, True, False, False, False, False, False, False, True, True]
-    assert best <= 0
+    # Questions 0, 1, 2, 3, and 0 again with the other reward: the two turns of question 0 alone are read twice.
+    best, shared = ceiling([replace(rollouts[0], reward=0.0), *rollouts[1:5]])
+    assert shared.tolist() == [True, True, *[False] * 6, True, True]
+    # Unbiased within a pair of 0 and 1: a variance of 1/2, where all of it is 1/4.
+    assert best == pytest.approx(-1.0)
