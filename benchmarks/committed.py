@@ -24,6 +24,15 @@ SAME = {
         "relative on the step, logits": ("collapse", "ST-PPO"),
         "constant, a quarter of the step": ("collapse", "Turn-PPO at a quarter of its step"),
     },
+    "forms_grid": {
+        "none": ("collapse", "Turn-PPO"),
+        "relative on the step, logits": ("collapse", "ST-PPO"),
+    },
+    "equal_range": {
+        "S-PPO": ("collapse", "S-PPO"),
+        "ST-PPO": ("collapse", "ST-PPO"),
+        "Turn-PPO (0.2)": ("collapse", "Turn-PPO (0.2)"),
+    },
     "token_range": {
         "PPO at 0.2": ("collapse", "PPO"),
         "S-PPO at 0.2": ("collapse", "S-PPO"),
