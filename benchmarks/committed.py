@@ -1,6 +1,6 @@
 """Prints the tables and tests of a study from the numbers kept in docs/stability.
 
-python -m benchmarks.committed forms    # or any other whose metrics.csv lies there
+python -m benchmarks.committed forms    # or any other whose metrics.csv lies there; --curves FILE draws its curves
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import csv
 import math
 from collections import defaultdict
 from pathlib import Path
+from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 from medagent.errors import ConfigError
@@ -104,10 +105,14 @@ def main() -> None:
     """Print the report, and the mean scale of each arm that has one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="collapse, controls, transfer_stale, bases-starter-thinking-22, ...")
-    name = parser.parse_args().name
+    parser.add_argument("--curves", type=Path, help="draw the curves of all its arms, borrowed ones too, to this file")
+    options = parser.parse_args()
+    name = options.name
     study, runs = load_study(name.partition("-")[0]), kept_runs(name)
     with TemporaryDirectory() as scratch:
         print(report(study, runs, {}, Path(scratch)))
+        if options.curves:
+            copyfile(Path(scratch) / "figures.svg", options.curves)
     for arm in study.arms:
         scales = [mean_scale(rows) for (a, _), rows in runs.items() if a == arm]
         if scales and not any(map(math.isnan, scales)):

@@ -57,7 +57,7 @@ class CorrectionScale:
 class ClippingBiasCorrection(Callback):
     """Turns PPO into S-PPO, and Turn-PPO into ST-PPO.
 
-    `applied_to`: "gradient" scales it before gradient clipping (under Adam nearly a no-op); "step" scales the policy group's
+    `applied_to`: "gradient" scales it before gradient clipping (Adam takes a steady scale away again); "step" scales the policy group's
     learning rate for this one optimizer step. "rollouts" weighs each rollout's part of the loss (surrogate and KL) by a scale from its own g and C, so
     that the unreliable count less against the others (Adam takes their mean away again); "rollouts_and_step" also scales the step by that mean.
     `space`: "parameters" is exact (a second backward pass), "logits" is closed form and free; rollouts are told apart in "logits" alone.
