@@ -1,6 +1,6 @@
 """Prints the tables and tests of a study from the numbers kept in docs/stability.
 
-python -m benchmarks.committed forms    # or any other whose metrics.csv lies there; --curves FILE draws its curves
+python -m benchmarks.committed forms    # or any other whose metrics.csv lies there; --curves FILE draws its curves, --reference takes borrowed arms as run again beside it
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ SAME = {
 }
 
 
-def kept_runs(name: str, *, folder: Path = FOLDER) -> dict[tuple[str, int], list[Row]]:
-    """The rows (one an iteration) of every run of study `name` (or `name-BASE`, with another base) in `folder`, by (arm, seed); arms that it shares with another study are taken from there, for its own seeds.
+def kept_runs(name: str, *, folder: Path = FOLDER, reference: bool = False) -> dict[tuple[str, int], list[Row]]:
+    """The rows (one an iteration) of every run of study `name` (or `name-BASE`, with another base) in `folder`, by (arm, seed); arms that it shares with another study are taken from there, for its own seeds, or with `reference` from the runs of them that were made again beside its own.
 
-    Raises ConfigError where the study is unknown or no numbers of it are kept.
+    Raises ConfigError where the study is unknown, or no such numbers of it are kept.
     """
     study = load_study(name.partition("-")[0])
     path = _file(folder, name)
@@ -66,6 +66,13 @@ def kept_runs(name: str, *, folder: Path = FOLDER) -> dict[tuple[str, int], list
             f"study {name!r}: no numbers are kept in {folder}. Run it (medagent study {name}), or name one of: {kept}."
         )
     runs, shared = _read(path), SAME.get(name, {})
+    if reference:
+        beside = folder / f"{name}-reference.csv"
+        if not beside.exists():
+            raise ConfigError(
+                f"study {name!r}: {beside} not found, so its borrowed arms were not run again. Leave --reference out."
+            )
+        return runs | _read(beside)
     if shared:
         others = {lender: _read(_file(folder, lender)) for lender, _ in shared.values()}
         borrowed = {
@@ -106,9 +113,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="collapse, controls, transfer_stale, bases-starter-thinking-22, ...")
     parser.add_argument("--curves", type=Path, help="draw the curves of all its arms, borrowed ones too, to this file")
+    parser.add_argument(
+        "--reference", action="store_true", help="borrowed arms as they were run again beside the study's own"
+    )
     options = parser.parse_args()
     name = options.name
-    study, runs = load_study(name.partition("-")[0]), kept_runs(name)
+    study, runs = load_study(name.partition("-")[0]), kept_runs(name, reference=options.reference)
     with TemporaryDirectory() as scratch:
         print(report(study, runs, {}, Path(scratch)))
         if options.curves:

@@ -70,6 +70,21 @@ def test_a_study_without_kept_numbers_is_an_error_that_names_those_with_some(tmp
         kept_runs("ablation", folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name", sorted(file.name.removesuffix("-reference.csv") for file in FOLDER.glob("*-reference.csv"))
+)
+def test_arms_run_again_are_the_borrowed_ones_and_other_runs(name: str) -> None:
+    borrowed, again = kept_runs(name), kept_runs(name, reference=True)
+    assert set(borrowed) == set(again)
+    differing = {arm for arm, seed in again if again[arm, seed] != borrowed[arm, seed]}
+    assert differing == set(SAME[name])
+
+
+def test_a_study_whose_borrowed_arms_were_not_run_again_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"token_range.*reference\.csv not found.*Leave --reference out"):
+        kept_runs("token_range", reference=True)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_committed_arm_can_be_run_again(name: str) -> None:
     arms = {arm for arm, _ in kept_runs(name)}
