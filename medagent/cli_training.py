@@ -127,9 +127,11 @@ def study(
 
 
 def _train(arguments: list[str]) -> None:
+    from training.run import end_rank
     from training.run import train as run_training
 
     run_training(arguments)
+    end_rank()
 
 
 def _plan(arguments: list[str]) -> None:
@@ -139,9 +141,11 @@ def _plan(arguments: list[str]) -> None:
 
 
 def _sft(arguments: list[str]) -> None:
+    from training.run import end_rank
     from training.run import sft as run_supervised
 
     run_supervised(arguments)
+    end_rank()
 
 
 # These take a configuration's settings as their own, and parse them themselves.

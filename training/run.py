@@ -6,8 +6,11 @@ RUN/logs          CSV metrics, a version a start        RUN/tensorboard   the sa
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import shutil
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -184,18 +187,22 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
             raise KeyboardInterrupt from stop
         finally:
             cli.datamodule.engine.close()
-    leave_group()
     return run
 
 
-def leave_group() -> None:
-    """Leave the ranks' process group where it is gloo's (several processes on CPUs); Lightning leaves NCCL's when the interpreter ends, and gloo's never.
+def end_rank() -> None:
+    """End this process, its work being done, if it is a rank of gloo's (several processes on CPUs); otherwise return.
 
-    A thread of gloo's that still holds a tensor when the interpreter ends can abort a process whose work is done (pytorch pull request 179291). Not for a rank that
-    failed: its group may wait for the others.
+    What is registered with `atexit` runs; the interpreter's finalisation does not. A thread of gloo's that lets go of a tensor while that is under way aborts the
+    process, and the launcher then stops the ranks that still write (pytorch issue 190489). Destroying the group does not end those threads: a sharded base, and DDP,
+    hold the group for as long as they live.
     """
-    if distributed.is_initialized() and distributed.get_backend() == "gloo":
-        distributed.destroy_process_group()
+    if not distributed.is_initialized() or distributed.get_backend() != "gloo":
+        return
+    atexit._run_exitfuncs()  # loggers close their files there
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tests.training.test_module import OneBatch, Snoop, make_module, perturb
 from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from training.execution import Execution
 from training.experience import Experience
-from training.run import leave_group
+from training.run import end_rank
 from training.sharding import ShardedBase
 
 
@@ -84,7 +84,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
         seen["rate"] = torch.tensor(peek.rate)
         seen |= {"policy_steps": torch.stack(after_steps.steps), "merged": merged, "held": torch.tensor(held)}
         torch.save({**seen, "after": after}, target)
-    leave_group()
+    end_rank()
 
 
 if __name__ == "__main__":

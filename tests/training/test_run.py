@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 import yaml
 from filelock import FileLock
 
@@ -28,7 +27,7 @@ from retrieval.remote import RemoteRetriever
 from tests.retrieval.server import Serving
 from training.callbacks.export import read_metrics
 from training.demo import demo_configs, run_demo
-from training.run import LOCK, leave_group, newest_checkpoint, train
+from training.run import LOCK, newest_checkpoint, train
 
 FIXED_NAMES = [
     "reward/mean",
@@ -281,8 +280,26 @@ def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, 
     assert [path.name for path in tmp_path.iterdir()] == [LOCK], "nothing else was written"
 
 
-def test_a_run_leaves_the_group_of_its_ranks(tmp_path: Path) -> None:
-    leave_group()  # of one process there is none
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    leave_group()
-    assert not dist.is_initialized()
+RANK = """
+import atexit, sys
+import torch.distributed as dist
+from training.run import end_rank
+
+class Finalised:
+    def __del__(self):
+        print("finalised")
+
+held = Finalised()
+atexit.register(print, "closed")
+if len(sys.argv) > 1:
+    dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+end_rank()
+print("went on")
+"""
+
+
+@pytest.mark.parametrize(("ranks", "said"), [(False, ["went on", "closed", "finalised"]), (True, ["closed"])])
+def test_a_rank_on_cpus_ends_without_the_finalisation_in_which_gloo_aborts(tmp_path: Path, ranks, said) -> None:
+    line = [sys.executable, "-c", RANK, *([str(tmp_path / "store")] if ranks else [])]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.split("\n")[:-1]) == (0, said), done.stderr
