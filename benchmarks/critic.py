@@ -93,6 +93,7 @@ def repeated(
                 question,
                 seed=rollout_seed(seed, iteration=iteration, question_id=question.id, sample=number),
                 temperature=1.0,
+                sample=number,
             )
             for question in questions
         ]
@@ -126,7 +127,9 @@ class Probe(Callback):
             InProcess().hand_over(module, version=0), data.retriever, settings.protocol, settings.limits, settings.top_k
         )
         rollouts = repeated(agent, questions, data.reward, count=SAMPLES, seed=977, iteration=trainer.current_epoch)
-        batch = prepare(module, rollouts, estimator=data.advantage, reduce=lambda tensor: tensor)
+        batch = prepare(
+            module, rollouts, estimator=data.advantage, reduce=lambda tensor: tensor, num_samples=data.num_samples
+        )
         returns = torch.tensor([r.reward for r in rollouts])[:, None].expand_as(batch.values_BT)
         before = torch.cat([torch.full_like(batch.turn_ids_BT[:, :1], -1), batch.turn_ids_BT[:, :-1]], dim=1)
         first = batch.mask_BT & (batch.turn_ids_BT != before)

@@ -79,12 +79,14 @@ def test_policies_and_hardware_go_with_every_task(task: Path, overlay: Path) -> 
     assert parsed.model == own.model
 
 
+@pytest.mark.parametrize(("name", "sees"), [("evidence", "evidence"), ("group", "evidence_and_group")])
 @pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
-def test_a_critic_that_sees_the_evidence_goes_with_every_task(task: Path) -> None:
-    files = [task, ROOT / "configs" / "algorithms" / "st_ppo.yaml", ROOT / "configs" / "critic" / "evidence.yaml"]
+def test_a_critic_that_sees_the_evidence_goes_with_every_task(task: Path, name: str, sees: str) -> None:
+    files = [task, ROOT / "configs" / "algorithms" / "st_ppo.yaml", ROOT / "configs" / "critic" / f"{name}.yaml"]
     parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
-    assert (parsed.model.critic_sees, parsed.data.num_critic_epochs) == ("evidence", 4)
+    assert (parsed.model.critic_sees, parsed.data.num_critic_epochs) == (sees, 4)
     assert parsed.model.critic_lora is None
+    assert parsed.data.num_samples > 1 or sees == "evidence"
 
 
 def test_the_supervised_configuration_parses() -> None:
@@ -159,4 +161,4 @@ def test_the_demo_goes_with_a_watch_for_collapse_and_its_own_rate() -> None:
     assert parsed.trainer.max_epochs < parsed.model.lr_decay_iterations
     assert parsed.trainer.callbacks[-1].class_path == "training.callbacks.CollapseMonitor"
     assert parsed.model.clip_low == parsed.model.clip_high == 0.05
-    assert (parsed.model.critic_sees, parsed.model.critic_lora) == ("evidence", None)
+    assert (parsed.model.critic_sees, parsed.model.critic_lora) == ("evidence_and_group", None)

@@ -38,6 +38,7 @@ def test_a_search_that_fails_is_not_explained_by_the_question() -> None:
     agent = scripted(searches_then_reads, retriever=UnreliableRetriever(Indexed(), share=0.5))
     rollouts = repeated(agent, QUESTIONS, reward, count=24, seed=1)
     assert rollouts == repeated(agent, QUESTIONS, reward, count=24, seed=1)
+    assert [rollout.sample for rollout in rollouts] == [number for number in range(24) for _ in QUESTIONS]
     assert 0.35 < sum(rollout.success for rollout in rollouts) / len(rollouts) < 0.65
     # Unbiased about 0; 20 questions of 24 rollouts have a standard error of 0.013.
     assert abs(before_reading(rollouts)) < 0.06

@@ -40,6 +40,11 @@ def check_composition(
             f"data.advantage is {name} and data.num_samples is {num_samples}: a rollout is compared with others of the same "
             "question, so there must be 2 or more. Raise data.num_samples (and lower data.num_questions to keep the batch)."
         )
+    if module.critic_sees == "evidence_and_group" and num_samples < 2:
+        raise ConfigError(
+            f"model.critic_sees is evidence_and_group and data.num_samples is {num_samples}: the critic weighs how a question's other rollouts ended, so there must be "
+            "2 or more. Raise data.num_samples (and lower data.num_questions to keep the batch), or take evidence."
+        )
     if num_critic_epochs and not module.has_critic:
         raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic: set it to 0.")
     if truncated == "bootstrap" and not isinstance(estimator, GAE):

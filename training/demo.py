@@ -184,7 +184,7 @@ def demo_configs() -> list[Path]:
         "starter.yaml",
         "algorithms/st_ppo.yaml",
         "schedules/demo.yaml",
-        "critic/evidence.yaml",
+        "critic/group.yaml",
         "collapse/report.yaml",
     )
     return [configs / name for name in names]

@@ -85,7 +85,7 @@ class GroupNormalised(AdvantageEstimator):
     def estimate(self, batch: Experience, reduce: Reduce) -> None:
         """See `AdvantageEstimator.estimate`."""
         outcomes_B = batch.rewards_BT.double().sum(dim=1)
-        counts_B, means_B = _group_means(outcomes_B, batch.groups_B)
+        counts_B, means_B = group_means(outcomes_B, batch.groups_B)
         advantages_B = outcomes_B - means_B
         if self.divide:
             # Taken from the deviations: a difference of large squares would leave noise where all rewards are equal.
@@ -103,7 +103,7 @@ class LeaveOneOut(AdvantageEstimator):
     def estimate(self, batch: Experience, reduce: Reduce) -> None:
         """See `AdvantageEstimator.estimate`."""
         outcomes_B = batch.rewards_BT.double().sum(dim=1)
-        counts_B, means_B = _group_means(outcomes_B, batch.groups_B)
+        counts_B, means_B = group_means(outcomes_B, batch.groups_B)
         advantages_B = (outcomes_B - means_B) * counts_B / (counts_B - 1).clamp(min=1)
         batch.advantages_BT = _everywhere(advantages_B, batch)
 
@@ -133,7 +133,8 @@ def _group_sums(values_B: Tensor, groups_B: Tensor) -> Tensor:
     return values_B.new_zeros(int(groups_B.max()) + 1).index_add(0, groups_B, values_B)[groups_B]
 
 
-def _group_means(values_B: Tensor, groups_B: Tensor) -> tuple[Tensor, Tensor]:
+def group_means(values_B: Tensor, groups_B: Tensor) -> tuple[Tensor, Tensor]:
+    """[B], [B]: how many rows each row's group has, and their mean."""
     counts_B = _group_sums(torch.ones_like(values_B), groups_B)
     return counts_B, _group_sums(values_B, groups_B) / counts_B
 

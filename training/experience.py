@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from medagent.records import Rollout
-from training.evidence import SIGHTS
 from training.objectives import ratio_segments
 
 Reduction = Literal["rollout-mean", "token-mean"]
@@ -24,7 +23,7 @@ Reduction = Literal["rollout-mean", "token-mean"]
 class Experience:
     """A micro-batch. Boolean `mask_BT` marks action tokens; off it every float is 0 and every id -1.
 
-    `evidence_BKF` is what `training.evidence` knows before turn k, where a critic sees it. `old_logprobs_BT` are those of the policy that importance weights are taken
+    `evidence_BKF` is what `training.evidence` knows before turn k; F is 0 unless a critic sees it. `old_logprobs_BT` are those of the policy that importance weights are taken
     against, and `truncation_BT` the constant factor of every policy term (1 in mode `behaviour`). `groups_B` numbers the rollouts' questions. `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
     Lightning (accumulation) and DDP (averaging) divide by; `value_weights_BT` the same for the tokens where the critic is read. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the iteration's first batch.
     """
@@ -123,7 +122,7 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1)
         turn_ids_BT=turns,
         ratio_segments_BT=ratio_segments("token", mask, turns),
         groups_B=groups,
-        evidence_BKF=torch.zeros(len(rollouts), 1 + max(len(r.turns) for r in rollouts), SIGHTS),
+        evidence_BKF=torch.zeros(len(rollouts), 1 + max(len(r.turns) for r in rollouts), 0),
         rollout_logprobs_BT=logprobs,
         old_logprobs_BT=logprobs,
         truncation_BT=mask.float(),

@@ -19,13 +19,12 @@ from torch.optim import AdamW, Optimizer
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings, SharedBase
-from training.evidence import SIGHTS
+from training.evidence import SIGHTS, CriticSees
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
 from training.objectives import Surrogate, clipped_surrogate, reference_kl, value_loss
 
 KLMode = Literal["loss", "reward"]
-CriticSees = Literal["context", "evidence"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class AgentModule(LightningModule):
     Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none. `kl_mode` "loss": `kl_coef` times
     the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward.
     `critic_sees` "evidence" (with `critic_lora` none): the critic is a small network that knows how near a rollout has come to the gold answer and passages
-    (`training.evidence`), and nothing else. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
+    (`training.evidence`), and nothing else; "evidence_and_group": how the question's other rollouts ended too. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class AgentModule(LightningModule):
         _require(0 < clip_low < 1, "clip_low", clip_low, "a number between 0 and 1")
         _require(clip_high > 0, "clip_high", clip_high, "a positive number")
         _require(dual_clip is None or dual_clip > 1 + clip_high, "dual_clip", dual_clip, "none, or above 1 + clip_high")
-        has_critic = critic_lora is not None or critic_sees == "evidence"
+        has_critic = critic_lora is not None or critic_sees != "context"
         _require(value_clip is None or has_critic, "value_clip", value_clip, "none, as there is no critic")
         _require(
             critic_sees == "context" or critic_lora is None,
@@ -98,8 +97,10 @@ class AgentModule(LightningModule):
             base_model, dtype=dtype, attention=execution.attention, four_bit=execution.quantise == "nf4"
         )
         base.requires_grad_(False)
-        sights = SIGHTS if critic_sees == "evidence" else 0
-        self.roles = SharedBase(base, policy=policy_lora, critic=critic_lora, num_sights=sights, execution=execution)
+        self.critic_sees = critic_sees
+        self.roles = SharedBase(
+            base, policy=policy_lora, critic=critic_lora, num_sights=SIGHTS[critic_sees], execution=execution
+        )
         self.policy_terms: PolicyTerms | None = None
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}

@@ -70,8 +70,9 @@ def prepare(
     value of where it was cut; "mask", nothing (no loss, though its reward counts in its group).
     """
     batch = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
-    if module.roles.evidence_head is not None:
-        batch.evidence_BKF = evidence_of(rollouts)
+    if module.critic_sees != "context":
+        in_groups = module.critic_sees == "evidence_and_group"
+        batch.evidence_BKF = evidence_of(rollouts, batch.groups_B if in_groups else None)
     cut_B = torch.tensor([rollout.stop_reason.truncated for rollout in rollouts])
     if truncated == "mask":
         batch.mask_BT = batch.mask_BT & ~cut_B[:, None]

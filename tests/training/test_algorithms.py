@@ -241,6 +241,7 @@ def test_a_base_without_critic_allocates_none() -> None:
         ({"model.critic_lora": "null"}, "GAE, which needs a critic"),
         ({"algorithm": "rloo", "model.critic_lora": "{rank: 4}"}, "needs no critic"),
         ({"algorithm": "grpo", "data.num_samples": 1}, "2 or more"),
+        ({"model.critic_lora": "null", "model.critic_sees": "evidence_and_group"}, "and data.num_samples is 1"),
         ({"algorithm": "grpo", "data.num_samples": 2, "data.num_critic_epochs": 1}, "there is no critic"),
         ({"algorithm": "reinforce", "data.truncated": "bootstrap"}, "no value to bootstrap"),
         ({"algorithm": "reinforce", "model.value_clip": 0.2}, "value_clip"),

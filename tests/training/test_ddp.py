@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.training.test_module import experience, module, rollouts  # noqa: F401  (fixtures)
+from training.evidence import SIGHTS
 from training.experience import loss_weights, split_by_length
 
 ROOT = Path(__file__).parent.parent.parent
@@ -62,7 +63,8 @@ def ones() -> dict[str, dict[str, torch.Tensor]]:
 )
 def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, strategy) -> None:  # noqa: F811
     generator = torch.Generator().manual_seed(0)
-    experience = replace(experience, evidence_BKF=torch.rand(experience.evidence_BKF.shape, generator=generator))
+    shape = (*experience.evidence_BKF.shape[:2], SIGHTS["evidence"])
+    experience = replace(experience, evidence_BKF=torch.rand(shape, generator=generator))
     if space not in ones:
         ones[space] = step(tmp_path, experience, ranks=1, parts=1, space=space, max_tokens=0)
     one = ones[space]

@@ -23,9 +23,9 @@ from training.module import AgentModule
 from training.prepare import prepare
 
 
-def make_module(**settings) -> AgentModule:
+def make_module(sees: str = "evidence", **settings) -> AgentModule:
     torch.manual_seed(0)
-    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=None, critic_sees="evidence", **settings)
+    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=None, critic_sees=sees, **settings)
 
 
 def hit(name: str, text: str = "nothing of use") -> Hit:
@@ -64,8 +64,31 @@ def test_evidence_by_hand() -> None:
     ungraded = rollout(Question("u", "?", options=("Zinc", "Copper")), turn(hit("x", "zinc")), turn())
     assert [row[TURNS_END:] for row in evidence(ungraded)] == [[0] * 6] * 3
     both_BKF = evidence_of([found, unnamed])
-    assert both_BKF.shape == (2, 6, SIGHTS)
+    assert both_BKF.shape == (2, 6, SIGHTS["evidence"])
     assert both_BKF[1, 3:].abs().max() == 0
+
+
+def test_how_the_other_rollouts_of_a_group_ended_by_hand() -> None:
+    """Their mean return, turns' rewards included, before every turn; never its own, which the turns decide."""
+    question = Question("q", "?", options=("Zinc", "Copper"), answer="B")
+    several = [replace(rollout(question, turn(), turn()), reward=each) for each in (1.0, 0.2, 0.5)]
+    several[2] = replace(several[2], turns=(replace(turn(), reward=0.1), turn()))
+    alone = replace(rollout(question, turn()), reward=0.7)
+    seen_BKF = evidence_of([several[0], alone, *several[1:]], torch.tensor([1, 0, 1, 1]))
+    assert seen_BKF.shape == (4, 3, SIGHTS["evidence_and_group"])
+    assert seen_BKF[:, 0, -1].tolist() == pytest.approx([0.4, 0.0, 0.8, 0.6])
+    assert torch.equal(seen_BKF[0, :, -1], seen_BKF[0, :1, -1].expand(3))
+    without_BKF = evidence_of([several[0], alone, *several[1:]])
+    assert torch.equal(seen_BKF[..., :-1], without_BKF)
+
+
+def test_a_group_is_a_questions_samples(rollouts) -> None:  # noqa: F811
+    """With two samples a group, each of a question's four rollouts sees one other."""
+    module = make_module("evidence_and_group")
+    four = [replace(rollouts[0], sample=sample, reward=sample / 10) for sample in range(4)]
+    batch = prepare(module, four, estimator=GAE(level="turn"), reduce=lambda x: x, num_samples=2)
+    assert batch.evidence_BKF[:, 0, -1].tolist() == pytest.approx([0.1, 0.0, 0.3, 0.2])
+    assert module.roles.evidence_head[0].in_features == batch.evidence_BKF.shape[-1]
 
 
 TURNS_END = 4
@@ -93,6 +116,19 @@ def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> N
     right_B = torch.tensor([bool(r.reward) for r in seen])
     value_B = again.values_BT[last_BT]
     assert value_B[right_B].min() > 0.5 > value_B[~right_B].max()
+
+
+def test_the_critic_learns_what_only_the_group_tells(rollouts, tmp_path) -> None:  # noqa: F811
+    """Rewards by question, whatever was read: all that tells them is how the question's other rollout ended."""
+    module = make_module("evidence_and_group", critic_lr=0.1)
+    rewards = [float(number % 2) for number in range(8)]
+    pairs = [replace(r, reward=w, sample=s) for r, w in zip(rollouts, rewards, strict=False) for s in (0, 1)]
+    batch = ready(module, pairs, num_samples=2)
+    gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path, accumulate=1)
+    again = ready(module, pairs, num_samples=2)
+    read_BT = GAE(level="turn").value_mask(again)
+    right_BT = read_BT & torch.tensor([bool(r.reward) for r in pairs])[:, None]
+    assert again.values_BT[right_BT].min() > 0.5 > again.values_BT[read_BT & ~right_BT].max()
 
 
 def test_it_makes_no_pass_of_the_base(rollouts, tmp_path) -> None:  # noqa: F811
