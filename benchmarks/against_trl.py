@@ -1,7 +1,8 @@
 """Rollouts per second over the whole training step, beside TRL's GRPO trainer with a search tool, in one run.
 
 The job is the same for both: 32 questions x 4 rollouts, three forced searches and a last turn of 64 sampled tokens each, LoRA rank 16 on all
-linear layers, one optimizer step, the same model, tokenizer and index. Ours is PPO: its critic and reference passes are included.
+linear layers, one optimizer step, the same model, tokenizer and index. Ours is PPO: its critic and reference passes are included. It runs twice: with an adapter
+as critic, and with the demo's critic (configs/critic/group.yaml), which makes no pass of the base.
 
     python -m benchmarks.against_trl --repeats 3        (needs the extra `bench`)
 """
@@ -58,8 +59,8 @@ def force_turn_length() -> None:
     _Batch._stop = stop  # type: ignore[method-assign]
 
 
-def ours(index: Path, *, steps: int) -> list[float]:
-    """Seconds of each of our steps: rollouts, reference, values, update of policy and critic."""
+def ours(index: Path, *, steps: int, critic: dict[str, Any]) -> list[float]:
+    """Seconds of each of our steps: rollouts, reference, values, update of policy and critic; `critic` has the module's settings of it."""
     force_turn_length()
     settings = AgentSettings(ForcedProtocol(), Limits(SEARCHES + 1, TURN_TOKENS, 160, 2048), top_k=2)
     data = RolloutData(
@@ -92,7 +93,7 @@ def ours(index: Path, *, steps: int) -> list[float]:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Clock(), datamodule=data)
+    trainer.fit(Clock(**critic), datamodule=data)
     return times
 
 
@@ -192,23 +193,29 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     print(describe_machine())
     original = _Batch._stop
-    results: dict[str, list[float]] = {"medagent PPO": [], "TRL GRPO": []}
+    critics: dict[str, dict[str, Any]] = {
+        "PPO, an adapter as critic": {},
+        "PPO, the demo's critic": {"critic_lora": None, "critic_sees": "evidence_and_group"},
+    }
+    results: dict[str, list[float]] = {**{name: [] for name in critics}, "TRL's GRPO": []}
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
         build_starter_index(index, World.load().passages())
         for _ in range(options.repeats):
-            results["medagent PPO"] += ours(index, steps=2)[1:]  # the first step warms up
-            _Batch._stop = original  # type: ignore[method-assign]
-            results["TRL GRPO"] += trl(index, steps=2)[1:]
+            for name, critic in critics.items():
+                results[name] += ours(index, steps=2, critic=critic)[1:]  # the first step warms up
+                _Batch._stop = original  # type: ignore[method-assign]
+            results["TRL's GRPO"] += trl(index, steps=2)[1:]
     for name, seconds in results.items():
         middle = statistics.median(seconds)
         tokens = ROLLOUTS * (SEARCHES + 1) * TURN_TOKENS / middle
         print(
-            f"{name:14s} {middle:6.2f} s a step (of {len(seconds)}: {min(seconds):.2f} to {max(seconds):.2f}), "
+            f"{name:26s} {middle:6.2f} s a step (of {len(seconds)}: {min(seconds):.2f} to {max(seconds):.2f}), "
             f"{ROLLOUTS / middle:6.2f} rollouts/s, {tokens:7,.0f} sampled tokens/s over the step"
         )
-    ratio = statistics.median(results["TRL GRPO"]) / statistics.median(results["medagent PPO"])
-    print(f"ratio of rollouts per second, medagent / TRL: {ratio:.1f}")
+    for name in critics:
+        ratio = statistics.median(results["TRL's GRPO"]) / statistics.median(results[name])
+        print(f"ratio of rollouts per second, {name} / TRL: {ratio:.1f}")
 
 
 if __name__ == "__main__":
