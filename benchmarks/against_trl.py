@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from lightning import Trainer
 
-from benchmarks.common import describe_machine
+from benchmarks.common import ROOT, describe_machine
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
 from medagent.causal_lm import STARTER, load_causal_lm
@@ -36,6 +37,8 @@ from training.module import AgentModule
 
 QUESTIONS, SAMPLES, SEARCHES, TURN_TOKENS = 32, 4, 3, 64
 ROLLOUTS = QUESTIONS * SAMPLES
+TRL = "TRL's GRPO"
+GROUP_CRITIC = ROOT / "configs" / "critic" / "group.yaml"
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,9 @@ def force_turn_length() -> None:
     _Batch._stop = stop  # type: ignore[method-assign]
 
 
-def ours(index: Path, *, steps: int, critic: dict[str, Any]) -> list[float]:
-    """Seconds of each of our steps: rollouts, reference, values, update of policy and critic; `critic` has the module's settings of it."""
+def ours(index: Path, *, steps: int, critic: Path | None) -> list[float]:
+    """Seconds of each of our steps: rollouts, reference, values, update of policy and critic; `critic` is the file of its settings, none takes an adapter."""
+    settings_of = yaml.safe_load(critic.read_text(encoding="utf-8")) if critic else {"model": {}, "data": {}}
     force_turn_length()
     settings = AgentSettings(ForcedProtocol(), Limits(SEARCHES + 1, TURN_TOKENS, 160, 2048), top_k=2)
     data = RolloutData(
@@ -71,6 +75,7 @@ def ours(index: Path, *, steps: int, critic: dict[str, Any]) -> list[float]:
         num_samples=SAMPLES,
         num_minibatches=1,
         num_micro_batches=8,
+        num_critic_epochs=settings_of["data"].get("num_critic_epochs", 0),
     )
     times: list[float] = []
 
@@ -93,7 +98,7 @@ def ours(index: Path, *, steps: int, critic: dict[str, Any]) -> list[float]:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Clock(**critic), datamodule=data)
+    trainer.fit(Clock(**settings_of["model"]), datamodule=data)
     return times
 
 
@@ -193,19 +198,16 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     print(describe_machine())
     original = _Batch._stop
-    critics: dict[str, dict[str, Any]] = {
-        "PPO, an adapter as critic": {},
-        "PPO, the demo's critic": {"critic_lora": None, "critic_sees": "evidence_and_group"},
-    }
-    results: dict[str, list[float]] = {**{name: [] for name in critics}, "TRL's GRPO": []}
+    critics = {"PPO, an adapter as critic": None, "PPO, the demo's critic": GROUP_CRITIC}
+    results: dict[str, list[float]] = {name: [] for name in (*critics, TRL)}
     with tempfile.TemporaryDirectory() as folder:
         index = Path(folder) / "index"
         build_starter_index(index, World.load().passages())
-        for _ in range(options.repeats):
-            for name, critic in critics.items():
-                results[name] += ours(index, steps=2, critic=critic)[1:]  # the first step warms up
+        for repeat in range(options.repeats):
+            for name in list(results)[:: -1 if repeat % 2 else 1]:  # none is always the first
+                run = trl(index, steps=2) if name == TRL else ours(index, steps=2, critic=critics[name])
+                results[name] += run[1:]  # the first step warms up
                 _Batch._stop = original  # type: ignore[method-assign]
-            results["TRL's GRPO"] += trl(index, steps=2)[1:]
     for name, seconds in results.items():
         middle = statistics.median(seconds)
         tokens = ROLLOUTS * (SEARCHES + 1) * TURN_TOKENS / middle
@@ -214,7 +216,7 @@ def main() -> None:
             f"{ROLLOUTS / middle:6.2f} rollouts/s, {tokens:7,.0f} sampled tokens/s over the step"
         )
     for name in critics:
-        ratio = statistics.median(results["TRL's GRPO"]) / statistics.median(results[name])
+        ratio = statistics.median(results[TRL]) / statistics.median(results[name])
         print(f"ratio of rollouts per second, {name} / TRL: {ratio:.1f}")
 
 

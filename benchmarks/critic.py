@@ -1,13 +1,14 @@
 """Is the critic worth having? Its explained variance on held-out rollouts over training, against a ceiling.
 
-Held out: 16 rollouts each of questions on validation conditions, and of questions on training conditions (of which some were asked in training, about once
-each), sampled by the policy of the moment and never trained on; the searches that fail are drawn anew for each of a question's rollouts. The ceiling is the share of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
-variance within groups, unbiased) / (total variance), turns weighted by their action tokens. The critic is read at each turn's first token (where it
-knows no more than the ceiling does) and, where it has a value for each, at all action tokens too (where it also sees what the policy has begun to write).
+Held out: 16 rollouts each of questions on validation conditions, and of questions on training conditions (of which some were asked in training), sampled by the policy of the moment and never trained on; the searches that fail are drawn anew for each of a question's rollouts. The ceiling is the share of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
+variance within groups, unbiased) / (total variance). In both, a turn weighs as much as its group's turns have action tokens on average: how long a turn of this rollout became
+is known only after it. The critic is read at each turn's first token (where what it
+knows of the rollout is what the ceiling knows) and, where it has a value for each, at all action tokens too (where it also sees what the policy has begun to write).
 
     python -m benchmarks.critic --out /tmp/critic --at 1 3 5 8 12 [--set data.num_critic_epochs=0 ...]
 
-It trains by the demo's configuration; with `--context` the critic is an adapter that sees what the policy sees.
+It trains by the demo's configuration. For a critic that sees its group, a question's 16 rollouts are dealt into groups of `data.num_samples`. In training the rollouts of a group also
+share which queries fail; here they do not. With `--context` the critic is an adapter that sees what the policy sees.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import random
 import warnings
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -40,28 +41,47 @@ from training.run import AgentCLI
 SAMPLES = 16
 
 
-def ceiling(rollouts: list[Rollout]) -> tuple[float, torch.Tensor]:
-    """(explained share, which turns it is taken over): turns of all rollouts in order, those whose group has two members or more."""
+@dataclass(frozen=True)
+class Ceiling:
+    """The turns S that share their reading with another, in the rollouts' order.
+
+    Which they are of all turns, and of each its outcome, weight, number within its rollout, and the unbiased variance of outcomes within its group.
+    """
+
+    shared: torch.Tensor
+    outcome_S: torch.Tensor
+    weight_S: torch.Tensor
+    turn_S: torch.Tensor
+    within_S: torch.Tensor
+
+    def share(self, chosen_S: torch.Tensor | None = None) -> float:
+        """The share of outcome variance that reading explains, of all these turns or of some."""
+        chosen_S = torch.ones_like(self.turn_S, dtype=torch.bool) if chosen_S is None else chosen_S
+        outcome, weight, within = self.outcome_S[chosen_S], self.weight_S[chosen_S], self.within_S[chosen_S]
+        total = (weight * (outcome - (weight * outcome).sum() / weight.sum()).square()).sum()
+        return float(1 - (weight * within).sum() / total) if total > 0 else 0.0
+
+
+def ceiling(rollouts: list[Rollout]) -> Ceiling:
+    """Group the turns by question and passages read; one that shares its reading with no other says nothing about the variance within groups."""
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    outcomes, tokens = [], []
+    outcomes, tokens, numbers = [], [], []
     for rollout in rollouts:
         read: tuple[str, ...] = (rollout.question.id,)
-        for turn in rollout.turns:
+        for number, turn in enumerate(rollout.turns):
             groups[read].append(len(outcomes))
             outcomes.append(rollout.reward)
             tokens.append(len(turn.token_ids))
+            numbers.append(number)
             read = (*read, *(hit.passage.id for hit in turn.hits))
     outcome, weight = torch.tensor(outcomes, dtype=torch.float64), torch.tensor(tokens, dtype=torch.float64)
-    shared = torch.zeros(len(outcomes), dtype=torch.bool)
-    within = 0.0
+    shared, within = torch.zeros(len(outcomes), dtype=torch.bool), torch.zeros_like(outcome)
     for members in groups.values():
+        weight[members] = weight[members].mean()
         if len(members) > 1:
             shared[members] = True
-            within += float(weight[members].sum() * outcome[members].var())
-    # The total over the same turns: turns that share their reading with no other say nothing about the variance within groups.
-    outcome, weight = outcome[shared], weight[shared]
-    total = float((weight * (outcome - (weight * outcome).sum() / weight.sum()).square()).sum())
-    return (1 - within / total if total > 0 else 0.0), shared
+            within[members] = outcome[members].var()
+    return Ceiling(shared, outcome[shared], weight[shared], torch.tensor(numbers)[shared], within[shared])
 
 
 def explained(values: torch.Tensor, returns: torch.Tensor, weights: torch.Tensor) -> float:
@@ -133,11 +153,16 @@ class Probe(Callback):
         returns = torch.tensor([r.reward for r in rollouts])[:, None].expand_as(batch.values_BT)
         before = torch.cat([torch.full_like(batch.turn_ids_BT[:, :1], -1), batch.turn_ids_BT[:, :-1]], dim=1)
         first = batch.mask_BT & (batch.turn_ids_BT != before)
-        lengths = torch.stack(
-            [torch.tensor(float(len(turn.token_ids))) for rollout in rollouts for turn in rollout.turns]
-        )
-        best, shared = ceiling(rollouts)
-        at_turns = explained(batch.values_BT[first][shared], returns[first][shared], lengths[shared])
+        best = ceiling(rollouts)
+        values_S, total = batch.values_BT[first][best.shared], best.share()
+        at_turns = explained(values_S, best.outcome_S, best.weight_S)
+        by_turn = []
+        for number in range(int(best.turn_S.max()) + 1):
+            these_S = best.turn_S == number
+            if these_S.any() and (of := best.share(these_S)) > 0:
+                found = explained(values_S[these_S], best.outcome_S[these_S], best.weight_S[these_S])
+                by_turn.append(f"{number + 1}: {found / of:.0%} of {of:.2f}")
+        tokens = sum(len(turn.token_ids) for rollout in rollouts for turn in rollout.turns)
         success = sum(r.success for r in rollouts) / len(rollouts)
         everywhere = ""
         if bool((data.advantage.value_mask(batch) == batch.mask_BT).all()):
@@ -145,9 +170,9 @@ class Probe(Callback):
             share = explained(batch.values_BT[batch.mask_BT], returns[batch.mask_BT], ones)
             everywhere = f"  at all action tokens {share:6.2f}"
         print(
-            f"after iteration {trainer.current_epoch + 1:3d}, {name:10s} conditions: success {success:5.1%}  ceiling {best:5.2f} "
-            f"(on {float(lengths[shared].sum() / lengths.sum()):.0%} of tokens)  critic at turn starts {at_turns:6.2f} = {at_turns / best if best > 0 else 0:5.0%} "
-            f"of it{everywhere}",
+            f"after iteration {trainer.current_epoch + 1:3d}, {name:10s} conditions: success {success:5.1%}  ceiling {total:5.2f} "
+            f"(on {float(best.weight_S.sum()) / tokens:.0%} of tokens)  critic at turn starts {at_turns:6.2f} = {at_turns / total if total > 0 else 0:5.0%} "
+            f"of it ({', '.join(by_turn)}){everywhere}",
             flush=True,
         )
 
@@ -155,7 +180,7 @@ class Probe(Callback):
 def main() -> None:
     """Train and measure along the way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/critic"))
     parser.add_argument("--at", type=int, nargs="+", default=[1, 3, 5, 8, 12])
     parser.add_argument("--questions", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
@@ -187,6 +212,10 @@ def main() -> None:
         auto_configure_optimizers=False,
         trainer_defaults={"callbacks": [Probe(options.at, options.questions)]},
     )
+    if SAMPLES % cli.datamodule.num_samples:
+        parser.error(
+            f"data.num_samples is {cli.datamodule.num_samples}; it must divide the {SAMPLES} rollouts a question"
+        )
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
 
 

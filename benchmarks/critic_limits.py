@@ -103,10 +103,10 @@ def main() -> None:
         scale = x["fitted"].std(axis=0) + 1e-6
         model.fit(x["fitted"] / scale, rewards["fitted"], sample_weight=tokens["fitted"] / tokens["fitted"].mean())
         for name, rollouts in list(sets.items())[1:]:
-            best, shared = ceiling(rollouts)
-            values, returns = torch.tensor(model.predict(x[name] / scale)), torch.tensor(rewards[name])
-            found = explained(values[shared], returns[shared], torch.tensor(tokens[name])[shared])
-            print(f"{what:38s} {name:26s} {found:5.2f} of {best:.2f} = {found / best:.0%}")
+            best = ceiling(rollouts)
+            values_S, total = torch.tensor(model.predict(x[name] / scale))[best.shared], best.share()
+            found = explained(values_S, best.outcome_S, best.weight_S)
+            print(f"{what:38s} {name:26s} {found:5.2f} of {total:.2f} = {found / total:.0%}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def searches_then_reads(read: str, turn: int) -> str:
 
 def before_reading(rollouts: list[Rollout]) -> float:
     """The ceiling where nothing was read yet: of first turns alone."""
-    return ceiling([replace(rollout, turns=rollout.turns[:1]) for rollout in rollouts])[0]
+    return ceiling([replace(rollout, turns=rollout.turns[:1]) for rollout in rollouts]).share()
 
 
 def test_a_search_that_fails_is_not_explained_by_the_question() -> None:
@@ -53,7 +53,22 @@ def test_turns_that_share_their_reading_with_no_other_are_left_out() -> None:
     agent = scripted(searches_then_reads, retriever=Finds())
     rollouts = repeated(agent, QUESTIONS[:4], OutcomeReward(), count=2, seed=1)
     # Questions 0, 1, 2, 3, and 0 again with the other reward: the two turns of question 0 alone are read twice.
-    best, shared = ceiling([replace(rollouts[0], reward=0.0), *rollouts[1:5]])
-    assert shared.tolist() == [True, True, *[False] * 6, True, True]
+    best = ceiling([replace(rollouts[0], reward=0.0), *rollouts[1:5]])
+    assert best.shared.tolist() == [True, True, *[False] * 6, True, True]
     # Unbiased within a pair of 0 and 1: a variance of 1/2, where all of it is 1/4.
-    assert best == pytest.approx(-1.0)
+    assert best.share() == pytest.approx(-1.0)
+    assert best.turn_S.tolist() == [0, 1, 0, 1]
+    assert best.share(best.turn_S == 1) == pytest.approx(-1.0)
+
+
+def test_a_turn_weighs_what_those_of_its_reading_weigh_on_average() -> None:
+    """Or failures, which are longer, would count for more than the ceiling knows when the turn begins."""
+    agent = scripted(searches_then_reads, retriever=Finds())
+    (one,) = repeated(agent, QUESTIONS[:1], OutcomeReward(), count=1, seed=1)
+    short, long = (
+        replace(one, reward=reward, turns=(replace(one.turns[0], token_ids=tuple(range(length))),))
+        for reward, length in ((1.0, 2), (0.0, 10))
+    )
+    best = ceiling([short, long])
+    assert best.weight_S.tolist() == [6.0, 6.0]
+    assert best.share() == pytest.approx(-1.0)

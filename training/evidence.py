@@ -1,8 +1,8 @@
 """What a critic may know and the policy may not: how near a rollout is to its evidence, and how its group's others ended (asymmetric actor-critic, arXiv 1710.06542).
 
 A baseline may hang on anything that a turn's tokens do not decide, so as a baseline the gold answer and the gold passages of a training question bias no
-gradient; nor do the outcomes of the question's other rollouts, sampled without regard to this one (RLOO's baseline, arXiv 2402.14740, as one of the things that
-a critic weighs). Where values are targets too (`lam` below 1, truncated rollouts that are bootstrapped), what the critic gets wrong enters it, as with any critic.
+gradient; nor do the outcomes of the question's other rollouts, sampled without regard to this one (like RLOO's baseline, arXiv 2402.14740, but as one of the things
+that a critic weighs, and without the KL penalty). Where values are targets too (`lam` below 1, truncated rollouts that are bootstrapped), what the critic gets wrong enters it, as with any critic.
 The policy never sees any of it, in training or after.
 """
 

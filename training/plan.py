@@ -20,6 +20,7 @@ from medagent.causal_lm import model_path
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings
 from training.data import RolloutData
+from training.evidence import CriticSees
 from training.execution import Execution
 from training.module import AgentModule
 
@@ -95,6 +96,7 @@ class Load:
     in_process: bool
     device: str = "cpu"
     shards: int = 1  # ranks that hold the layers together (training.sharding)
+    critic_sees: CriticSees = "context"
 
     @property
     def value_bytes(self) -> int:
@@ -203,6 +205,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
         data.policy.class_path.rsplit(".", 1)[-1] == "InProcess",
         "cpu" if config.trainer.accelerator == "cpu" else "gpu",
         world_size if _is_sharded(config.trainer.strategy) else 1,
+        model.critic_sees,
     )
 
 
@@ -214,12 +217,13 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
     """What a person wants to know before they start; `ConfigError` where the work of a rank cannot fit into `memory_gib`."""
     shape, limits = load.shape, load.limits
     policy, critic = shape.lora_parameters(load.policy_lora), shape.lora_parameters(load.critic_lora)
+    small = "no critic" if load.critic_sees == "context" else "a small network as critic"
     where = "process" if load.device == "cpu" else "GPU"
     lines = [
         f"base: {shape.parameters / 1e6:,.1f} M parameters in {load.dtype if load.execution.quantise == 'none' else load.execution.quantise}, "
         f"{shape.layers} layers, vocabulary {shape.vocabulary:,}",
         f"trained: policy adapter {policy / 1e6:,.2f} M"
-        + (f", critic adapter {critic / 1e6:,.2f} M" if critic else ", no critic"),
+        + (f", critic adapter {critic / 1e6:,.2f} M" if critic else f", {small}"),
         f"an iteration: {load.rollouts * world_size:,} rollouts of at most {limits.max_total_tokens:,} tokens, {load.rollouts * world_size * limits.max_total_tokens:,} "
         f"in all; {load.micro_batch_rows} rollouts to a micro-batch on each of {world_size} ranks",
         f"memory of a {where} (the largest of the lines marked * counts):",

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -158,7 +159,7 @@ def sft(args: list[str]) -> Path:
 
 
 def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, command: str, description: str) -> Path:
-    """Fit a module to its data as `medagent COMMAND` does: in one folder, going on where it was."""
+    """Fit a module to its data as `medagent COMMAND` does: in one folder, going on where it was. Of several ranks on CPUs each then has to `end_rank`."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)  # its tips and device lists; warnings of ours stay
     warnings.filterwarnings("ignore", module=r"lightning\.")
@@ -193,13 +194,14 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
 def end_rank() -> None:
     """End this process, its work being done, if it is a rank of gloo's (several processes on CPUs); otherwise return.
 
-    What is registered with `atexit` runs; the interpreter's finalisation does not. A thread of gloo's that lets go of a tensor while that is under way aborts the
-    process, and the launcher then stops the ranks that still write (pytorch issue 190489). Destroying the group does not end those threads: a sharded base, and DDP,
-    hold the group for as long as they live.
+    Threads are waited for and what is registered with `atexit` runs, as at any end; the interpreter's finalisation does not. A thread of gloo's that lets go of a tensor
+    while that is under way aborts the process, and the launcher then stops the ranks that still write (pytorch issue 190489). Destroying the group does not end those
+    threads: a sharded base, and DDP, hold the group for as long as they live. A rank that failed ends as any process does, with a status other than 0 either way.
     """
     if not distributed.is_initialized() or distributed.get_backend() != "gloo":
         return
-    atexit._run_exitfuncs()  # loggers close their files there
+    threading._shutdown()  # type: ignore[attr-defined]  # both as in CPython's Py_FinalizeEx, in its order
+    atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)

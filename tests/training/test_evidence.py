@@ -121,7 +121,7 @@ def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> N
 def test_the_critic_learns_what_only_the_group_tells(rollouts, tmp_path) -> None:  # noqa: F811
     """Rewards by question, whatever was read: all that tells them is how the question's other rollout ended."""
     module = make_module("evidence_and_group", critic_lr=0.1)
-    rewards = [float(number % 2) for number in range(8)]
+    rewards = [float(number // 2 % 2) for number in range(8)]  # whether a search was forced goes by number % 2
     pairs = [replace(r, reward=w, sample=s) for r, w in zip(rollouts, rewards, strict=False) for s in (0, 1)]
     batch = ready(module, pairs, num_samples=2)
     gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path, accumulate=1)

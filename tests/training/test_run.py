@@ -18,6 +18,7 @@ from filelock import FileLock
 from evaluation.records import readable
 from medagent.agent import Job
 from medagent.causal_lm import STARTER, model_path
+from medagent.cli import main
 from medagent.errors import ConfigError, InputError
 from medagent.saved import load_agent, read_spec
 from medagent.starter.world import World
@@ -278,6 +279,22 @@ def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, 
     with FileLock(tmp_path / LOCK), pytest.raises(ConfigError, match="another process is training in it"):
         train(arguments(tmp_path, train_index, epochs=1))
     assert [path.name for path in tmp_path.iterdir()] == [LOCK], "nothing else was written"
+
+
+@pytest.mark.parametrize("command", ["train", "sft"])
+def test_a_rank_is_ended_when_its_work_is_done_and_only_then(command: str, monkeypatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(f"training.run.{command}", done.append)
+    monkeypatch.setattr("training.run.end_rank", lambda: done.append("ended"))
+    assert main([command, "--config", "x"]) == 0
+    assert done == [["--config", "x"], "ended"]
+
+    def fails(arguments: list[str]) -> None:
+        raise ConfigError("it cannot be")
+
+    monkeypatch.setattr(f"training.run.{command}", fails)
+    assert main([command]) == 1
+    assert done[2:] == [], "its status must reach the launcher"
 
 
 RANK = """
