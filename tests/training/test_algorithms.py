@@ -97,16 +97,28 @@ def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
 
 
 @pytest.mark.long
-def test_a_critic_that_sees_its_group_goes_on_as_if_it_had_not_stopped(train_index: Path, tmp_path: Path) -> None:
-    def settings(name: str, epochs: int) -> list[str]:
+def test_a_critic_that_sees_its_group_goes_on_as_if_it_had_not_stopped(
+    train_index: Path, tmp_path: Path, monkeypatch
+) -> None:
+    def settings(name: str) -> list[str]:
         critic = {"model.critic_lora": "null", "model.critic_sees": "evidence_and_group", "data.num_critic_epochs": 1}
         groups = {"data.num_questions": 4, "data.num_samples": 4, "data.off_policy.staleness": 1}
-        return arguments(tmp_path / name, train_index, epochs=epochs, **critic, **groups)
+        return arguments(tmp_path / name, train_index, epochs=4, **critic, **groups)
 
-    whole = train(settings("whole", 3))
-    train(settings("stopped", 2))
-    assert numbers(train(settings("stopped", 3))) == numbers(whole)
+    whole = train(settings("whole"))
     assert all(row["critic/grad_norm"] > 0 for row in read_metrics(whole))
+    collect = RolloutData.collect
+
+    def stops(self, policy, *, version, **kwargs):
+        if version == 2:
+            raise RuntimeError("stopped")
+        return collect(self, policy, version=version, **kwargs)
+
+    monkeypatch.setattr(RolloutData, "collect", stops)
+    with pytest.raises(RuntimeError, match="stopped"):
+        train(settings("stopped"))
+    monkeypatch.setattr(RolloutData, "collect", collect)
+    assert numbers(train(settings("stopped"))) == numbers(whole)
 
 
 @pytest.mark.long
