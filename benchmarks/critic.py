@@ -1,9 +1,11 @@
 """Is the critic worth having? Its explained variance on held-out rollouts over training, against a ceiling.
 
-Held out: 16 rollouts each of questions on validation conditions, and of questions on training conditions (of which some were asked in training), sampled by the policy of the moment and never trained on; the searches that fail are drawn anew for each of a question's rollouts. The ceiling is the share of outcome variance that the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
-variance within groups, unbiased) / (total variance). In both, a turn weighs as much as its group's turns have action tokens on average: how long a turn of this rollout became
-is known only after it. The critic is read at each turn's first token (where what it
-knows of the rollout is what the ceiling knows) and, where it has a value for each, at all action tokens too (where it also sees what the policy has begun to write).
+Held out: 16 rollouts each of questions on validation conditions, and of questions on training conditions (of which some were asked in training), sampled by the
+policy of the moment and never trained on; the searches that fail are drawn anew for each of a question's rollouts. The ceiling is the share of outcome variance that
+the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean variance within groups,
+unbiased) / (total variance). In both, and in what the critic explains, a turn weighs as much as its group's turns have action tokens on average: how long this
+rollout's became is known only after it. The critic is read at each turn's first token (where what it knows of the rollout is what the ceiling knows) and, where it
+has a value for each, at all action tokens too (where it also sees what the policy has begun to write).
 
     python -m benchmarks.critic --out /tmp/critic --at 1 3 5 8 12 [--set data.num_critic_epochs=0 ...]
 
@@ -34,6 +36,7 @@ from retrieval.controls import UnreliableRetriever
 from training.data import RolloutData
 from training.demo import demo_configs
 from training.engines import InProcess
+from training.experience import first_of_turns
 from training.module import AgentModule
 from training.prepare import prepare
 from training.run import AgentCLI
@@ -151,10 +154,9 @@ class Probe(Callback):
             module, rollouts, estimator=data.advantage, reduce=lambda tensor: tensor, num_samples=data.num_samples
         )
         returns = torch.tensor([r.reward for r in rollouts])[:, None].expand_as(batch.values_BT)
-        before = torch.cat([torch.full_like(batch.turn_ids_BT[:, :1], -1), batch.turn_ids_BT[:, :-1]], dim=1)
-        first = batch.mask_BT & (batch.turn_ids_BT != before)
         best = ceiling(rollouts)
-        values_S, total = batch.values_BT[first][best.shared], best.share()
+        values_S = batch.values_BT[first_of_turns(batch.mask_BT, batch.turn_ids_BT)][best.shared]
+        total = best.share()
         at_turns = explained(values_S, best.outcome_S, best.weight_S)
         by_turn = []
         for number in range(int(best.turn_S.max()) + 1):

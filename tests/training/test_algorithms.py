@@ -59,6 +59,21 @@ def test_an_algorithm_trains(name: str, train_index: Path, tmp_path: Path) -> No
         assert row["policy/ratio_outside"] == 0
 
 
+def stop_at(last: int, settings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train until weights of iteration `last` would sample."""
+    collect = RolloutData.collect
+
+    def stops(self, policy, *, version: int, **kwargs):
+        if version == last:
+            raise RuntimeError("stopped")
+        return collect(self, policy, version=version, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutData, "collect", stops)
+        with pytest.raises(RuntimeError, match="stopped"):
+            train(settings)
+
+
 @pytest.mark.long
 def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
     train_index: Path, tmp_path: Path, monkeypatch
@@ -69,23 +84,10 @@ def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
 
     whole = train(settings("whole"))
     assert [row["rollout/staleness"] for row in read_metrics(whole)] == [0, 1, 2, 2]
-    collect = RolloutData.collect
-
-    def stops(self, policy, *, version, **kwargs):
-        if version == 1:
-            raise RuntimeError("stopped")
-        return collect(self, policy, version=version, **kwargs)
-
-    monkeypatch.setattr(RolloutData, "collect", stops)
-    with pytest.raises(RuntimeError, match="stopped"):
-        train(settings("stopped"))
-    monkeypatch.setattr(RolloutData, "collect", collect)
+    stop_at(1, settings("stopped"), monkeypatch)
     assert numbers(train(settings("stopped"))) == numbers(whole)
     # What is sampled while the trainer updates is the same, and a stop in the middle of it loses nothing either.
-    monkeypatch.setattr(RolloutData, "collect", stops)
-    with pytest.raises(RuntimeError, match="stopped"):
-        train(settings("overlapped", overlap=True))
-    monkeypatch.setattr(RolloutData, "collect", collect)
+    stop_at(1, settings("overlapped", overlap=True), monkeypatch)
     assert numbers(train(settings("overlapped", overlap=True))) == numbers(whole)
     asked = [
         rollout.question.id
@@ -107,17 +109,7 @@ def test_a_critic_that_sees_its_group_goes_on_as_if_it_had_not_stopped(
 
     whole = train(settings("whole"))
     assert all(row["critic/grad_norm"] > 0 for row in read_metrics(whole))
-    collect = RolloutData.collect
-
-    def stops(self, policy, *, version, **kwargs):
-        if version == 2:
-            raise RuntimeError("stopped")
-        return collect(self, policy, version=version, **kwargs)
-
-    monkeypatch.setattr(RolloutData, "collect", stops)
-    with pytest.raises(RuntimeError, match="stopped"):
-        train(settings("stopped"))
-    monkeypatch.setattr(RolloutData, "collect", collect)
+    stop_at(2, settings("stopped"), monkeypatch)
     assert numbers(train(settings("stopped"))) == numbers(whole)
 
 
