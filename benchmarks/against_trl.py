@@ -26,7 +26,7 @@ from benchmarks.common import ROOT, describe_machine
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
 from medagent.causal_lm import STARTER, load_causal_lm
-from medagent.hf_policy import _Batch, _Row
+from medagent.policies.huggingface import _Batch, _Row
 from medagent.policy import TurnStop
 from medagent.protocol import ParsedTurn, Protocol
 from medagent.starter.index import build_starter_index

@@ -20,11 +20,11 @@ from benchmarks.common import describe_machine
 from evaluation.modes import Mode
 from evaluation.run import Plan, run_plan
 from medagent.agent import Agent, Limits
+from medagent.policies.chat_endpoint import byte_tokenizer
+from medagent.policies.scripted import ScriptedPolicy, ScriptedSession
 from medagent.policy import SampledTurn
 from medagent.protocol import Protocol
-from medagent.records import Question
-from medagent.remote import byte_tokenizer
-from medagent.scripted import ScriptedPolicy, ScriptedSession
+from medagent.types import Question
 from retrieval.passages import Hit, Passage
 
 TURN_S = 0.5

@@ -1,4 +1,4 @@
-"""Draws docs/demo.svg and the README's table from the folders of finished demos.
+"""Draws docs/images/demo.svg and the README's table from the folders of finished demos.
 
 for seed in 0 1 2; do medagent demo --out runs/demo-$seed --seed $seed; done
 python -m benchmarks.picture runs/demo-0 runs/demo-1 runs/demo-2

@@ -20,7 +20,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from benchmarks.common import HELD_ALONE, Peaks, describe_machine
 from medagent.agent import Limits
 from medagent.causal_lm import load_causal_lm
-from medagent.records import Question, Rollout, StopReason, Turn
+from medagent.types import Question, Rollout, StopReason, Turn
 from training.adapters import LoraSettings
 from training.engines import InProcess
 from training.estimators import GAE

@@ -55,7 +55,7 @@ model:
 data:
   benchmark: {{class_path: evaluation.benchmarks.MedQABenchmark, init_args: {{path: {questions}, hub: null, split: validation, start: 0, stop: null}}}}
   retriever: {{class_path: retrieval.search.HybridRetriever, init_args: {{index: {index}}}}}
-  reward: {{class_path: evaluation.rewards.TurnRewards, init_args: {{search_cost: 0.1}}}}
+  reward: {{class_path: training.rewards.TurnRewards, init_args: {{search_cost: 0.1}}}}
   agent:
     limits: {{max_turns: 3, max_turn_tokens: 24, max_observation_tokens: 160, max_total_tokens: 896}}
   policy: {{class_path: training.engines.InProcess}}
@@ -127,7 +127,7 @@ def train(options: argparse.Namespace) -> None:
     folder = options.folder
     config = folder / "train.yaml"
     config.write_text(TRAIN.format(folder=folder, questions=options.questions, index=options.index), encoding="utf-8")
-    line = [sys.executable, "-m", "medagent.cli", "train", "--config", "configs/medqa-qwen2.5-1.5b.yaml"]
+    line = [sys.executable, "-m", "medagent.cli.main", "train", "--config", "configs/medqa-qwen2.5-1.5b.yaml"]
     began = time.perf_counter()
     subprocess.run([*line, "--config", str(config)], check=True)
     print(f"trained in {time.perf_counter() - began:.0f} s with start and export")
@@ -164,8 +164,8 @@ def by_transformers(base: Path, adapter: Path | None, asked: list[list[int]]) ->
 
 def by_vllm(base: Path, adapter: Path, asked: list[list[int]], log: Path) -> list[tuple[list[int], list[float]]]:
     """The same from a vLLM server that serves the adapter beside the base."""
-    from medagent.completion_policy import UNTRUNCATED
-    from medagent.vllm_server import VllmServer
+    from medagent.policies.completions import UNTRUNCATED
+    from medagent.policies.vllm.server import VllmServer
 
     found = []
     server = VllmServer(str(base), dtype="float32", max_model_len=1024, lora_rank=16, log=log)
@@ -210,7 +210,7 @@ def main() -> None:
     plain = by_transformers(base, agent / "adapter", asked)
     compare("base without the adapter", plain, by_transformers(base, None, asked))
     merged = options.folder / "merged"
-    line = [sys.executable, "-m", "medagent.cli", "export", str(agent), "--out", str(merged), "--overwrite"]
+    line = [sys.executable, "-m", "medagent.cli.main", "export", str(agent), "--out", str(merged), "--overwrite"]
     subprocess.run(line, check=True)
     compare("merged by medagent export", plain, by_transformers(merged, None, asked))
     if not options.no_vllm:

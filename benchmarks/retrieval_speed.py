@@ -24,8 +24,8 @@ import numpy as np
 from benchmarks.common import describe_machine
 from benchmarks.retrieval import default_embedder
 from retrieval.analysis import Analyser
+from retrieval.batching import SearchDesk
 from retrieval.chunking import Chunking, Document, Section, cut_document
-from retrieval.desk import SearchDesk
 from retrieval.embedders import Embedder, HashedNgramEmbedder, embedder_from_identity
 from retrieval.index import build_index, chroma
 from retrieval.manifest import Manifest

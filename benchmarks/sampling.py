@@ -23,10 +23,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, 
 
 from benchmarks.common import describe_machine
 from medagent.causal_lm import load_causal_lm
-from medagent.completion_policy import CompletionPolicy, HttpCompletions
-from medagent.hf_policy import HFPolicy
+from medagent.policies.completions import CompletionPolicy, HttpCompletions
+from medagent.policies.huggingface import HFPolicy
+from medagent.policies.vllm.server import MODEL, VllmServer
 from medagent.policy import Policy
-from medagent.vllm_server import MODEL, VllmServer
 
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 64, 128, 48
 TURNS, TURN_TOKENS, OBSERVATION_TOKENS = 4, 16, 128

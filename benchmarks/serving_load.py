@@ -26,11 +26,11 @@ import psutil
 from benchmarks.common import describe_machine
 from evaluation.run import run_benchmark
 from medagent.answers import checked
-from medagent.asking import open_agent
-from medagent.records import Question
+from medagent.loading import open_agent
 from medagent.serving.memory import EVERY_S
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
+from medagent.types import Question
 
 PORT = 8099
 URL = f"http://127.0.0.1:{PORT}"
@@ -39,7 +39,7 @@ URL = f"http://127.0.0.1:{PORT}"
 @contextmanager
 def service(agent: str, index: str) -> Iterator[psutil.Process]:
     """`medagent serve`, answering."""
-    line = [sys.executable, "-m", "medagent.cli", "serve", "--agent", agent, "--index", index, "--port", str(PORT)]
+    line = [sys.executable, "-m", "medagent.cli.main", "serve", "--agent", agent, "--index", index, "--port", str(PORT)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen([*line, "--reload_s", "0"], stdout=log, stderr=log)
         try:

@@ -17,7 +17,6 @@ from benchmarks.common import describe_machine
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.starter.index import build_starter_index
-from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from medagent.starter.world import World
 from retrieval.search import HybridRetriever
 from training.data import AgentSettings, RolloutData
@@ -26,6 +25,7 @@ from training.experience import loss_weights
 from training.module import AgentModule
 from training.objectives import clipped_surrogate, value_loss
 from training.prepare import prepare
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 ROLLOUTS = 128
 

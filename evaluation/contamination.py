@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from medagent.errors import InputError
-from medagent.records import Question
+from medagent.types import Question
 
 NGRAM = 13
 STRETCH = 64

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.grading import Verdict, grade, without_citations
-from evaluation.grounding import Grounding, ground
-from evaluation.open_answers import exact_match, f1
+from evaluation.grading.citations import Grounding, ground
+from evaluation.grading.exact_match import exact_match, f1
+from evaluation.grading.grade import Verdict, grade, without_citations
+from evaluation.grading.option_named import normalise
 from evaluation.predictions import Prediction
-from evaluation.reading import normalise
 from evaluation.statistics import (
     Accuracy,
     Calibration,
@@ -21,7 +21,7 @@ from evaluation.statistics import (
     pass_at_k,
     selective_accuracy,
 )
-from medagent.records import LETTERS, Rollout
+from medagent.types import LETTERS, Rollout
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from enum import StrEnum
 from evaluation.statistics import Accuracy
 from medagent.agent import Agent, GivenSearch, Job, rollout_seed
 from medagent.errors import InputError
-from medagent.records import Question
-from medagent.remote import RemotePolicy
+from medagent.policies.chat_endpoint import RemotePolicy
+from medagent.types import Question
 from retrieval.controls import UnrelatedRetriever
 from retrieval.passages import Hit, Passage
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.grading import grade
-from evaluation.records import readable, rollout_from
+from evaluation.grading.grade import grade
+from evaluation.rollout_files import readable, rollout_from
 from medagent.errors import ConfigError
-from medagent.records import Rollout
+from medagent.types import Rollout
 
 Key = tuple[str, str, int, int]
 

@@ -16,7 +16,7 @@ from evaluation.predictions import Key, Prediction, PredictionLog, confidence
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.files import write_whole
-from medagent.records import Question, Rollout
+from medagent.types import Question, Rollout
 from retrieval.passages import Passage
 
 

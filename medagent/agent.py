@@ -13,8 +13,8 @@ from hashlib import sha256
 from medagent.errors import MedagentError
 from medagent.policy import Policy, Session, TurnStop
 from medagent.protocol import Piece, Protocol, encode, neutralise
-from medagent.records import Question, Rollout, StopReason, Turn
-from retrieval.desk import SearchDesk, SearchStats
+from medagent.types import Question, Rollout, StopReason, Turn
+from retrieval.batching import SearchDesk, SearchStats
 from retrieval.errors import RetrievalError
 from retrieval.passages import Hit
 from retrieval.search import Retriever

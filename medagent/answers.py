@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medagent.protocol import NOT_ADVICE, Protocol, citations, marked_letters
-from medagent.records import Rollout, StopReason, Turn
+from medagent.types import Rollout, StopReason, Turn
 from retrieval.chunking import sentence_spans
 from retrieval.passages import Hit, Passage
 

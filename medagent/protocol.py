@@ -16,7 +16,7 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase
 
 from medagent.errors import ConfigError
-from medagent.records import LETTERS, Question
+from medagent.types import LETTERS, Question
 from retrieval.passages import Passage
 
 TAGS = ("think", "search", "information", "answer")

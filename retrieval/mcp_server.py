@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field
 
-from retrieval.desk import SearchDesk
+from retrieval.batching import SearchDesk
 from retrieval.embedders import embedder_from_identity
 from retrieval.errors import RetrievalError
 from retrieval.manifest import Manifest

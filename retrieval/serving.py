@@ -19,7 +19,7 @@ from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, Field
 
-from retrieval.desk import SearchDesk
+from retrieval.batching import SearchDesk
 from retrieval.embedders import embedder_from_identity
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.manifest import Manifest

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from benchmarks import bases, places, rates
-from benchmarks.committed import FOLDER, SAME, kept_runs
 from medagent.errors import ConfigError
+from studies.stability.tools.committed import FOLDER, SAME, kept_runs
 from tests.test_configs import parser
-from training.study import CONFIGS, config_path, load_study
-from training.study_report import outcome
+from training.studies.report import outcome
+from training.studies.study import CONFIGS, config_path, load_study
 
 TRANSFERRED = ("stale", "decoupled", "gentle")
 NAMES = sorted(

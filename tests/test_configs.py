@@ -11,18 +11,18 @@ import yaml
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import LightningArgumentParser
 
+from evaluation.benchmarks.source import Source
 from evaluation.modes import Mode
 from evaluation.run import Plan
-from evaluation.source import Source
+from medagent.agent_folder import read_spec
 from medagent.causal_lm import STARTER, model_path
-from medagent.cli import evaluate
-from medagent.names import BenchmarkName
-from medagent.saved import read_spec
+from medagent.cli.demo import demo_configs
+from medagent.cli.main import evaluate
+from medagent.serving.names import BenchmarkName
 from training.data import RolloutData
-from training.demo import demo_configs
 from training.module import AgentModule
 from training.run import AgentCLI
-from training.supervised import SupervisedData, SupervisedModule
+from training.sft.supervised import SupervisedData, SupervisedModule
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -113,7 +113,7 @@ def test_turn_rewards_go_with_the_starter_task() -> None:
     files = [ROOT / "configs" / name for name in ("starter.yaml", "algorithms/st_ppo.yaml", "rewards/turns.yaml")]
     parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
     reward = parsed.data.reward
-    assert reward.class_path == "evaluation.rewards.TurnRewards"
+    assert reward.class_path == "training.rewards.TurnRewards"
     assert reward.init_args.outcome.init_args.well_formed == 0.2
 
 

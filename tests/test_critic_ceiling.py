@@ -1,4 +1,4 @@
-"""The ceiling that the critic's explained variance is held against (benchmarks/critic.py), where what can be known is known."""
+"""The ceiling that the critic's explained variance is held against (studies/critic/tools/critic.py), where what can be known is known."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.critic import ceiling, repeated
-from evaluation.rewards import OutcomeReward
 from medagent.agent import Job
-from medagent.records import Rollout
+from medagent.types import Rollout
 from retrieval.controls import UnreliableRetriever
+from studies.critic.tools.critic import ceiling, repeated
 from tests.evaluation.scripts import PASSAGES, QUESTIONS, Finds, scripted
+from training.rewards import OutcomeReward
 
 
 class Indexed(Finds):

@@ -1,4 +1,4 @@
-"""The worked example of docs/own_task.md runs as it says, on fewer questions."""
+"""The worked example of examples/own_task/README.md runs as it says, on fewer questions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from medagent.agent_folder import load_agent
 from medagent.causal_lm import STARTER, model_path
-from medagent.cli import main
+from medagent.cli.main import main
 from medagent.errors import ConfigError
-from medagent.records import Question, Rollout, StopReason, Turn
-from medagent.saved import load_agent
+from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.tools import Toolbox, tool_named
 from training.agent_data import AgentSettings
-from training.demonstrations import RejectionSampled
+from training.sft.demonstrations import RejectionSampled
 
 ROOT = Path(__file__).parent.parent
 

@@ -61,7 +61,7 @@ class SharedBase(nn.Module):
     """One base model with a policy adapter, a critic adapter and a value head.
 
     The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its bias. With `num_sights` and no adapter
-    the critic is a small network over so many numbers that the context does not hold (`training.evidence`), and no pass of the base.
+    the critic is a small network over so many numbers that the context does not hold (`training.critic_evidence`), and no pass of the base.
     """
 
     def __init__(

@@ -10,11 +10,11 @@ from lightning import LightningDataModule
 from medagent.agent import Limits
 from medagent.policy import Policy
 from medagent.protocol import Protocol
-from medagent.records import Question
+from medagent.types import Question
 from retrieval.search import Retriever
 from training.engines import RolloutEngine
 from training.module import AgentModule
-from training.pending import Background
+from training.stale_rollouts import Background
 
 
 @dataclass(frozen=True)

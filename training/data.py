@@ -20,19 +20,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from evaluation.benchmarks import Benchmark
-from evaluation.rewards import OutcomeReward, Reward
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.policy import Policy
-from medagent.records import Question, Rollout
+from medagent.types import Question, Rollout
 from retrieval.search import Retriever
 from training.agent_data import AgentData, AgentSettings
-from training.composition import check_composition, warn_of_tight_limits
+from training.compatibility import check_composition, warn_of_tight_limits
 from training.engines import EngineSetup, InProcess, RolloutEngine
 from training.estimators import GAE, AdvantageEstimator, Reduce
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
 from training.module import AgentModule
-from training.pending import PendingRollouts
 from training.prepare import (
     OffPolicy,
     TruncatedMode,
@@ -41,7 +39,9 @@ from training.prepare import (
     prepare,
     rollout_metrics,
 )
+from training.rewards import OutcomeReward, Reward
 from training.sharding import ShardedBase
+from training.stale_rollouts import PendingRollouts
 
 PROBE_TOKENS = 256  # of the first question's prompt
 

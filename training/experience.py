@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from medagent.records import Rollout
+from medagent.types import Rollout
 from training.objectives import ratio_segments
 
 Reduction = Literal["rollout-mean", "token-mean"]
@@ -23,7 +23,7 @@ Reduction = Literal["rollout-mean", "token-mean"]
 class Experience:
     """A micro-batch. Boolean `mask_BT` marks action tokens; off it every float is 0 and every id -1.
 
-    `evidence_BKF` is what `training.evidence` knows before turn k; F is 0 unless a critic sees it. `old_logprobs_BT` are those of the policy that importance weights are taken
+    `evidence_BKF` is what `training.critic_evidence` knows before turn k; F is 0 unless a critic sees it. `old_logprobs_BT` are those of the policy that importance weights are taken
     against, and `truncation_BT` the constant factor of every policy term (1 in mode `behaviour`). `groups_B` numbers the rollouts' questions. `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
     Lightning (accumulation) and DDP (averaging) divide by; `value_weights_BT` the same for the tokens where the critic is read. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the iteration's first batch.
     """

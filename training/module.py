@@ -19,7 +19,7 @@ from torch.optim import AdamW, Optimizer
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings, SharedBase
-from training.evidence import SIGHTS, CriticSees
+from training.critic_evidence import SIGHTS, CriticSees
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
 from training.objectives import Surrogate, clipped_surrogate, reference_kl, value_loss
@@ -42,7 +42,7 @@ class AgentModule(LightningModule):
     Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none. `kl_mode` "loss": `kl_coef` times
     the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward.
     `critic_sees` "evidence" (with `critic_lora` none): the critic is a small network that knows how near a rollout has come to the gold answer and passages
-    (`training.evidence`), and nothing else; "evidence_and_group": how the question's other rollouts ended too. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
+    (`training.critic_evidence`), and nothing else; "evidence_and_group": how the question's other rollouts ended too. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ from medagent.agent import Limits
 from medagent.causal_lm import model_path
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings
+from training.critic_evidence import CriticSees
 from training.data import RolloutData
-from training.evidence import CriticSees
 from training.execution import Execution
 from training.module import AgentModule
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from medagent.records import Rollout, StopReason
+from medagent.types import Rollout, StopReason
+from training.critic_evidence import evidence_of
 from training.estimators import GAE, AdvantageEstimator, Reduce
-from training.evidence import evidence_of
 from training.execution import split_by_tokens
 from training.experience import Experience, split_by_length, tensorize
 from training.module import AgentModule
@@ -110,7 +110,7 @@ def prepare(
         k1_BT = batch.rollout_logprobs_BT - batch.reference_logprobs_BT
         batch.rewards_BT = batch.rewards_BT - module.kl_coef * torch.where(batch.mask_BT, k1_BT, 0.0)
     if truncated == "bootstrap":
-        assert isinstance(estimator, GAE)  # see training.composition
+        assert isinstance(estimator, GAE)  # see training.compatibility
         last_BT = batch.mask_BT & (batch.mask_BT.long().cumsum(1) == batch.mask_BT.long().sum(1, keepdim=True))
         batch.rewards_BT = batch.rewards_BT + last_BT * (estimator.gamma * ends_B * cut_B)[:, None]
     estimator.estimate(batch, reduce)

@@ -33,7 +33,7 @@ from training.agent_data import AgentData
 from training.data import RolloutData
 from training.execution import keep_freed_memory
 from training.module import AgentModule
-from training.supervised import SupervisedData, SupervisedModule
+from training.sft.supervised import SupervisedData, SupervisedModule
 
 RUN_PARTS = (
     "checkpoints",

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from evaluation.rows import Kind, Notes, Row, hub_rows, read_rows
+from evaluation.benchmarks.rows import Kind, Notes, Row, hub_rows, read_rows
 from medagent.errors import ConfigError, InputError
-from medagent.records import LETTERS, Question
+from medagent.types import LETTERS, Question
 from retrieval.passages import Passage
 
 

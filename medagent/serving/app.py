@@ -19,12 +19,12 @@ from starlette.exceptions import HTTPException
 
 from medagent.agent import Agent, Job
 from medagent.errors import MedagentError
-from medagent.records import LETTERS, Question
 from medagent.serving import openai_form as openai
-from medagent.serving.described import AnswersShape, CompletionShape, answers_with
-from medagent.serving.desk import AnswerDesk, Answering, Limits, OverloadedError, TooLongError, TooSlowError
-from medagent.serving.guards import MAX_BODY_BYTES, Guards
-from medagent.serving.site import Example, add_page
+from medagent.serving.admission import AnswerDesk, Answering, Limits, OverloadedError, TooLongError, TooSlowError
+from medagent.serving.middleware import MAX_BODY_BYTES, Guards
+from medagent.serving.page import Example, add_page
+from medagent.serving.schemas import AnswersShape, CompletionShape, answers_with
+from medagent.types import LETTERS, Question
 from retrieval.errors import RetrievalError
 
 log = logging.getLogger("medagent.serving")

@@ -15,14 +15,14 @@ from typing import Protocol
 
 from transformers import AutoTokenizer
 
+from medagent.agent_folder import AgentSpec, adapter_folder, load_weights
 from medagent.causal_lm import model_path
-from medagent.completion_policy import CompletionPolicy, HttpCompletions
-from medagent.endpoint import Endpoint
 from medagent.errors import ConfigError, PolicyError
-from medagent.hf_policy import HFPolicy
+from medagent.policies.completions import CompletionPolicy, HttpCompletions
+from medagent.policies.http_endpoint import Endpoint
+from medagent.policies.huggingface import HFPolicy
+from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from medagent.policy import Policy
-from medagent.saved import AgentSpec, adapter_folder, load_weights
-from medagent.vllm_server import MODEL, VllmServer, VllmSettings
 
 log = logging.getLogger("medagent.serving")
 

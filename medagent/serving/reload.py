@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from medagent.agent import Agent
-from medagent.serving.desk import AnswerDesk
+from medagent.serving.admission import AnswerDesk
 
 log = logging.getLogger("medagent.serving")
 Stamp = tuple[tuple[str, int, int], ...]

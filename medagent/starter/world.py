@@ -16,8 +16,8 @@ from hashlib import sha256
 from importlib import resources
 from typing import Literal, get_args
 
-from medagent.records import LETTERS, Question
 from medagent.starter.templates import INHERITANCE, RELATIONS
+from medagent.types import LETTERS, Question
 from retrieval.passages import Passage
 
 Split = Literal["train", "validation", "test"]

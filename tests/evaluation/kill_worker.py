@@ -9,10 +9,10 @@ from pathlib import Path
 from evaluation.modes import Mode
 from evaluation.run import Plan, run_plan
 from medagent.agent import Agent
+from medagent.policies.chat_endpoint import byte_tokenizer
+from medagent.policies.scripted import ScriptedPolicy, ScriptedSession
 from medagent.policy import SampledTurn
-from medagent.records import Question
-from medagent.remote import byte_tokenizer
-from medagent.scripted import ScriptedPolicy, ScriptedSession
+from medagent.types import Question
 from retrieval.controls import NoRetriever
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from medagent.agent import Agent, Limits
+from medagent.policies.chat_endpoint import byte_tokenizer
+from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Protocol, neutralise
-from medagent.records import Question
-from medagent.remote import byte_tokenizer
-from medagent.scripted import ScriptedPolicy
+from medagent.types import Question
 from retrieval.passages import Hit, Passage
 
 ROOMY = Limits(4, 4_000, 4_000, 100_000)

@@ -9,15 +9,15 @@ from typing import get_args
 
 import pytest
 
-from evaluation.command import evaluate_agent, fingerprint, index_fingerprint
-from evaluation.comparing import compare_runs, comparison_text
+from evaluation.benchmarks.source import Source
+from evaluation.compare import compare_runs, comparison_text
 from evaluation.modes import Mode
-from evaluation.report import write_evaluation_html
+from evaluation.reports.html import write_evaluation_html
 from evaluation.run import Plan, run_plan
-from evaluation.source import Source
-from medagent.cli import main
+from medagent.cli.evaluate import evaluate_agent, fingerprint, index_fingerprint
+from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
-from medagent.names import BenchmarkName, ModeName
+from medagent.serving.names import BenchmarkName, ModeName
 from retrieval.controls import NoRetriever
 from retrieval.search import HybridRetriever
 from tests.evaluation.scripts import QUESTIONS, lookup, scripted

@@ -6,9 +6,9 @@ import pytest
 
 from evaluation.benchmarks import MedQABenchmark, StarterBenchmark
 from evaluation.contamination import contamination, ngrams, question_texts, refuse_contaminated
-from medagent.cli import main
+from medagent.cli.main import main
 from medagent.errors import InputError
-from medagent.records import Question
+from medagent.types import Question
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "medqa"
 WORDS = [f"word{number}" for number in range(100)]

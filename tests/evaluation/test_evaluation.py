@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from evaluation.benchmarks import JsonlBenchmark, PubMedQABenchmark, StarterBenchmark, pubmedqa_passages
-from evaluation.grading import Verdict, grade
+from evaluation.grading.grade import Verdict, grade
+from evaluation.grading.option_named import normalise, read_answer
 from evaluation.metrics import summarize
-from evaluation.reading import normalise, read_answer
-from evaluation.records import readable, write_records
-from evaluation.report import Chart, Table, write_html, write_json
-from evaluation.rewards import OutcomeReward, TurnRewards
+from evaluation.reports.html import Chart, Table, write_html, write_json
+from evaluation.rollout_files import readable, write_records
 from medagent.errors import ConfigError, InputError
-from medagent.records import Question, Rollout, StopReason, Turn
+from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
+from training.rewards import OutcomeReward, TurnRewards
 
 QUESTION = Question(
     "q", "What treats gout?", ("aspirin", "allopurinol", "heparin", "insulin"), "B", gold_passage_ids=("p1",)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from evaluation.grounding import content_words, ground, supports
-from medagent.records import Question, Rollout, StopReason, Turn
+from evaluation.grading.citations import content_words, ground, supports
+from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
 
 HITS = (

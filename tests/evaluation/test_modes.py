@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from evaluation.benchmarks import StarterBenchmark
-from evaluation.grading import grade
+from evaluation.grading.grade import grade
 from evaluation.metrics import report_mode
 from evaluation.modes import CLOSED_BOOK, Mode, agent_for, baselines, job_for, rotate
 from evaluation.predictions import confidence
 from evaluation.run import Plan, run_plan
 from medagent.agent import Agent, Limits
 from medagent.errors import InputError
-from medagent.hf_policy import HFPolicy
+from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import Protocol
-from medagent.records import Question, StopReason
-from medagent.starter.lessons import STARTER_PROTOCOL
+from medagent.types import Question, StopReason
 from retrieval.search import HybridRetriever
 from tests.evaluation.scripts import PASSAGES, QUESTIONS, lookup, lookup_by_text, scripted
+from training.starter.lessons import STARTER_PROTOCOL
 
 
 def test_always_a_shows_in_the_rotations(tmp_path: Path) -> None:

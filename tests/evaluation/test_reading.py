@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from evaluation.benchmarks import MedMCQABenchmark, MedQABenchmark
-from evaluation.reading import Outcome, read_answer, read_reply
-from evaluation.replies import read_replies, summarize_replies, write_readings
-from medagent.cli import main
+from evaluation.grading.option_named import Outcome, read_answer, read_reply
+from evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
+from medagent.cli.main import main
 from medagent.errors import InputError
 
 ANSWERS = Path(__file__).parents[3] / "shared" / "data" / "answers"

@@ -10,11 +10,11 @@ from evaluation.benchmarks import PubMedQABenchmark, pubmedqa_passages
 from evaluation.metrics import summarize
 from evaluation.run import run_benchmark
 from medagent.agent import Agent, Limits
-from medagent.hf_policy import HFPolicy
-from medagent.starter.lessons import STARTER_PROTOCOL
+from medagent.policies.huggingface import HFPolicy
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.index import build_index
 from retrieval.search import HybridRetriever
+from training.starter.lessons import STARTER_PROTOCOL
 
 PUBMEDQA = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "pubmedqa" / "pqal_train500.json"
 pytestmark = [

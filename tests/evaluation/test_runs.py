@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.comparing import compare_runs
-from evaluation.grading import grade
+from evaluation.benchmarks.source import Source
+from evaluation.compare import compare_runs
+from evaluation.grading.grade import grade
 from evaluation.metrics import report_mode, summarize
 from evaluation.modes import Mode
 from evaluation.predictions import PredictionLog
-from evaluation.records import readable, rollout_from
+from evaluation.rollout_files import readable, rollout_from
 from evaluation.run import Plan, run_plan
-from evaluation.source import Source
 from medagent.agent import Agent
 from medagent.errors import ConfigError, InputError, PolicyError
-from medagent.names import BenchmarkName
+from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.protocol import Protocol, neutralise
-from medagent.remote import RemotePolicy
+from medagent.serving.names import BenchmarkName
 from retrieval.controls import NoRetriever
 from retrieval.errors import NoIndexError
 from tests.evaluation.scripts import QUESTIONS, ROOMY, lookup, scripted

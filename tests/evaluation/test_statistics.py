@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from sklearn.calibration import calibration_curve
 
-from evaluation.open_answers import exact_match, f1
+from evaluation.grading.exact_match import exact_match, f1
 from evaluation.statistics import (
     Accuracy,
     bootstrap_mean,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from medagent.agent import Agent, Job, Limits, rollout_seed
+from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Protocol
-from medagent.records import Question, StopReason
-from medagent.scripted import ScriptedPolicy
+from medagent.types import Question, StopReason
+from retrieval.batching import SearchDesk
 from retrieval.controls import NoRetriever
-from retrieval.desk import SearchDesk
 from retrieval.errors import NoIndexError, RetrieverUnavailableError
 from retrieval.passages import Hit, Passage
 

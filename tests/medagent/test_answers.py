@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from medagent.answers import checked, nearest_sentence
-from medagent.records import Question, Rollout, StopReason, Turn
+from medagent.types import Question, Rollout, StopReason, Turn
 
 
 def test_citations_without_passages_are_taken_out() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from medagent.cli import main
-from medagent.saved import AgentSpec, load_agent, read_spec, write_spec
+from medagent.agent_folder import AgentSpec, load_agent, read_spec, write_spec
+from medagent.cli.main import main
 
 
 @pytest.fixture
@@ -122,15 +122,15 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys) -> None:
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("evaluation.indexing.build_index_aloud", interrupted)
+    monkeypatch.setattr("evaluation.corpora.build_index_aloud", interrupted)
     assert main(["index", "build", "starter"]) == 130
     assert "same command again" in capsys.readouterr().err
 
 
 def test_specs_survive_the_disk_and_damage_is_explained(tmp_path: Path, index: str, starter, capsys) -> None:
     from medagent.agent import Limits
+    from medagent.agent_folder import RetrieverSpec
     from medagent.protocol import Protocol
-    from medagent.saved import RetrieverSpec
     from retrieval.settings import SearchSettings
 
     spec = AgentSpec(

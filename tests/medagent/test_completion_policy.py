@@ -8,12 +8,12 @@ import pytest
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
-from medagent.completion_policy import CompletionPolicy, HttpCompletions, turn_seed
-from medagent.endpoint import Endpoint
 from medagent.errors import PolicyError
-from medagent.hf_policy import HFPolicy
-from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from medagent.policies.completions import CompletionPolicy, HttpCompletions, turn_seed
+from medagent.policies.http_endpoint import Endpoint
+from medagent.policies.huggingface import HFPolicy
 from tests.fake_vllm import FakeVllm
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 QUESTIONS = StarterBenchmark("train", limit_per_kind=3).questions()
 JOBS = [Job(question, temperature=0.0, force_search=True) for question in QUESTIONS]

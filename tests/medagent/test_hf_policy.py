@@ -7,9 +7,9 @@ import torch
 
 from medagent.agent import Agent, Job, Limits
 from medagent.errors import PolicyError
-from medagent.hf_policy import HFPolicy
+from medagent.policies.huggingface import HFPolicy
 from medagent.policy import TurnStop
-from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_greedy_is_the_argmax(starter, retriever, jobs) -> None:
 
 def test_nothing_of_the_context_is_read_twice(starter, retriever, jobs, monkeypatch) -> None:
     read = 0
-    import medagent.hf_policy as module
+    import medagent.policies.huggingface as module
 
     original = module.hidden_states
 
@@ -79,7 +79,7 @@ def test_nothing_of_the_context_is_read_twice(starter, retriever, jobs, monkeypa
 
 
 def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypatch) -> None:
-    import medagent.hf_policy as module
+    import medagent.policies.huggingface as module
 
     original, shapes = module.hidden_states, []
 
@@ -107,7 +107,7 @@ def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypat
 
 
 def test_a_row_that_cannot_be_read_fails_alone(starter, jobs, monkeypatch) -> None:
-    import medagent.hf_policy as module
+    import medagent.policies.huggingface as module
 
     original, seen = module.hidden_states, []
 
@@ -191,7 +191,7 @@ def test_weights_cannot_change_under_an_open_session(starter) -> None:
 
 
 def test_a_failure_reaches_every_caller(starter, retriever, jobs, monkeypatch) -> None:
-    import medagent.hf_policy as module
+    import medagent.policies.huggingface as module
 
     def broken(model, **inputs):
         raise RuntimeError("out of memory")

@@ -12,9 +12,9 @@ import pytest
 
 from medagent.agent import Agent, Job, Limits
 from medagent.errors import PolicyError
+from medagent.policies.chat_endpoint import RemotePolicy, byte_tokenizer
 from medagent.protocol import Protocol
-from medagent.records import Question, StopReason
-from medagent.remote import RemotePolicy, byte_tokenizer
+from medagent.types import Question, StopReason
 from retrieval.passages import Hit, Passage
 
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")

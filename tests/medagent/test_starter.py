@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from medagent.protocol import Protocol
-from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, Habits, LessonMaker, answer_turn, word_pieces
-from medagent.starter.names import NameMaker
 from medagent.starter.templates import INHERITANCE, RELATIONS, query
 from medagent.starter.world import SPLITS, World, passage_id, split_counts
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, Habits, LessonMaker, answer_turn, word_pieces
+from training.starter.made_up_names import NameMaker
 
 
 def test_the_knowledge_base_has_its_promised_size(world: World) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medagent.cli import main
+from medagent.cli.main import main
 from retrieval.manifest import Manifest
 from tests.retrieval.corpora import MEDLINE, write_pdf
 from tests.retrieval.server import Serving

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval.desk import SearchDesk
+from retrieval.batching import SearchDesk
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import RetrievalError, RetrieverUnavailableError
 from retrieval.index import build_index
@@ -245,7 +245,7 @@ def test_an_mcp_client_finds_what_the_library_finds(folder: Path, library: Hybri
 
     async def talk() -> None:
         command = StdioServerParameters(
-            command=sys.executable, args=["-m", "medagent.cli", "index", "mcp", str(folder)]
+            command=sys.executable, args=["-m", "medagent.cli.main", "index", "mcp", str(folder)]
         )
         async with Client(command) as client:
             tools = (await client.list_tools()).tools

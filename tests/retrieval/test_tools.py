@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from evaluation.rewards import OutcomeReward
 from medagent.agent import Agent, Job
-from medagent.records import Question
-from medagent.scripted import ScriptedPolicy
+from medagent.policies.scripted import ScriptedPolicy
+from medagent.types import Question
 from retrieval.controls import UnreliableRetriever
 from retrieval.errors import ToolError
 from retrieval.passages import Hit, Passage
 from retrieval.tools import Tool, Toolbox, corpus_of, tool_named, without_failures
+from training.rewards import OutcomeReward
 
 
 class Double(Tool):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from medagent.records import Question, Rollout, StopReason, Turn
+from medagent.types import Question, Rollout, StopReason, Turn
 from training.advantages import gae, moments, pack_actions, unpack_actions, whiten
 from training.experience import tensorize
 

@@ -12,7 +12,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
-from medagent.records import Rollout
+from medagent.types import Rollout
 from tests.training.test_module import make_module, module, perturb, rollouts  # noqa: F401  (fixtures)
 from tests.training.test_run import ALGORITHMS, arguments, numbers
 from training.adapters import LoraSettings
@@ -21,9 +21,9 @@ from training.data import RolloutData
 from training.estimators import GAE
 from training.module import AgentModule
 from training.objectives import clipped_surrogate
-from training.pending import Background, PendingRollouts, read_rollouts, write_rollouts
 from training.prepare import OffPolicy, prepare
 from training.run import newest_checkpoint, train
+from training.stale_rollouts import Background, PendingRollouts, read_rollouts, write_rollouts
 
 NAMES = ["ppo", "turn_ppo", "s_ppo", "st_ppo", "grpo", "gspo", "so_grpo", "rloo", "reinforce"]
 WITH_CRITIC = {"ppo", "turn_ppo", "s_ppo", "st_ppo"}
@@ -214,7 +214,7 @@ def test_kl_as_a_reward_is_the_log_ratio_at_sampling(module, rollouts) -> None: 
 
 
 def test_truncated_rollouts_can_be_masked_or_bootstrapped(module, rollouts) -> None:  # noqa: F811
-    from medagent.records import StopReason
+    from medagent.types import StopReason
 
     perturb(module)
     cut = [replace(r, stop_reason=StopReason.MAX_TURNS if i % 2 else r.stop_reason) for i, r in enumerate(rollouts)]

@@ -11,12 +11,12 @@ import torch
 import yaml
 from lightning import Callback, LightningModule, Trainer
 
+from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
-from medagent.saved import load_agent
 from tests.training.test_run import ALGORITHMS, arguments
-from training.callbacks.collapse import CollapseMonitor, read_events
+from training.callbacks.collapse_monitor import CollapseMonitor, read_events
+from training.callbacks.collapse_signs import CollapseDetector, Thresholds
 from training.callbacks.export import read_metrics
-from training.collapse import CollapseDetector, Thresholds
 from training.experience import Experience
 from training.module import AgentModule
 from training.run import newest_checkpoint, train

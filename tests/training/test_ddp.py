@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.training.test_module import experience, module, rollouts  # noqa: F401  (fixtures)
-from training.evidence import SIGHTS
+from training.critic_evidence import SIGHTS
 from training.experience import loss_weights, split_by_length
 
 ROOT = Path(__file__).parent.parent.parent

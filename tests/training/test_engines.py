@@ -10,7 +10,6 @@ import torch
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.errors import ConfigError, PolicyError
-from medagent.starter.lessons import STARTER_PROTOCOL
 from tests.fake_vllm import FakeVllm
 from tests.training.test_module import make_module, module, perturb  # noqa: F401  (fixtures)
 from tests.training.test_run import arguments
@@ -18,6 +17,7 @@ from training.callbacks.export import read_metrics
 from training.engines import EngineSetup, InProcess, Servers, Vllm
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.run import train
+from training.starter.lessons import STARTER_PROTOCOL
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError
-from medagent.records import Question, Rollout, StopReason, Turn
+from medagent.types import Question, Rollout, StopReason, Turn
 from training.estimators import GAE, AdvantageEstimator, BatchBaseline, GroupNormalised, LeaveOneOut
 from training.experience import Experience, first_of_turns, tensorize
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError
-from medagent.records import Question, Rollout, StopReason, Turn
+from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
 from tests.training.test_module import (  # noqa: F401  (fixtures)
     gradients,
     rollouts,
 )
 from training.adapters import LoraSettings
+from training.critic_evidence import SIGHTS, evidence, evidence_of
 from training.estimators import GAE
-from training.evidence import SIGHTS, evidence, evidence_of
 from training.execution import Execution
 from training.experience import loss_weights
 from training.module import AgentModule

@@ -11,10 +11,8 @@ from lightning import Callback, Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from evaluation.benchmarks import StarterBenchmark
-from evaluation.rewards import OutcomeReward
 from medagent.agent import Agent, Job
 from medagent.errors import ConfigError
-from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from training.adapters import LoraSettings
 from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
 from training.data import AgentSettings, RolloutData
@@ -23,6 +21,8 @@ from training.estimators import GAE
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
 from training.prepare import prepare
+from training.rewards import OutcomeReward
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
 
@@ -52,7 +52,7 @@ def module() -> AgentModule:
 
 @pytest.fixture(scope="module")
 def rollouts(starter, retriever):
-    from medagent.hf_policy import HFPolicy
+    from medagent.policies.huggingface import HFPolicy
 
     agent = Agent(HFPolicy(*starter), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
     questions = StarterBenchmark("train", limit_per_kind=8).questions()

@@ -10,7 +10,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from medagent.agent import Limits
-from medagent.cli import main
+from medagent.cli.main import main
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings, SharedBase
 from training.execution import Execution

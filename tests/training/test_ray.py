@@ -10,7 +10,6 @@ import pytest
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.errors import ConfigError, PolicyError
-from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.training.test_engines import setup_of
 from tests.training.test_module import make_module, perturb
 from tests.training.test_run import arguments
@@ -19,6 +18,7 @@ from training.data import RolloutData
 from training.engines import InProcess
 from training.engines.ray import Ray
 from training.run import train
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 ray = pytest.importorskip("ray", reason="needs the extra ray; make test-vllm installs it")
 pytestmark = [

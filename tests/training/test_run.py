@@ -15,19 +15,19 @@ import torch
 import yaml
 from filelock import FileLock
 
-from evaluation.records import readable
+from evaluation.rollout_files import readable
 from medagent.agent import Job
+from medagent.agent_folder import load_agent, read_spec
 from medagent.causal_lm import STARTER, model_path
-from medagent.cli import main
+from medagent.cli.demo import demo_configs, run_demo
+from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
-from medagent.saved import load_agent, read_spec
 from medagent.starter.world import World
-from retrieval.desk import SearchDesk
+from retrieval.batching import SearchDesk
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.remote import RemoteRetriever
 from tests.retrieval.server import Serving
 from training.callbacks.export import read_metrics
-from training.demo import demo_configs, run_demo
 from training.run import LOCK, newest_checkpoint, train
 
 FIXED_NAMES = [
@@ -156,7 +156,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(train_index: Path, tmp_path: P
 
     def command(run: Path) -> list[str]:
         settings = arguments(run, train_index, epochs=3, threads=1)
-        return [sys.executable, "-m", "medagent.cli", "train", *settings]
+        return [sys.executable, "-m", "medagent.cli.main", "train", *settings]
 
     def finish(run: Path) -> None:
         subprocess.run(command(run), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
@@ -254,7 +254,7 @@ def test_a_run_whose_search_server_went_down_goes_on_when_it_is_back(
 
 @pytest.mark.slow
 def test_the_demo_from_end_to_end(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("training.demo.QUESTIONS_PER_KIND", 10)
+    monkeypatch.setattr("medagent.cli.demo.QUESTIONS_PER_KIND", 10)
     run_demo(tmp_path, seed=3, iterations=1, threads=0)
     report = json.loads((tmp_path / "report.json").read_text())
     for part in ("before", "after"):

@@ -16,12 +16,13 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
+from medagent.agent_folder import read_spec, write_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
-from medagent.saved import read_spec, write_spec
 from training import study as module
 from training.callbacks.export import read_metrics
-from training.study import (
+from training.studies.report import write_report
+from training.studies.study import (
     STARTS,
     Arm,
     Study,
@@ -32,7 +33,6 @@ from training.study import (
     run_study,
     study_cells,
 )
-from training.study_report import write_report
 
 # A study among the packaged files says what it compares; the others are parts of it.
 STUDIES = sorted(path.stem for path in (module.CONFIGS / "studies").glob("*.yaml") if "\narms:" in path.read_text())
@@ -130,7 +130,7 @@ def test_a_study_that_is_stopped_leaves_no_run_behind_and_goes_on(small: Study, 
             {"title": "small", "task": small.task, "arms": {"PPO": {"configs": ["algorithms/ppo.yaml"]}}, "seeds": [1]}
         )
     )
-    command = [sys.executable, "-m", "medagent.cli", "study", str(plan), "--out", str(out)]
+    command = [sys.executable, "-m", "medagent.cli.main", "study", str(plan), "--out", str(out)]
     log = out / "runs" / "ppo-1" / "log.txt"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120

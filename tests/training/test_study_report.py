@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.training.test_collapse import row
-from training.study import STARTS, Arm, Cell, Study
-from training.study_report import Outcome, another, confusion, holm, interval, outcome, paired, report, write_report
+from training.studies.report import Outcome, another, confusion, holm, interval, outcome, paired, report, write_report
+from training.studies.study import STARTS, Arm, Cell, Study
 
 
 def run_of(*accuracies: float) -> list[dict[str, float]]:

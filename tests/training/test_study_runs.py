@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from medagent.errors import ConfigError
-from training.study_runs import Children, sole_use
+from training.studies.processes import Children, sole_use
 
 
 def test_what_was_stopped_before_it_began_does_not_begin(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_what_was_stopped_before_it_began_does_not_begin(tmp_path: Path) -> None
 
 
 def test_what_does_not_end_when_told_to_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.study_runs.GRACE_S", 0.2)
+    monkeypatch.setattr("training.studies.processes.GRACE_S", 0.2)
     children, ready = Children(), tmp_path / "log"
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     with ThreadPoolExecutor(1) as pool:

@@ -13,16 +13,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evaluation.benchmarks import StarterBenchmark
 from evaluation.metrics import summarize
-from evaluation.records import write_records
+from evaluation.rollout_files import write_records
 from evaluation.run import run_benchmark
 from medagent.agent import Job
+from medagent.agent_folder import load_agent, read_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError
-from medagent.merging import export_merged
-from medagent.saved import load_agent, read_spec
+from medagent.export import export_merged
 from tests.training.test_module import AGENT, rollouts  # noqa: F401  (fixtures)
-from training.demonstrations import GivenDialogues, encoded
 from training.run import sft
+from training.sft.demonstrations import GivenDialogues, encoded
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "sft" / "own_model.yaml"
 RULES = {"instructions": "", "options_style": "letter_last", "chat": False}
@@ -53,7 +53,7 @@ def sampled(samples: int = 4, limit: int = 60) -> dict[str, object]:
         "init_args": {"split": "train", "limit_per_kind": limit},
     }
     settings = {"benchmark": benchmark, "agent": "starter", "samples": samples}
-    return {"class_path": "training.demonstrations.RejectionSampled", "init_args": settings}
+    return {"class_path": "training.sft.demonstrations.RejectionSampled", "init_args": settings}
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps({"question": "x", "turns": [{"text": "<answer>y</answer>"}]}) + "\n")
     given = {
-        "class_path": "training.demonstrations.GivenDialogues",
+        "class_path": "training.sft.demonstrations.GivenDialogues",
         "init_args": {"path": str(path), "min_searches": 0},
     }
     with pytest.raises(ConfigError, match="1 fit the limits .*wanted 16"):

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from medagent.agent_folder import read_spec, save_agent
 from medagent.causal_lm import STARTER, model_path
-from medagent.saved import read_spec, save_agent
-from medagent.serving.command import Settings, app_of, engine_named
+from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.serving.engines import Vllm
 from tests.medagent.serving.support import served, soon
 from tests.training.test_module import make_module, perturb

@@ -18,14 +18,12 @@ from pathlib import Path
 import pytest
 
 from evaluation.benchmarks import StarterBenchmark
-from evaluation.rewards import OutcomeReward
 from medagent.agent import Agent, Job
+from medagent.agent_folder import read_spec, save_agent
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import PolicyError
-from medagent.merging import export_merged
-from medagent.saved import read_spec, save_agent
-from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
-from medagent.vllm_server import MODEL, VllmServer
+from medagent.export import export_merged
+from medagent.policies.vllm.server import MODEL, VllmServer
 from tests.training.test_engines import setup_of
 from tests.training.test_module import make_module, perturb
 from tests.training.test_run import arguments
@@ -35,7 +33,9 @@ from training.engines.arrival import trainer_logprobs
 from training.estimators import GAE
 from training.module import AgentModule
 from training.prepare import OffPolicy, prepare
+from training.rewards import OutcomeReward
 from training.run import train
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 pytestmark = pytest.mark.vllm
 
@@ -154,7 +154,7 @@ def test_an_export_serves_in_vllm(module, tmp_path: Path) -> None:
 
 def test_a_server_does_not_outlive_a_killed_trainer(tmp_path: Path) -> None:
     script = (
-        "from pathlib import Path; from medagent.vllm_server import VllmServer; import time\n"
+        "from pathlib import Path; from medagent.policies.vllm.server import VllmServer; import time\n"
         f"server = VllmServer({model_path(STARTER)!r}, dtype='float32', max_model_len=64, log=Path({str(tmp_path / 'log')!r}))\n"
         "print(server._process.pid, flush=True); time.sleep(600)"
     )
@@ -183,7 +183,7 @@ def _alive(group: int) -> bool:
 
 def test_training_with_vllm_reaches_what_training_in_process_reaches(train_index: Path, tmp_path: Path) -> None:
     reached = {}
-    for name, configs in {"in_process": [], "vllm": ["--config", str(ROOT / "configs/policies/vllm.yaml")]}.items():
+    for name, configs in {"in_process": [], "vllm": ["--config", str(ROOT / "configs/engines/vllm.yaml")]}.items():
         settings = {"data.num_questions": 192, "model.lr_decay_iterations": 10}
         line = arguments(tmp_path / name, train_index, epochs=10, **settings)
         run = train([*configs_first(line, configs), "--threads=2"])

@@ -1,12 +1,12 @@
 """Callbacks: the algorithm's variants, and what watches and keeps a run."""
 
-from training.callbacks.collapse import CollapseMonitor
+from training.callbacks.collapse_monitor import CollapseMonitor
 from training.callbacks.correction import ClippingBiasCorrection
-from training.callbacks.evaluation import HeldOutEvaluation
 from training.callbacks.export import AgentExport
+from training.callbacks.held_out import HeldOutEvaluation
+from training.callbacks.importance_level import SequenceLevelSampling, TurnLevelSampling
 from training.callbacks.progress import ProgressLine
-from training.callbacks.records import RolloutRecords
-from training.callbacks.sampling import SequenceLevelSampling, TurnLevelSampling
+from training.callbacks.rollout_files import RolloutRecords
 
 __all__ = [
     "AgentExport",

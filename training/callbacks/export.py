@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from lightning import Callback, LightningModule, Trainer
 
-from medagent.saved import AgentSpec, RetrieverSpec, save_agent
+from medagent.agent_folder import AgentSpec, RetrieverSpec, save_agent
 from retrieval.tools import Toolbox
 from training.agent_data import AgentData
 from training.module import AgentModule

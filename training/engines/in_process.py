@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from medagent.errors import ConfigError
-from medagent.hf_policy import HFPolicy
+from medagent.policies.huggingface import HFPolicy
 from training.engines.base import EngineSetup, RolloutEngine
 from training.module import AgentModule
 

@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from medagent.causal_lm import model_path
-from medagent.completion_policy import CompletionPolicy
-from medagent.endpoint import EndpointGoneError
 from medagent.errors import ConfigError, PolicyError
-from medagent.ray_replica import EngineKind, Replica, ReplicaSettings
-from medagent.vllm_server import MODEL, VllmSettings
+from medagent.policies.completions import CompletionPolicy
+from medagent.policies.http_endpoint import EndpointGoneError
+from medagent.policies.ray_replica import EngineKind, Replica, ReplicaSettings
+from medagent.policies.vllm.server import MODEL, VllmSettings
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
 from training.module import AgentModule

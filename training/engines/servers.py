@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import httpx
 
-from medagent.completion_policy import CompletionPolicy, HttpCompletions
-from medagent.endpoint import Endpoint, EndpointGoneError
 from medagent.errors import ConfigError, PolicyError
-from medagent.vllm_api import VllmApi
+from medagent.policies.completions import CompletionPolicy, HttpCompletions
+from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
+from medagent.policies.vllm.api import VllmApi
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
 from training.module import AgentModule

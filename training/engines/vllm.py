@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 
 from medagent.causal_lm import model_path
-from medagent.completion_policy import CompletionPolicy, HttpCompletions
 from medagent.errors import ConfigError
-from medagent.vllm_server import MODEL, VllmServer, VllmSettings
+from medagent.policies.completions import CompletionPolicy, HttpCompletions
+from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
 from training.module import AgentModule

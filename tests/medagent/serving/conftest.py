@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from medagent.scripted import ScriptedPolicy
+from medagent.policies.scripted import ScriptedPolicy
 from tests.medagent.serving.support import says
 
 

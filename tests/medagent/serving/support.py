@@ -15,8 +15,8 @@ import httpx
 import uvicorn
 
 from medagent.agent import Agent
+from medagent.policies.scripted import ScriptedPolicy
 from medagent.policy import SampledTurn
-from medagent.scripted import ScriptedPolicy
 from medagent.serving.app import make_app
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.passages import Hit, Passage

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.errors import ConfigError, InputError
-from medagent.serving.command import Settings, app_of, engine_named
-from medagent.serving.desk import Limits
-from medagent.serving.guards import digest, read_tokens
+from medagent.serving.admission import Limits
 from medagent.serving.memory import trim_memory
-from medagent.serving.site import read_examples
+from medagent.serving.middleware import digest, read_tokens
+from medagent.serving.page import read_examples
 
 
 def test_a_wrong_start_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import schemathesis
 from schemathesis import GenerationMode, checks
 
 from medagent.agent import Agent
-from medagent.scripted import ScriptedPolicy
+from medagent.policies.scripted import ScriptedPolicy
 from medagent.serving.app import make_app
 from tests.medagent.serving.support import Corpus, says
 

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 
 from medagent.agent import Agent, Job
-from medagent.records import Question
-from medagent.scripted import ScriptedPolicy
+from medagent.policies.scripted import ScriptedPolicy
+from medagent.serving.admission import AnswerDesk, Limits, OverloadedError
 from medagent.serving.app import kept_alive, make_app
-from medagent.serving.desk import AnswerDesk, Limits, OverloadedError
+from medagent.types import Question
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, served, soon
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from medagent.causal_lm import STARTER, model_path
-from medagent.serving.command import Settings, app_of, engine_named
+from medagent.cli.serve import Settings, app_of, engine_named
 from tests.fake_vllm import FakeVllm
 from tests.medagent.serving.support import served
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from medagent.errors import PolicyError
-from medagent.scripted import ScriptedPolicy
-from medagent.serving.guards import digest
+from medagent.policies.scripted import ScriptedPolicy
+from medagent.serving.middleware import digest
 from medagent.serving.openai_form import MAX_CHARACTERS
 from retrieval.passages import Hit, Passage
 from tests.medagent.serving.support import GOUT, Corpus, call, events

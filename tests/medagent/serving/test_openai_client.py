@@ -9,11 +9,11 @@ import openai
 import pytest
 
 from medagent.agent import Agent
-from medagent.hf_policy import HFPolicy
+from medagent.policies.huggingface import HFPolicy
+from medagent.serving.admission import Limits
 from medagent.serving.app import make_app
-from medagent.serving.desk import Limits
-from medagent.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.medagent.serving.support import Corpus, Stepwise, served, soon
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 ASKED: Any = [{"role": "user", "content": "What is the first-line drug for gout?"}]
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from medagent.agent import Agent
+from medagent.serving.admission import Limits
 from medagent.serving.app import make_app
-from medagent.serving.desk import Limits
-from medagent.serving.guards import digest
-from medagent.serving.site import Example
+from medagent.serving.middleware import digest
+from medagent.serving.page import Example
 from retrieval.passages import Hit, Passage
 from tests.medagent.serving.support import Corpus, Stepwise, served, soon
 

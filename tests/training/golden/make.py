@@ -19,16 +19,16 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from medagent.cli.demo import demo_configs
 from medagent.policy import Policy
-from medagent.records import Question, Rollout, StopReason, Turn
+from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit
 from training.callbacks.export import read_metrics
 from training.data import RolloutData
-from training.demo import demo_configs
 from training.experience import tensorize
 from training.module import AgentModule
-from training.pending import read_rollouts, write_rollouts
 from training.run import AgentCLI
+from training.stale_rollouts import read_rollouts, write_rollouts
 
 HERE = Path(__file__).parent
 ROLLOUTS, METRICS = HERE / "rollouts.jsonl", HERE / "metrics.json"

@@ -1,0 +1,128 @@
+"""The packaged starter world, your own questions, and open questions with several right answers."""
+
+from __future__ import annotations
+
+from evaluation.benchmarks.base import FileBenchmark, choices
+from evaluation.benchmarks.rows import Notes, Row, text_field
+from medagent.errors import InputError
+from medagent.starter.world import Split, World
+from medagent.types import LETTERS, Question
+from retrieval.passages import Passage
+
+
+class StarterBenchmark:
+    """The packaged starter world: questions on the conditions of one split."""
+
+    def __init__(self, split: Split = "test", limit_per_kind: int | None = None) -> None:
+        """`limit_per_kind` keeps so many one-hop and so many two-hop questions (of a fixed shuffled order)."""
+        self._split, self._limit = split, limit_per_kind
+
+    def questions(self) -> list[Question]:
+        """See `Benchmark.questions`."""
+        return World.load().questions(self._split, limit_per_kind=self._limit)
+
+    def passages(self) -> list[Passage]:
+        """The starter corpus."""
+        return World.load().passages()
+
+
+_FIELDS = frozenset(("id", "question", "options", "answer", "kind", "gold_passage_ids", "meta"))
+
+
+class JsonlBenchmark(FileBenchmark):
+    """Your own questions: JSON lines with `question`, `answer`, and for multiple choice `options`.
+
+    `options` is a list, or an object from letter to text; `answer` is then the letter or the option's text. For open questions `answer` is the right
+    text, or a list of texts that are all right. Optional: `id`, `kind` (groups the report), `gold_passage_ids`, `meta` (an object of texts).
+    """
+
+    def question(self, row: Row) -> Question:
+        """See `FileBenchmark.question`."""
+        unknown = sorted(row.data.keys() - _FIELDS)
+        if unknown:
+            raise InputError(
+                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put what is yours into 'meta'."
+            )
+        answers = _answers(row, "answer")
+        options = row.data.get("options") or []
+        if not isinstance(options, list | dict):
+            raise InputError(f"{row.where}: found options {options!r}, wanted a list or an object from letter to text.")
+        if len(options) > len(LETTERS):
+            raise InputError(f"{row.where}: found {len(options)} options, wanted at most {len(LETTERS)}.")
+        if options and len(answers) > 1:
+            raise InputError(
+                f"{row.where}: found the answers {answers}, wanted one: several right ones are for open questions."
+            )
+        if options:
+            texts, answer = _own_choices(row, options, answers[0], self.notes)
+            answers = [answer]
+        else:
+            texts = ()
+        gold, meta = row.data.get("gold_passage_ids") or (), row.data.get("meta") or {}
+        if not isinstance(gold, list | tuple) or not isinstance(meta, dict):
+            raise InputError(
+                f"{row.where}: found gold_passage_ids {gold!r} and meta {meta!r}, wanted a list and an object."
+            )
+        number = row.where.rpartition(" ")[2]
+        stem = self.path.stem if self.path else str(self.hub)
+        return Question(
+            id=str(row.data.get("id") or f"{stem}:{number}"),
+            text=text_field(row, "question"),
+            options=texts,
+            answer=answers[0],
+            aliases=tuple(answers[1:]),
+            kind=str(row.data.get("kind") or "all"),
+            gold_passage_ids=tuple(map(str, gold)),
+            meta={str(name): str(value) for name, value in meta.items()},
+        )
+
+
+class OpenQABenchmark(FileBenchmark):
+    """Open questions as Search-R1 (arXiv 2503.09516) uses them (NQ, TriviaQA, PopQA, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle).
+
+    Rows in FlashRAG's layout: id, question, golden_answers (all of which are right); `data_source` groups the report.
+    """
+
+    def question(self, row: Row) -> Question:
+        """See `FileBenchmark.question`."""
+        first, *others = _answers(row, "golden_answers")
+        return Question(
+            id=str(row.data.get("id") or f"open:{row.where.rpartition(' ')[2]}"),
+            text=text_field(row, "question"),
+            answer=first,
+            aliases=tuple(others),
+            kind=str(row.data.get("data_source") or "open"),
+            meta={"benchmark": "open"},
+        )
+
+
+def _answers(row: Row, name: str) -> list[str]:
+    """One text or a list of texts, all right."""
+    value = row.data.get(name)
+    texts = [str(item).strip() for item in value] if isinstance(value, list) else [text_field(row, name)]
+    if (
+        not texts
+        or not all(texts)
+        or (isinstance(value, list) and any(isinstance(v, type(None) | list | dict) for v in value))
+    ):
+        raise InputError(f"{row.where}: found {name} {value!r}, wanted a text or a list of texts, none of them empty.")
+    return texts
+
+
+def _own_choices(
+    row: Row, options: list[object] | dict[str, object], answer: str, notes: Notes
+) -> tuple[tuple[str, ...], str]:
+    """Options and the gold letter; the answer may be a letter or an option's text, and not one of each."""
+    if isinstance(options, list):
+        options = dict(zip(LETTERS, options, strict=False))
+    if any(option is None or isinstance(option, list | dict) for option in options.values()):
+        raise InputError(f"{row.where}: found the options {options}, wanted texts.")
+    by_text = [letter for letter, option in options.items() if str(option).strip() == answer]
+    if answer in options and by_text and by_text != [answer]:
+        raise InputError(
+            f"{row.where}: the answer {answer!r} is a letter and the text of option {by_text[0]}. Give the letter, and other texts."
+        )
+    if answer not in options and len(by_text) != 1:
+        found = "several of them" if by_text else "neither an option's letter nor one of them"
+        raise InputError(f"{row.where}: found the answer {answer!r} and the options {options}: it is {found}.")
+    return choices(row, options, answer if answer in options else by_text[0], notes)

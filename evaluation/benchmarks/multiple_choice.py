@@ -1,0 +1,188 @@
+"""Multiple-choice examinations: MedQA, MedMCQA, MMLU's medical subjects, MedXpertQA."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from evaluation.benchmarks.base import FileBenchmark, choices
+from evaluation.benchmarks.rows import Row, text_field
+from medagent.errors import InputError
+from medagent.types import LETTERS, Question
+
+MMLU_MEDICAL = (
+    "anatomy",
+    "clinical_knowledge",
+    "college_biology",
+    "college_medicine",
+    "medical_genetics",
+    "professional_medicine",
+)
+
+
+class MedQABenchmark(FileBenchmark):
+    """MedQA-USMLE (arXiv 2009.13081), 4 or 5 options; the number is recorded in `meta["num_options"]`, because it changes the task.
+
+    Rows: question, options (letter -> text, or a list of {key, value}), answer_idx, answer, meta_info (the examination's step).
+    """
+
+    def question(self, row: Row) -> Question:
+        """See `FileBenchmark.question`."""
+        options, answer = choices(row, _lettered(row, "key", "value"), text_field(row, "answer_idx"), self.notes)
+        wording = str(row.data.get("answer", "")).strip()
+        if wording and wording != options[LETTERS.index(answer)]:
+            raise InputError(
+                f"{row.where}: the answer {wording!r} is not the text of option {answer}, {options[LETTERS.index(answer)]!r}."
+            )
+        step = str(row.data.get("meta_info") or "").strip()
+        return Question(
+            id=_numbered("medqa", row),
+            text=text_field(row, "question", "sent1"),
+            options=options,
+            answer=answer,
+            kind=step or "medqa",
+            meta={"benchmark": "medqa", "num_options": str(len(options))},
+        )
+
+
+class MedMCQABenchmark(FileBenchmark):
+    """MedMCQA (arXiv 2203.14371): `cop`, the right option, counts from 1 in the published files and from 0 on the hub.
+
+    Rows: id, question, opa to opd, cop, subject_name, choice_type. Rows of choice_type "multi" are graded as the others are (one gold option);
+    the type is kept in `meta`. `exp` explains the answer and is never used.
+    """
+
+    suffix = ".json"
+
+    def __init__(
+        self,
+        path: str | None = None,
+        hub: str | None = None,
+        subset: str | None = None,
+        split: str = "validation",
+        start: int = 0,
+        stop: int | None = None,
+        limit: int | None = None,
+        limit_seed: int = 0,
+        cop_from: Literal["auto", "zero", "one"] = "auto",
+        choice_type: Literal["all", "single", "multi"] = "all",
+    ) -> None:
+        """`cop_from` "auto" takes one for files and zero for the hub."""
+        super().__init__(path, hub, subset, split, start, stop, limit, limit_seed)
+        self._first = {"auto": 1 if path else 0, "zero": 0, "one": 1}[cop_from]
+        self._choice_type = choice_type
+
+    def question(self, row: Row) -> Question | None:
+        """See `FileBenchmark.question`."""
+        right = row.data.get("cop")
+        missing = [name for name in ("opa", "opb", "opc", "opd") if row.data.get(name) is None]
+        if missing:
+            raise InputError(f"{row.where}: found no {missing[0]!r}, wanted the options opa to opd.")
+        if not isinstance(right, int) or isinstance(right, bool) or not 0 <= right - self._first < 4:
+            raise InputError(
+                f"{row.where}: found cop {right!r}, wanted a number from {self._first} to {self._first + 3}. Published files count from 1, "
+                "the hub's rows from 0 (and its test rows have no answer): convert them, or set cop_from where a configuration or program opens the benchmark."
+            )
+        found = {LETTERS[number]: row.data[f"op{LETTERS[number].lower()}"] for number in range(4)}
+        options, answer = choices(row, found, LETTERS[right - self._first], self.notes)
+        if self._choice_type not in ("all", row.data.get("choice_type")):
+            return None
+        return Question(
+            id=text_field(row, "id"),
+            text=text_field(row, "question"),
+            options=options,
+            answer=answer,
+            kind=str(row.data.get("subject_name") or "medmcqa"),
+            meta={
+                "benchmark": "medmcqa",
+                "choice_type": str(row.data.get("choice_type") or ""),
+                "topic": str(row.data.get("topic_name") or ""),
+            },
+        )
+
+
+class MMLUBenchmark(FileBenchmark):
+    """MMLU (arXiv 2009.03300), its medical subjects: CSV files SUBJECT_test.csv without a header, or the hub's rows.
+
+    A folder reads the six medical subjects that it holds.
+    """
+
+    kind, suffix, folders = "csv", "_test.csv", True
+
+    def files(self) -> list[Path]:
+        """See `FileBenchmark.files`."""
+        files = super().files()
+        medical = [file for file in files if _subject(file) in MMLU_MEDICAL]
+        return medical if self.path and self.path.is_dir() and medical else files
+
+    def question(self, row: Row) -> Question:
+        """See `FileBenchmark.question`."""
+        if "cells" not in row.data:  # the hub's rows
+            right, texts = row.data.get("answer"), row.data.get("choices")
+            subject = str(row.data.get("subject") or self.subset or "mmlu")
+            if not isinstance(right, int) or not isinstance(texts, list) or not 0 <= right < len(texts):
+                raise InputError(
+                    f"{row.where}: found answer {right!r}, wanted the number of one of the choices, from 0."
+                )
+            question, letter = text_field(row, "question"), LETTERS[right]
+        else:
+            cells = row.data["cells"]
+            if len(cells) != 6 or not cells[0].strip():
+                raise InputError(f"{row.where}: found {len(cells)} cells, wanted 6: question, four options, letter.")
+            question, *texts, letter = (cell.strip() for cell in cells)
+            subject = _subject(Path(row.where.split(", line ")[0]))
+        options, answer = choices(row, dict(zip(LETTERS, texts, strict=False)), letter, self.notes)
+        return Question(
+            id=f"mmlu:{subject}:{row.where.rpartition(' ')[2]}",
+            text=question,
+            options=options,
+            answer=answer,
+            kind=subject,
+            meta={"benchmark": "mmlu"},
+        )
+
+
+class MedXpertQABenchmark(FileBenchmark):
+    """MedXpertQA (arXiv 2501.18362), Text (ten options) and, without its images, MM (five).
+
+    Rows: id, question, options (letter -> text, or a list of {letter, content}), label, medical_task, body_system, question_type. The question
+    repeats its options after "Answer Choices:"; that part is left out, so that they stand once, in our own form.
+    """
+
+    def question(self, row: Row) -> Question:
+        """See `FileBenchmark.question`."""
+        options, answer = choices(row, _lettered(row, "letter", "content"), text_field(row, "label"), self.notes)
+        return Question(
+            id=text_field(row, "id"),
+            text=re.split(r"\s*Answer Choices:\s*\(A\)", text_field(row, "question"), maxsplit=1)[0],
+            options=options,
+            answer=answer,
+            kind=str(row.data.get("medical_task") or "medxpertqa"),
+            meta={
+                "benchmark": "medxpertqa",
+                "body_system": str(row.data.get("body_system") or ""),
+                "question_type": str(row.data.get("question_type") or ""),
+            },
+        )
+
+
+def _lettered(row: Row, letter: str, text: str) -> dict[str, object]:
+    """The options as an object from letter to text; some sources list them as objects with these two fields."""
+    found = row.data.get("options")
+    if isinstance(found, list):
+        found = {str(item.get(letter)): item.get(text) for item in found if isinstance(item, dict)}
+    if not isinstance(found, dict):
+        raise InputError(f"{row.where}: found no options, wanted an object from letter to text.")
+    return found
+
+
+def _subject(file: Path) -> str:
+    return file.name.removesuffix(".csv").removesuffix("_test").removesuffix("_dev").removesuffix("_val")
+
+
+def _numbered(name: str, row: Row) -> str:
+    """An id from file and line, for files whose rows have none."""
+    given = row.data.get("id")
+    source, _, line = row.where.rpartition(" ")
+    return str(given) if given else f"{name}:{Path(source.split(',')[0]).stem}:{line}"

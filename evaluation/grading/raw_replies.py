@@ -1,0 +1,89 @@
+"""Grades a file of raw replies (`medagent grade`): what a model wrote, without the rollout around it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluation.benchmarks.rows import Row, read_rows, text_field
+from evaluation.grading.option_named import Outcome, Reading, read_reply
+from medagent.errors import InputError
+from medagent.types import LETTERS
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A raw reply with its gold letter and its reading."""
+
+    id: str
+    gold: str
+    raw: str
+    reading: Reading
+
+
+def read_replies(path: Path, *, letters: str) -> list[Reply]:
+    """JSON lines with `id`, `gold` (a letter), `raw`, and optionally `options` (a list or an object from letter to text).
+
+    `letters` are the letters that name an option where a row has no `options`. Raises `InputError` with file and line.
+    """
+    if not letters or letters != LETTERS[: len(letters)]:
+        raise InputError(f"letters {letters!r}: wanted the first letters of {LETTERS}, such as ABCD.")
+    replies = [_reply(row, letters) for row in read_rows(path, kind="jsonl", notes=Counter())]
+    repeated = [name for name, count in Counter(reply.id for reply in replies).items() if count > 1]
+    if repeated:
+        raise InputError(f"{path}: the id {repeated[0]!r} occurs twice; give each reply its own.")
+    if not replies:
+        raise InputError(f"{path}: holds no reply; wanted JSON lines with 'id', 'gold' and 'raw'.")
+    return replies
+
+
+def _reply(row: Row, letters: str) -> Reply:
+    found = row.data.get("options") or []
+    if not isinstance(found, list | dict):
+        raise InputError(f"{row.where}: found options {found!r}, wanted a list or an object from letter to text.")
+    options = [found[letter] for letter in sorted(found)] if isinstance(found, dict) else found
+    known = LETTERS[: len(options)] if options else letters
+    gold = text_field(row, "gold")
+    if gold not in known:
+        raise InputError(
+            f"{row.where}: found the gold answer {gold!r}, wanted one of {known}. Other letters: --letters."
+        )
+    raw = row.data.get("raw")
+    if not isinstance(raw, str):
+        raise InputError(f"{row.where}: found no text 'raw', wanted what the model replied (it may be empty).")
+    return Reply(text_field(row, "id"), gold, raw, read_reply(raw, known, [str(option) for option in options]))
+
+
+def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
+    """Counts and accuracies: answered + unparsed + abstained = n; `multiple` and `truncated` are parts of `unparsed`."""
+    outcomes = Counter(reply.reading.outcome for reply in replies)
+    n = len(replies)
+    return {
+        "n": n,
+        "strict_accuracy": sum(reply.reading.strict == reply.gold for reply in replies) / n,
+        "lenient_accuracy": sum(reply.reading.lenient == reply.gold for reply in replies) / n,
+        "answered": outcomes[Outcome.ANSWERED],
+        "unparsed": outcomes[Outcome.UNPARSED] + outcomes[Outcome.MULTIPLE] + outcomes[Outcome.TRUNCATED],
+        "abstained": outcomes[Outcome.ABSTAINED],
+        "multiple": outcomes[Outcome.MULTIPLE],
+        "truncated": outcomes[Outcome.TRUNCATED],
+    }
+
+
+def write_readings(path: Path, replies: list[Reply]) -> None:
+    """One JSON line a reply: id, gold, what was read, and the outcome."""
+    rows = (
+        {
+            "id": r.id,
+            "gold": r.gold,
+            "strict": r.reading.strict,
+            "lenient": r.reading.lenient,
+            "outcome": r.reading.outcome,
+        }
+        for r in replies
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

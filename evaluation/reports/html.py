@@ -1,0 +1,187 @@
+"""Reports: one JSON for programs, one self-contained HTML page for people (no script, no outside asset)."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from jinja2 import Environment, PackageLoader, select_autoescape
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from evaluation.grading.grade import Grade, grade
+from evaluation.predictions import Prediction
+from medagent.protocol import NOT_ADVICE
+from medagent.types import Rollout
+
+matplotlib.use("svg")
+Series = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A line chart: label -> one value an iteration."""
+
+    title: str
+    series: Series
+    percent: bool = False
+
+    def svg(self) -> Markup:
+        """The chart as inline SVG."""
+        figure = Figure(figsize=(4.6, 2.6), layout="constrained")
+        axes = figure.add_subplot()
+        for label, values in self.series.items():
+            axes.plot(range(1, len(values) + 1), values, label=label, linewidth=1.8)
+        axes.set_title(self.title, fontsize=10)
+        axes.set_xlabel("iteration", fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if self.percent:
+            axes.set_ylim(0, 1)
+            axes.yaxis.set_major_formatter("{x:.0%}")
+        if len(self.series) > 1:
+            axes.legend(fontsize=8, frameon=False)
+        return _inline(figure)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of one quantity against another, both shares; `diagonal` draws where they would be equal."""
+
+    title: str
+    x: str
+    y: str
+    points: Sequence[tuple[float, float]]
+    diagonal: bool = False
+
+    def svg(self) -> Markup:
+        """The curve as inline SVG."""
+        figure = Figure(figsize=(3.6, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        if self.diagonal:
+            axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle="--")
+        axes.plot(
+            *zip(*self.points, strict=True), marker="o" if len(self.points) < 30 else None, markersize=4, linewidth=1.8
+        )
+        axes.set_title(self.title, fontsize=10)
+        axes.set_xlabel(self.x, fontsize=8)
+        axes.set_ylabel(self.y, fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        axes.set_xlim(0, 1.02)
+        axes.set_ylim(0, 1.02)
+        axes.spines[["top", "right"]].set_visible(False)
+        return _inline(figure)
+
+
+def _inline(figure: Figure) -> Markup:
+    """A figure as inline SVG (made here from numbers, so it needs no escaping)."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return Markup(text[text.index("<svg") :])  # noqa: S704
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: head and rows of text."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def write_json(path: Path, report: Mapping[str, Any]) -> None:
+    """Write the report for programs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_html(
+    path: Path,
+    *,
+    title: str,
+    summary: str,
+    tables: Sequence[Table],
+    charts: Sequence[Chart],
+    rollouts: Mapping[str, Sequence[Rollout]],
+) -> None:
+    """Write the page; `rollouts` are shown turn by turn under their headings. All text is escaped."""
+    _write_page(
+        path,
+        "report.html",
+        title=title,
+        summary=summary,
+        tables=tables,
+        charts=[chart.svg() for chart in charts],
+        charts_title="While it learnt",
+        groups={name: [(rollout, grade(rollout)) for rollout in some] for name, some in rollouts.items()},
+    )
+
+
+def write_evaluation_html(
+    path: Path,
+    *,
+    title: str,
+    summary: str,
+    tables: Sequence[Table],
+    curves: Sequence[Curve],
+    predictions: Sequence[Prediction],
+    most: int = 300,
+) -> None:
+    """Write the page of an evaluation: some `most` rollouts, of every mode and verdict, filterable by these and by kind. All text is escaped."""
+    graded = _spread([(prediction, grade(prediction.rollout)) for prediction in predictions], most)
+    filters = {
+        "verdict": sorted({result.verdict.value for _, result in graded}),
+        "mode": sorted({prediction.mode for prediction, _ in graded}),
+        "kind": sorted({prediction.rollout.question.kind for prediction, _ in graded}),
+    }
+
+    def classes(prediction: Prediction, verdict: str) -> str:
+        values = {"verdict": verdict, "mode": prediction.mode, "kind": prediction.rollout.question.kind}
+        return " ".join(f"{name}{filters[name].index(value) + 1}" for name, value in values.items())
+
+    def label(prediction: Prediction) -> str:
+        parts = [prediction.mode]
+        parts += [f"rotation {prediction.rotation}"] if prediction.rotation else []
+        parts += [f"sample {prediction.rollout.sample}"] if prediction.rollout.sample else []
+        return f"{', '.join(parts)}: "
+
+    _write_page(
+        path,
+        "evaluation.html",
+        title=title,
+        summary=summary,
+        tables=tables,
+        charts=[curve.svg() for curve in curves],
+        charts_title="How sure it is, and how right",
+        filters={name: values for name, values in filters.items() if len(values) > 1},
+        shown=[(p.rollout, result, classes(p, result.verdict.value), label(p)) for p, result in graded],
+        total=len(predictions),
+    )
+
+
+def _spread(graded: list[tuple[Prediction, Grade]], most: int) -> list[tuple[Prediction, Grade]]:
+    """The first ones of each mode and verdict, an equal share of each, in their order."""
+    groups: dict[tuple[str, str], int] = {}
+    share = max(1, most // max(1, len({(prediction.mode, result.verdict) for prediction, result in graded})))
+    kept = []
+    for prediction, result in graded:
+        group = prediction.mode, result.verdict.value
+        groups[group] = groups.get(group, 0) + 1
+        if groups[group] <= share:
+            kept.append((prediction, result))
+    return kept
+
+
+def _write_page(path: Path, template: str, **content: object) -> None:
+    environment = Environment(loader=PackageLoader("evaluation.reports", "templates"), autoescape=select_autoescape())
+    page = environment.get_template(template).render(notice=NOT_ADVICE, **content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")

@@ -1,0 +1,162 @@
+"""The figures of an evaluation as tables (page, terminal, Markdown) and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evaluation.metrics import ModeReport
+from evaluation.modes import Mode, baselines
+from evaluation.reports.html import Curve, Table
+from evaluation.statistics import Accuracy
+from medagent.protocol import NOT_ADVICE
+from medagent.types import Question
+
+
+def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> list[Table]:
+    """One column a mode."""
+    head = ("", *(mode.value for mode in reports))
+    found = [Table("Result", head, _rows(reports)), Table("By subject", head, _subjects(reports))]
+    if simple := baselines(questions):
+        rows = [
+            (name, _counted(value) if isinstance(value, Accuracy) else f"{value:.1%} (expected)")
+            for name, value in simple.items()
+        ]
+        found.append(Table("Without any model", ("", ""), rows))
+    return [table for table in found if table.rows]
+
+
+def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> Table:
+    """One row a mode, in 80 columns; the report has the rest.
+
+    "none": answers that name no one option; "gold": all gold passages retrieved; "cited": answers with a supporting citation.
+    """
+    rows = [
+        (
+            mode.value,
+            _short(report.summary.overall),
+            _share(report.summary.lenient_accuracy) or "-",
+            str(report.summary.unparsed + report.summary.abstained + report.summary.no_answer),
+            f"{report.summary.searches_per_question:.2f}",
+            _share(report.summary.grounding.gold_all) or "-",
+            _share(report.summary.grounding.citation_recall) or "-",
+        )
+        for mode, report in reports.items()
+    ]
+    for name, value in baselines(questions).items():
+        cell = _short(value) if isinstance(value, Accuracy) else f"{value:.1%}, expected"
+        rows.append((name, cell, "", "", "", "", ""))
+    head = ("mode", "strict [95%]", "lenient", "none", "searches", "gold", "cited")
+    return Table("", head, rows)
+
+
+def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
+    every = list(reports.values())
+    rows: list[tuple[str, ...]] = []
+
+    def add(label: str, cells: Sequence[str | None]) -> None:
+        if any(cell is not None for cell in cells):
+            rows.append((label, *(cell if cell is not None else "-" for cell in cells)))
+
+    add("accuracy, strict", [_share(r.summary.overall.accuracy) for r in every])
+    add("95% interval (Wilson)", [_between(r.summary.overall) for r in every])
+    add("questions (the first sample of each)", [str(r.summary.overall.n) for r in every])
+    add("accuracy, lenient", [_share(r.summary.lenient_accuracy) for r in every])
+    add("exact match (SQuAD)", [_share(r.summary.exact_match) for r in every])
+    add("F1 (SQuAD)", [_share(r.summary.f1) for r in every])
+    add("unparsed (of these: several options)", [f"{r.summary.unparsed} ({r.summary.multiple})" for r in every])
+    add("abstained", [str(r.summary.abstained) for r in every])
+    add("no answer (of these: truncated)", [f"{r.summary.no_answer} ({r.summary.truncated})" for r in every])
+    add("searches a question", [f"{r.summary.searches_per_question:.2f}" for r in every])
+    add("questions with at least one search", [_share(r.summary.grounding.searched) for r in every])
+    add("a gold passage retrieved", [_share(r.summary.grounding.gold_any) for r in every])
+    add("all gold passages retrieved", [_share(r.summary.grounding.gold_all) for r in every])
+    add("citations that support the answer", [_share(r.summary.grounding.citation_precision) for r in every])
+    add("answers with a supporting citation", [_share(r.summary.grounding.citation_recall) for r in every])
+    add("cited passages contain the right answer", [_share(r.summary.grounding.cited_gold) for r in every])
+    add("answers judged for citations", [str(r.summary.grounding.answers_judged) for r in every])
+    add("mean of samples [95%, by question]", [_sampled(r) for r in every])
+    add("majority vote of samples", [_share(r.sampling.majority_vote) if r.sampling else None for r in every])
+    most = max((len(r.sampling.pass_at_k) for r in every if r.sampling), default=0)
+    for k in range(1, most + 1):
+        add(f"pass@{k}", [_share(r.sampling.pass_at_k.get(k)) if r.sampling else None for r in every])
+    add("accuracy by rotation of the options, %", [_rotated(r) for r in every])
+    add("questions rotated", [str(r.rotations.n) if r.rotations else None for r in every])
+    add("answers that change with the rotation", [_share(r.rotations.changed) if r.rotations else None for r in every])
+    add(
+        "expected calibration error",
+        [f"{r.calibration.ece:.3f} (n = {r.calibration.n})" if r.calibration else None for r in every],
+    )
+    for reason in sorted({reason for report in every for reason in report.summary.stop_reasons}):
+        add(f"stopped: {reason}", [str(report.summary.stop_reasons.get(reason, 0)) for report in every])
+    return rows
+
+
+def _subjects(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
+    kinds = sorted({kind for report in reports.values() for kind in report.summary.by_type})
+    if len(kinds) < 2:
+        return []
+    return [
+        (kind, *(_counted(r.summary.by_type[kind]) if kind in r.summary.by_type else "-" for r in reports.values()))
+        for kind in kinds
+    ]
+
+
+def curves(reports: Mapping[Mode, ModeReport]) -> list[Curve]:
+    """Reliability, and accuracy against coverage, for the modes whose policy tells how sure it is."""
+    found = []
+    for mode, report in reports.items():
+        if report.calibration and report.calibration.bins:
+            points = [(sure, right) for sure, right, _ in report.calibration.bins]
+            found.append(Curve(f"{mode.value}: reliability", "confidence", "accuracy", points, diagonal=True))
+            found.append(Curve(f"{mode.value}: selective", "coverage", "accuracy", report.selective))
+    return found
+
+
+def markdown(
+    title: str, settings: Mapping[str, object], reports: Mapping[Mode, ModeReport], questions: Sequence[Question]
+) -> str:
+    """The tables in Markdown, with the settings that a paper must name."""
+    lines = [
+        f"# {title}",
+        "",
+        f"{NOT_ADVICE}",
+        "",
+        f"{len(questions)} questions. "
+        + "; ".join(f"{k} {str(v)[:12] if k.endswith('sha256') else v}" for k, v in settings.items() if v)
+        + ".",
+    ]
+    for table in tables(reports, questions):
+        lines += ["", f"## {table.title}", "", _line(table.head), _line(["---"] * len(table.head))]
+        lines += [_line(row) for row in table.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _counted(part: Accuracy) -> str:
+    return f"{_short(part)}, {part.n}"
+
+
+def _between(part: Accuracy) -> str:
+    return f"{100 * part.ci_low:.1f} to {100 * part.ci_high:.1f}"
+
+
+def _short(part: Accuracy) -> str:
+    return f"{part.accuracy:.1%} [{100 * part.ci_low:.1f}, {100 * part.ci_high:.1f}]"
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1%}"
+
+
+def _sampled(report: ModeReport) -> str | None:
+    if report.sampling is None:
+        return None
+    s = report.sampling
+    return f"{s.mean_accuracy:.1%} [{s.ci_low:.1%}, {s.ci_high:.1%}], {s.samples} a question"
+
+
+def _rotated(report: ModeReport) -> str | None:
+    return None if report.rotations is None else ", ".join(f"{100 * share:.1f}" for share in report.rotations.accuracy)

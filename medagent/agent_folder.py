@@ -1,0 +1,186 @@
+"""An agent on disk: a folder that holds everything needed to run it, except the base model, which it names.
+
+agent.json   base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics
+adapter/     LoRA weights (safetensors); absent in a base policy           tokenizer files
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from medagent.agent import Agent, Limits
+from medagent.causal_lm import fastest_device, load_causal_lm
+from medagent.errors import ConfigError
+from medagent.policies.huggingface import HFPolicy
+from medagent.policy import Policy
+from medagent.protocol import NOT_ADVICE, Protocol
+from retrieval.embedders import embedder_from_identity
+from retrieval.remote import RemoteRetriever
+from retrieval.search import HybridRetriever, Retriever
+from retrieval.settings import SearchSettings
+from retrieval.tools import Tool, Toolbox, class_path, corpus_of
+
+SPEC_FILE = "agent.json"
+FORMAT = 2
+URL = ("http://", "https://")
+
+
+@dataclass(frozen=True)
+class RetrieverSpec:
+    """Which index an agent searches, and how; a served index (`index` is its address) knows the rest itself."""
+
+    index: str
+    embedder: str
+    search: SearchSettings
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> RetrieverSpec:
+        """The inverse of `asdict`."""
+        return RetrieverSpec(row["index"], row["embedder"], SearchSettings(**row["search"]))
+
+    @staticmethod
+    def of(retriever: Retriever) -> RetrieverSpec | None:
+        """The specification of a retriever that lives in a folder or is served, None for any other."""
+        retriever = corpus_of(retriever)
+        if isinstance(retriever, RemoteRetriever):
+            return RetrieverSpec(retriever.url, "", SearchSettings())
+        if not isinstance(retriever, HybridRetriever):
+            return None
+        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, retriever.settings)
+
+    def open(self, index: str | None = None) -> Retriever:
+        """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere)."""
+        where = index or self.index
+        if where.startswith(URL) or not self.embedder:
+            return open_retriever(where)
+        return HybridRetriever(where, embedder_from_identity(self.embedder), settings=self.search)
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """The contents of agent.json."""
+
+    base_model: str
+    dtype: str
+    protocol: Protocol
+    limits: Limits
+    top_k: int
+    retriever: RetrieverSpec | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    training: Mapping[str, str] = field(default_factory=dict)  # how it was made, in words for its model card
+    tools: tuple[str, ...] = ()  # classes beside the corpus, see retrieval.tools
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"format": FORMAT, "notice": NOT_ADVICE, **asdict(self)}
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> AgentSpec:
+        """The inverse of `to_json`."""
+        retriever = row["retriever"]
+        return AgentSpec(
+            base_model=row["base_model"],
+            dtype=row["dtype"],
+            protocol=Protocol(**row["protocol"]),
+            limits=Limits(**row["limits"]),
+            top_k=row["top_k"],
+            retriever=RetrieverSpec.from_json(retriever) if retriever else None,
+            metrics=row["metrics"],
+            training=row.get("training", {}),
+            tools=tuple(row.get("tools", ())),
+        )
+
+
+OpenPolicy = Callable[[Path, AgentSpec], Policy]
+
+
+def save_agent(folder: Path, spec: AgentSpec, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write agent.json and the tokenizer; the adapter is saved beside them by its owner."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    write_spec(folder, spec)
+
+
+def write_spec(folder: Path, spec: AgentSpec) -> None:
+    """Write agent.json alone."""
+    (folder / SPEC_FILE).write_text(json.dumps(spec.to_json(), indent=2) + "\n", encoding="utf-8")
+
+
+def read_spec(folder: Path) -> AgentSpec:
+    """The specification of an agent's folder."""
+    path = folder / SPEC_FILE
+    if not path.exists():
+        raise ConfigError(
+            f"agent {folder}: no agent.json found there. Give a folder exported by `medagent train` or "
+            "`medagent demo` (such as runs/demo/agent)."
+        )
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        if row["format"] != FORMAT:
+            raise ConfigError(f"agent {folder}: format {row['format']} found, {FORMAT} wanted. Export it again.")
+        return AgentSpec.from_json(row)
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: damaged ({error!r}). Export the agent again.") from error
+
+
+def load_agent(
+    folder: Path,
+    *,
+    retriever: Retriever | None = None,
+    index: str | None = None,
+    tools: Sequence[Tool] = (),
+    lockstep: bool = True,
+    open_policy: OpenPolicy | None = None,
+) -> Agent:
+    """A ready agent and its retriever (or another); its policy is its base model in this process with the adapter merged in, or what `open_policy` makes of the folder."""
+    spec = read_spec(folder)
+    if retriever is None:
+        _check_tools(folder, {class_path(tool) for tool in tools}, set(spec.tools))
+        if spec.retriever is not None:
+            retriever = spec.retriever.open(index)
+        elif index is not None:
+            retriever = open_retriever(index)
+        else:
+            raise ConfigError(f"agent {folder}: it names no index to search. Give one with --index.")
+        retriever = Toolbox(retriever, list(tools)) if tools else retriever
+    policy = open_policy(folder, spec) if open_policy else HFPolicy(*load_weights(folder, spec), lockstep=lockstep)
+    return Agent(policy, retriever, spec.protocol, spec.limits, spec.top_k)
+
+
+def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
+    if given == wanted:
+        return
+    remedy = (
+        f"Give --tools '[{', '.join(sorted(wanted))}]', their files being in the folder where you are."
+        if wanted
+        else "Leave --tools out: it was trained without."
+    )
+    raise ConfigError(f"agent {folder}: found the tools {sorted(given)}, wanted {sorted(wanted)}. {remedy}")
+
+
+def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The base model with the adapter merged in, and the tokenizer."""
+    name = str(folder) if spec.base_model == "." else spec.base_model
+    model, tokenizer = load_causal_lm(name, dtype=spec.dtype, device=fastest_device())
+    if (folder / "adapter").exists():
+        model = PeftModel.from_pretrained(model, str(adapter_folder(folder))).merge_and_unload()
+        model.eval()
+    return model, tokenizer
+
+
+def open_retriever(index: str) -> HybridRetriever | RemoteRetriever:
+    """The retriever of an index folder, as the index says it is searched, or of one that is served at an address."""
+    return RemoteRetriever(index) if index.startswith(URL) else HybridRetriever(index)
+
+
+def adapter_folder(folder: Path) -> Path:
+    """Peft writes a named adapter into a folder of that name."""
+    named = folder / "adapter" / "policy"
+    return named if named.exists() else folder / "adapter"

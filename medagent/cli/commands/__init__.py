@@ -1,0 +1,1 @@
+"""What `--help` shows: each command with its options. Imports stand inside the functions, so that help answers at once."""

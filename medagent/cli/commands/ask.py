@@ -1,0 +1,124 @@
+"""The commands by which people ask an agent: `ask`, `chat` and `serve`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from medagent.serving.names import EngineName
+
+
+def ask(
+    question: str,
+    agent: str = "runs/demo/agent",
+    options: list[str] | None = None,
+    index: str | None = None,
+    tools: list[str] | None = None,
+    temperature: float = 0.0,
+    json: bool = False,
+) -> None:
+    """Ask one question and watch the agent think, search and answer with its sources.
+
+    Args:
+        question: The question.
+        agent: As for evaluate: an exported agent's folder, "starter" (the untrained base policy), "hf:MODEL".
+        options: Answer options for multiple choice, e.g. --options '["aspirin", "colchicine"]'.
+        index: Index to search instead of the agent's own.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
+        temperature: Sampling temperature; 0 is greedy.
+        json: Print turns and answer as JSON, as POST /v1/answers has them.
+    """
+    from json import dumps
+
+    from rich.console import Console
+
+    from medagent.loading import answer_aloud, answer_as_json, open_agent, question_of
+
+    asked = question_of(question, options or ())
+    ready = open_agent(agent, index=index, tools=tools or [])
+    if json:
+        print(dumps(asyncio.run(answer_as_json(ready, asked, temperature=temperature)), indent=2))
+    else:
+        asyncio.run(answer_aloud(ready, asked, temperature=temperature, console=Console()))
+
+
+def chat(
+    agent: str = "runs/demo/agent",
+    index: str | None = None,
+    tools: list[str] | None = None,
+    temperature: float = 0.0,
+    json: bool = False,
+) -> None:
+    """Ask questions one after the other; each is answered on its own. Empty line or Ctrl-D ends.
+
+    Args:
+        agent: As for evaluate: an exported agent's folder, "starter" (the untrained base policy), "hf:MODEL".
+        index: Index to search instead of the agent's own.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
+        temperature: Sampling temperature; 0 is greedy.
+        json: Read a question a line without a prompt, and print a line of JSON for each.
+    """
+    from medagent.loading import chat_loop, open_agent
+
+    chat_loop(open_agent(agent, index=index, tools=tools or []), temperature=temperature, as_json=json)
+
+
+def serve(
+    agent: str = "runs/demo/agent",
+    index: str | None = None,
+    model: str = "",
+    tools: list[str] | None = None,
+    name: str = "medagent",
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    tokens: str | None = None,
+    max_running: int = 64,
+    max_waiting: int = 256,
+    timeout_s: float = 120.0,
+    engine: EngineName = "in_process",
+    endpoints: list[str] | None = None,
+    vllm: dict[str, Any] | None = None,
+    examples: str | None = None,
+    reload_s: float = 5.0,
+    log_questions: bool = False,
+) -> None:
+    """Put an agent behind a page for people, and behind an API: /v1/answers with every step, and OpenAI's /v1/chat/completions and /v1/models.
+
+    Args:
+        agent: As for evaluate.
+        index: Index to search instead of the agent's own.
+        model: Name of the model at an endpoint, or at the endpoints.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'.
+        name: The model's name in the API.
+        host: Address to listen on; another than this machine's needs tokens.
+        port: Port to listen on.
+        tokens: File with the SHA-256 digest of a bearer token a line; requests then need one.
+        max_running: Questions answered at once.
+        max_waiting: Questions that may wait; more are refused with 429.
+        timeout_s: Seconds that an answer may take, its wait included.
+        engine: What samples: in_process; vllm (a server that is started for it); endpoints (vLLM servers elsewhere).
+        endpoints: Their addresses, as --endpoints '[http://gpu-1:8000/v1]'; --model names what they serve.
+        vllm: How vLLM runs, e.g. --vllm '{"gpu_memory": 0.6, "tensor_parallel": 2}'.
+        examples: JSON lines of questions that the page offers; none takes examples.jsonl in the agent's folder, if there is one.
+        reload_s: Seconds between looks at the agent's folder, which is opened again after a new export; 0 never looks.
+        log_questions: Write questions into the log.
+    """
+    from medagent.cli.serve import Settings, serve_agent
+    from medagent.serving.admission import Limits
+
+    settings = Settings(
+        name, host, port, tokens, Limits(max_running, max_waiting, timeout_s), examples, reload_s, log_questions
+    )
+    serve_agent(
+        agent,
+        index=index,
+        model=model,
+        tools=tools or [],
+        engine=engine,
+        endpoints=endpoints or [],
+        vllm=vllm or {},
+        settings=settings,
+    )
+
+
+ASKING_COMMANDS: dict[str, Any] = {"ask": ask, "chat": chat, "serve": serve}

@@ -1,0 +1,212 @@
+"""The command line's second half: `medagent index ...` and `medagent search`. Like `cli`, it imports inside its commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from retrieval.analysis import AnalyserName
+
+
+def index_build(
+    corpus: str,
+    out: str = "indexes/default",
+    embedder: str = "hashed-ngrams:1024:3-5",
+    max_tokens: int = 200,
+    overlap_tokens: int = 30,
+    analyser: AnalyserName = "biomedical",
+    dense_weight: float | None = None,
+    chroma: str = "",
+    device: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Build an index from a corpus, with progress; run it again after an interruption and it goes on.
+
+    Args:
+        corpus: A file or folder of JSONL, CSV, TSV, text, Markdown, PDF, MEDLINE XML or JATS (or these with .gz); hub:DATASET[:SPLIT] with the
+            columns id, title, content; pubmedqa:FILE; bioasq:PATH; or the packaged starter, starter:train (without the test conditions), which keep settings of their own.
+        out: Folder of the index.
+        embedder: "hashed-ngrams:DIM:MIN-MAX", "medcpt", the name or folder of a sentence-transformers model (with a "/"), or
+            "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
+        max_tokens: Longest passage, title included, in the embedder's tokens; 0 cuts nothing.
+        overlap_tokens: How much of a passage the next one may repeat.
+        analyser: How words are compared; "biomedical" stems, "biomedical-unstemmed" does not, "words" takes them as they are.
+        dense_weight: How much the vectors' ranking counts beside BM25's 1; none takes what suits the embedder.
+        chroma: Address of a Chroma server to hold the vectors, instead of the folder.
+        device: Where to embed, such as cuda or cpu; none takes a GPU where there is one.
+        overwrite: Replace an index of other content there.
+    """
+    from evaluation.corpora import build_index_aloud
+    from retrieval.chunking import Chunking
+    from retrieval.settings import IndexSettings
+
+    settings = IndexSettings(Chunking(max_tokens, overlap_tokens), analyser, chroma=chroma)
+    build_index_aloud(
+        corpus,
+        Path(out),
+        embedder=embedder,
+        settings=settings,
+        dense_weight=dense_weight,
+        device=device,
+        overwrite=overwrite,
+    )
+
+
+def index_add(index: str, corpus: str, device: str | None = None) -> None:
+    """Add a corpus to an index, cut and embedded as the index was; run it again after an interruption and it goes on.
+
+    Args:
+        index: Folder of the index.
+        corpus: As for `medagent index build`.
+        device: Where to embed.
+    """
+    from evaluation.corpora import add_to_index_aloud
+
+    add_to_index_aloud(corpus, Path(index), device=device)
+
+
+def index_remove(index: str, ids: list[str]) -> None:
+    """Remove passages, or all passages of documents, by id; their text is overwritten on disk.
+
+    Args:
+        index: Folder of the index.
+        ids: Ids of passages or documents, e.g. '[pmid:12345, pmid:678#2]'.
+    """
+    from medagent.cli.progress import index_bars
+    from retrieval.index import remove_from_index
+
+    with index_bars() as show:
+        manifest, removed = remove_from_index(Path(index), ids, progress=show)
+    print(f"Removed {removed:,} passages from {index}; it holds {manifest.num_passages:,}.")
+
+
+def index_rebuild(index: str) -> None:
+    """Make an index's search structures afresh from its passage and embedding files.
+
+    Args:
+        index: Folder of the index.
+    """
+    from medagent.cli.progress import index_bars
+    from retrieval.index import rebuild_index
+
+    with index_bars() as show:
+        manifest = rebuild_index(Path(index), progress=show)
+    print(f"Rebuilt {index}: {manifest.num_passages:,} passages.")
+
+
+def index_verify(index: str) -> None:
+    """Compare an index with its source of truth: digests, Chroma's vectors one by one, BM25 made again. Exit status 1 where something differs.
+
+    Args:
+        index: Folder of the index.
+    """
+    from medagent.cli.progress import index_bars
+    from retrieval.embedders import embedder_from_identity
+    from retrieval.errors import IndexMismatchError
+    from retrieval.inspect import verify_index
+    from retrieval.manifest import Manifest
+
+    manifest = Manifest.read(Path(index))
+    with index_bars() as show:
+        checks = verify_index(Path(index), embedder_from_identity(manifest.embedder), progress=show)
+    for check in checks:
+        print(
+            f"{'PROBLEM' if check.problem else 'ok     '}  {check.name}{': ' if check.problem else ''}{check.problem}"
+        )
+    if any(check.problem for check in checks):
+        raise IndexMismatchError(
+            f"index {index}: differs from its source of truth. If only Chroma or BM25 differ: medagent index rebuild {index}; "
+            "else restore it from a backup or build it again with --overwrite."
+        )
+    print(f"Version {manifest.version}, content {manifest.content_sha256[:16]}: {manifest.num_passages:,} passages.")
+
+
+def index_stats(index: str, json: bool = False) -> None:
+    """What an index holds: counts, sources, years, lengths, what was skipped and why, and its size on disk.
+
+    Args:
+        index: Folder of the index.
+        json: Print JSON.
+    """
+    from retrieval.inspect import index_stats as stats
+    from retrieval.inspect import show_stats
+
+    found = stats(Path(index))
+    print(show_stats(found, as_json=json))
+
+
+def index_serve(
+    index: str,
+    host: str = "127.0.0.1",
+    port: int = 8001,
+    max_batch: int = 256,
+    reranker: str | None = None,
+    device: str | None = None,
+) -> None:
+    """Serve an index over HTTP to any number of trainers and agents: POST /search, and Search-R1's POST /retrieve.
+
+    Args:
+        index: Folder of the index.
+        host: Address to listen on; others than this machine reach it at 0.0.0.0.
+        port: Port to listen on.
+        max_batch: Most queries searched at once.
+        reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
+        device: Where to embed.
+    """
+    from retrieval.serving import serve
+
+    serve(Path(index), host=host, port=port, max_batch=max_batch, reranker=reranker, device=device)
+
+
+def index_mcp(index: str, device: str | None = None) -> None:
+    """Offer an index to assistants over the Model Context Protocol, on standard input and output.
+
+    Args:
+        index: Folder of the index.
+        device: Where to embed.
+    """
+    from retrieval.mcp_server import run_mcp
+
+    run_mcp(Path(index), device=device)
+
+
+def search(
+    query: str,
+    index: str = "runs/demo/index",
+    top_k: int = 5,
+    source: list[str] | None = None,
+    year_from: int | None = None,
+    year_to: int | None = None,
+    reranker: str | None = None,
+    json: bool = False,
+) -> None:
+    """Search an index and print the passages.
+
+    Args:
+        query: What to search for.
+        index: Folder of the index, or the address of a served one, such as http://localhost:8001.
+        top_k: How many passages.
+        source: Only passages of these sources, e.g. '[PubMed*, WHO]' (* stands for anything).
+        year_from: Only passages of this year or later.
+        year_to: Only passages of this year or earlier.
+        reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
+        json: Print JSON lines.
+    """
+    from medagent.cli.search import search_aloud
+    from retrieval.store import Filter
+
+    where = Filter(tuple(source or ()), year_from, year_to)
+    search_aloud(query, index, top_k=top_k, where=where, reranker=reranker, as_json=json)
+
+
+INDEX_COMMANDS: dict[str, Any] = {
+    "_help": "Build, change, check and serve indexes.",
+    "build": index_build,
+    "add": index_add,
+    "remove": index_remove,
+    "rebuild": index_rebuild,
+    "verify": index_verify,
+    "stats": index_stats,
+    "serve": index_serve,
+    "mcp": index_mcp,
+}

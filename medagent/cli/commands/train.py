@@ -1,0 +1,164 @@
+"""The command line's third part: training, what comes before and after it, and studies. Like `cli`, it imports inside its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+def train() -> None:
+    """Train an agent: `medagent train --config FILE` plus overrides; `medagent train --help` lists every setting."""
+
+
+def sft() -> None:
+    """Teach a model the protocol by examples, before reinforcement learning: `medagent sft --config configs/sft/own_model.yaml`; `medagent sft --help` lists every setting."""
+
+
+def plan() -> None:
+    """Say what a configuration needs (parameters, memory by part, tokens) without loading weights: `medagent plan --config FILE ...`, as for train."""
+
+
+def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> None:
+    """Write an agent as one merged model with a model card, which transformers, vLLM and `medagent` load.
+
+    Args:
+        agent: Folder of an exported agent, such as runs/mine/agent.
+        out: Folder of the merged model.
+        overwrite: Replace what an earlier export left there.
+    """
+    from medagent.export import export_merged
+
+    export_merged(Path(agent), Path(out), overwrite=overwrite)
+
+
+def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: int = 0, threads: int = 0) -> None:
+    """Make the starter base policy from scratch on made-up names (about half an hour on 2 cores; run it again to go on).
+
+    Args:
+        out: Folder for tokenizer and weights.
+        hidden_size: Width of the model, a multiple of 8; the packaged one has 128. FFN layers are twice as wide.
+        seed: Seed of names, lessons and initialisation.
+        threads: Torch threads; 0 keeps torch's own choice.
+    """
+    import torch
+
+    from medagent.starter.world import World
+    from training.starter.build import WarmStartConfig, warm_start
+
+    if threads:
+        torch.set_num_threads(threads)
+    config = WarmStartConfig(seed=seed, hidden_size=hidden_size, intermediate_size=2 * hidden_size)
+    world = World.load()
+    texts = [text for c in world.conditions if c.split == "train" for text in (c.name, *c.facts.values())]
+    figures = warm_start(Path(out), config, forbidden=world.names, texts=texts, report=partial(print, flush=True))
+    print(f"Saved to {out}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes.")
+
+
+def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, seed: int = 0, threads: int = 0) -> None:
+    """Teach the packaged base to think aloud in every turn: the same task with longer turns.
+
+    Args:
+        thinking: Tokens of thinking a turn, and then to the end of a sentence: 22 and 54 make whole turns of 40 and 74 tokens. 0 only teaches on, as a control.
+        out: Folder for tokenizer and weights; none takes runs/starter-thinking-THINKING.
+        steps: Optimizer steps.
+        seed: Seed of names and lessons.
+        threads: Torch threads; 0 keeps torch's own choice.
+    """
+    import torch
+
+    from medagent.starter.world import World
+    from training.starter.lengthen import lengthen
+
+    if threads:
+        torch.set_num_threads(threads)
+    folder = Path(out or f"runs/starter-thinking-{thinking}")
+    names = World.load().names
+    report = partial(print, flush=True)
+    figures = lengthen(folder, thinking=thinking, forbidden=names, steps=steps, seed=seed, report=report)
+    print(
+        f"Saved to {folder}: lookup accuracy {figures['lookup_accuracy']:.1%} after {figures['minutes']:.1f} minutes."
+    )
+
+
+def study(
+    name: str,
+    out: str | None = None,
+    arms: list[str] | None = None,
+    seeds: list[int] | None = None,
+    base: str | None = None,
+    jobs: int = 1,
+    threads: int = 1,
+) -> None:
+    """Compare arms over seeds on the starter world; run it again after an interruption and it goes on.
+
+    Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md, of all the study's runs that OUT has; each run is an ordinary `medagent train` in OUT/runs.
+
+    Args:
+        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "forms", "forms_grid" (the same under the harder stress), "controls" (what in the correction does it), "groups", "groups_stale", "groups_decoupled", "groups_gentle" (algorithms without a critic), "rates" (over what range of rates an algorithm does), "bases" (for other bases: longer turns, other sizes), "transfer_stale", "transfer_decoupled", "transfer_gentle" (one setting in other places), "matched_token", "matched_decoupled", "matched_gentle" (a constant share of the correction's own size), "token_range", "equal_range" (clip ranges of token and turn weights), "memory" (a correction that remembers its cut), "rescue", "turn_rewards", or a YAML file of yours.
+        out: Folder of the study; none takes runs/study-NAME (with the base's name, where one is given).
+        arms: Arms to run, e.g. --arms '[PPO, S-PPO]'; none runs all.
+        seeds: Seeds to run, the study's own or others, e.g. --seeds '[1, 6]'; none runs the study's own.
+        base: Folder of another base for all arms, of `medagent starter build` or `lengthen`: other sizes, longer turns.
+        jobs: Runs at a time, each in a process of its own.
+        threads: Torch threads of each run.
+    """
+    from dataclasses import replace
+
+    from training.studies.report import write_report
+    from training.studies.study import kept_seeds, load_study, refuse_unfinished, run_study, study_cells
+
+    plan = load_study(name)
+    named = Path(name).stem
+    if base not in (None, plan.base):
+        which = Path(base).resolve().name
+        plan, named = replace(plan, base=base, title=f"{plan.title} (base {which})"), f"{named}-{which}"
+    folder, asked = Path(out or f"runs/study-{named}"), seeds or plan.seeds
+    plan = replace(plan, seeds=list(dict.fromkeys([*plan.seeds, *asked, *kept_seeds(folder)])))
+    cells = run_study(plan, folder, jobs=jobs, threads=threads, arms=arms, seeds=asked)
+    finished = [cell for cell in study_cells(plan, folder) if cell.finished]
+    if finished:
+        print(write_report(plan, finished, folder))
+        print(
+            f"\nReport: {folder / 'report.md'}, figures: {folder / 'figures.svg'}, numbers: {folder / 'metrics.csv'}."
+        )
+    refuse_unfinished(cells)
+
+
+def _train(arguments: list[str]) -> None:
+    from training.run import end_rank
+    from training.run import train as run_training
+
+    run_training(arguments)
+    end_rank()
+
+
+def _plan(arguments: list[str]) -> None:
+    from training.plan import plan as run_plan
+
+    run_plan(arguments)
+
+
+def _sft(arguments: list[str]) -> None:
+    from training.run import end_rank
+    from training.run import sft as run_supervised
+
+    run_supervised(arguments)
+    end_rank()
+
+
+# These take a configuration's settings as their own, and parse them themselves.
+CONFIGURED: dict[str, Callable[[list[str]], None]] = {"train": _train, "plan": _plan, "sft": _sft}
+TRAINING_COMMANDS: dict[str, Any] = {
+    "train": train,
+    "plan": plan,
+    "sft": sft,
+    "export": export,
+    "study": study,
+    "starter": {
+        "_help": "Make the starter base policy, or a variant.",
+        "build": starter_build,
+        "lengthen": starter_lengthen,
+    },
+}

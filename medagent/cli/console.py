@@ -1,0 +1,74 @@
+"""What a person sees on the terminal: a question's turns, passages and cited answer. All model and passage text is plain text."""
+
+from __future__ import annotations
+
+from rich import markup
+from rich.console import Console
+
+from medagent.answers import checked
+from medagent.protocol import NOT_ADVICE, Protocol
+from medagent.types import Question, Rollout, Turn
+from retrieval.passages import Hit
+
+
+def escape(text: str) -> str:
+    """Text that can neither mark up nor steer the terminal: rich's markup escaped, control characters dropped."""
+    return markup.escape("".join(c for c in text if c.isprintable() or c in "\n\t"))
+
+
+def show_question(console: Console, question: Question) -> None:
+    """Print the question and its options."""
+    console.print(f"[bold]{escape(question.text)}[/bold]")
+    for letter, option in zip(question.letters, question.options, strict=True):
+        console.print(f"  ({letter}) {escape(option)}")
+
+
+class TurnPrinter:
+    """Prints turns as they end, numbering passages as the agent sees them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._shown = console, 0
+
+    def __call__(self, turn: Turn) -> None:
+        """Print one turn."""
+        think = Protocol.parse(turn.text).think
+        if think:
+            self._console.print(f"  [dim]thinks[/dim]   {escape(think)}")
+        if turn.query is not None:
+            self._console.print(f"  [cyan]searches[/cyan] {escape(turn.query)}")
+        for hit in turn.hits:
+            self._shown += 1
+            self._console.print(f"     [dim]\\[{self._shown}][/dim] {escape(_line(hit))}")
+        if turn.query is None and turn.answer is None:
+            self._console.print(f"  [yellow]neither searches nor answers:[/yellow] {escape(turn.text)}")
+
+
+def show_answer(console: Console, rollout: Rollout) -> None:
+    """Print the answer, and of each passage it cites the sentence that is nearest to it; citations of passages it never saw are left out."""
+    answer = checked(rollout)
+    if not answer.text:
+        console.print(f"  [yellow]No answer[/yellow] (stopped: {answer.stop_reason.value}).")
+    else:
+        console.print(f"  [green]answers[/green]  [bold]{escape(answer.text)}[/bold]")
+        for source in answer.sources:
+            passage, (start, end) = source.passage, source.sentence
+            named = f"{passage.heading} ({passage.id})" if passage.heading else passage.id
+            console.print(f"     [dim]source \\[{source.number}][/dim] {escape(named)}")
+            console.print(f"        [italic]{escape(_shortened(passage.text[start:end].strip()))}[/italic]")
+        if not answer.supported:
+            console.print("     [yellow]It cites no passage: treat the answer as unsupported.[/yellow]")
+        if answer.removed_citations:
+            console.print(
+                f"     [dim]citations taken out, of passages that were not shown: {answer.removed_citations}[/dim]"
+            )
+        if answer.confidence is not None:
+            console.print(f"     [dim]confidence {answer.confidence:.0%}: of its wording, not of being right[/dim]")
+    console.print(f"  [dim]{NOT_ADVICE}[/dim]")
+
+
+def _line(hit: Hit) -> str:
+    return _shortened(hit.passage.shown_text)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,258 @@
+"""What `medagent evaluate` does, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from evaluation.benchmarks.source import Source
+from evaluation.grading.grade import grade
+from evaluation.metrics import ModeReport, report_mode
+from evaluation.modes import Mode, baselines
+from evaluation.predictions import Prediction
+from evaluation.reports.html import Table, write_evaluation_html, write_json
+from evaluation.reports.tables import curves, markdown, overview, tables
+from evaluation.run import Plan, run_plan
+from evaluation.statistics import wilson_interval
+from medagent.agent import Agent
+from medagent.causal_lm import STARTER, model_path
+from medagent.errors import InputError
+from medagent.loading import open_agent
+from medagent.types import Question, StopReason
+from retrieval.controls import NoRetriever
+from retrieval.passages import Passage
+from retrieval.remote import RemoteRetriever
+from retrieval.search import HybridRetriever, Retriever
+from retrieval.tools import code_digest, corpus_of
+
+LARGE = 64 * 2**20  # bytes; files above it are told apart by size and time
+_SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)
+
+
+def evaluate_agent(
+    agent: str,
+    source: Source,
+    plan: Plan,
+    *,
+    index: str | None,
+    model: str,
+    tools: Sequence[str],
+    limits: Mapping[str, int],
+    concurrency: int,
+    overwrite: bool,
+    out: Path,
+) -> dict[Mode, ModeReport]:
+    """Ask, grade, print, and write predictions.jsonl, report.json, report.md, report.html and config.json to `out`."""
+    console = Console(highlight=False)
+    questions, passages, notes = source.questions()
+    ready = with_limits(
+        open_agent(agent, index=index, lockstep=True, model=model, tools=tools, must_search=False), limits
+    )
+    searched = corpus_of(ready.retriever)
+    searching = [mode.value for mode in plan.modes if mode in _SEARCHING]
+    if isinstance(searched, NoRetriever) and searching:
+        raise InputError(
+            f"mode {searching[0]}: there is no index to search. Give one with --index (medagent index build starter --out indexes/starter makes the packaged one), or other --modes."
+        )
+    corpus: Sequence[Passage] = searched.passages if isinstance(searched, HybridRetriever) else []
+    settings = {
+        "agent": agent,
+        "agent_sha256": fingerprint(agent),
+        "index_sha256": index_fingerprint(ready.retriever),
+        "model": model,
+        "index": index,
+        **({"tools": {tool: code_digest(tool) for tool in tools}} if tools else {}),
+        "limits": asdict(ready.limits),
+        **asdict(source),
+        "modes": [mode.value for mode in plan.modes],
+        "samples": plan.samples,
+        "rotations": plan.rotations,
+        "temperature": plan.temperature,
+        "seed": plan.seed,
+    }
+    console.print(
+        f"{len(questions)} questions of {source.benchmark}, agent {agent}, modes {', '.join(settings['modes'])}.",
+        markup=False,
+    )
+    for note, count in notes.items():
+        console.print(f"  note: {count} {note}", markup=False)
+    predictions = _run_aloud(
+        ready, questions, plan, out, settings, corpus or passages, passages, concurrency, overwrite, console
+    )
+    reports = {mode: report_mode([p for p in predictions if p.mode == mode.value]) for mode in plan.modes}
+    write_reports(out, settings, notes, reports, questions, predictions)
+    console.print(shown_table(overview(reports, questions)))
+    console.print(
+        "[dim]none: no one option named; gold: all gold passages found; cited: with a supporting citation.[/dim]"
+    )
+    for mode, report in reports.items():
+        if report.sampling:
+            sampled = report.sampling
+            console.print(
+                f"{mode.value}, {sampled.samples} samples: mean {sampled.mean_accuracy:.1%} [{100 * sampled.ci_low:.1f}, {100 * sampled.ci_high:.1f}], "
+                f"majority vote {sampled.majority_vote:.1%}, pass@{sampled.samples} {sampled.pass_at_k[sampled.samples]:.1%}; above, the first sample alone."
+            )
+    too_long = sum(not p.rollout.turns and p.rollout.stop_reason is StopReason.MAX_TOTAL_TOKENS for p in predictions)
+    if too_long:
+        console.print(
+            f"[yellow]{too_long} of {len(predictions)} askings do not fit into max_total_tokens = {ready.limits.max_total_tokens} and count as no answer: "
+            "raise it with --limits.[/yellow]"
+        )
+    console.print(f"\nReport: {out / 'report.html'}  table for a paper: {out / 'report.md'}")
+    return reports
+
+
+def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:
+    """The agent with other limits."""
+    known = asdict(agent.limits)
+    wrong = {name: value for name, value in limits.items() if name not in known or value < 1}
+    if wrong:
+        raise InputError(f"limits: found {wrong}, wanted numbers above 0 for some of {', '.join(known)}.")
+    return replace(agent, limits=replace(agent.limits, **limits))
+
+
+def _run_aloud(
+    agent: Agent,
+    questions: Sequence[Question],
+    plan: Plan,
+    out: Path,
+    settings: dict[str, Any],
+    corpus: Sequence[Passage],
+    passages: Sequence[Passage],
+    concurrency: int,
+    overwrite: bool,
+    console: Console,
+) -> list[Prediction]:
+    total = len(plan.modes) * sum(len(plan.jobs(question)) for question in questions)
+    columns = (
+        TextColumn("{task.description:14s}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeRemainingColumn(),
+    )
+    counts: dict[str, tuple[int, int]] = {}
+    with Progress(*columns, console=console) as bars:
+        task = bars.add_task("asking", total=total, said="")
+
+        def show(prediction: Prediction) -> None:
+            right, asked = counts.get(prediction.mode, (0, 0))
+            # One answer a question, or the interval would be too narrow.
+            if prediction.rotation == prediction.rollout.sample == 0:
+                right, asked = right + grade(prediction.rollout).correct, asked + 1
+            counts[prediction.mode] = right, asked
+            low, high = wilson_interval(right, asked)
+            said = f"accuracy {right / max(1, asked):.1%} [{low:.1%}, {high:.1%}]"
+            bars.update(task, advance=1, description=prediction.mode, said=said)
+
+        def go_on(found: Sequence[Prediction]) -> None:
+            if found:
+                bars.console.print(f"Going on: {len(found)} of {total} are done.")
+            for prediction in found:
+                show(prediction)
+
+        evidence = gold_passages(agent.retriever, questions, passages)
+        return run_plan(
+            agent,
+            questions,
+            plan,
+            out,
+            identity=settings,
+            corpus=corpus,
+            evidence=evidence,
+            concurrency=concurrency,
+            overwrite=overwrite,
+            on_found=go_on,
+            on_done=show,
+        )
+
+
+def write_reports(
+    out: Path,
+    settings: dict[str, Any],
+    notes: dict[str, int],
+    reports: dict[Mode, ModeReport],
+    questions: Sequence[Question],
+    predictions: Sequence[Prediction],
+) -> None:
+    """report.json (the first mode's figures at the top, all under "modes"), report.md, report.html."""
+    first = next(iter(reports.values()))
+    simple = {
+        name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()
+    }
+    write_json(
+        out / "report.json",
+        {
+            "settings": settings,
+            **first.summary.to_json(),
+            "baselines": simple,
+            "modes": {mode.value: report.to_json() for mode, report in reports.items()},
+            "notes": notes,
+        },
+    )
+    title = f"{settings['benchmark']}: {settings['agent']}"
+    (out / "report.md").write_text(markdown(title, settings, reports, questions), encoding="utf-8")
+    write_evaluation_html(
+        out / "report.html",
+        title=title,
+        summary=f"{len(questions)} questions, temperature {settings['temperature']}, seed {settings['seed']}. All settings are in config.json.",
+        tables=tables(reports, questions),
+        curves=curves(reports),
+        predictions=predictions,
+    )
+
+
+def shown_table(table: Table) -> RichTable:
+    """A table for the terminal."""
+    shown = RichTable(title=table.title or None, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for number, name in enumerate(table.head):
+        shown.add_column(name, justify="right" if number else "left")
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    return shown
+
+
+def fingerprint(agent: str) -> str:
+    """A digest of an agent's own files, or of the model's where it is a local one; empty where there is none to read."""
+    folder = Path(model_path(agent) if agent == STARTER else agent.removeprefix("hf:"))
+    total = sha256()
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []:
+        total.update(str(file.relative_to(folder)).encode() + b"\0")
+        stat = file.stat()
+        if stat.st_size > LARGE:
+            total.update(f"{stat.st_size} {stat.st_mtime_ns}".encode())
+            continue
+        with file.open("rb") as opened:
+            total.update(file_digest(opened, "sha256").digest())
+    return total.hexdigest() if folder.is_dir() else ""
+
+
+def gold_passages(
+    retriever: Retriever, questions: Sequence[Question], passages: Sequence[Passage]
+) -> dict[str, Passage]:
+    """The passages that the questions name as their evidence, as far as the benchmark or the index holds them."""
+    retriever = corpus_of(retriever)
+    held = {passage.id: passage for passage in passages}
+    wanted = {id_ for question in questions for id_ in question.gold_passage_ids}
+    if isinstance(retriever, HybridRetriever):
+        found = {id_: retriever.passage(id_) for id_ in wanted - set(held)}
+        held |= {id_: passage for id_, passage in found.items() if passage is not None}
+    return held
+
+
+def index_fingerprint(retriever: Retriever) -> str:
+    """A digest of an index's manifest, which holds that of its passages; empty where there is no index."""
+    retriever = corpus_of(retriever)
+    if isinstance(retriever, RemoteRetriever):
+        return retriever.version
+    if not isinstance(retriever, HybridRetriever):
+        return ""
+    return sha256((retriever.folder / "manifest.json").read_bytes()).hexdigest()

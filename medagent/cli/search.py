@@ -1,0 +1,36 @@
+"""`medagent search`: passages for people, or JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+
+from medagent.agent_folder import open_retriever
+from medagent.cli.console import escape
+from retrieval.remote import RemoteRetriever
+from retrieval.rerank import CrossEncoderReranker
+from retrieval.search import HybridRetriever
+from retrieval.store import Filter
+
+
+def search_aloud(query: str, index: str, *, top_k: int, where: Filter, reranker: str | None, as_json: bool) -> None:
+    """Print what a search finds."""
+    if reranker:
+        retriever: HybridRetriever | RemoteRetriever = HybridRetriever(index, reranker=CrossEncoderReranker(reranker))
+    else:
+        retriever = open_retriever(index)
+    hits = retriever.search_where([query], top_k=top_k, where=where)[0]
+    console = Console(highlight=False)
+    if not hits and not as_json:
+        console.print("Nothing found.")
+    for number, hit in enumerate(hits, start=1):
+        passage = hit.passage
+        if as_json:
+            print(json.dumps({**passage.to_json(), "score": hit.score}, ensure_ascii=False))
+            continue
+        origin = ", ".join(str(part) for part in (passage.source, passage.year, passage.licence) if part)
+        console.print(
+            f"[bold]{number}. {escape(passage.heading)}[/bold] [dim]{escape(passage.id)}  {hit.score:.4f}[/dim]"
+        )
+        console.print(f"   {escape(passage.text)}  [dim]{escape(origin)}[/dim]")

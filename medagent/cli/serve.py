@@ -1,0 +1,164 @@
+"""What `medagent serve` does: open an agent once, and answer over HTTP until interrupted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from medagent.agent import Agent
+from medagent.agent_folder import SPEC_FILE, AgentSpec, read_spec
+from medagent.errors import ConfigError
+from medagent.loading import open_agent
+from medagent.policies.vllm.server import VllmSettings
+from medagent.protocol import NOT_ADVICE
+from medagent.serving.admission import AnswerDesk, Limits
+from medagent.serving.app import LOOPBACK, make_app
+from medagent.serving.engines import Engine, InProcess, Servers, Vllm
+from medagent.serving.memory import trim_memory
+from medagent.serving.middleware import read_tokens
+from medagent.serving.names import EngineName
+from medagent.serving.page import read_examples
+from medagent.serving.reload import stamp, watch
+from retrieval.search import Retriever
+
+GRACE_S = 30  # running answers may take so long after the first Ctrl-C
+SPARE_CONNECTIONS = 256  # for the page, the probes, and refusals
+EXAMPLES = "examples.jsonl"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an agent is served; see `medagent serve --help`."""
+
+    name: str = "medagent"
+    host: str = "127.0.0.1"
+    port: int = 8080
+    tokens: str | None = None
+    limits: Limits = Limits()
+    examples: str | None = None
+    reload_s: float = 5.0
+    log_questions: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave the agent open to others."""
+        if self.host not in LOOPBACK and self.tokens is None:
+            raise ConfigError(
+                f"host {self.host}: others could reach the agent there, and no tokens are set. Give --tokens FILE (a SHA-256 digest a line), or leave --host out."
+            )
+
+
+def serve_agent(
+    agent: str,
+    *,
+    index: str | None,
+    model: str,
+    tools: Sequence[str],
+    engine: EngineName,
+    endpoints: Sequence[str],
+    vllm: Mapping[str, Any],
+    settings: Settings,
+) -> None:
+    """Serve an agent; on an address that others reach it asks for tokens."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    with closing(engine_named(engine, endpoints=endpoints, model=model, vllm=vllm)) as sampling:
+        app = app_of(agent, index=index, model=model, tools=tools, engine=sampling, settings=settings)
+        print(
+            f"Serving {agent} as {settings.name!r}: the page is http://{settings.host}:{settings.port}/, the API below /v1. {NOT_ADVICE}",
+            flush=True,
+        )
+        # uvicorn raises the signal again once it has ended, and the engine must still be closed.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        uvicorn.run(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
+            limit_concurrency=settings.limits.max_running + settings.limits.max_waiting + SPARE_CONNECTIONS,
+        )
+
+
+def engine_named(
+    name: EngineName, *, endpoints: Sequence[str] = (), model: str = "", vllm: Mapping[str, Any] | None = None
+) -> Engine:
+    """The engine of that name, with its settings checked."""
+    if (name == "endpoints") != bool(endpoints):
+        raise ConfigError(
+            f"engine {name}: found {len(endpoints)} endpoints. Give --engine endpoints and --endpoints '[http://HOST:8000/v1]' together, or neither."
+        )
+    if vllm and name != "vllm":
+        raise ConfigError(
+            f"engine {name}: found settings of vLLM, which it does not start. Give --engine vllm, or leave --vllm out."
+        )
+    if name == "endpoints":
+        return Servers(endpoints, model)
+    if name == "in_process":
+        return InProcess()
+    try:
+        return Vllm(VllmSettings(**(vllm or {})), log=Path(tempfile.gettempdir()) / f"medagent-vllm-{os.getpid()}.log")
+    except TypeError as error:
+        raise ConfigError(f"vllm: {error}. It takes {', '.join(VllmSettings.__dataclass_fields__)}.") from error
+
+
+def app_of(
+    name: str, *, index: str | None, model: str, tools: Sequence[str], engine: Engine, settings: Settings
+) -> FastAPI:
+    """The service, with the agent opened; what can be wrong about files is found first."""
+    tokens = sorted(read_tokens(Path(settings.tokens))) if settings.tokens else []
+    folder = Path(name) if (Path(name) / SPEC_FILE).exists() else None
+    examples = settings.examples or (str(folder / EXAMPLES) if folder and (folder / EXAMPLES).exists() else None)
+    shown = read_examples(Path(examples)) if examples else []
+    open_policy = None if folder is None and isinstance(engine, InProcess) else engine.open
+    opened = stamp(folder) if folder else ()  # before it is opened: what is exported meanwhile is news
+    spec = read_spec(folder) if folder else None
+    agent = open_agent(name, index=index, model=model, tools=tools, open_policy=open_policy)
+    beside: list[Callable[[AnswerDesk], Coroutine[Any, Any, None]]] = [lambda desk: trim_memory()]
+    if folder is not None and spec is not None and settings.reload_s > 0:
+        again = _Reopening(name, index, tools, engine, spec, agent.retriever)
+        beside.append(partial(watch, folder, opened, again, every_s=settings.reload_s))
+    return make_app(
+        agent,
+        name=settings.name,
+        limits=settings.limits,
+        hosts=LOOPBACK if settings.host in LOOPBACK else ("*",),
+        tokens=tokens,
+        examples=shown,
+        log_questions=settings.log_questions,
+        beside=beside,
+        engine_lives=engine.lives,
+    )
+
+
+@dataclass
+class _Reopening:
+    """Opens the agent as its folder has it now; it searches with the retriever that is open, unless it names another."""
+
+    name: str
+    index: str | None
+    tools: Sequence[str]
+    engine: Engine
+    spec: AgentSpec
+    retriever: Retriever
+
+    def __call__(self) -> Agent:
+        """The agent."""
+        now = read_spec(Path(self.name))
+        same = (now.retriever, now.tools) == (self.spec.retriever, self.spec.tools)
+        kept = self.retriever if same else None
+        agent = open_agent(self.name, index=self.index, tools=self.tools, retriever=kept, open_policy=self.engine.open)
+        self.spec, self.retriever = now, agent.retriever
+        return agent

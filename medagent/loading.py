@@ -1,0 +1,124 @@
+"""One question at a time, in front of a person: the command line's `ask` and `chat`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from medagent.agent import Agent, Job, Limits
+from medagent.agent_folder import OpenPolicy, load_agent, open_retriever
+from medagent.answers import Steps, checked
+from medagent.causal_lm import STARTER, fastest_device, load_causal_lm, model_path
+from medagent.cli.console import TurnPrinter, show_answer, show_question
+from medagent.errors import InputError
+from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
+from medagent.policies.huggingface import HFPolicy
+from medagent.protocol import NOT_ADVICE, Protocol
+from medagent.types import LETTERS, Question, Rollout
+from retrieval.controls import NoRetriever
+from retrieval.search import Retriever
+from retrieval.tools import Tool, Toolbox, tool_named
+
+UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
+
+
+def open_agent(
+    name: str,
+    *,
+    index: str | None,
+    lockstep: bool = False,
+    model: str = "",
+    tools: Sequence[str] = (),
+    retriever: Retriever | None = None,
+    must_search: bool = True,
+    open_policy: OpenPolicy | None = None,
+) -> Agent:
+    """An agent by name; all but an exported one need an index to search.
+
+    An exported agent's folder; "starter", the untrained base policy; "hf:MODEL", any causal language model by hub name or folder, with the protocol's
+    own instructions; or the address of an OpenAI-compatible endpoint (http://...), whose `model` is then named. Its key is read from the
+    environment variable MEDAGENT_API_KEY. Without `must_search` they may do without an index, and a search is then an error. `tools` are classes,
+    such as "my_task.Doses". A ready `retriever`, with whatever tools it has, takes the place of all that. `open_policy` samples an exported agent's turns elsewhere.
+    """
+    exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
+    if must_search and retriever is None and index is None and not exported:
+        raise InputError(
+            f"agent {name}: has no index to search. Give one with --index (medagent index build starter --out indexes/starter makes the packaged one)."
+        )
+    if open_policy is not None and not exported:
+        raise InputError(f"agent {name}: another engine serves an exported agent. Give its folder.")
+    made = [tool_named(tool) for tool in tools]
+    if exported:
+        return load_agent(
+            Path(name), retriever=retriever, index=index, tools=made, lockstep=lockstep, open_policy=open_policy
+        )
+    searched = retriever if retriever is not None else _searches(index, made)
+    if name.startswith(("http://", "https://")):
+        if not model:
+            raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
+        policy = RemotePolicy(name, model, api_key=os.environ.get("MEDAGENT_API_KEY", ""))
+        return Agent(policy, searched, Protocol(), REMOTE_LIMITS)
+    if name.startswith("hf:"):
+        device = fastest_device()
+        dtype = "float32" if device == "cpu" else "bfloat16"
+        weights, tokenizer = load_causal_lm(name.removeprefix("hf:"), dtype=dtype, device=device)
+        protocol = Protocol(chat=bool(tokenizer.chat_template))
+        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), searched, protocol, UNTRAINED_LIMITS)
+    return load_agent(Path(model_path(STARTER)), retriever=searched, lockstep=lockstep)
+
+
+def _searches(index: str | None, tools: list[Tool]) -> Retriever:
+    retriever = NoRetriever() if index is None else open_retriever(index)
+    return Toolbox(retriever, tools) if tools else retriever
+
+
+def question_of(text: str, options: Sequence[str] = ()) -> Question:
+    """A question as a person types it, checked."""
+    if not text.strip():
+        raise InputError("the question is empty. Give some text, in quotes.")
+    if len(options) > len(LETTERS):
+        raise InputError(f"found {len(options)} options, wanted at most {len(LETTERS)}.")
+    return Question("asked", text.strip(), tuple(options))
+
+
+async def answer_aloud(agent: Agent, question: Question, *, temperature: float, console: Console) -> Rollout:
+    """Roll out one question, printing each turn as it ends."""
+    show_question(console, question)
+    rollout = await agent.run(Job(question, temperature=temperature), on_turn=TurnPrinter(console))
+    show_answer(console, rollout)
+    return rollout
+
+
+async def answer_as_json(agent: Agent, question: Question, *, temperature: float) -> dict[str, Any]:
+    """What POST /v1/answers tells: the turns' events and the checked answer."""
+    rollout = await agent.run(Job(question, temperature=temperature))
+    tell = Steps()
+    return {
+        "question": question.text,
+        "turns": [tell(turn) for turn in rollout.turns],
+        "answer": checked(rollout).to_json(),
+    }
+
+
+def chat_loop(agent: Agent, *, temperature: float, as_json: bool) -> None:
+    """Ask until an empty line or the end of input. `as_json`: no prompt, a line of JSON for each."""
+    console = Console(highlight=False, quiet=as_json)
+    console.print(f"Ask a medical question; an empty line ends. [dim]{NOT_ADVICE}[/dim]")
+    while True:
+        try:
+            text = input() if as_json else console.input("\n[bold]> [/bold]")
+        except EOFError:
+            return
+        if not text.strip():
+            return
+        question = question_of(text)
+        if as_json:
+            print(json.dumps(asyncio.run(answer_as_json(agent, question, temperature=temperature))), flush=True)
+        else:
+            asyncio.run(answer_aloud(agent, question, temperature=temperature, console=console))

@@ -1,0 +1,233 @@
+"""A policy behind token-level completion endpoints (vLLM's server, one or many): token ids in, token ids and log-probs out.
+
+Nothing is decoded and encoded again, so what such a policy samples can be trained on. Every dialogue stays with one replica, whose prefix
+cache then holds it; where that replica goes away, another reads the dialogue from the beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Protocol
+from uuid import uuid4
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.errors import PolicyError
+from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
+from medagent.policy import SampledTurn, TurnStop
+from medagent.protocol import END_TAGS
+
+# Said in full: a server takes what is left out from the model's generation_config.json, and log-probs are then of another distribution.
+UNTRUNCATED = {
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+REST_S = 30.0  # a replica that did not answer is not asked again before
+
+
+class Completions(Protocol):
+    """What answers completion requests in the form of OpenAI's API, with token ids for the prompt."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        ...
+
+    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The first choice: `token_ids`, `logprobs.token_logprobs` and `finish_reason`. Raises `EndpointGoneError` where another replica may do."""
+        ...
+
+    def forget(self, dialogue: str) -> None:
+        """A dialogue has ended: what was kept for it (`session_id` in its requests) may go."""
+        ...
+
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`."""
+        ...
+
+
+@dataclass
+class HttpCompletions:
+    """Completions of an HTTP endpoint."""
+
+    endpoint: Endpoint
+
+    @property
+    def name(self) -> str:
+        """Its address."""
+        return f"endpoint {self.endpoint.url}"
+
+    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """See `Completions.complete`."""
+        answer = await self.endpoint.post("completions", body)
+        if answer.status_code == 404:  # it was started anew, and has not this iteration's weights
+            raise EndpointGoneError(f"{self.name}: does not know the model {body['model']!r} any more.")
+        if answer.status_code != 200:
+            raise self.endpoint.refusal(answer, str(body["model"]))
+        try:
+            choice = answer.json()["choices"][0]
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise PolicyError(f"{self.name}: found {answer.text[:200]!r}, wanted a completion.") from error
+        if not isinstance(choice, dict):
+            raise PolicyError(f"{self.name}: found {answer.text[:200]!r}, wanted a completion.")
+        return choice
+
+    def forget(self, dialogue: str) -> None:
+        """See `Completions.forget`: the server's own cache decides."""
+
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`."""
+        await self.endpoint.disconnect()
+
+
+@dataclass
+class Replica:
+    """One of the sources, how many dialogues it has, and until when it is left alone (a reading of the monotonic clock)."""
+
+    source: Completions
+    dialogues: int = 0
+    resting_until: float = 0.0
+
+
+@dataclass
+class CompletionPolicy:
+    """Samples turns from sources that all serve `model`; a new dialogue goes to the one that has fewest.
+
+    `seeded`: each turn carries a seed that follows from the dialogue's. Servers that batch give equal samples only as far as their arithmetic does.
+    """
+
+    sources: Sequence[Completions]
+    model: str
+    tokenizer_: PreTrainedTokenizerBase
+    seeded: bool = True
+    rest_s: float = REST_S
+    replicas: list[Replica] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """At least one source."""
+        if not self.sources:
+            raise PolicyError("completion endpoints: none given, wanted one or more. Name them.")
+        self.replicas = [Replica(source) for source in self.sources]
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """See `Policy.tokenizer`."""
+        return self.tokenizer_
+
+    def open(self, *, seed: int, temperature: float) -> CompletionSession:
+        """See `Policy.open`."""
+        return CompletionSession(self, seed=seed, temperature=temperature)
+
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`."""
+        for source in self.sources:
+            await source.disconnect()
+
+    def take(self) -> Replica:
+        """The replica with fewest dialogues among those that answer, or the one that has rested longest."""
+        now = time.monotonic()
+        awake = [replica for replica in self.replicas if replica.resting_until <= now]
+        chosen = (
+            min(awake, key=lambda replica: replica.dialogues)
+            if awake
+            else min(self.replicas, key=lambda replica: replica.resting_until)
+        )
+        chosen.dialogues += 1
+        return chosen
+
+    async def complete(self, replica: Replica, body: dict[str, Any]) -> tuple[Replica, dict[str, Any]]:
+        """The first choice for a body, and the replica that gave it: where one is gone, the next is asked."""
+        last: EndpointGoneError | None = None
+        for _ in self.replicas:
+            try:
+                return replica, await replica.source.complete(body)
+            except EndpointGoneError as gone:
+                last = gone
+                replica.resting_until = time.monotonic() + self.rest_s
+                following = self.take()
+                following.dialogues -= 1  # the session moves its count when it has an answer
+                replica = following
+        raise PolicyError(f"all {len(self.replicas)} replicas are gone; of the last: {last}") from last
+
+
+class CompletionSession:
+    """A dialogue with a `CompletionPolicy`: all its tokens so far."""
+
+    def __init__(self, policy: CompletionPolicy, *, seed: int, temperature: float) -> None:
+        self._policy, self._seed, self._temperature = policy, seed, temperature
+        self._token_ids: list[int] = []
+        self._read, self._turn = 0, 0  # tokens that have been sent
+        self._replica: Replica | None = None
+        self._name = uuid4().hex
+
+    def append(self, token_ids: list[int]) -> None:
+        """See `Session.append`."""
+        self._token_ids += token_ids
+
+    async def sample(self, *, max_tokens: int) -> SampledTurn:
+        """See `Session.sample`."""
+        if len(self._token_ids) == self._read:
+            raise PolicyError("nothing to continue from: append the prompt or an observation before sampling a turn.")
+        policy = self._policy
+        replica = self._replica or policy.take()
+        self._replica = replica  # taken back by `close`, also where the call fails
+        body = {
+            "model": policy.model,
+            "prompt": self._token_ids,
+            "max_tokens": max_tokens,
+            "temperature": self._temperature,
+            **UNTRUNCATED,
+            "stop": list(END_TAGS),
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "session_id": self._name,
+            **({"seed": turn_seed(self._seed, self._turn)} if policy.seeded else {}),
+        }
+        answered, choice = await policy.complete(replica, body)
+        if answered is not replica:
+            replica.dialogues -= 1
+            answered.dialogues += 1
+            self._replica = answered
+        token_ids, logprobs = self._sampled(choice, max_tokens)
+        self._token_ids += token_ids
+        self._read, self._turn = len(self._token_ids), self._turn + 1
+        text = str(policy.tokenizer.decode(token_ids, skip_special_tokens=False))
+        return SampledTurn(tuple(token_ids), tuple(logprobs), text, self._stop(choice, text))
+
+    def _sampled(self, choice: dict[str, Any], max_tokens: int) -> tuple[list[int], list[float]]:
+        token_ids = choice.get("token_ids")
+        logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
+        if not token_ids or logprobs is None or len(logprobs) != len(token_ids) or len(token_ids) > max_tokens:
+            assert self._replica is not None
+            raise PolicyError(
+                f"{self._replica.source.name}: found {len(token_ids or [])} token ids and {len(logprobs or [])} log-probs, wanted as many of "
+                f"each (1 to {max_tokens}). The server must honour return_token_ids and logprobs, as vLLM 0.10.2 and later do."
+            )
+        return [int(token) for token in token_ids], [float(value) for value in logprobs]
+
+    @staticmethod
+    def _stop(choice: dict[str, Any], text: str) -> TurnStop:
+        if text.rstrip().endswith(END_TAGS):
+            return TurnStop.TAG
+        return TurnStop.LENGTH if choice.get("finish_reason") == "length" else TurnStop.END_OF_TEXT
+
+    def close(self) -> None:
+        """See `Session.close`."""
+        if self._replica is not None:
+            self._replica.dialogues -= 1
+            self._replica.source.forget(self._name)
+            self._replica = None
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """The seed of one turn, 63 bits."""
+    return int.from_bytes(sha256(f"{seed}|{turn}".encode()).digest()[:8], "big") >> 1

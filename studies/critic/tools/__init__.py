@@ -1,0 +1,1 @@
+"""What the critic explains, and what it could."""

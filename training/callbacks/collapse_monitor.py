@@ -1,0 +1,226 @@
+"""Watches a run for collapse, says so, and can stop it or take it back to the last good weights with a smaller step."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from medagent.errors import ConfigError
+from medagent.files import write_whole
+from training.callbacks.collapse_signs import HELD_OUT, WATCHED, CollapseDetector, Thresholds, Verdict
+from training.callbacks.export import AgentExport
+from training.callbacks.held_out import HeldOutEvaluation
+from training.data import RolloutData
+from training.module import AgentModule
+
+Action = Literal["report", "stop", "rollback"]
+EVENTS_FILE = "collapse.json"
+
+
+class CollapseMonitor(Callback):
+    """Judges every iteration by `training.callbacks.collapse_signs`; logs `monitor/signs` and `monitor/alarm`, and writes alarms to RUN/collapse.json.
+
+    `action` at an alarm: "report" only; "stop" puts back the last good weights, exports them and ends the run; "rollback" puts back
+    weights and optimizer state, multiplies the policy's rate by `factor` and goes on, at most `max_rollbacks` times (then it stops). An iteration's
+    starting weights are good when its rollouts succeed at 0.9 of the best or more and no sign is seen.
+    """
+
+    def __init__(
+        self,
+        action: Action = "report",
+        factor: float = 0.5,
+        max_rollbacks: int = 3,
+        thresholds: Thresholds = Thresholds(),
+    ) -> None:
+        if not 0 < factor < 1:
+            raise ConfigError(f"CollapseMonitor.factor: found {factor}, wanted a number between 0 and 1.")
+        self._action, self._factor, self._max_rollbacks = action, factor, max_rollbacks
+        self._detector = CollapseDetector(thresholds)
+        self._rollbacks = 0
+        self._stopped = False
+        self._events: list[dict[str, Any]] = []
+        self._sums: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._candidate: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must know."""
+        return {
+            "detector": self._detector.state(),
+            "rollbacks": self._rollbacks,
+            "stopped": self._stopped,
+            "events": self._events,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self._detector.restore(state_dict["detector"])
+        self._rollbacks, self._stopped = state_dict["rollbacks"], state_dict["stopped"]
+        self._events = list(state_dict["events"])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take up the smaller step of a resumed run; a run that was stopped stays stopped."""
+        assert isinstance(pl_module, AgentModule)
+        pl_module.policy_lr_scale = self._factor**self._rollbacks
+        if self._stopped:
+            print("collapse monitor: this run was stopped; its agent is that of the last good iteration.", flush=True)
+            trainer.should_stop = True
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse what would judge one policy by another's rollouts."""
+        data = getattr(trainer, "datamodule", None)
+        if self._action != "report" and isinstance(data, RolloutData) and data.off_policy.staleness:
+            raise ConfigError(
+                f"CollapseMonitor.action: found {self._action!r} with data.off_policy.staleness {data.off_policy.staleness}: rollouts "
+                "would tell of weights that are long gone. Use action: report, or staleness 0."
+            )
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin an iteration."""
+        self._sums.clear()
+        self._counts.clear()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Keep the weights that this iteration's rollouts were sampled with (the first batch: rolled out, not yet updated)."""
+        if batch_idx == 0 and self._action != "report":
+            self._candidate = _copied(_state(trainer, pl_module))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Sum what is watched over the iteration's optimizer steps."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        for name in WATCHED:
+            # Lightning keeps old values: a step of the critic alone still shows the last policy step's.
+            if batch.critic_only and name.startswith(("policy/", "kl/")):
+                continue
+            if name in trainer.callback_metrics:
+                self._sums[name] += float(trainer.callback_metrics[name])  # type: ignore[assignment]
+                self._counts[name] += 1
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Judge the iteration and act."""
+        assert isinstance(pl_module, AgentModule)
+        found = {name: self._sums[name] / self._counts[name] for name in self._counts}
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            # One that stands after this callback has not measured this iteration yet: its last figure is an old one.
+            if (
+                isinstance(callback, HeldOutEvaluation)
+                and callback.latest
+                and callback.latest[0] == trainer.current_epoch
+            ):
+                found[HELD_OUT] = callback.latest[1]
+        names = sorted(found)
+        means = torch.tensor([found[name] for name in names])
+        if trainer.world_size > 1:  # every rank must come to the same verdict
+            means = trainer.strategy.reduce(means.to(trainer.strategy.root_device), reduce_op="mean").cpu()
+        verdict = self._detector.observe(dict(zip(names, means.tolist(), strict=True)))
+        metrics = {"monitor/signs": float(len(verdict.signs)), "monitor/alarm": float(verdict.alarm)}
+        pl_module.log_dict(metrics, logger=False, rank_zero_only=True)
+        for logger in trainer.loggers:
+            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+        if verdict.good and self._candidate:
+            self._keep(trainer, self._candidate)
+        if verdict.alarm:
+            self._raise_alarm(trainer, pl_module, verdict)
+
+    def _raise_alarm(self, trainer: Trainer, module: AgentModule, verdict: Verdict) -> None:
+        iteration = trainer.current_epoch + 1
+        action: str = self._action
+        good = _good_path(trainer)
+        if action != "report" and not good.exists():
+            action = "report"  # nothing good has been seen to go back to
+        if action == "rollback" and self._rollbacks >= self._max_rollbacks:
+            action = "stop"
+        event: dict[str, Any] = {
+            "iteration": iteration,
+            "action": action,
+            "signs": [str(sign) for sign in verdict.signs],
+        }
+        if action != "report":
+            kept = torch.load(good, map_location="cpu", weights_only=True)
+            event["back_to"] = kept["iteration"]
+            _restore(trainer, module, kept)
+        if action == "rollback":
+            self._rollbacks += 1
+            module.policy_lr_scale = self._factor**self._rollbacks
+            event["policy_lr_scale"] = module.policy_lr_scale
+            self._detector.forget_recent()
+        if action == "stop":
+            self._stopped = trainer.should_stop = True
+        exports = any(isinstance(each, AgentExport) for each in trainer.callbacks)  # type: ignore[attr-defined]
+        if exports and (action == "stop" or (action == "rollback" and iteration == trainer.max_epochs)):
+            AgentExport.export(trainer, module)  # one made before this callback had the weights that are discarded
+        self._events.append(event)
+        if trainer.is_global_zero:
+            write_whole(Path(trainer.default_root_dir) / EVENTS_FILE, json.dumps(self._events, indent=2) + "\n")
+            print(_aloud(event), flush=True)
+
+    @staticmethod
+    def _keep(trainer: Trainer, state: dict[str, Any]) -> None:
+        if not trainer.is_global_zero:
+            return
+        path = _good_path(trainer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        torch.save(state, part)
+        os.replace(part, path)
+
+
+def read_events(run: Path) -> list[dict[str, Any]]:
+    """The alarms of a run, oldest first; none if there were none."""
+    path = run / EVENTS_FILE
+    return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
+
+
+def describe_alarms(run: Path) -> str:
+    """What the monitor has to say about a finished run, for people."""
+    events = read_events(run)
+    return " ".join(_aloud(event) for event in events) or "The collapse monitor saw no collapse."
+
+
+def _aloud(event: dict[str, Any]) -> str:
+    done = {
+        "report": "the run goes on as it is",
+        "stop": f"the run stops with the weights it had before iteration {event.get('back_to')}",
+        "rollback": f"back to the weights before iteration {event.get('back_to')}, policy rate now "
+        f"{event.get('policy_lr_scale', 1.0):.3g} of its setting",
+    }
+    return f"COLLAPSE at iteration {event['iteration']}: {'; '.join(event['signs'])}. {done[event['action']]}."
+
+
+def _good_path(trainer: Trainer) -> Path:
+    return Path(trainer.default_root_dir) / "checkpoints" / "good.pt"
+
+
+def _state(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
+    """Everything that an optimizer step changes."""
+    weights = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    return {
+        "iteration": trainer.current_epoch + 1,
+        "weights": weights,
+        "optimizer": trainer.optimizers[0].state_dict(),
+    }
+
+
+def _copied(tree: Any) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return tree.detach().cpu().clone()
+    if isinstance(tree, dict):
+        return {name: _copied(value) for name, value in tree.items()}
+    return [_copied(value) for value in tree] if isinstance(tree, list) else tree
+
+
+@torch.no_grad()
+def _restore(trainer: Trainer, module: LightningModule, state: dict[str, Any]) -> None:
+    parameters = dict(module.named_parameters())
+    for name, value in state["weights"].items():
+        parameters[name].copy_(value)
+    trainer.optimizers[0].load_state_dict(state["optimizer"])

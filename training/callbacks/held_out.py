@@ -1,0 +1,58 @@
+"""Evaluation during training: greedy answers to held-out questions with the weights of the moment."""
+
+from __future__ import annotations
+
+from lightning import Callback, LightningModule, Trainer
+
+from evaluation.benchmarks import Benchmark
+from evaluation.contamination import contamination, question_texts, refuse_contaminated
+from evaluation.metrics import summarize
+from evaluation.run import run_benchmark
+from medagent.agent import Agent
+from medagent.errors import ConfigError
+from medagent.types import Question
+from retrieval.tools import without_failures
+from training.agent_data import AgentData
+from training.module import AgentModule
+
+
+class HeldOutEvaluation(Callback):
+    """Logs `validation/accuracy` (and per question type) after every `every`-th iteration.
+
+    Before training it compares its questions with those trained on, and refuses where more than `allowed_contamination` of them (a share) are
+    near-duplicates (`evaluation.contamination`): a number measured on them would mean nothing.
+    """
+
+    def __init__(self, benchmark: Benchmark, every: int = 5, allowed_contamination: float = 0.0) -> None:
+        if every < 1:
+            raise ConfigError(f"HeldOutEvaluation.every: found {every}, wanted 1 or more.")
+        self._questions: list[Question] = benchmark.questions()
+        self._every, self._allowed = every, allowed_contamination
+        self.latest: tuple[int, float] | None = None  # (epoch, accuracy) of the last evaluation
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse contaminated training data."""
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, AgentData)
+        report = contamination(self._questions, question_texts(data.questions))
+        refuse_contaminated(report, allowed_share=self._allowed, what="HeldOutEvaluation")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluate after iterations `every`, 2 `every`, ..."""
+        assert isinstance(pl_module, AgentModule)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, AgentData)
+        if (trainer.current_epoch + 1) % self._every:
+            return
+        settings = data.agent_settings
+        retriever = without_failures(data.retriever)  # measured on what the agent will have
+        policy = data.policy_of(pl_module, version=trainer.current_epoch + 1)
+        agent = Agent(policy, retriever, settings.protocol, settings.limits, top_k=settings.top_k)
+        summary = summarize(run_benchmark(agent, self._questions, temperature=0.0, seed=data.seed))
+        by_type = {f"validation/{kind}": part.accuracy for kind, part in summary.by_type.items()}
+        metrics = {"validation/accuracy": summary.overall.accuracy, **by_type}
+        self.latest = trainer.current_epoch, summary.overall.accuracy
+        pl_module.log_dict(metrics, logger=False, rank_zero_only=True)
+        # Written at once: Lightning writes an epoch's metrics after its checkpoint, and a kill in between would lose them.
+        for logger in trainer.loggers:
+            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)

@@ -1,0 +1,65 @@
+"""What a critic may know and the policy may not: how near a rollout is to its evidence, and how its group's others ended (asymmetric actor-critic, arXiv 1710.06542).
+
+A baseline may hang on anything that a turn's tokens do not decide, so as a baseline the gold answer and the gold passages of a training question bias no
+gradient; nor do the outcomes of the question's other rollouts, sampled without regard to this one (like RLOO's baseline, arXiv 2402.14740, but as one of the things
+that a critic weighs, and without the KL penalty). Where values are targets too (`lam` below 1, truncated rollouts that are bootstrapped), what the critic gets wrong enters it, as with any critic.
+The policy never sees any of it, in training or after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from evaluation.grading.citations import DECISIONS, gold_texts, supports
+from medagent.types import Rollout
+from training.estimators import group_means
+
+CriticSees = Literal["context", "evidence", "evidence_and_group"]
+
+TURNS = 4  # told apart one by one; the last of them stands for all that follow
+EVIDENCE = TURNS + 6
+SIGHTS: dict[CriticSees, int] = {"context": 0, "evidence": EVIDENCE, "evidence_and_group": EVIDENCE + 1}
+
+
+def evidence(rollout: Rollout) -> list[list[float]]:
+    """[turns + 1][EVIDENCE] numbers: what is known before each turn, and after the last.
+
+    Which turn it is (one of TURNS); whether a passage read so far supports the gold answer (`evaluation.grading.citations.supports`); the share of the gold passages
+    read, and whether that is all; their number, up to 4, halved; one over the rank at which the last search gave a gold passage (0: it gave none), and
+    the highest of that so far (an agent follows what stands first). Without a gold answer (yes, no
+    and maybe are none that words could support), or gold passages, theirs are 0.
+    """
+    question = rollout.question
+    texts = [text for text in gold_texts(question) if text.lower() not in DECISIONS] if question.answer else []
+    wanted = set(question.gold_passage_ids)
+    rows, supported, found, last, highest = [], False, set[str](), 0.0, 0.0
+    for number in range(len(rollout.turns) + 1):
+        which = [0.0] * TURNS
+        which[min(number, TURNS - 1)] = 1.0
+        share = len(found) / len(wanted) if wanted else 0.0
+        rows.append([*which, float(supported), share, float(share == 1), min(len(wanted), 4) / 2, last, highest])
+        hits = rollout.turns[number].hits if number < len(rollout.turns) else ()
+        supported = supported or any(supports(hit, text) for hit in hits for text in texts)
+        found |= {hit.passage.id for hit in hits} & wanted
+        last = max((1 / rank for rank, hit in enumerate(hits, 1) if hit.passage.id in wanted), default=0.0)
+        highest = max(highest, last)
+    return rows
+
+
+def evidence_of(rollouts: Sequence[Rollout], groups_B: Tensor | None = None) -> Tensor:
+    """[B, K, F] for K the most turns + 1; 0 beyond a rollout's own.
+
+    F is EVIDENCE; one more, last, where `groups_B` tells which rollouts are of one group: the mean return of the others in it, 0 where there are none.
+    """
+    rows = [evidence(rollout) for rollout in rollouts]
+    if groups_B is not None:
+        returns_B = torch.tensor([rollout.total_reward for rollout in rollouts])
+        counts_B, means_B = group_means(returns_B, groups_B)
+        others_B = (counts_B * means_B - returns_B) / (counts_B - 1).clamp(min=1)
+        rows = [[[*row, other] for row in own] for own, other in zip(rows, others_B.tolist(), strict=True)]
+    most, width = max(len(row) for row in rows), len(rows[0][0])
+    return torch.tensor([row + [[0.0] * width] * (most - len(row)) for row in rows])

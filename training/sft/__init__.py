@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: what is taught, and the run that teaches it."""

@@ -1,0 +1,199 @@
+"""`medagent sft`: the warm start of the protocol before reinforcement learning. Maximum likelihood of a dialogue's turns, by LoRA.
+
+Tokens, masks, adapters, passes and the export are those of reinforcement learning; the loss alone is another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import lazy_instance  # type: ignore[attr-defined]
+from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from medagent.agent import rollout_seed
+from medagent.errors import ConfigError
+from medagent.types import Question, Rollout
+from retrieval.search import Retriever
+from training.adapters import LoraSettings
+from training.agent_data import AgentData, AgentSettings
+from training.callbacks.held_out import HeldOutEvaluation
+from training.engines import InProcess, RolloutEngine
+from training.execution import Execution
+from training.experience import Experience, loss_weights, split_by_length, split_minibatches, tensorize
+from training.module import AgentModule
+from training.sft.demonstrations import Demonstrations, encoded
+from training.sharding import ShardedBase
+
+
+class SupervisedModule(AgentModule):
+    """The policy alone, taught by negative log-likelihood: the mean over the action tokens of an optimizer step, in nats."""
+
+    def __init__(
+        self,
+        base_model: str = "starter",
+        dtype: str = "float32",
+        policy_lora: LoraSettings = LoraSettings(),
+        policy_lr: float = 1e-4,
+        lr_decay_iterations: int | None = None,
+        weight_decay: float = 0.0,
+        policy_max_grad_norm: float = 1.0,
+        execution: Execution = Execution(),
+    ) -> None:
+        super().__init__(
+            base_model,
+            dtype,
+            policy_lora,
+            critic_lora=None,
+            policy_lr=policy_lr,
+            lr_decay_iterations=lr_decay_iterations,
+            weight_decay=weight_decay,
+            policy_max_grad_norm=policy_max_grad_norm,
+            execution=execution,
+        )
+
+    def losses_of(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
+        """See `AgentModule.losses_of`: likelihood alone."""
+        return [self._likelihood_loss]
+
+    def _likelihood_loss(self, batch: Experience) -> Tensor:
+        scores = self.roles.policy_scores(
+            batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=self.temperature
+        )
+        self.add_to_sums({"sft/loss": -scores.logprobs_BT.detach().sum(), "tokens": batch.mask_BT.sum()})
+        return -(batch.loss_weights_BT * scores.logprobs_BT).sum()
+
+
+class SupervisedData(AgentData):
+    """Dialogues and batching of `medagent sft`: an epoch is a pass over all, `batch_size` of them on each rank to an optimizer step (and a few more where they do not divide).
+
+    `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will look there.
+    """
+
+    def __init__(
+        self,
+        demonstrations: Demonstrations,
+        retriever: Retriever,
+        agent: AgentSettings = AgentSettings(),
+        policy: RolloutEngine = lazy_instance(InProcess),
+        batch_size: int = 32,
+        num_micro_batches: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(agent, retriever, policy, seed=seed)
+        if not isinstance(policy, InProcess):
+            raise ConfigError(
+                f"data.policy: found {type(policy).__name__}, wanted InProcess: it samples held-out answers alone here. Who samples demonstrations is theirs to say."
+            )
+        if batch_size < num_micro_batches:
+            raise ConfigError(
+                f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower num_micro_batches."
+            )
+        self.demonstrations, self.batch_size, self.num_micro_batches = demonstrations, batch_size, num_micro_batches
+        self.rollouts: list[Rollout] = []
+
+    def setup(self, stage: str) -> None:
+        """Collect the dialogues, or take up those that the run's folder holds."""
+        trainer = self.trainer
+        if trainer is None or not isinstance(trainer.lightning_module, SupervisedModule):
+            raise ConfigError("SupervisedData serves a trainer that fits a SupervisedModule.")
+        if trainer.accumulate_grad_batches != self.num_micro_batches:
+            raise ConfigError(
+                f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, data.num_micro_batches is {self.num_micro_batches}: they must be "
+                "equal. Set both to the same number."
+            )
+        watched = any(isinstance(callback, HeldOutEvaluation) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        if isinstance(trainer.strategy, ShardedBase) and watched:
+            raise ConfigError(
+                "HeldOutEvaluation in medagent sft with ShardedBase: answers would need a whole copy of the base on each rank. Leave it out, and measure the export."
+            )
+        folder = Path(trainer.default_root_dir) / "demonstrations"
+        # Before anything is sampled: whether prompts can be made at all.
+        self.agent_settings.protocol.encode_prompt(trainer.lightning_module.tokenizer, Question("probe", "probe"))
+        made = folder.with_name("demonstrations.made")
+        if trainer.is_global_zero:
+            self.demonstrations.make(self.agent_settings, self.retriever, folder)
+            made.touch()
+        while not made.exists():  # not a barrier, which gives up after minutes
+            time.sleep(1)
+        found, left_out = encoded(
+            self.demonstrations.read(folder), self.agent_settings, trainer.lightning_module.tokenizer
+        )
+        if len(found) < self.batch_size * trainer.world_size:
+            raise ConfigError(
+                f"demonstrations: {len(found)} fit the limits ({left_out} do not), wanted {self.batch_size * trainer.world_size} or more for one optimizer step. "
+                "Give more questions or samples, raise the limits, or lower data.batch_size."
+            )
+        self.rollouts, self.questions = found, [rollout.question for rollout in found]
+        if trainer.is_global_zero:
+            print(f"{len(found)} demonstrations; {left_out} left out, as they do not fit the limits.", flush=True)
+
+    def train_dataloader(self) -> DataLoader[Experience]:
+        """A loader without workers or collation: the dataset yields finished micro-batches."""
+        assert self.trainer is not None
+        return DataLoader(_Pass(self, self.trainer), batch_size=None, num_workers=0)
+
+
+class _Pass(IterableDataset[Experience]):
+    """The micro-batches of one epoch, dealt by its number."""
+
+    def __init__(self, data: SupervisedData, trainer: Trainer) -> None:
+        self._data, self._trainer = data, trainer
+        self._own = data.rollouts[trainer.global_rank :: trainer.world_size]
+        # Equal on all ranks, whoever has a dialogue more.
+        self._steps = len(data.rollouts) // trainer.world_size // data.batch_size
+
+    def __len__(self) -> int:
+        return self._steps * self._data.num_micro_batches
+
+    def __iter__(self) -> Iterator[Experience]:
+        data, module = self._data, self._trainer.lightning_module
+        assert isinstance(module, AgentModule)
+        lengths = [len(rollout.token_ids) for rollout in self._own]
+        shuffle = rollout_seed(data.seed, iteration=self._trainer.current_epoch, question_id="sft", sample=0)
+        for indices in split_minibatches(len(self._own), num_minibatches=self._steps, seed=shuffle):
+            count = sum(sum(self._own[index].loss_mask) for index in indices)
+            total = self._trainer.strategy.reduce(_tensor(count, module), reduce_op="sum")
+            for part in split_by_length(indices, lengths, parts=data.num_micro_batches):
+                batch = tensorize([self._own[index] for index in part], pad_id=module.pad_id)
+                weights = loss_weights(
+                    batch.mask_BT,
+                    reduction="token-mean",
+                    num_tokens=int(total),
+                    num_rollouts=0,
+                    factor=float(data.num_micro_batches * self._trainer.world_size),
+                )
+                yield replace(batch, loss_weights_BT=weights)
+
+
+def _tensor(count: int, module: AgentModule) -> Tensor:
+    return module.roles.policy_parameters()[0].new_tensor(float(count))
+
+
+class SupervisedProgress(Callback):
+    """Prints a line an epoch: mean loss of its steps, and accuracy on held-out questions where that is measured."""
+
+    def __init__(self) -> None:
+        self._losses: list[float] = []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the loss of a step."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self._losses.append(float(trainer.callback_metrics["sft/loss"]))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print it."""
+        held_out = trainer.callback_metrics.get("validation/accuracy")
+        loss, self._losses = sum(self._losses) / len(self._losses), []
+        print(
+            f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}  loss {loss:.4f} nats a token"
+            + (f"  held-out {float(held_out):4.0%}" if held_out is not None else ""),
+            flush=True,
+        )

@@ -1,0 +1,128 @@
+"""Rollouts that wait for their update: with staleness s, iteration i trains on rollouts that the policy of iteration i - s sampled.
+
+They are written whole and without loss (JSON keeps a double exactly), so that a run killed in between goes on to the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from medagent.types import Question, Rollout, StopReason, Turn
+from retrieval.passages import Hit, Passage
+
+FOLDER = "pending"
+
+
+class Background:
+    """At most one piece of work beside the trainer; whoever needs what it makes, or what it uses, waits for it first."""
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Do it in a thread of its own, which ends with the process."""
+        self.wait()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # raised again by whoever waits
+                self._error = error
+
+        self._thread = Thread(target=run, name="rollouts", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when it is done; raises what it raised."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+
+class PendingRollouts:
+    """The rollouts of the coming iterations, one file each, in `RUN/pending`; with `overlap` those furthest ahead come from the background."""
+
+    def __init__(self, run: Path, *, staleness: int, rank: int, background: Background, overlap: bool = False) -> None:
+        self._folder, self._staleness, self._rank = run / FOLDER, staleness, rank
+        self._background, self._overlap = background, overlap
+
+    def take(self, iteration: int, *, last: int, collect: Callable[[int], list[Rollout]]) -> list[Rollout]:
+        """The rollouts that `iteration` trains on.
+
+        Before, with the policy of this moment, the questions of iteration + s are rolled out (at the first iteration also those before it;
+        none after iteration `last`). `collect` samples and grades the rollouts of the iteration it is given. What the background made must be there already.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for coming in range(iteration, min(iteration + self._staleness, last) + 1):
+            path = self._path(coming)
+            if path.exists():
+                continue
+            if self._overlap and coming > iteration:
+                self._background.start(lambda path=path, coming=coming: write_rollouts(path, collect(coming)))  # type: ignore[misc]
+            else:
+                write_rollouts(path, collect(coming))
+        # The one before is kept: a torn newest checkpoint sends the run back by one iteration.
+        for path in self._folder.glob(f"*.rank{self._rank}.jsonl"):
+            if int(path.name.split(".")[0]) < iteration - 1:
+                path.unlink()
+        return read_rollouts(self._path(iteration))
+
+    def _path(self, iteration: int) -> Path:
+        return self._folder / f"{iteration:06d}.rank{self._rank}.jsonl"
+
+
+def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
+    """One rollout a line; the file appears whole or not at all."""
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="utf-8") as file:
+        for rollout in rollouts:
+            file.write(json.dumps(asdict(rollout), ensure_ascii=False) + "\n")
+    os.replace(part, path)
+
+
+def read_rollouts(path: Path) -> list[Rollout]:
+    """The rollouts of a file, equal to those written."""
+    with path.open(encoding="utf-8") as file:
+        return [_rollout(json.loads(line)) for line in file]
+
+
+def _rollout(row: dict[str, Any]) -> Rollout:
+    question = Question(
+        **{
+            **row["question"],
+            "options": tuple(row["question"]["options"]),
+            "gold_passage_ids": tuple(row["question"]["gold_passage_ids"]),
+            "aliases": tuple(row["question"]["aliases"]),
+        }
+    )
+    return Rollout(
+        **{
+            **row,
+            "question": question,
+            "prompt_ids": tuple(row["prompt_ids"]),
+            "turns": tuple(_turn(turn) for turn in row["turns"]),
+            "stop_reason": StopReason(row["stop_reason"]),
+        }
+    )
+
+
+def _turn(row: dict[str, Any]) -> Turn:
+    return Turn(
+        **{
+            **row,
+            "token_ids": tuple(row["token_ids"]),
+            "logprobs": tuple(row["logprobs"]),
+            "hits": tuple(Hit(Passage(**hit["passage"]), hit["score"]) for hit in row["hits"]),
+            "observation_ids": tuple(row["observation_ids"]),
+        }
+    )

@@ -1,0 +1,1 @@
+"""How the packaged base policy is made."""

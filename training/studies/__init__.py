@@ -1,0 +1,1 @@
+"""Grids of arms and seeds, run and reported."""

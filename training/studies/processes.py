@@ -1,0 +1,138 @@
+"""The processes of a study: started, and all of them stopped, by the one that runs it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medagent.errors import ConfigError
+
+GRACE_S = 20.0  # for a run to end by itself once it was told to; it goes on from its last checkpoint either way
+
+
+class Children:
+    """Processes that other threads start and wait for. They inherit the file descriptors `kept`, and so a lock that hangs on one of those."""
+
+    def __init__(self, kept: Sequence[int] = ()) -> None:
+        self._kept = tuple(kept)
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def run(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> int:
+        """Run a command to its end, with what it prints added to `log`; return its exit status (1 where all were stopped before it began)."""
+        with log.open("a", encoding="utf-8") as file:
+            with self._lock:
+                if self._stopped:
+                    return 1
+                # In a session of its own, so that Ctrl-C reaches it through `stop` alone.
+                process = subprocess.Popen(  # noqa: S603
+                    command,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env=dict(environment),
+                    start_new_session=True,
+                    pass_fds=self._kept,
+                )
+                self._running.add(process)
+            try:
+                return process.wait()
+            finally:
+                with self._lock:
+                    self._running.discard(process)
+
+    def stop(self) -> None:
+        """End what runs, and start nothing more."""
+        with self._lock:
+            self._stopped = True
+            running = tuple(self._running)
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(timeout=GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@contextmanager
+def sole_use(folder: Path) -> Iterator[int]:
+    """Keep other studies out of `folder`; gives the file descriptor to hand to the runs, so that one that outlives a killed study keeps it locked.
+
+    Raises:
+        ConfigError: another study, or a run that one left behind, is at work there.
+    """
+    with (folder / "lock").open("a+", encoding="utf-8") as file:
+        file.seek(0)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"study folder {folder}: another study is at work there (process {file.read().strip()}), or a run that it left behind when it was killed "
+                "(ps -ef shows the folder in its command). Wait, end it, or give another folder with --out."
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield file.fileno()
+
+
+def _code() -> str:
+    """A short digest of the project's own files: code, packaged base, world, prompts."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[2]
+    for package in ("evaluation", "medagent", "retrieval", "training"):
+        for path in sorted((root / package).rglob("*")):
+            # What comes and goes while a study runs is none of it: compiled files, an editor's.
+            if path.is_file() and "__pycache__" not in path.parts and path.name[0] not in ".#":
+                digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def made_by(threads: int) -> dict[str, Any]:
+    """What a run's numbers hang on besides its plan: code, libraries, processor and threads, as they are when it is started."""
+    cpuinfo, processor = Path("/proc/cpuinfo"), platform.processor()
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        named = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("cpu family", "model"))]
+        processor = ", ".join(named[:3]) or processor  # family, model and name of the first core
+    libraries = {name: version(name) for name in ("torch", "transformers", "peft", "lightning", "numpy")}
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return {
+        "code": _code(),
+        "processor": f"{processor}, {kernels}",
+        "threads": threads,
+        "python": platform.python_version(),
+        **libraries,
+    }
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP (a closed terminal) stop this process as Ctrl-C does; a second signal while it stops is not heeded."""
+
+    def interrupt(number: int, frame: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
