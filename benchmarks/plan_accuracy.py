@@ -22,8 +22,8 @@ from medagent.agent import Limits
 from medagent.causal_lm import load_causal_lm
 from medagent.types import Question, Rollout, StopReason, Turn
 from training.adapters import LoraSettings
+from training.advantages import GAE
 from training.engines import InProcess
-from training.estimators import GAE
 from training.execution import Execution
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule

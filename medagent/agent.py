@@ -17,7 +17,7 @@ from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.batching import SearchDesk, SearchStats
 from retrieval.errors import RetrievalError
 from retrieval.passages import Hit
-from retrieval.search import Retriever
+from retrieval.retriever import Retriever
 
 FORCED_SEARCH = "<search>"
 FORCED_ANSWER = "<answer>"

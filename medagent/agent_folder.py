@@ -23,7 +23,8 @@ from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE, Protocol
 from retrieval.embedders import embedder_from_identity
 from retrieval.remote import RemoteRetriever
-from retrieval.search import HybridRetriever, Retriever
+from retrieval.retriever import Retriever
+from retrieval.search import HybridRetriever
 from retrieval.settings import SearchSettings
 from retrieval.tools import Tool, Toolbox, class_path, corpus_of
 

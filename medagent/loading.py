@@ -1,28 +1,20 @@
-"""One question at a time, in front of a person: the command line's `ask` and `chat`."""
+"""An agent by name, ready to run: an exported folder, the starter, a model or an endpoint."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-
-from medagent.agent import Agent, Job, Limits
+from medagent.agent import Agent, Limits
 from medagent.agent_folder import OpenPolicy, load_agent, open_retriever
-from medagent.answers import Steps, checked
 from medagent.causal_lm import STARTER, fastest_device, load_causal_lm, model_path
-from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.errors import InputError
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
-from medagent.protocol import NOT_ADVICE, Protocol
-from medagent.types import LETTERS, Question, Rollout
+from medagent.protocol import Protocol
 from retrieval.controls import NoRetriever
-from retrieval.search import Retriever
+from retrieval.retriever import Retriever
 from retrieval.tools import Tool, Toolbox, tool_named
 
 UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
@@ -76,49 +68,3 @@ def open_agent(
 def _searches(index: str | None, tools: list[Tool]) -> Retriever:
     retriever = NoRetriever() if index is None else open_retriever(index)
     return Toolbox(retriever, tools) if tools else retriever
-
-
-def question_of(text: str, options: Sequence[str] = ()) -> Question:
-    """A question as a person types it, checked."""
-    if not text.strip():
-        raise InputError("the question is empty. Give some text, in quotes.")
-    if len(options) > len(LETTERS):
-        raise InputError(f"found {len(options)} options, wanted at most {len(LETTERS)}.")
-    return Question("asked", text.strip(), tuple(options))
-
-
-async def answer_aloud(agent: Agent, question: Question, *, temperature: float, console: Console) -> Rollout:
-    """Roll out one question, printing each turn as it ends."""
-    show_question(console, question)
-    rollout = await agent.run(Job(question, temperature=temperature), on_turn=TurnPrinter(console))
-    show_answer(console, rollout)
-    return rollout
-
-
-async def answer_as_json(agent: Agent, question: Question, *, temperature: float) -> dict[str, Any]:
-    """What POST /v1/answers tells: the turns' events and the checked answer."""
-    rollout = await agent.run(Job(question, temperature=temperature))
-    tell = Steps()
-    return {
-        "question": question.text,
-        "turns": [tell(turn) for turn in rollout.turns],
-        "answer": checked(rollout).to_json(),
-    }
-
-
-def chat_loop(agent: Agent, *, temperature: float, as_json: bool) -> None:
-    """Ask until an empty line or the end of input. `as_json`: no prompt, a line of JSON for each."""
-    console = Console(highlight=False, quiet=as_json)
-    console.print(f"Ask a medical question; an empty line ends. [dim]{NOT_ADVICE}[/dim]")
-    while True:
-        try:
-            text = input() if as_json else console.input("\n[bold]> [/bold]")
-        except EOFError:
-            return
-        if not text.strip():
-            return
-        question = question_of(text)
-        if as_json:
-            print(json.dumps(asyncio.run(answer_as_json(agent, question, temperature=temperature))), flush=True)
-        else:
-            asyncio.run(answer_aloud(agent, question, temperature=temperature, console=console))

@@ -12,8 +12,8 @@ import numpy as np
 
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.passages import Hit
-from retrieval.search import EVERYTHING, HybridRetriever, Retriever
-from retrieval.store import Filter
+from retrieval.retriever import EVERYTHING, Filter, Retriever
+from retrieval.search import HybridRetriever
 
 
 @dataclass

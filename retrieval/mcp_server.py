@@ -13,8 +13,8 @@ from retrieval.batching import SearchDesk
 from retrieval.embedders import embedder_from_identity
 from retrieval.errors import RetrievalError
 from retrieval.manifest import Manifest
+from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
-from retrieval.store import Filter
 
 NOTICE = "For research and education; this is not medical advice."
 

@@ -13,8 +13,7 @@ import httpx
 
 from retrieval.errors import RetrievalError, RetrieverUnavailableError
 from retrieval.passages import Hit, Passage
-from retrieval.search import EVERYTHING
-from retrieval.store import Filter
+from retrieval.retriever import EVERYTHING, Filter
 
 
 class CircuitBreaker:

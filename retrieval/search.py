@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Protocol, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,21 +23,13 @@ from retrieval.locking import Reading
 from retrieval.manifest import Manifest, check_embedder
 from retrieval.passages import Hit, Passage
 from retrieval.rerank import Reranker
+from retrieval.retriever import EVERYTHING, Filter
 from retrieval.settings import SearchSettings
-from retrieval.store import Filter, PassageStore
+from retrieval.store import PassageStore
 from retrieval.vectors import exact_nearest
 
-EVERYTHING = Filter()
 CACHED_HITS = 50  # results longer than this are not remembered: the cache is bounded by its number of queries
 Ranking = list[int]
-
-
-class Retriever(Protocol):
-    """Anything that answers queries with passages, many at a time."""
-
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        """For each query at most `top_k` hits, best first. Raises `RetrieverUnavailableError` when down."""
-        ...
 
 
 class HybridRetriever:

@@ -25,8 +25,8 @@ from retrieval.errors import RetrieverUnavailableError
 from retrieval.manifest import Manifest
 from retrieval.passages import Hit, Passage, without_surrogates
 from retrieval.rerank import CrossEncoderReranker
+from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
-from retrieval.store import Filter
 
 MAX_QUERIES, MAX_QUERY_CHARACTERS, MAX_TOP_K = 4096, 10_000, 1000
 MAX_HITS = 50_000  # of one request

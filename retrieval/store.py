@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from retrieval.errors import IndexMismatchError
 from retrieval.passages import Passage
+from retrieval.retriever import Filter
 
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far
 COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
@@ -37,23 +38,6 @@ CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, number INTEGER NOT NUL
 """
 _SELECT = f"SELECT row, {', '.join(COLUMNS)} FROM passages"  # noqa: S608 (constant names)
 _VARIABLES = 500  # values of one "IN (...)"
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which passages may be found: sources (each exact, or with * as "PubMed*"), and years from `year_from` to `year_to`.
-
-    A passage without a year is left out where a year is asked for.
-    """
-
-    sources: tuple[str, ...] = ()
-    year_from: int | None = None
-    year_to: int | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Whether everything may be found."""
-        return not self.sources and self.year_from is None and self.year_to is None
 
 
 @dataclass(frozen=True)

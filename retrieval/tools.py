@@ -11,7 +11,7 @@ from inspect import getsource, signature
 from retrieval.controls import UnreliableRetriever
 from retrieval.errors import ToolError
 from retrieval.passages import Hit, Passage
-from retrieval.search import Retriever
+from retrieval.retriever import Retriever
 
 
 class Tool(ABC):

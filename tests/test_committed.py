@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bases, places, rates
 from medagent.errors import ConfigError
+from studies.stability.tools import bases, places, rates
 from studies.stability.tools.committed import FOLDER, SAME, kept_runs
 from tests.test_configs import parser
 from training.studies.report import outcome
-from training.studies.study import CONFIGS, config_path, load_study
+from training.studies.study import STUDIES as STUDY_CONFIGS
+from training.studies.study import config_path, load_study
 
 TRANSFERRED = ("stale", "decoupled", "gentle")
 NAMES = sorted(
@@ -25,7 +26,7 @@ NAMES = sorted(
     for stem in (path.name.removesuffix("-runs.csv") for path in FOLDER.glob("*-runs.csv"))
 )
 # A study among the packaged files says what it compares; the others are parts of it.
-STUDIES = sorted(path.stem for path in (CONFIGS / "studies").glob("*.yaml") if "\narms:" in path.read_text())
+STUDIES = sorted(path.stem for path in STUDY_CONFIGS.glob("*.yaml") if "\narms:" in path.read_text())
 
 
 study_named, one_parser = cache(load_study), cache(parser)

@@ -13,12 +13,12 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from evaluation.benchmarks.source import Source
 from evaluation.modes import Mode
+from evaluation.names import BenchmarkName
 from evaluation.run import Plan
 from medagent.agent_folder import read_spec
 from medagent.causal_lm import STARTER, model_path
+from medagent.cli.commands.evaluate import evaluate
 from medagent.cli.demo import demo_configs
-from medagent.cli.main import evaluate
-from medagent.serving.names import BenchmarkName
 from training.data import RolloutData
 from training.module import AgentModule
 from training.run import AgentCLI

@@ -11,7 +11,7 @@ from medagent.agent import Limits
 from medagent.policy import Policy
 from medagent.protocol import Protocol
 from medagent.types import Question
-from retrieval.search import Retriever
+from retrieval.retriever import Retriever
 from training.engines import RolloutEngine
 from training.module import AgentModule
 from training.stale_rollouts import Background

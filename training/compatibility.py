@@ -10,7 +10,7 @@ from medagent.agent import Limits
 from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.causal_lm import model_path
 from medagent.errors import ConfigError
-from training.estimators import GAE, AdvantageEstimator
+from training.advantages import GAE, AdvantageEstimator
 from training.module import AgentModule
 from training.prepare import TruncatedMode
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from evaluation.grading.citations import DECISIONS, gold_texts, supports
 from medagent.types import Rollout
-from training.estimators import group_means
+from training.advantages import group_means
 
 CriticSees = Literal["context", "evidence", "evidence_and_group"]
 

@@ -24,11 +24,11 @@ from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.policy import Policy
 from medagent.types import Question, Rollout
-from retrieval.search import Retriever
+from retrieval.retriever import Retriever
+from training.advantages import GAE, AdvantageEstimator, Reduce
 from training.agent_data import AgentData, AgentSettings
 from training.compatibility import check_composition, warn_of_tight_limits
 from training.engines import EngineSetup, InProcess, RolloutEngine
-from training.estimators import GAE, AdvantageEstimator, Reduce
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
 from training.module import AgentModule
 from training.prepare import (

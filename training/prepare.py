@@ -14,8 +14,8 @@ from torch import Tensor
 
 from medagent.errors import ConfigError
 from medagent.types import Rollout, StopReason
+from training.advantages import GAE, AdvantageEstimator, Reduce
 from training.critic_evidence import evidence_of
-from training.estimators import GAE, AdvantageEstimator, Reduce
 from training.execution import split_by_tokens
 from training.experience import Experience, split_by_length, tensorize
 from training.module import AgentModule

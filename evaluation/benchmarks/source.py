@@ -18,8 +18,8 @@ from evaluation.benchmarks import (
     StarterBenchmark,
 )
 from evaluation.benchmarks.base import sample
+from evaluation.names import BenchmarkName
 from medagent.errors import InputError
-from medagent.serving.names import BenchmarkName
 from medagent.starter.world import SPLITS
 from medagent.types import Question
 from retrieval.passages import Passage

@@ -30,7 +30,8 @@ from medagent.types import Question, StopReason
 from retrieval.controls import NoRetriever
 from retrieval.passages import Passage
 from retrieval.remote import RemoteRetriever
-from retrieval.search import HybridRetriever, Retriever
+from retrieval.retriever import Retriever
+from retrieval.search import HybridRetriever
 from retrieval.tools import code_digest, corpus_of
 
 LARGE = 64 * 2**20  # bytes; files above it are told apart by size and time

@@ -10,8 +10,8 @@ from medagent.agent_folder import open_retriever
 from medagent.cli.console import escape
 from retrieval.remote import RemoteRetriever
 from retrieval.rerank import CrossEncoderReranker
+from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
-from retrieval.store import Filter
 
 
 def search_aloud(query: str, index: str, *, top_k: int, where: Filter, reranker: str | None, as_json: bool) -> None:

@@ -31,7 +31,7 @@ from medagent.serving.middleware import read_tokens
 from medagent.serving.names import EngineName
 from medagent.serving.page import read_examples
 from medagent.serving.reload import stamp, watch
-from retrieval.search import Retriever
+from retrieval.retriever import Retriever
 
 GRACE_S = 30  # running answers may take so long after the first Ctrl-C
 SPARE_CONNECTIONS = 256  # for the page, the probes, and refusals

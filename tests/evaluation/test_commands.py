@@ -10,14 +10,15 @@ from typing import get_args
 import pytest
 
 from evaluation.benchmarks.source import Source
-from evaluation.compare import compare_runs, comparison_text
+from evaluation.compare import compare_runs
 from evaluation.modes import Mode
+from evaluation.names import BenchmarkName, ModeName
 from evaluation.reports.html import write_evaluation_html
 from evaluation.run import Plan, run_plan
+from medagent.cli.compare import comparison_text
 from medagent.cli.evaluate import evaluate_agent, fingerprint, index_fingerprint
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
-from medagent.serving.names import BenchmarkName, ModeName
 from retrieval.controls import NoRetriever
 from retrieval.search import HybridRetriever
 from tests.evaluation.scripts import QUESTIONS, lookup, scripted

@@ -17,6 +17,7 @@ from evaluation.compare import compare_runs
 from evaluation.grading.grade import grade
 from evaluation.metrics import report_mode, summarize
 from evaluation.modes import Mode
+from evaluation.names import BenchmarkName
 from evaluation.predictions import PredictionLog
 from evaluation.rollout_files import readable, rollout_from
 from evaluation.run import Plan, run_plan
@@ -24,7 +25,6 @@ from medagent.agent import Agent
 from medagent.errors import ConfigError, InputError, PolicyError
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.protocol import Protocol, neutralise
-from medagent.serving.names import BenchmarkName
 from retrieval.controls import NoRetriever
 from retrieval.errors import NoIndexError
 from tests.evaluation.scripts import QUESTIONS, ROOMY, lookup, scripted

@@ -122,7 +122,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys) -> None:
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("evaluation.corpora.build_index_aloud", interrupted)
+    monkeypatch.setattr("medagent.cli.index.build_index_aloud", interrupted)
     assert main(["index", "build", "starter"]) == 130
     assert "same command again" in capsys.readouterr().err
 

@@ -20,9 +20,10 @@ from retrieval.index import add_to_index, build_index, chroma, open_vectors, reb
 from retrieval.inspect import index_stats, show_stats
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage
+from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 from retrieval.settings import IndexSettings
-from retrieval.store import Filter, PassageStore
+from retrieval.store import PassageStore
 from tests.retrieval.corpora import (
     JATS,
     MEDLINE,

@@ -18,8 +18,8 @@ from retrieval.errors import RetrievalError, RetrieverUnavailableError
 from retrieval.index import build_index
 from retrieval.passages import Hit, Passage
 from retrieval.remote import CircuitBreaker, RemoteRetriever
+from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
-from retrieval.store import Filter
 from tests.retrieval.server import Serving
 
 PASSAGES = [

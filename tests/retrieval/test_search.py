@@ -14,9 +14,10 @@ from retrieval.errors import NoIndexError, RetrievalError, RetrieverUnavailableE
 from retrieval.index import build_index, rebuild_index
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage, read_passages, write_passages
+from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever, _ranked
 from retrieval.settings import SearchSettings
-from retrieval.store import Filter, PassageStore
+from retrieval.store import PassageStore
 from retrieval.vectors import exact_nearest
 from tests.retrieval.corpora import PASSAGES
 

@@ -14,16 +14,17 @@ from lightning import Callback, LightningModule, Trainer
 from medagent.errors import ConfigError
 from medagent.types import Rollout
 from tests.training.test_module import make_module, module, perturb, rollouts  # noqa: F401  (fixtures)
-from tests.training.test_run import ALGORITHMS, arguments, numbers
+from tests.training.test_run import arguments, numbers
 from training.adapters import LoraSettings
+from training.advantages import GAE
 from training.callbacks.export import read_metrics
 from training.data import RolloutData
-from training.estimators import GAE
 from training.module import AgentModule
 from training.objectives import clipped_surrogate
 from training.prepare import OffPolicy, prepare
 from training.run import newest_checkpoint, train
 from training.stale_rollouts import Background, PendingRollouts, read_rollouts, write_rollouts
+from training.studies.study import STUDIES
 
 NAMES = ["ppo", "turn_ppo", "s_ppo", "st_ppo", "grpo", "gspo", "so_grpo", "rloo", "reinforce"]
 WITH_CRITIC = {"ppo", "turn_ppo", "s_ppo", "st_ppo"}
@@ -312,7 +313,7 @@ def test_the_correction_leaves_the_schedule_alone(correction: str, train_index: 
     extra.write_text(f"trainer:\n  callbacks+:\n    - class_path: {__name__}.Rates\n")
     settings = {"data.num_critic_epochs": 1, "data.num_epochs": 2}
     command = arguments(tmp_path / "run", train_index, epochs=2, algorithm="turn_ppo", **settings)
-    file = ALGORITHMS.parent / "studies" / "correction" / f"{correction}.yaml"
+    file = STUDIES / "correction" / f"{correction}.yaml"
     Rates.seen.clear()
     train([*command, "--config", str(file), "--config", str(extra)])
     assert {number: sorted(rates) for number, rates in Rates.seen.items()} == {

@@ -12,7 +12,7 @@ import torch
 
 from medagent.errors import ConfigError
 from medagent.types import Question, Rollout, StopReason, Turn
-from training.estimators import GAE, AdvantageEstimator, BatchBaseline, GroupNormalised, LeaveOneOut
+from training.advantages import GAE, AdvantageEstimator, BatchBaseline, GroupNormalised, LeaveOneOut
 from training.experience import Experience, first_of_turns, tensorize
 
 

@@ -15,8 +15,8 @@ from tests.training.test_module import (  # noqa: F401  (fixtures)
     rollouts,
 )
 from training.adapters import LoraSettings
+from training.advantages import GAE
 from training.critic_evidence import SIGHTS, evidence, evidence_of
-from training.estimators import GAE
 from training.execution import Execution
 from training.experience import loss_weights
 from training.module import AgentModule

@@ -17,8 +17,8 @@ from medagent.errors import ConfigError
 from tests.training.test_module import experience, make_module, module, perturb, rollouts  # noqa: F401  (fixtures)
 from tests.training.test_run import arguments
 from training.adapters import CRITIC, POLICY
+from training.advantages import GAE
 from training.callbacks.export import read_metrics
-from training.estimators import GAE
 from training.execution import Execution, split_by_tokens
 from training.module import AgentModule
 from training.prepare import prepare

@@ -14,10 +14,10 @@ from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings
+from training.advantages import GAE
 from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
 from training.data import AgentSettings, RolloutData
 from training.engines import InProcess
-from training.estimators import GAE
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
 from training.prepare import prepare

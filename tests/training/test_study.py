@@ -35,7 +35,7 @@ from training.studies.study import (
 )
 
 # A study among the packaged files says what it compares; the others are parts of it.
-STUDIES = sorted(path.stem for path in (module.CONFIGS / "studies").glob("*.yaml") if "\narms:" in path.read_text())
+STUDIES = sorted(path.stem for path in module.STUDIES.glob("*.yaml") if "\narms:" in path.read_text())
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -86,7 +86,7 @@ def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
 def small(tmp_path: Path) -> Study:
     """Two cells of two tiny iterations."""
     extra = tmp_path / "small.yaml"
-    measured = (module.CONFIGS / "studies" / "measured.yaml").read_text().replace("per_kind: 60", "per_kind: 4")
+    measured = (module.STUDIES / "measured.yaml").read_text().replace("per_kind: 60", "per_kind: 4")
     extra.write_text(
         measured.replace("trainer:", "trainer:\n  max_epochs: 2") + "data: {num_questions: 8, num_minibatches: 1}\n"
     )

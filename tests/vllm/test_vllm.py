@@ -27,10 +27,10 @@ from medagent.policies.vllm.server import MODEL, VllmServer
 from tests.training.test_engines import setup_of
 from tests.training.test_module import make_module, perturb
 from tests.training.test_run import arguments
+from training.advantages import GAE
 from training.callbacks.export import read_metrics
 from training.engines import InProcess, Vllm
 from training.engines.arrival import trainer_logprobs
-from training.estimators import GAE
 from training.module import AgentModule
 from training.prepare import OffPolicy, prepare
 from training.rewards import OutcomeReward

@@ -25,7 +25,7 @@ from medagent.errors import ConfigError
 from medagent.loading import open_agent
 from medagent.protocol import Piece, Protocol, encode
 from medagent.types import Rollout, StopReason, Turn
-from retrieval.search import Retriever
+from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
 
 

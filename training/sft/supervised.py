@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
 from medagent.types import Question, Rollout
-from retrieval.search import Retriever
+from retrieval.retriever import Retriever
 from training.adapters import LoraSettings
 from training.agent_data import AgentData, AgentSettings
 from training.callbacks.held_out import HeldOutEvaluation

@@ -32,7 +32,8 @@ def ask(
 
     from rich.console import Console
 
-    from medagent.loading import answer_aloud, answer_as_json, open_agent, question_of
+    from medagent.cli.ask import answer_aloud, answer_as_json, question_of
+    from medagent.loading import open_agent
 
     asked = question_of(question, options or ())
     ready = open_agent(agent, index=index, tools=tools or [])
@@ -58,7 +59,8 @@ def chat(
         temperature: Sampling temperature; 0 is greedy.
         json: Read a question a line without a prompt, and print a line of JSON for each.
     """
-    from medagent.loading import chat_loop, open_agent
+    from medagent.cli.ask import chat_loop
+    from medagent.loading import open_agent
 
     chat_loop(open_agent(agent, index=index, tools=tools or []), temperature=temperature, as_json=json)
 

@@ -36,7 +36,7 @@ def index_build(
         device: Where to embed, such as cuda or cpu; none takes a GPU where there is one.
         overwrite: Replace an index of other content there.
     """
-    from evaluation.corpora import build_index_aloud
+    from medagent.cli.index import build_index_aloud
     from retrieval.chunking import Chunking
     from retrieval.settings import IndexSettings
 
@@ -60,7 +60,7 @@ def index_add(index: str, corpus: str, device: str | None = None) -> None:
         corpus: As for `medagent index build`.
         device: Where to embed.
     """
-    from evaluation.corpora import add_to_index_aloud
+    from medagent.cli.index import add_to_index_aloud
 
     add_to_index_aloud(corpus, Path(index), device=device)
 
@@ -193,7 +193,7 @@ def search(
         json: Print JSON lines.
     """
     from medagent.cli.search import search_aloud
-    from retrieval.store import Filter
+    from retrieval.retriever import Filter
 
     where = Filter(tuple(source or ()), year_from, year_to)
     search_aloud(query, index, top_k=top_k, where=where, reranker=reranker, as_json=json)

@@ -19,7 +19,7 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from training.callbacks.export import read_metrics
 from training.run import train
-from training.studies.study import CONFIGS
+from training.studies.study import CONFIGS, STUDIES
 
 ARMS = {
     "PPO": None,
@@ -43,9 +43,9 @@ def main() -> None:
         build_starter_index(folder / "index", World.load().passages(("train", "validation")))
         for repeat in range(options.repeats):
             for arm, correction in ARMS.items():
-                configs = [CONFIGS / "starter.yaml", CONFIGS / "studies" / "reuse.yaml"]
+                configs = [CONFIGS / "starter.yaml", STUDIES / "reuse.yaml"]
                 if correction:
-                    configs.append(CONFIGS / "studies" / "correction" / f"{correction}.yaml")
+                    configs.append(STUDIES / "correction" / f"{correction}.yaml")
                 run = train(
                     [
                         *(argument for path in configs for argument in ("--config", str(path))),
