@@ -1,8 +1,9 @@
 """Rollouts per second over the whole training step, beside TRL's GRPO trainer with a search tool, in one run.
 
-The job is the same for both: 32 questions x 4 rollouts, three forced searches and a last turn of 64 sampled tokens each, LoRA rank 16 on all
-linear layers, one optimizer step, the same model, tokenizer and index. Ours is PPO: its critic and reference passes are included. It runs twice: with an adapter
-as critic, and with the demo's critic (configs/critic/group.yaml), which makes no pass of the base.
+The job is the same for both: 32 questions x 4 rollouts, three forced searches and a last turn of 64 sampled tokens
+each, LoRA rank 16 on all linear layers, one optimizer step, the same model, tokenizer and index. Ours is PPO: its
+critic and reference passes are included. It runs twice: with an adapter as critic, and with the demo's critic
+(configs/critic/group.yaml), which makes no pass of the base.
 
     python -m benchmarks.against_trl --repeats 3        (needs the extra `bench`)
 """
@@ -63,7 +64,10 @@ def force_turn_length() -> None:
 
 
 def ours(index: Path, *, steps: int, critic: Path | None) -> list[float]:
-    """Seconds of each of our steps: rollouts, reference, values, update of policy and critic; `critic` is the file of its settings, none takes an adapter."""
+    """Seconds of each of our steps: rollouts, reference, values, update of policy and critic.
+
+    `critic` is the file of its settings, none takes an adapter.
+    """
     settings_of = yaml.safe_load(critic.read_text(encoding="utf-8")) if critic else {"model": {}, "data": {}}
     force_turn_length()
     settings = AgentSettings(ForcedProtocol(), Limits(SEARCHES + 1, TURN_TOKENS, 160, 2048), top_k=2)
@@ -103,10 +107,9 @@ def ours(index: Path, *, steps: int, critic: Path | None) -> list[float]:
 
 
 CHAT_TEMPLATE = (
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
-    "{% if m.tool_calls %}{% for c in m.tool_calls %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}{% endif %}\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.tool_calls %}{% for c in m.tool_calls %}[{{ "
+    "c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}{% endif %}\n{% endfor %}{% if "
+    "add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parent.parent
-# glibc keeps freed blocks, so that resident memory may be twice what is held; with these every tensor goes back to the system at once.
+# glibc keeps freed blocks, so that resident memory may be twice what is held; with these every tensor goes back to
+# the system at once.
 HELD_ALONE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_TOP_PAD_": "0"}
 
 

@@ -1,8 +1,11 @@
-"""The vocabulary projection of an update: all positions, action positions alone, and some rows at a time; padded rows and packed ones. Time and memory.
+"""The vocabulary projection of an update: all positions, action positions alone, and some rows at a time.
+
+Padded rows and packed ones. Time and memory.
 
     python -m benchmarks.head --repeats 5
 
-Each variant runs in a process of its own: a forward and backward pass of the policy over one micro-batch, whose rows are of uneven length and act on half their tokens.
+Each variant runs in a process of its own: a forward and backward pass of the policy over one micro-batch, whose rows
+are of uneven length and act on half their tokens.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 python -m benchmarks.index_build --medquad FILE [--openstax FILE] [--passages 100000] [--kills 10] [--json OUT]
 
-Builds an index with hashed n-grams in a process of its own and reports passages a second, peak memory and disk; then builds it again, killed
-(SIGKILL) at random moments, and compares what comes out with `medagent index verify` and with the digests of the uninterrupted one.
+Builds an index with hashed n-grams in a process of its own and reports passages a second, peak memory and disk; then
+builds it again, killed (SIGKILL) at random moments, and compares what comes out with `medagent index verify` and with
+the digests of the uninterrupted one.
 """
 
 from __future__ import annotations

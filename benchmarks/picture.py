@@ -44,7 +44,8 @@ def main() -> None:
     folders = [Path(name) for name in sys.argv[1:]]
     reports = [json.loads((folder / "report.json").read_text()) for folder in folders]
     print(
-        f"| test questions, n = {reports[0]['after']['n']}; seeds {', '.join(str(r['seed']) for r in reports)} | before | after |"
+        f"| test questions, n = {reports[0]['after']['n']}; seeds {', '.join(str(r['seed']) for r in reports)} | "
+        "before | after |"
     )
     print("|---|---|---|")
     for name, (key, kind) in ROWS.items():
@@ -52,7 +53,8 @@ def main() -> None:
     follows = " / ".join(f"{report['after']['counterfactual']['follows_corpus']:.1%}" for report in reports)
     print(f"| answers follow a corpus of permuted facts | | {follows} |")
     print(
-        f"training {', '.join(str(r['train_seconds']) for r in reports)} s; whole demo {', '.join(str(r['total_seconds']) for r in reports)} s"
+        f"training {', '.join(str(r['train_seconds']) for r in reports)} s; whole demo "
+        f"{', '.join(str(r['total_seconds']) for r in reports)} s"
     )
 
     figure = Figure(figsize=(9.5, 3.2), layout="constrained")

@@ -1,4 +1,6 @@
-"""Predicted against measured peak memory: a base of random weights, rollouts as long as the limits allow, one whole iteration, each in a process of its own.
+"""Predicted against measured peak memory.
+
+A base of random weights, rollouts as long as the limits allow, one whole iteration, each in a process of its own.
 
 python -m benchmarks.plan_accuracy            # sizes that calibrated nothing
 python -m benchmarks.plan_accuracy --sizes calibration
@@ -171,8 +173,9 @@ def main() -> None:
         parts = "  ".join(f"{name.split(':')[0]} {part / GIB:.2f}" for name, part in load.parts().items())
         moments = "  ".join(f"{name} {peak / GIB:.2f}" for name, peak in peaks.items())
         print(
-            f"{size:13s} {load.shape.parameters / 1e6:5.0f} M  predicted {predicted / GIB:5.2f} GiB  measured {measured / GIB:5.2f} GiB  "
-            f"{predicted / measured - 1:+.1%}\n    predicted: {parts}\n    measured:  {moments}",
+            f"{size:13s} {load.shape.parameters / 1e6:5.0f} M  predicted {predicted / GIB:5.2f} GiB  measured "
+            f"{measured / GIB:5.2f} GiB  {predicted / measured - 1:+.1%}\n    predicted: {parts}\n    measured:  "
+            f"{moments}",
             flush=True,
         )
 

@@ -1,10 +1,14 @@
-"""Qwen2.5-0.5B's shape end to end on a CPU: two iterations of ST-PPO on MedQA over an index of real texts, then the exported adapter in plain transformers + peft and in vLLM.
+"""Qwen2.5-0.5B's shape end to end on a CPU.
 
-    medagent index build medquad.jsonl openstax.jsonl --out indexes/real
-    python -m benchmarks.real_shape --index indexes/real --questions train_sample_1000.jsonl --texts medquad.jsonl --folder /tmp/shape
+Two iterations of ST-PPO on MedQA over an index of real texts, then the exported adapter in plain transformers + peft
+and in vLLM.
 
-The weights are random, in the hub's layout (bfloat16 safetensors, tokenizer with a chat template), and made so that an untrained model does search: the last layer adds
-one direction to every hidden state, along which the tags' embeddings are likely. The reward is `TurnRewards`, of which searches differ. What is finished is not done again.
+    medagent index build medquad.jsonl openstax.jsonl --out indexes/real python -m benchmarks.real_shape --index
+    indexes/real --questions train_sample_1000.jsonl --texts medquad.jsonl --folder /tmp/shape
+
+The weights are random, in the hub's layout (bfloat16 safetensors, tokenizer with a chat template), and made so that
+an untrained model does search: the last layer adds one direction to every hidden state, along which the tags'
+embeddings are likely. The reward is `TurnRewards`, of which searches differ. What is finished is not done again.
 """
 
 from __future__ import annotations

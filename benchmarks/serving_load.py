@@ -1,9 +1,12 @@
-"""A served agent under load: answers a second and their times with one client and with 64, answers that are not the evaluated ones, memory.
+"""A served agent under load.
+
+Answers a second and their times with one client and with 64, answers that are not the evaluated ones, memory.
 
     python -m benchmarks.serving_load                                  # the starter agent; --agent runs/demo/agent for a trained one
     python -m benchmarks.serving_load --seconds 10 --memory_answers 0  # a look
 
-The service is `medagent serve` in a process of its own; the clients share the machine with it. One client asks before and after the many.
+The service is `medagent serve` in a process of its own; the clients share the machine with it. One client asks before
+and after the many.
 """
 
 from __future__ import annotations
@@ -135,7 +138,8 @@ def main() -> None:
                 time.sleep(2 * EVERY_S)
                 late = process.memory_info().rss
                 print(
-                    f"idle memory after {settings.memory_answers // 10} answers {early / 2**20:.0f} MiB, after {settings.memory_answers} {late / 2**20:.0f} MiB: ratio {late / early:.3f}"
+                    f"idle memory after {settings.memory_answers // 10} answers {early / 2**20:.0f} MiB, after "
+                    f"{settings.memory_answers} {late / 2**20:.0f} MiB: ratio {late / early:.3f}"
                 )
 
 

@@ -26,7 +26,8 @@ def compare_runs(a: Path, b: Path, *, mode: str | None, mode_b: str | None = Non
     chosen = mode or next((name for name in modes[0] if name in modes[1]), None)
     if chosen is None:
         raise InputError(
-            f"{a} holds the modes {', '.join(modes[0])}, {b} {', '.join(modes[1])}: none in common. Name one of each with --mode and --mode_b."
+            f"{a} holds the modes {', '.join(modes[0])}, {b} {', '.join(modes[1])}: none in common. Name one of each "
+            "with --mode and --mode_b."
         )
     marks = []
     for folder, predictions, held, name in zip((a, b), logs, modes, (chosen, mode_b or chosen), strict=True):

@@ -1,9 +1,12 @@
-"""Were the test questions in the training data? Near-duplicates by common word 13-grams decide; 64-character overlap is shown beside them.
+"""Were the test questions in the training data? Near-duplicates by common word 13-grams decide.
 
-A test question's *overlap* with a text is the share of its word 13-grams that occur there (a question of fewer words is one gram); it is near-duplicate
-where the overlap with one single training text reaches `threshold` by five common grams at least, or by all of them (a short question made from a
-template shares a few with its siblings). The literature's other sign, a common stretch of 64 characters
-(GPT-4's technical report used 50), is tripped by stock phrases such as vital signs, so it is reported and decides nothing.
+64-character overlap is shown beside them.
+
+A test question's *overlap* with a text is the share of its word 13-grams that occur there (a question of fewer words
+is one gram); it is near-duplicate where the overlap with one single training text reaches `threshold` by five common
+grams at least, or by all of them (a short question made from a template shares a few with its siblings). The
+literature's other sign, a common stretch of 64 characters (GPT-4's technical report used 50), is tripped by stock
+phrases such as vital signs, so it is reported and decides nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +53,10 @@ class Contamination:
 def contamination(
     tests: Sequence[Question], texts: Iterable[tuple[str, str]], *, threshold: float = THRESHOLD
 ) -> Contamination:
-    """Compare test questions with (id, text) pairs, which may be a stream: memory grows with the tests, not with the texts."""
+    """Compare test questions with (id, text) pairs, which may be a stream.
+
+    Memory grows with the tests, not with the texts.
+    """
     if not 0 < threshold <= 1:
         raise InputError(f"threshold {threshold}: wanted a share above 0, at most 1.")
     grams_of = [ngrams(question.text) for question in tests]
@@ -131,7 +137,9 @@ def refuse_contaminated(report: Contamination, *, allowed_share: float, what: st
     if report.share > allowed_share:
         first = report.near_duplicates[0]
         raise InputError(
-            f"{what}: {len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates of training texts "
-            f"(such as {first.test_id} and {first.train_id}: {first.overlap:.0%} of its {NGRAM}-grams), allowed {allowed_share:.2%}. Take them out "
-            "of the training data (medagent contamination lists them), or raise the allowed share (allowed_contamination) and say so with your results."
+            f"{what}: {len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are "
+            f"near-duplicates of training texts (such as {first.test_id} and {first.train_id}: {first.overlap:.0%} "
+            f"of its {NGRAM}-grams), allowed {allowed_share:.2%}. Take them out of the training data (medagent "
+            "contamination lists them), or raise the allowed share (allowed_contamination) and say so with your "
+            "results."
         )

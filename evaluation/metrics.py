@@ -28,8 +28,9 @@ from medagent.types import LETTERS, Rollout
 class Summary:
     """What a report says of a set of rollouts.
 
-    `unparsed` answers name no option or several (`multiple` counts the latter); `abstained` decline to choose; `no_answer` stopped before an answer,
-    `truncated` of them at a limit. `exact_match` and `f1` are for open questions.
+    `unparsed` answers name no option or several (`multiple` counts the latter); `abstained` decline to choose;
+    `no_answer` stopped before an answer, `truncated` of them at a limit. `exact_match` and `f1` are for open
+    questions.
     """
 
     overall: Accuracy
@@ -83,7 +84,10 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Several samples a question: the mean with an interval that resamples questions, the majority's vote, and pass@k."""
+    """Several samples a question.
+
+    The mean with an interval that resamples questions, the majority's vote, and pass@k.
+    """
 
     samples: int
     mean_accuracy: float
@@ -95,7 +99,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rotations:
-    """Cyclic rotations of the options: accuracy of each, and the share of questions whose chosen option is not the same in all.
+    """Cyclic rotations of the options.
+
+    Accuracy of each, and the share of questions whose chosen option is not the same in all.
 
     Of the `n` questions with the most frequent number of options, so that every rotation is of the same ones.
     """

@@ -1,4 +1,6 @@
-"""The ways to ask one question, so that a report shows what search and training each add. All run through the one rollout loop.
+"""The ways to ask one question, so that a report shows what search and training each add.
+
+All run through the one rollout loop.
 
 search         the agent as it is
 forced_search  the agent, its first turn opened as a search
@@ -48,9 +50,9 @@ def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
 def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
     """The agent of a mode. `corpus` is what unrelated passages are drawn from.
 
-    Where the search is given or there is none, one turn is left, and an agent that is told what to do (its protocol has instructions) is told so. One
-    that was trained without instructions cannot be told: its answer is opened for it in a closed book (see `job_for`), and with the gold passages given
-    it keeps its turns and may search besides.
+    Where the search is given or there is none, one turn is left, and an agent that is told what to do (its protocol
+    has instructions) is told so. One that was trained without instructions cannot be told: its answer is opened for
+    it in a closed book (see `job_for`), and with the gold passages given it keeps its turns and may search besides.
     """
     if mode is Mode.UNRELATED:
         if not corpus:
@@ -58,7 +60,8 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
         return replace(agent, retriever=UnrelatedRetriever(corpus))
     if mode is Mode.FORCED_SEARCH and isinstance(agent.policy, RemotePolicy):
         raise InputError(
-            "mode forced_search: a chat endpoint begins its own turns, so none can be opened for it. Leave this mode out."
+            "mode forced_search: a chat endpoint begins its own turns, so none can be opened for it. Leave this mode "
+            "out."
         )
     closed, protocol = mode is Mode.CLOSED_BOOK, agent.protocol
     if mode in (Mode.SEARCH, Mode.FORCED_SEARCH) or (mode is Mode.GOLD and not protocol.instructions):
@@ -78,7 +81,10 @@ def job_for(
     instructed: bool,
     evidence: Mapping[str, Passage],
 ) -> Job:
-    """The job of one question. The seed follows from the question's id and the sample alone, so that a resumed run asks the same."""
+    """The job of one question.
+
+    The seed follows from the question's id and the sample alone, so that a resumed run asks the same.
+    """
     given = None
     if mode is Mode.SINGLE_SHOT:
         given = GivenSearch(question.text)
@@ -104,7 +110,10 @@ def job_for(
 
 
 def rotate(question: Question, by: int) -> Question:
-    """The question with its options moved up by so many places, the first ones to the end: what stood at C stands at B after one."""
+    """The question with its options moved up by so many places, the first ones to the end.
+
+    What stood at C stands at B after one.
+    """
     size = len(question.options)
     if not by % max(1, size):
         return question

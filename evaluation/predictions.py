@@ -1,4 +1,7 @@
-"""What a run keeps of each question asked: the rollout, how it was asked, and how sure the policy was. One JSON line each."""
+"""What a run keeps of each question asked: the rollout, how it was asked, and how sure the policy was.
+
+One JSON line each.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ Key = tuple[str, str, int, int]
 
 @dataclass(frozen=True)
 class Prediction:
-    """One answer. `confidence` in (0, 1] is the policy's probability of what it wrote, None where it gives no probabilities."""
+    """One answer.
+
+    `confidence` in (0, 1] is the policy's probability of what it wrote, None where it gives no probabilities.
+    """
 
     mode: str
     rotation: int
@@ -45,7 +51,9 @@ class Prediction:
 
 
 def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> float | None:
-    """The probability of the answer up to and with its letter, at temperature 1 where it was greedy: exp of the sum of its tokens' log-probs.
+    """The probability of the answer up to and with its letter, at temperature 1 where it was greedy.
+
+    Exp of the sum of its tokens' log-probs.
 
     None without a strict letter, and where the policy gives no log-probs (all are exactly 0).
     """
@@ -67,7 +75,10 @@ def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> float | 
 
 
 class PredictionLog:
-    """predictions.jsonl: appended as answers come; a line that a kill cut off is dropped, and its question asked again."""
+    """predictions.jsonl: appended as answers come.
+
+    A line that a kill cut off is dropped, and its question asked again.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -93,7 +104,8 @@ class PredictionLog:
                 yield Prediction.from_json(json.loads(line))
             except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
                 raise ConfigError(
-                    f"{self._path}, line {number}: damaged ({error!r}). Delete that line to have its question asked again, or give another --out."
+                    f"{self._path}, line {number}: damaged ({error!r}). Delete that line to have its question asked "
+                    "again, or give another --out."
                 ) from error
 
     def append(self, prediction: Prediction) -> None:

@@ -55,7 +55,10 @@ def readable(rollout: Rollout) -> dict[str, Any]:
 
 
 def rollout_from(row: Mapping[str, Any]) -> Rollout:
-    """The rollout of a readable row: all that grading, summaries and reports need. Tokens and log-probs are not in it."""
+    """The rollout of a readable row: all that grading, summaries and reports need.
+
+    Tokens and log-probs are not in it.
+    """
     question = Question(
         id=row["question_id"],
         text=row["question"],

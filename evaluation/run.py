@@ -43,7 +43,10 @@ def run_benchmark(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked: every question in every mode, `samples` times, and with `rotations` once more for each rotation of its options."""
+    """What is asked.
+
+    Every question in every mode, `samples` times, and with `rotations` once more for each rotation of its options.
+    """
 
     modes: tuple[Mode, ...] = (Mode.SEARCH,)
     samples: int = 1
@@ -86,9 +89,10 @@ def run_plan(
 ) -> list[Prediction]:
     """Ask what `folder` does not hold yet, and return all predictions in the plan's order.
 
-    `identity` says what is measured (agent, benchmark, settings): a folder begun with another one is refused, or with `overwrite` begun anew. Each answer is written to
-    predictions.jsonl as it comes, so that a killed run goes on where it stopped; seeds follow from question and sample, not from order.
-    `on_found` hears once of those that the folder holds already, `on_done` of each new one.
+    `identity` says what is measured (agent, benchmark, settings): a folder begun with another one is refused, or with
+    `overwrite` begun anew. Each answer is written to predictions.jsonl as it comes, so that a killed run goes on
+    where it stopped; seeds follow from question and sample, not from order. `on_found` hears once of those that the
+    folder holds already, `on_done` of each new one.
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
@@ -193,6 +197,6 @@ def _claim(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
     elif differing:
         name = differing[0]
         raise ConfigError(
-            f"{folder}: holds an evaluation with {name} = {found.get(name)!r}, now {name} = {wanted.get(name)!r}. Give another --out, or "
-            "--overwrite true to begin anew there."
+            f"{folder}: holds an evaluation with {name} = {found.get(name)!r}, now {name} = {wanted.get(name)!r}. "
+            "Give another --out, or --overwrite true to begin anew there."
         )

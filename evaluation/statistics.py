@@ -1,4 +1,7 @@
-"""Uncertainty and comparison: Wilson intervals, paired tests, pass@k, majority votes, calibration, selective accuracy. Pure functions."""
+"""Uncertainty and comparison.
+
+Wilson intervals, paired tests, pass@k, majority votes, calibration, selective accuracy. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,9 @@ class Accuracy:
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Two-sided p of McNemar's exact test: `only_a` pairs that only A got right, `only_b` that only B did (Psychometrika 1947).
+    """Two-sided p of McNemar's exact test.
+
+    `only_a` pairs that only A got right, `only_b` that only B did (Psychometrika 1947).
 
     Under the null the discordant pairs split like coin flips. 1 where none is discordant.
 
@@ -92,7 +97,10 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 
 
 def majority_vote(answers: Sequence[str | None]) -> str | None:
-    """The most frequent answer, None where there is none; a tie goes to the answer given first. Unparsed answers do not vote."""
+    """The most frequent answer, None where there is none; a tie goes to the answer given first.
+
+    Unparsed answers do not vote.
+    """
     votes = Counter(answer for answer in answers if answer is not None)
     return max(votes, key=lambda answer: votes[answer]) if votes else None
 
@@ -107,7 +115,10 @@ class Calibration:
 
 
 def calibration(confidence: Sequence[float], correct: Sequence[bool], *, bins: int = 10) -> Calibration:
-    """Expected calibration error with equal-width bins (arXiv 1706.04599, equation 3): sum of |accuracy - confidence| x share of a bin."""
+    """Expected calibration error with equal-width bins (arXiv 1706.04599, equation 3).
+
+    Sum of |accuracy - confidence| x share of a bin.
+    """
     p, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
     if p.size == 0:
         return Calibration(float("nan"), (), 0)
@@ -127,7 +138,9 @@ def calibration(confidence: Sequence[float], correct: Sequence[bool], *, bins: i
 def selective_accuracy(
     confidence: Sequence[float], correct: Sequence[bool], *, asked: int | None = None
 ) -> list[tuple[float, float]]:
-    """(coverage, accuracy) where only the most confident share is answered (arXiv 1705.08500): one point a threshold, ties together.
+    """(coverage, accuracy) where only the most confident share is answered (arXiv 1705.08500).
+
+    One point a threshold, ties together.
 
     Coverage is of `asked` questions, where some have no answer to be confident of.
     """

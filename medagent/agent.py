@@ -35,7 +35,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class GivenSearch:
-    """A first turn that the environment writes: a search for `query`, answered with `hits`, or by the retriever where they are None."""
+    """A first turn that the environment writes.
+
+    A search for `query`, answered with `hits`, or by the retriever where they are None.
+    """
 
     query: str
     hits: tuple[Hit, ...] | None = None
@@ -45,8 +48,9 @@ class GivenSearch:
 class Job:
     """A question to roll out. Equal seeds sample equal rollouts.
 
-    `given` puts a search into the agent's mouth before its first turn; `force_search` opens that turn with `<search>`, `force_answer` with
-    `<answer>`, and then it is the last. What was put there is not the policy's: it is masked in training and has log-prob 0.
+    `given` puts a search into the agent's mouth before its first turn; `force_search` opens that turn with
+    `<search>`, `force_answer` with `<answer>`, and then it is the last. What was put there is not the policy's: it is
+    masked in training and has log-prob 0.
     """
 
     question: Question
@@ -87,7 +91,8 @@ class Agent:
     def run_all(self, jobs: Sequence[Job], *, max_open: int = 512) -> list[Rollout]:
         """Roll out all jobs, at most `max_open` at once, and return the rollouts in the jobs' order.
 
-        Batches of `max_open` are run one after the other, so that equal calls give equal batches. Do not call it from a running event loop.
+        Batches of `max_open` are run one after the other, so that equal calls give equal batches. Do not call it from
+        a running event loop.
         """
 
         async def run_batch(batch: Sequence[Job]) -> list[Rollout]:
@@ -113,7 +118,9 @@ class Agent:
         return rollouts
 
     def stream(self, jobs: Sequence[Job], *, max_open: int, on_done: Callable[[Job, Rollout], None]) -> None:
-        """Roll out all jobs, `max_open` at once without a barrier: where one ends the next begins, and `on_done` hears of it at once.
+        """Roll out all jobs, `max_open` at once without a barrier.
+
+        Where one ends the next begins, and `on_done` hears of it at once.
 
         The first failure stops the rest. Do not call it from a running event loop.
         """
@@ -143,7 +150,10 @@ class Agent:
     async def run(
         self, job: Job, *, on_turn: Callable[[Turn], None] | None = None, desk: SearchDesk | None = None
     ) -> Rollout:
-        """Roll out one job, telling `on_turn` of each turn as it ends. Callers that share a `desk` share batches of searches."""
+        """Roll out one job, telling `on_turn` of each turn as it ends.
+
+        Callers that share a `desk` share batches of searches.
+        """
         session = self.policy.open(seed=job.seed, temperature=job.temperature)
         try:
             return await self._roll_out(job, session, desk or self.search_desk(), on_turn=on_turn)

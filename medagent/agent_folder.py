@@ -140,7 +140,11 @@ def load_agent(
     lockstep: bool = True,
     open_policy: OpenPolicy | None = None,
 ) -> Agent:
-    """A ready agent and its retriever (or another); its policy is its base model in this process with the adapter merged in, or what `open_policy` makes of the folder."""
+    """A ready agent and its retriever (or another).
+
+    Its policy is its base model in this process with the adapter merged in, or what `open_policy` makes of the
+    folder.
+    """
     spec = read_spec(folder)
     if retriever is None:
         _check_tools(folder, {class_path(tool) for tool in tools}, set(spec.tools))

@@ -33,9 +33,10 @@ class Source:
 class Answer:
     """A checked answer.
 
-    `text` cites only passages that were shown; `removed_citations` counts what was taken out. `supported`: it cites one at least. `letter` is the option named, where one
-    alone is. `confidence` is the policy's probability of what it wrote (a geometric mean over the tokens of its last turn), None where it gives none. `text` is empty where the rollout ended
-    without an answer, and `stop_reason` says why.
+    `text` cites only passages that were shown; `removed_citations` counts what was taken out. `supported`: it cites
+    one at least. `letter` is the option named, where one alone is. `confidence` is the policy's probability of what
+    it wrote (a geometric mean over the tokens of its last turn), None where it gives none. `text` is empty where the
+    rollout ended without an answer, and `stop_reason` says why.
     """
 
     text: str

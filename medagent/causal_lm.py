@@ -37,7 +37,8 @@ def load_causal_lm(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal language model in evaluation mode and its tokenizer; `dtype` is a torch name such as "bfloat16".
 
-    `attention` is transformers' name of an implementation. `four_bit`: weights of linear layers in NF4, computed with in `dtype` (needs bitsandbytes).
+    `attention` is transformers' name of an implementation. `four_bit`: weights of linear layers in NF4, computed with
+    in `dtype` (needs bitsandbytes).
     """
     torch_dtype = getattr(torch, dtype, None)
     if not isinstance(torch_dtype, torch.dtype):
@@ -54,7 +55,8 @@ def load_causal_lm(
         )
     except ImportError as error:
         raise ConfigError(
-            f"base model {name!r}: needs a package that is not installed ({error}). Install it, or choose another attention or quantise."
+            f"base model {name!r}: needs a package that is not installed ({error}). Install it, or choose another "
+            "attention or quantise."
         ) from error
     except (OSError, ValueError, json.JSONDecodeError) as error:
         raise ConfigError(
@@ -87,7 +89,10 @@ def _four_bits(compute: torch.dtype) -> BitsAndBytesConfig:
 
 
 def _keep_differentiable(model: PreTrainedModel) -> None:
-    """On CPUs bitsandbytes repacks layers in evaluation mode for a product that has no gradient; adapters are trained through them."""
+    """On CPUs bitsandbytes repacks layers in evaluation mode for a product that has no gradient.
+
+    Adapters are trained through them.
+    """
     from bitsandbytes.nn import Linear4bit
 
     for layer in model.modules():

@@ -1,4 +1,7 @@
-"""`medagent export`: an agent as one ordinary model with a model card, which transformers, vLLM and medagent load alike."""
+"""`medagent export`.
+
+An agent as one ordinary model with a model card, which transformers, vLLM and medagent load alike.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +56,9 @@ def model_card(spec: AgentSpec, agent: Path) -> str:
         "",
         f"> {NOT_ADVICE} It was not evaluated for use on patients.",
         "",
-        "A language model that answers a clinical question over several turns: it thinks, searches a corpus, reads what comes back, and answers with citations. "
-        "It was trained with medagent; the LoRA adapter is merged into the weights.",
+        "A language model that answers a clinical question over several turns: it thinks, searches a corpus, reads "
+        "what comes back, and answers with citations. It was trained with medagent; the LoRA adapter is merged into "
+        "the weights.",
         "",
         "## How it was made",
         "",
@@ -70,8 +74,9 @@ def model_card(spec: AgentSpec, agent: Path) -> str:
         "",
         "## How to use it",
         "",
-        "It expects the dialogue that it was trained in: the prompt of agent.json (`protocol`), searches in `<search>...</search>`, results in "
-        "`<information>...</information>`, the answer in `<answer>...</answer>` with passage numbers in brackets. `medagent ask --agent THIS_FOLDER --index INDEX` does all that.",
+        "It expects the dialogue that it was trained in: the prompt of agent.json (`protocol`), searches in "
+        "`<search>...</search>`, results in `<information>...</information>`, the answer in `<answer>...</answer>` "
+        "with passage numbers in brackets. `medagent ask --agent THIS_FOLDER --index INDEX` does all that.",
         *(
             ["", f"It calls tools, whose code is not here: {', '.join(spec.tools)}. Give them with `--tools`."]
             if spec.tools
@@ -80,8 +85,14 @@ def model_card(spec: AgentSpec, agent: Path) -> str:
         "",
         "## Limits",
         "",
-        f"- at most {limits.max_turns} turns of {limits.max_turn_tokens} tokens, {limits.max_observation_tokens} tokens of passages a search, {limits.max_total_tokens} in all",
-        "- without search results, or with misleading ones, its answers are not to be trusted; a citation says which passage it names, not that the passage is right",
+        (
+            f"- at most {limits.max_turns} turns of {limits.max_turn_tokens} tokens, {limits.max_observation_tokens} "
+            f"tokens of passages a search, {limits.max_total_tokens} in all"
+        ),
+        (
+            "- without search results, or with misleading ones, its answers are not to be trusted; a citation says "
+            "which passage it names, not that the passage is right"
+        ),
         "- it knows no patient, no date, and nothing that its corpus does not hold",
     ]
     return "\n".join(lines) + "\n"

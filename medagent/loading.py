@@ -33,15 +33,18 @@ def open_agent(
 ) -> Agent:
     """An agent by name; all but an exported one need an index to search.
 
-    An exported agent's folder; "starter", the untrained base policy; "hf:MODEL", any causal language model by hub name or folder, with the protocol's
-    own instructions; or the address of an OpenAI-compatible endpoint (http://...), whose `model` is then named. Its key is read from the
-    environment variable MEDAGENT_API_KEY. Without `must_search` they may do without an index, and a search is then an error. `tools` are classes,
-    such as "my_task.Doses". A ready `retriever`, with whatever tools it has, takes the place of all that. `open_policy` samples an exported agent's turns elsewhere.
+    An exported agent's folder; "starter", the untrained base policy; "hf:MODEL", any causal language model by hub
+    name or folder, with the protocol's own instructions; or the address of an OpenAI-compatible endpoint
+    (http://...), whose `model` is then named. Its key is read from the environment variable MEDAGENT_API_KEY. Without
+    `must_search` they may do without an index, and a search is then an error. `tools` are classes, such as
+    "my_task.Doses". A ready `retriever`, with whatever tools it has, takes the place of all that. `open_policy`
+    samples an exported agent's turns elsewhere.
     """
     exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
     if must_search and retriever is None and index is None and not exported:
         raise InputError(
-            f"agent {name}: has no index to search. Give one with --index (medagent index build starter --out indexes/starter makes the packaged one)."
+            f"agent {name}: has no index to search. Give one with --index (medagent index build starter --out "
+            "indexes/starter makes the packaged one)."
         )
     if open_policy is not None and not exported:
         raise InputError(f"agent {name}: another engine serves an exported agent. Give its folder.")

@@ -38,8 +38,9 @@ class StopReason(StrEnum):
 class Question:
     """A question, multiple-choice where `options` is not empty.
 
-    `answer` is the gold option's letter (multiple choice) or the gold text (open), `aliases` are other texts that count as right;
-    `kind` groups the report; `gold_passage_ids` are passages that contain the evidence, where the benchmark names them.
+    `answer` is the gold option's letter (multiple choice) or the gold text (open), `aliases` are other texts that
+    count as right; `kind` groups the report; `gold_passage_ids` are passages that contain the evidence, where the
+    benchmark names them.
     """
 
     id: str

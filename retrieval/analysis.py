@@ -1,7 +1,7 @@
 """Text to lexical tokens: the same analyser for passages and queries, named in the index's manifest.
 
-The biomedical analyser is built for names: "IL-6", "IL 6" and "il6" share tokens, so do "TNF-α" and "TNF alpha", "Crohn's" and "Crohn";
-question words and articles are left out, but "Hepatitis A" keeps its letter.
+The biomedical analyser is built for names: "IL-6", "IL 6" and "il6" share tokens, so do "TNF-α" and "TNF alpha",
+"Crohn's" and "Crohn"; question words and articles are left out, but "Hepatitis A" keeps its letter.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ GREEK = {
     if "FINAL" not in unicodedata.name(chr(code))
 }
 STOPWORDS = frozenset(
-    "a an and are as at be been but by can could did do does for from had has have how if in into is it its of on or should such that "
-    "the their then there these they this to was were what when where which who whom whose why will with would".split()
+    "a an and are as at be been but by can could did do does for from had has have how if in into is it its of on or "
+    "should such that the their then there these they this to was were what when where which who whom whose why will "
+    "with would".split()
 )
 # Where a lower-cased query speaks of a lettered kind, the letter is part of a name and no article.
 _LETTERED = re.compile(r"\b(hepatitis|vitamin|influenza|type|group|factor|class|grade|protein|immunoglobulin) a\b")
@@ -54,7 +55,8 @@ class Analyser:
         found: list[str] = []
         for match in _WORD.finditer(text):
             word = match.group()
-            # "WAS", "IT" and the A of "Influenza A" are names; where a sentence begins, or all is upper case, they need not be.
+            # "WAS", "IT" and the A of "Influenza A" are names; where a sentence begins, or all is upper case, they
+            # need not be.
             before = text[max(0, match.start() - 3) : match.start()].rstrip()[-1:]
             named = word.isupper() and not shouted and before not in ("", ".", "?", "!", ":", '"')
             if named or word.lower() not in STOPWORDS:

@@ -1,4 +1,7 @@
-"""Many callers, one retriever: waiting queries are gathered into batches; failures are retried with back-off, and waiting is measured."""
+"""Many callers, one retriever: waiting queries are gathered into batches.
+
+Failures are retried with back-off, and waiting is measured.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ class SearchDesk:
         timeout_s: float = 120.0,
         stats: SearchStats | None = None,
     ) -> None:
-        """A batch that fails is tried `retries` times more, after `backoff_s` and twice as long each time; then its callers get the error."""
+        """A batch that fails is tried `retries` times more, after `backoff_s` and twice as long each time.
+
+        Then its callers get the error.
+        """
         self._retriever, self._top_k, self._max_batch = retriever, top_k, max_batch
         self._retries, self._backoff_s, self._timeout_s = retries, backoff_s, timeout_s
         self.stats = stats or SearchStats()
@@ -124,7 +130,8 @@ class SearchDesk:
                 return await asyncio.wait_for(asyncio.to_thread(call), self._timeout_s)
             except TimeoutError as error:
                 failure = RetrieverUnavailableError(
-                    f"the retriever did not answer {len(batch)} queries within {self._timeout_s:.0f} s. See whether it is overloaded."
+                    f"the retriever did not answer {len(batch)} queries within {self._timeout_s:.0f} s. See whether "
+                    "it is overloaded."
                 )
                 failure.__cause__ = error
             except RetrieverUnavailableError as error:

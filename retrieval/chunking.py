@@ -1,4 +1,7 @@
-"""Documents to passages: whole sentences, at most so many of the embedder's tokens, with an overlap; titles and sections stay with the text."""
+"""Documents to passages: whole sentences, at most so many of the embedder's tokens, with an overlap.
+
+Titles and sections stay with the text.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ CountTokens = Callable[[Sequence[str]], list[int]]
 
 # A full stop after these, a single letter or a number is no end of a sentence ("E. coli", "Fig. 2", "0.5 mg").
 _ABBREVIATIONS = frozenset(
-    "al approx cf ca dept dr e.g eg eq et etc fig figs i.e ie incl inc jr mr mrs ms no nos prof ref refs resp sp spp sr st subsp tab var viz vol vs".split()
+    (
+        "al approx cf ca dept dr e.g eg eq et etc fig figs i.e ie incl inc jr mr mrs ms no nos prof ref refs resp sp "
+        "spp sr st subsp tab var viz vol vs"
+    ).split()
 )
 _END = re.compile(r"[.!?][\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9Α-Ω])|\n+")
 _LAST_WORD = re.compile(r"([^\s(]+)\.[\"')\]]*\s*$")
@@ -30,7 +36,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """What a reader makes of one article, file or row. `id` names it among all documents; empty derives it from the content.
+    """What a reader makes of one article, file or row.
+
+    `id` names it among all documents; empty derives it from the content.
 
     `group` is the id of a larger document that it belongs to, where its row says so.
     """
@@ -46,7 +54,10 @@ class Document:
 
 @dataclass(frozen=True)
 class Chunking:
-    """How documents are cut: at most `max_tokens` a passage (0: not at all), of which up to `overlap_tokens` repeat the passage before."""
+    """How documents are cut: at most `max_tokens` a passage (0.
+
+    Not at all), of which up to `overlap_tokens` repeat the passage before.
+    """
 
     max_tokens: int = 200
     overlap_tokens: int = 30
@@ -55,8 +66,8 @@ class Chunking:
         """Refuse what cannot be kept."""
         if self.max_tokens < 0 or not 0 <= self.overlap_tokens <= max(self.max_tokens // 2, 0):
             raise RetrievalError(
-                f"chunking: max_tokens {self.max_tokens} and overlap_tokens {self.overlap_tokens} found; wanted max_tokens of at least 0 "
-                "and an overlap of at most half of it."
+                f"chunking: max_tokens {self.max_tokens} and overlap_tokens {self.overlap_tokens} found; wanted "
+                "max_tokens of at least 0 and an overlap of at most half of it."
             )
 
 
@@ -73,7 +84,8 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     """Start and end of each sentence; line ends end a sentence too (lists and headings have no full stop)."""
     spans, start = [], 0
     for match in _END.finditer(text):
-        # A glance back is enough: words are short, and a look at all since `start` would take the square of a long text's length.
+        # A glance back is enough: words are short, and a look at all since `start` would take the square of a long
+        # text's length.
         word = None
         if "\n" not in match.group():
             word = _LAST_WORD.search(text, max(start, match.start() - 30), match.end())
@@ -87,8 +99,8 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 def cut_document(document: Document, chunking: Chunking, count: CountTokens) -> Iterator[Passage]:
     """The passages of a document.
 
-    A document that makes one passage keeps its id, the passages of others are numbered: "pmid:1#2". `count` gives the tokens of texts;
-    a passage's title and section count with it, for they are embedded with it.
+    A document that makes one passage keeps its id, the passages of others are numbered: "pmid:1#2". `count` gives the
+    tokens of texts; a passage's title and section count with it, for they are embedded with it.
     """
     title = _shortened(document.title, chunking.max_tokens // 3, count)
     pieces = []
@@ -111,7 +123,10 @@ def cut_document(document: Document, chunking: Chunking, count: CountTokens) -> 
 
 
 def _shortened(heading: str, max_tokens: int, count: CountTokens) -> str:
-    """A heading that leaves room for the text: it is embedded with every passage, and some titles are as long as abstracts."""
+    """A heading that leaves room for the text.
+
+    It is embedded with every passage, and some titles are as long as abstracts.
+    """
     if not max_tokens or count([heading])[0] <= max_tokens:
         return heading
     words = heading.split()

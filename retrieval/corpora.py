@@ -95,7 +95,8 @@ def _status(path: Path) -> os.stat_result:
 
 def _unreachable(path: Path, error: OSError) -> CorpusError:
     return CorpusError(
-        f"{path}: cannot be read ({error.strerror or error}). Put that right and run the same command again; what was read so far is kept."
+        f"{path}: cannot be read ({error.strerror or error}). Put that right and run the same command again; what "
+        "was read so far is kept."
     )
 
 
@@ -168,7 +169,8 @@ class HubPart:
             yield from self._rows
         except Exception as error:  # of many kinds: the network, the file format, the hub
             raise CorpusError(
-                f"hub dataset {self.name}: failed on the way ({error}). Run the same command again; what was read so far is kept."
+                f"hub dataset {self.name}: failed on the way ({error}). Run the same command again; what was read so "
+                "far is kept."
             ) from error
 
     @cached_property
@@ -177,13 +179,15 @@ class HubPart:
             import datasets
         except ImportError as error:
             raise CorpusError(
-                "a hub dataset needs the package datasets, which is not installed. Install it with: pip install 'medagent[hub]'"
+                "a hub dataset needs the package datasets, which is not installed. Install it with: pip install "
+                "'medagent[hub]'"
             ) from error
         try:
             return datasets.load_dataset(self.dataset, split=self.split, streaming=True)
         except Exception as error:  # of many kinds: no network, no such dataset, a script that it refuses to run
             raise CorpusError(
-                f"hub dataset {self.dataset!r}, split {self.split!r}: cannot be loaded ({error}). Check its name, its split and the network."
+                f"hub dataset {self.dataset!r}, split {self.split!r}: cannot be loaded ({error}). Check its name, "
+                "its split and the network."
             ) from error
 
 
@@ -197,7 +201,10 @@ def memory_corpus(passages: Sequence[Passage], name: str = "passages") -> Corpus
 
 
 def file_corpus(path: Path) -> Corpus:
-    """A file, or all files of a folder and its folders in the order of their names; hidden files and indexes are left out."""
+    """A file, or all files of a folder and its folders in the order of their names.
+
+    Hidden files and indexes are left out.
+    """
     if not path.exists():
         raise CorpusError(
             f"corpus {path}: not found. Give a file or folder of {', '.join(READERS)} (or these with .gz)."
@@ -205,7 +212,8 @@ def file_corpus(path: Path) -> Corpus:
     if path.is_file():
         if kind_of(path) not in READERS:
             raise CorpusError(
-                f"corpus {path}: found a {path.suffix or 'nameless'} file; wanted {', '.join(READERS)} (or these with .gz)."
+                f"corpus {path}: found a {path.suffix or 'nameless'} file; wanted {', '.join(READERS)} (or these "
+                "with .gz)."
             )
         return Corpus(str(path.resolve()), [FilePart(path, path.name)])
     indexes = {found.parent for found in path.rglob("passages.sqlite")}
@@ -218,7 +226,8 @@ def file_corpus(path: Path) -> Corpus:
     )
     if not any(kind_of(file) in READERS for file in files):
         raise CorpusError(
-            f"corpus {path}: found no file that can be read among {len(files)}; wanted {', '.join(READERS)} (or these with .gz)."
+            f"corpus {path}: found no file that can be read among {len(files)}; wanted {', '.join(READERS)} (or "
+            "these with .gz)."
         )
     parts: list[Part] = []
     for file in files:

@@ -1,4 +1,7 @@
-"""Embedders turn passages and queries into vectors; the identity of an embedder decides whether an index may be searched with it."""
+"""Embedders turn passages and queries into vectors.
+
+The identity of an embedder decides whether an index may be searched with it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from retrieval.errors import RetrievalError
 from retrieval.passages import Passage
 
 Space = Literal["cosine", "ip"]
-# What the model cards of these families ask for: (pattern of the name, query prefix, passage prefix); the first that matches counts.
+# What the model cards of these families ask for: (pattern of the name, query prefix, passage prefix); the first that
+# matches counts.
 PREFIXES = (
     (r"e5-.*instruct", "Instruct: Given a medical question, retrieve passages that answer it\nQuery: ", ""),
     (r"(^|[/-])e5-", "query: ", "passage: "),
@@ -66,7 +70,10 @@ class Embedder(Protocol):
 
 
 class HashedNgramEmbedder:
-    """Hashed character n-grams (scikit-learn's `HashingVectorizer`): no model, no download, robust to spelling variants."""
+    """Hashed character n-grams (scikit-learn's `HashingVectorizer`).
+
+    No model, no download, robust to spelling variants.
+    """
 
     space: Space = "cosine"
     max_tokens: int | None = None
@@ -99,7 +106,10 @@ class HashedNgramEmbedder:
 
 
 class SentenceTransformerEmbedder:
-    """A sentence-transformers model by hub name or local path (extra: `pip install medagent[sentence-transformers]`)."""
+    """A sentence-transformers model by hub name or local path (extra.
+
+    `pip install medagent[sentence-transformers]`).
+    """
 
     space: Space = "cosine"
     dense_weight = NEURAL_WEIGHT
@@ -112,7 +122,9 @@ class SentenceTransformerEmbedder:
         device: str | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Prefixes are part of the identity; where none is given, those of the model's family (E5, BGE) or of its own configuration.
+        """Prefixes are part of the identity.
+
+        Where none is given, those of the model's family (E5, BGE) or of its own configuration.
 
         `device` is torch's ("cuda", "cpu"); none takes a GPU where there is one.
         """
@@ -127,8 +139,8 @@ class SentenceTransformerEmbedder:
             self._model = SentenceTransformer(model, device=device)
         except (OSError, ValueError) as error:
             raise RetrievalError(
-                f"the embedder {model!r} cannot be loaded ({str(error).splitlines()[0][:200]}). "
-                "Give the folder of a sentence-transformers model, or the name of one on the hub that can be reached or is in its cache."
+                f"the embedder {model!r} cannot be loaded ({str(error).splitlines()[0][:200]}). Give the folder of a "
+                "sentence-transformers model, or the name of one on the hub that can be reached or is in its cache."
             ) from error
         known_query, known_passage = family_prefixes(model, self._model.prompts)
         self._query_prefix = known_query if query_prefix is None else query_prefix
@@ -185,7 +197,9 @@ def family_prefixes(model: str, prompts: Mapping[str, str | None]) -> tuple[str,
 
 
 class MedCPTEmbedder:
-    """MedCPT as its authors use it (Jin et al., Bioinformatics 2023): two BERT encoders, the [CLS] vector as it is, inner product.
+    """MedCPT as its authors use it (Jin et al., Bioinformatics 2023).
+
+    Two BERT encoders, the [CLS] vector as it is, inner product.
 
     Articles are encoded as pairs of title and text in up to 512 tokens, queries in up to 64.
     """
@@ -265,8 +279,9 @@ class MedCPTEmbedder:
 def embedder_from_identity(identity: str, *, device: str | None = None) -> Embedder:
     """The embedder that an index or an agent names, or that a person asks for.
 
-    "hashed-ngrams:DIM:MIN-MAX"; "medcpt" or "medcpt|QUERY_MODEL|ARTICLE_MODEL"; "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX", or
-    the name or folder of a sentence-transformers model alone (it holds a "/"), which takes the prefixes of its family.
+    "hashed-ngrams:DIM:MIN-MAX"; "medcpt" or "medcpt|QUERY_MODEL|ARTICLE_MODEL";
+    "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX", or the name or folder of a sentence-transformers model
+    alone (it holds a "/"), which takes the prefixes of its family.
     """
     match = re.fullmatch(r"hashed-ngrams:(\d+):(\d+)-(\d+)", identity)
     if match:
@@ -283,6 +298,7 @@ def embedder_from_identity(identity: str, *, device: str | None = None) -> Embed
     if "/" in kind and not rest:
         return SentenceTransformerEmbedder(kind, device=device)
     raise RetrievalError(
-        f"embedder {identity!r}: unknown. Wanted 'hashed-ngrams:DIM:MIN-MAX', 'medcpt', 'medcpt|QUERY_MODEL|ARTICLE_MODEL', "
-        "the name or folder of a sentence-transformers model (with a '/'), or 'sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX'."
+        f"embedder {identity!r}: unknown. Wanted 'hashed-ngrams:DIM:MIN-MAX', 'medcpt', "
+        "'medcpt|QUERY_MODEL|ARTICLE_MODEL', the name or folder of a sentence-transformers model (with a '/'), or "
+        "'sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX'."
     )

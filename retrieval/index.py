@@ -1,4 +1,6 @@
-"""An index is a folder: passages and vectors are the source of truth (`retrieval.store`); Chroma and BM25 are made from them.
+"""An index is a folder: passages and vectors are the source of truth (`retrieval.store`).
+
+Chroma and BM25 are made from them.
 
 manifest.json    embedder, settings, counts and digests; `complete` is set last
 passages.sqlite, embeddings.f32    source of truth              chroma/, bm25/    search structures
@@ -44,8 +46,8 @@ def build_index(
 ) -> Manifest:
     """Build an index, or go on with one whose build was interrupted; a complete one of the same content is kept.
 
-    Without settings, a document is cut at 200 tokens and the dense ranking has the weight that suits the embedder. An index of other content,
-    another embedder or other settings is replaced only with `overwrite`.
+    Without settings, a document is cut at 200 tokens and the dense ranking has the weight that suits the embedder. An
+    index of other content, another embedder or other settings is replaced only with `overwrite`.
     """
     if not isinstance(corpus, Corpus):
         corpus = memory_corpus(corpus)
@@ -54,7 +56,8 @@ def build_index(
     others = [path.name for path in folder.iterdir() if path.name not in (*LOCKS, "manifest.json.part", "chroma")]
     if others and "manifest.json" not in others:
         raise IndexMismatchError(
-            f"index {folder}: the folder holds other files ({', '.join(sorted(others)[:3])}) and no index. Choose an empty folder."
+            f"index {folder}: the folder holds other files ({', '.join(sorted(others)[:3])}) and no index. Choose an "
+            "empty folder."
         )
     wanted = manifest_of(embedder, settings, corpus)
     if "manifest.json" in others and not overwrite:
@@ -68,8 +71,9 @@ def build_index(
         if found.complete or blank != wanted:
             kind = f"{found.num_passages:,} passages" if found.complete else "an interrupted build"
             raise IndexMismatchError(
-                f"index {folder}: holds {kind} of {found.corpus!r} with the embedder {found.embedder!r}; wanted one of {corpus.identity!r} with "
-                f"{embedder.identity!r}, and the corpus, the embedder or the settings differ. Choose another folder, or pass --overwrite to replace it."
+                f"index {folder}: holds {kind} of {found.corpus!r} with the embedder {found.embedder!r}; wanted one "
+                f"of {corpus.identity!r} with {embedder.identity!r}, and the corpus, the embedder or the settings "
+                "differ. Choose another folder, or pass --overwrite to replace it."
             )
     with writing(folder):
         if overwrite and "manifest.json" in others:
@@ -104,7 +108,10 @@ def add_to_index(folder: Path, corpus: Corpus, embedder: Embedder, *, progress: 
 
 
 def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = no_progress) -> tuple[Manifest, int]:
-    """Remove passages, or all passages of documents, by id; returns how many passages went. Unknown ids are an error, and nothing is removed."""
+    """Remove passages, or all passages of documents, by id; returns how many passages went.
+
+    Unknown ids are an error, and nothing is removed.
+    """
     manifest = Manifest.read(folder)
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
         _check_undamaged(folder, manifest)
@@ -114,7 +121,8 @@ def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = 
             found = store.rows_of_documents([id_])
             if not found:
                 raise IndexMismatchError(
-                    f"index {folder}: holds no passage or document {id_!r}. `medagent search` shows ids; nothing was removed."
+                    f"index {folder}: holds no passage or document {id_!r}. `medagent search` shows ids; nothing was "
+                    "removed."
                 )
             rows.update(found)
         if len(rows) == len(store):
@@ -141,7 +149,10 @@ def rebuild_index(folder: Path, *, progress: Progress = no_progress) -> Manifest
 
 
 def chroma(folder: Path, manifest: Manifest) -> ChromaVectors:
-    """The Chroma collection of an index; on a server it is named after the index's id, for paths are not unique there."""
+    """The Chroma collection of an index.
+
+    On a server it is named after the index's id, for paths are not unique there.
+    """
     if not manifest.settings.chroma:
         return ChromaVectors.local(folder)
     return ChromaVectors.remote(manifest.settings.chroma, f"medagent-{manifest.id}")
@@ -162,7 +173,10 @@ def open_vectors(folder: Path, manifest: Manifest) -> ChromaVectors:
 
 
 def _same(folder: Path, found: Manifest, wanted: Manifest, corpus: Corpus) -> bool:
-    """Whether a complete index is what a build would make; equal fingerprints count as equal content: reading all again may take hours."""
+    """Whether a complete index is what a build would make.
+
+    Equal fingerprints count as equal content: reading all again may take hours.
+    """
     if (found.embedder, found.settings, found.corpus) != (wanted.embedder, wanted.settings, wanted.corpus):
         return False
     with closing(PassageStore(folder, found.dimension)) as store:
@@ -194,7 +208,10 @@ def _fill(
 
 
 def _make_search_structures(folder: Path, store: PassageStore, manifest: Manifest, progress: Progress) -> Manifest:
-    """Chroma and BM25 for what the store holds, then the manifest that says so. What Chroma holds of it already is kept."""
+    """Chroma and BM25 for what the store holds, then the manifest that says so.
+
+    What Chroma holds of it already is kept.
+    """
     store.blank_gaps()
     rows = store.rows()
     vectors = chroma(folder, manifest)
@@ -235,15 +252,18 @@ def _holds_a_passage(corpus: Corpus, embedder: Embedder, settings: IndexSettings
 
 
 def _check_undamaged(folder: Path, manifest: Manifest) -> None:
-    """An error where a complete index's passages or vectors are not those that its manifest names: damage is never made the truth."""
+    """An error where a complete index's passages or vectors are not those that its manifest names.
+
+    Damage is never made the truth.
+    """
     if not manifest.complete:
         return
     with closing(PassageStore(folder, manifest.dimension)) as store:
         found = (store.content_sha256(), store.embeddings_sha256())
     if found != (manifest.content_sha256, manifest.embeddings_sha256):
         raise IndexMismatchError(
-            f"index {folder}: its passages or vectors are not those it was built with (medagent index verify {folder} says which). "
-            "Restore both files from a backup, or build the index again with --overwrite."
+            f"index {folder}: its passages or vectors are not those it was built with (medagent index verify "
+            f"{folder} says which). Restore both files from a backup, or build the index again with --overwrite."
         )
 
 
@@ -252,7 +272,8 @@ def _check_read_whole(folder: Path, store: PassageStore) -> None:
     half = [name for name, state in store.parts().items() if not state.complete]
     if half:
         raise IndexMismatchError(
-            f"index {folder}: {half[0]} was read by half when a build or an addition was interrupted. Run that command again to go on."
+            f"index {folder}: {half[0]} was read by half when a build or an addition was interrupted. Run that "
+            "command again to go on."
         )
 
 

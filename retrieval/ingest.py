@@ -1,4 +1,7 @@
-"""A corpus into the store, batch by batch: cut, look for duplicates, embed, commit. Killed at any moment, it goes on where it was."""
+"""A corpus into the store, batch by batch: cut, look for duplicates, embed, commit.
+
+Killed at any moment, it goes on where it was.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ BATCH = 1024  # passages embedded and committed at once
 
 @dataclass
 class _Batch:
-    """What one transaction will hold; small files share one, for a model embeds many passages at once far quicker than few."""
+    """What one transaction will hold.
+
+    Small files share one, for a model embeds many passages at once far quicker than few.
+    """
 
     passages: list[Passage] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -49,9 +55,12 @@ def ingest(
     *,
     changed_again: bool = False,
 ) -> None:
-    """Read what of the corpus is not stored yet; parts that changed since are read anew with `changed_again`, and else an error.
+    """Read what of the corpus is not stored yet.
 
-    A passage whose content is stored already is dropped and counted; one whose id is taken by other content is told apart by a suffix.
+    Parts that changed since are read anew with `changed_again`, and else an error.
+
+    A passage whose content is stored already is dropped and counted; one whose id is taken by other content is told
+    apart by a suffix.
     """
     states = store.parts()
     prints = {part.name: part.fingerprint for part in corpus.parts}
@@ -60,7 +69,8 @@ def ingest(
         if state is not None and state.fingerprint != prints[part.name]:
             if not changed_again:
                 raise IndexMismatchError(
-                    f"index {store.folder}: {part.name} changed since it was read. Choose another folder, or pass --overwrite to begin anew."
+                    f"index {store.folder}: {part.name} changed since it was read. Choose another folder, or pass "
+                    "--overwrite to begin anew."
                 )
             del states[f"{corpus.identity}::{part.name}"]
     total, read = corpus.size, 0

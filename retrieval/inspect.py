@@ -35,9 +35,12 @@ class Check:
 
 
 def verify_index(folder: Path, embedder: Embedder, *, progress: Progress = no_progress) -> list[Check]:
-    """Compare an index with its source of truth: stored passages and vectors with their digests, Chroma and BM25 with both.
+    """Compare an index with its source of truth.
 
-    Chroma's vectors are compared one by one, BM25 is made again and compared byte by byte, and some passages are embedded once more.
+    Stored passages and vectors with their digests, Chroma and BM25 with both.
+
+    Chroma's vectors are compared one by one, BM25 is made again and compared byte by byte, and some passages are
+    embedded once more.
     """
     manifest = Manifest.read(folder)
     check_embedder(folder, manifest, embedder)
@@ -115,7 +118,10 @@ def _against_words(folder: Path, manifest: Manifest, store: PassageStore) -> str
 
 
 def index_stats(folder: Path) -> dict[str, Any]:
-    """What an index holds, as plain data: counts, sources, years, lengths, what was skipped and why, and its size on disk in bytes."""
+    """What an index holds, as plain data.
+
+    Counts, sources, years, lengths, what was skipped and why, and its size on disk in bytes.
+    """
     manifest = Manifest.read(folder)
     with closing(PassageStore(folder, manifest.dimension)) as store:
         words = np.array([len(passage.text.split()) for _, passage in store.stream()])

@@ -79,7 +79,8 @@ class LexicalIndex:
             rows = np.load(folder / FOLDER / "rows.npy")
         except (OSError, ValueError, KeyError) as error:
             raise IndexMismatchError(
-                f"index {folder}: its BM25 files cannot be read ({error}). Make them again with: medagent index rebuild {folder}"
+                f"index {folder}: its BM25 files cannot be read ({error}). Make them again with: medagent index "
+                f"rebuild {folder}"
             ) from error
         return LexicalIndex(scores, rows, analyser)
 

@@ -1,7 +1,7 @@
 """An index has many readers or one writer: what is open in one process cannot be changed by another underneath it.
 
-Each reader holds a lock file of its own in `readers/`; a writer holds `lock` and finds no reader's lock held. The system releases the locks of
-a process that dies.
+Each reader holds a lock file of its own in `readers/`; a writer holds `lock` and finds no reader's lock held. The
+system releases the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def writing(folder: Path) -> Iterator[None]:
     with _held(folder / "lock", folder, "is being written by another process; wait for it, or stop it"):
         for path in sorted((folder / "readers").glob("*")):
             process = path.name.partition("-")[0]
-            advice = f"is open in process {process}; stop that process first (training, serving and searching keep an index open)"
+            advice = (
+                f"is open in process {process}; stop that process first (training, serving and searching keep "
+                "an index open)"
+            )
             with _held(path, folder, advice):
                 path.unlink()
         yield
@@ -69,5 +72,6 @@ def _held(path: Path, folder: Path, otherwise: str) -> Iterator[None]:
 
 def _unwritable(folder: Path, error: OSError) -> IndexUnwritableError:
     return IndexUnwritableError(
-        f"index {folder}: cannot be locked ({error}). Who searches an index needs the right to write in its folder; give it, or search a served one (medagent index serve)."
+        f"index {folder}: cannot be locked ({error}). Who searches an index needs the right to write in its folder; "
+        "give it, or search a served one (medagent index serve)."
     )

@@ -22,7 +22,8 @@ PROBE = "Which drug is given first for acute gout?"
 class Manifest:
     """What an index was built with and holds.
 
-    `probe` is the beginning of the vector of a fixed query: it tells a changed model apart. `id` is drawn when a build begins.
+    `probe` is the beginning of the vector of a fixed query: it tells a changed model apart. `id` is drawn when a
+    build begins.
     """
 
     embedder: str
@@ -51,13 +52,15 @@ class Manifest:
             row = json.loads(path.read_text(encoding="utf-8"))
             if row.get("format") != FORMAT:
                 raise IndexMismatchError(
-                    f"index {folder}: format {row.get('format')} found, {FORMAT} wanted. Build it again with --overwrite."
+                    f"index {folder}: format {row.get('format')} found, {FORMAT} wanted. Build it again with "
+                    "--overwrite."
                 )
             settings = IndexSettings.from_json(row["settings"])
             return Manifest(**{**row, "settings": settings, "probe": tuple(row["probe"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise IndexMismatchError(
-                f"index {folder}: manifest.json is damaged ({error!r}). Restore it from a backup, or build the index again."
+                f"index {folder}: manifest.json is damaged ({error!r}). Restore it from a backup, or build the index "
+                "again."
             ) from error
 
     def write(self, folder: Path) -> None:
@@ -87,8 +90,8 @@ def check_embedder(folder: Path, manifest: Manifest, embedder: Embedder) -> None
         )
     if not np.allclose(probe(embedder), manifest.probe, atol=0.01 * max(map(abs, manifest.probe))):
         raise IndexMismatchError(
-            f"index {folder}: the embedder {embedder.identity!r} no longer gives the vectors it gave when the index was built; its model changed. "
-            "Restore the model, or build the index again with --overwrite."
+            f"index {folder}: the embedder {embedder.identity!r} no longer gives the vectors it gave when the index "
+            "was built; its model changed. Restore the model, or build the index again with --overwrite."
         )
 
 

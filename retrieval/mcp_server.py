@@ -1,4 +1,7 @@
-"""An index for assistants, over the Model Context Protocol: one tool, `search`, and every passage as a resource `passage://ID`."""
+"""An index for assistants, over the Model Context Protocol.
+
+One tool, `search`, and every passage as a resource `passage://ID`.
+"""
 
 from __future__ import annotations
 

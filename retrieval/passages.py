@@ -16,8 +16,8 @@ from retrieval.errors import CorpusError
 class Passage:
     """A titled stretch of text.
 
-    `source` says where it came from (a file name, a journal, a web address); `document` is the id that the passages of one document share.
-    `section`, `year` and `licence` are empty or None where unknown.
+    `source` says where it came from (a file name, a journal, a web address); `document` is the id that the passages
+    of one document share. `section`, `year` and `licence` are empty or None where unknown.
     """
 
     id: str
@@ -101,7 +101,10 @@ def write_passages(path: Path, passages: Iterable[Passage]) -> int:
 
 
 def passage_from_row(row: Any) -> Passage:
-    """The passage of a JSON object with `text` (MedRAG: `content`) and optionally the other fields; a ValueError says what is wrong."""
+    """The passage of a JSON object with `text` (MedRAG: `content`) and optionally the other fields.
+
+    A ValueError says what is wrong.
+    """
     if not isinstance(row, dict):
         raise ValueError(f"found a {type(row).__name__}, wanted an object")
     text = next((row[name] for name in ("text", "content", "contents", "body") if row.get(name)), None)

@@ -17,7 +17,9 @@ from retrieval.retriever import EVERYTHING, Filter
 
 
 class CircuitBreaker:
-    """After `threshold` failures in a row, refuses for `cooldown_s` seconds; then one call may try, and its outcome decides.
+    """After `threshold` failures in a row, refuses for `cooldown_s` seconds.
+
+    Then one call may try, and its outcome decides.
 
     A server that is down is so left in peace, and its callers learn at once what they would else wait a timeout for.
     """
@@ -54,7 +56,10 @@ class RemoteRetriever:
     """A `Retriever` over HTTP. Failed calls are not repeated here: `SearchDesk` does that for whoever waits."""
 
     def __init__(self, url: str, timeout_s: float = 60.0, threshold: int = 3, cooldown_s: float = 5.0) -> None:
-        """`url` is the server's address, such as http://localhost:8001; `timeout_s` bounds one call, `threshold` and `cooldown_s` the circuit breaker."""
+        """`url` is the server's address, such as http://localhost:8001.
+
+        `timeout_s` bounds one call, `threshold` and `cooldown_s` the circuit breaker.
+        """
         self.url = url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise RetrievalError(f"retriever {url!r}: wanted an address such as http://localhost:8001.")
@@ -90,7 +95,8 @@ class RemoteRetriever:
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         if not self._breaker.allows():
             raise RetrieverUnavailableError(
-                f"retriever {self.url}: is down (several calls in a row failed). Start it with: medagent index serve INDEX"
+                f"retriever {self.url}: is down (several calls in a row failed). Start it with: medagent index serve "
+                "INDEX"
             )
         try:
             response = self._client.post(self.url + path, json=body)
@@ -109,6 +115,7 @@ class RemoteRetriever:
         self._breaker.succeeded()
         if response.status_code != 200:
             raise RetrievalError(
-                f"retriever {self.url}: refused the request with {response.status_code}: {response.text[:300]}. Is it a `medagent index serve`?"
+                f"retriever {self.url}: refused the request with {response.status_code}: {response.text[:300]}. Is "
+                "it a `medagent index serve`?"
             )
         return response.json()

@@ -14,7 +14,10 @@ class Reranker(Protocol):
 
     @property
     def num_candidates(self) -> int:
-        """How many of the fused candidates it reads, or as many as are asked for where that is more; the others are left out."""
+        """How many of the fused candidates it reads, or as many as are asked for where that is more.
+
+        The others are left out.
+        """
         ...
 
     def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
@@ -38,7 +41,8 @@ class CrossEncoderReranker:
             self._model = CrossEncoder(model, device=device)
         except (OSError, ValueError) as error:
             raise RetrievalError(
-                f"the reranker {model!r} cannot be loaded ({str(error).splitlines()[0][:200]}). Give a folder, or a hub name that can be reached."
+                f"the reranker {model!r} cannot be loaded ({str(error).splitlines()[0][:200]}). Give a folder, or a "
+                "hub name that can be reached."
             ) from error
         self.num_candidates, self._batch_size = num_candidates, batch_size
 

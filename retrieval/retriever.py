@@ -11,7 +11,9 @@ from retrieval.passages import Hit
 
 @dataclass(frozen=True)
 class Filter:
-    """Which passages may be found: sources (each exact, or with * as "PubMed*"), and years from `year_from` to `year_to`.
+    """Which passages may be found.
+
+    Sources (each exact, or with * as "PubMed*"), and years from `year_from` to `year_to`.
 
     A passage without a year is left out where a year is asked for.
     """

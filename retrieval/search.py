@@ -33,7 +33,9 @@ Ranking = list[int]
 
 
 class HybridRetriever:
-    """Searches an index folder. Results are cached (queries repeat a great deal in training); safe to call from threads.
+    """Searches an index folder.
+
+    Results are cached (queries repeat a great deal in training); safe to call from threads.
 
     While it is open the index cannot be changed, so that a cached result is always what a search would give.
     """
@@ -46,7 +48,9 @@ class HybridRetriever:
         reranker: Reranker | None = None,
         cache_size: int = 50_000,
     ) -> None:
-        """`index` is a folder made by `medagent index build`; none takes embedder and search settings that the index names.
+        """`index` is a folder made by `medagent index build`.
+
+        None takes embedder and search settings that the index names.
 
         `cache_size` bounds the number of remembered queries; 0 remembers none.
         """
@@ -152,7 +156,8 @@ class HybridRetriever:
             return []
         vectors = self._embedder.embed_queries(queries)
         if allowed is not None:
-            # Chroma's filters walk the graph past what they exclude and may come back with too few; few rows are compared one by one.
+            # Chroma's filters walk the graph past what they exclude and may come back with too few; few rows are
+            # compared one by one.
             some = exact_nearest(vectors, self._store.vectors(), allowed, space=self._embedder.space, top_k=top_k)
             return [[row for _, row in pairs] for pairs in some]
         found = self._vectors.nearest(vectors, top_k=min(top_k + 1, len(self)))

@@ -1,7 +1,9 @@
-"""One process owns an index and answers many over HTTP: our own endpoint, and Search-R1's, so that its trainers and others can use it.
+"""One process owns an index and answers many over HTTP.
 
-Search-R1 (Jin et al., arXiv 2503.09516): POST /retrieve {"queries", "topk", "return_scores"} -> {"result": [[{"document": {"id", "contents"},
-"score"}]]}, where the first line of `contents` is the title.
+Our own endpoint, and Search-R1's, so that its trainers and others can use it.
+
+Search-R1 (Jin et al., arXiv 2503.09516): POST /retrieve {"queries", "topk", "return_scores"} -> {"result":
+[[{"document": {"id", "contents"}, "score"}]]}, where the first line of `contents` is the title.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def make_app(
 ) -> FastAPI:
     """The service over an open index. Queries of all requests are gathered into common batches.
 
-    Requests to another host name than `hosts` are refused, so that no web page can reach a local service by a name of its own.
+    Requests to another host name than `hosts` are refused, so that no web page can reach a local service by a name of
+    its own.
     """
     desk = SearchDesk(retriever, top_k=5, max_batch=max_batch, retries=0, timeout_s=timeout_s)
 

@@ -1,4 +1,7 @@
-"""What an index is built with and how it is searched: plain values, written into its manifest, so that every caller searches alike."""
+"""What an index is built with and how it is searched.
+
+Plain values, written into its manifest, so that every caller searches alike.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from retrieval.errors import RetrievalError
 class SearchSettings:
     """How rankings are fused and shown.
 
-    Each of the dense and the lexical ranking gives `num_candidates`; reciprocal rank fusion adds weight / (rrf_k + rank). Hits that repeat
-    another's words to the share `collapse` are left out (1: only equal text, 0: none). Defaults are backed by docs/retrieval.md.
+    Each of the dense and the lexical ranking gives `num_candidates`; reciprocal rank fusion adds weight / (rrf_k +
+    rank). Hits that repeat another's words to the share `collapse` are left out (1: only equal text, 0: none).
+    Defaults are backed by docs/retrieval.md.
     """
 
     num_candidates: int = 50
@@ -28,7 +32,8 @@ class SearchSettings:
         """Refuse what cannot be meant."""
         if self.num_candidates < 1 or self.rrf_k < 0 or not 0 <= self.collapse <= 1:
             raise RetrievalError(
-                f"search settings: {asdict(self)} found; wanted num_candidates of at least 1, rrf_k of at least 0, and collapse from 0 to 1."
+                f"search settings: {asdict(self)} found; wanted num_candidates of at least 1, rrf_k of at least 0, "
+                "and collapse from 0 to 1."
             )
         if min(self.dense_weight, self.lexical_weight) < 0 or self.dense_weight + self.lexical_weight == 0:
             raise RetrievalError("search settings: weights must not be negative, and one of them must be above 0.")
@@ -36,7 +41,10 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What decides an index's content beside corpus and embedder. `chroma` is a Chroma server's address, or empty for the index's folder."""
+    """What decides an index's content beside corpus and embedder.
+
+    `chroma` is a Chroma server's address, or empty for the index's folder.
+    """
 
     chunking: Chunking = Chunking()
     analyser: AnalyserName = "biomedical"

@@ -1,4 +1,6 @@
-"""The source of truth of an index: passages in SQLite, their vectors in a flat file; row i of the one belongs to row i of the other.
+"""The source of truth of an index: passages in SQLite, their vectors in a flat file.
+
+Row i of the one belongs to row i of the other.
 
 passages.sqlite   passages, how far each file of the corpus was read, and what was skipped and why: one transaction a batch
 embeddings.f32    [rows, D] float32; written and flushed before the transaction that counts its rows, so that a kill loses a batch at most
@@ -63,7 +65,8 @@ class PassageStore:
             self._db.executescript(SCHEMA)
         except sqlite3.DatabaseError as error:
             raise IndexMismatchError(
-                f"index {folder}: passages.sqlite cannot be read ({error}). Restore it from a backup, or build the index again with --overwrite."
+                f"index {folder}: passages.sqlite cannot be read ({error}). Restore it from a backup, or build the "
+                "index again with --overwrite."
             ) from error
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Tools beside the corpus: what an agent calls by its search tag, and whose results it reads, numbers and cites like passages."""
+"""Tools beside the corpus.
+
+What an agent calls by its search tag, and whose results it reads, numbers and cites like passages.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,12 @@ from retrieval.retriever import Retriever
 
 
 class Tool(ABC):
-    """A function from text to text with a name, such as a calculator or a drug table. Subclass it, and name the class in the YAML.
+    """A function from text to text with a name, such as a calculator or a drug table.
 
-    It is made without arguments, so that an exported agent, which keeps the names of classes alone, can be opened with the tools that it was trained with.
+    Subclass it, and name the class in the YAML.
+
+    It is made without arguments, so that an exported agent, which keeps the names of classes alone, can be opened
+    with the tools that it was trained with.
     """
 
     name: str  # what a query begins with, before a colon: letters, digits and underscores
@@ -26,23 +32,30 @@ class Tool(ABC):
         """Refuse a tool that could not be called, or not be made again."""
         if not str(cls.__dict__.get("name", "")).isidentifier():
             raise ToolError(
-                f'tool {cls.__qualname__}: found the name {cls.__dict__.get("name")!r}, wanted letters, digits and underscores: name = "dose".'
+                f"tool {cls.__qualname__}: found the name {cls.__dict__.get('name')!r}, wanted letters, digits and "
+                'underscores: name = "dose".'
             )
         if signature(cls).parameters:
             raise ToolError(
-                f"tool {cls.__qualname__}: found arguments {list(signature(cls).parameters)}, wanted none. Write a class with its settings inside."
+                f"tool {cls.__qualname__}: found arguments {list(signature(cls).parameters)}, wanted none. Write a "
+                "class with its settings inside."
             )
 
     @abstractmethod
     def use(self, argument: str) -> str:
-        """The result for what follows the colon. `ValueError` is told to the agent as the result; anything else ends the run.
+        """The result for what follows the colon.
 
-        It must be safe on any text, as the policy writes it, and give equal results for equal arguments. It may be called from several threads.
+        `ValueError` is told to the agent as the result; anything else ends the run.
+
+        It must be safe on any text, as the policy writes it, and give equal results for equal arguments. It may be
+        called from several threads.
         """
 
 
 class Toolbox:
-    """A retriever that hands a query such as "dose: 15 mg 70 kg" to the tool named `dose`, and all others to the corpus.
+    """A retriever that hands a query such as "dose.
+
+    15 mg 70 kg" to the tool named `dose`, and all others to the corpus.
 
     Say in `protocol.instructions` which tools there are. A result is one passage with the call for its title.
     """
@@ -78,7 +91,8 @@ class Toolbox:
             result = f"not possible: {error}"
         except Exception as error:
             raise ToolError(
-                f"tool {name.strip()}: {argument.strip()!r} ended in {error!r}. Let it raise ValueError for what an agent may get wrong; then it is told so."
+                f"tool {name.strip()}: {argument.strip()!r} ended in {error!r}. Let it raise ValueError for what an "
+                "agent may get wrong; then it is told so."
             ) from error
         if not isinstance(result, str):
             raise ToolError(f"tool {name.strip()}: gave {result!r} for {argument.strip()!r}, wanted a text.")
@@ -111,7 +125,8 @@ def tool_named(path: str) -> Tool:
         made = getattr(import_module(module), name)()
     except Exception as error:  # whatever a module of the user's does when it is imported
         raise ToolError(
-            f"tool {path!r}: cannot be made ({error}). Wanted a class that takes no arguments, in a module that Python finds from here, such as my_task.Doses."
+            f"tool {path!r}: cannot be made ({error}). Wanted a class that takes no arguments, in a module that "
+            "Python finds from here, such as my_task.Doses."
         ) from error
     if not isinstance(made, Tool):
         raise ToolError(f"tool {path!r}: found a {type(made).__name__}, wanted a subclass of retrieval.tools.Tool.")

@@ -20,8 +20,10 @@ from retrieval.errors import IndexMismatchError, RetrieverUnavailableError
 from retrieval.store import PassageStore
 
 BATCH = 1024  # rows added at once; Chroma takes at most 5,461
-# Chroma replays its log into the graph whenever it opens, so that an approximate search may differ from process to process.
-# Up to so many passages every search visits all of them: exact, the same everywhere, and no slower than the rest of a search.
+# Chroma replays its log into the graph whenever it opens, so that an approximate search may differ from process to
+# process.
+# Up to so many passages every search visits all of them: exact, the same everywhere, and no slower than the rest of a
+# search.
 EXACT_UP_TO = 10_000
 _BLOCK = 65_536  # vectors in memory at once in an exact search
 HNSW = {"max_neighbors": 32, "ef_construction": 200, "ef_search": 500}
@@ -101,7 +103,10 @@ class ChromaVectors:
         return int(self.collection.count())
 
     def match(self, store: PassageStore, rows: NDArray[np.int64], progress: Callable[[int], None]) -> None:
-        """Hold these rows and no others; what is there already stays, so that an interrupted call goes on. `progress` hears how many it holds."""
+        """Hold these rows and no others; what is there already stays, so that an interrupted call goes on.
+
+        `progress` hears how many it holds.
+        """
         held = np.array(sorted(self.ids()), dtype=np.int64)
         surplus, missing = np.setdiff1d(held, rows), np.setdiff1d(rows, held)
         for start in range(0, len(surplus), BATCH):

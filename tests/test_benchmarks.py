@@ -23,7 +23,10 @@ def test_a_benchmark_is_a_module_that_runs(name: str) -> None:
 
 
 def test_the_documents_name_benchmarks_as_they_are_started() -> None:
-    """As modules: a script's own folder would come first on the path, and benchmarks/retrieval.py hide the package retrieval."""
+    """As modules.
+
+    A script's own folder would come first on the path, and benchmarks/retrieval.py hide the package retrieval.
+    """
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
     assert not re.findall(r"python \S*benchmarks/\w+", "\n".join(texts))
     named = {name for text in texts for name in re.findall(r"-m benchmarks\.(\w+)", text)}

@@ -50,7 +50,10 @@ class LoraSettings:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Per action token, [B, T] and 0 elsewhere: log-prob, probability and sum of squared probabilities, entropy (nats)."""
+    """Per action token, [B, T] and 0 elsewhere.
+
+    Log-prob, probability and sum of squared probabilities, entropy (nats).
+    """
 
     logprobs_BT: Tensor
     collision_BT: Tensor
@@ -60,8 +63,9 @@ class TokenScores:
 class SharedBase(nn.Module):
     """One base model with a policy adapter, a critic adapter and a value head.
 
-    The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its bias. With `num_sights` and no adapter
-    the critic is a small network over so many numbers that the context does not hold (`training.critic_evidence`), and no pass of the base.
+    The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its
+    bias. With `num_sights` and no adapter the critic is a small network over so many numbers that the context does
+    not hold (`training.critic_evidence`), and no pass of the base.
     """
 
     def __init__(
@@ -105,7 +109,10 @@ class SharedBase(nn.Module):
         return [p for name, p in self.peft.named_parameters() if f".{POLICY}." in name]
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """The critic adapter's weights and the value head's, or those of the network that reads the evidence; none without a critic."""
+        """The critic adapter's weights and the value head's, or those of the network that reads the evidence.
+
+        None without a critic.
+        """
         if self.value_head is None:
             return [] if self.evidence_head is None else list(self.evidence_head.parameters())
         adapter = [p for name, p in self.peft.named_parameters() if f".{CRITIC}." in name]
@@ -153,7 +160,10 @@ class SharedBase(nn.Module):
     def _by_rows(
         self, score: Callable[[Tensor, Tensor], tuple[Tensor, ...]], hidden_AH: Tensor, tokens_A: Tensor
     ) -> list[Tensor]:
-        """`score` of all rows; where they are many, of some at a time, and their logits are computed again in the backward pass."""
+        """`score` of all rows.
+
+        Where they are many, of some at a time, and their logits are computed again in the backward pass.
+        """
         rows = self._execution.logits_rows
         if len(tokens_A) <= rows:
             return list(score(hidden_AH, tokens_A))
@@ -189,7 +199,10 @@ class SharedBase(nn.Module):
     def values(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, evidence_AF: Tensor | None = None
     ) -> Tensor:
-        """[B, T] V before each token of the mask, 0 elsewhere; `evidence_AF` has a row for each such token, in their order."""
+        """[B, T] V before each token of the mask, 0 elsewhere.
+
+        `evidence_AF` has a row for each such token, in their order.
+        """
         if self.evidence_head is not None:
             assert evidence_AF is not None, "this critic sees the evidence"
             where_BT, values_A = mask_BT, self.evidence_head(evidence_AF)[:, 0]
@@ -210,8 +223,8 @@ class SharedBase(nn.Module):
     def _predicting_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         """[A, H] hidden states at the positions that predict the masked tokens, and the mask.
 
-        Rows are padded on the right, so causal attention alone keeps padding away from every real token. A masked position may also be the first after a
-        row's end: the state of its last token predicts it.
+        Rows are padded on the right, so causal attention alone keeps padding away from every real token. A masked
+        position may also be the first after a row's end: the state of its last token predicts it.
         """
         if bool(mask_BT[:, 0].any()):
             raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
@@ -240,7 +253,10 @@ class SharedBase(nn.Module):
 
     @torch.no_grad()
     def merged_policy(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, W + delta W) for every name of `adapted_weights`, one at a time; biases are as they were. All ranks must come along where the base is sharded."""
+        """(name, W + delta W) for every name of `adapted_weights`, one at a time; biases are as they were.
+
+        All ranks must come along where the base is sharded.
+        """
         for name, layer, base in self._adapted_layers():
             delta = layer.get_delta_weight(POLICY)  # type: ignore[attr-defined]
             yield f"{name}.weight", _whole(base.weight) + delta.to(base.weight.dtype)

@@ -1,7 +1,8 @@
 """Advantages: pure functions over action tokens, and one class per estimator, each a setting of `data.advantage`.
 
-Shapes: B rollouts, T tokens, A action tokens of the longest rollout. The environment's tokens are skipped, never bootstrapped through.
-An estimator sees this rank's whole rollout batch at once; `reduce` sums a tensor over ranks. All inputs are constants: nothing here has a gradient.
+Shapes: B rollouts, T tokens, A action tokens of the longest rollout. The environment's tokens are skipped, never
+bootstrapped through. An estimator sees this rank's whole rollout batch at once; `reduce` sums a tensor over ranks.
+All inputs are constants: nothing here has a gradient.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ def unpack_actions(values_BA: Tensor, valid_BA: Tensor, positions_BA: Tensor, li
 def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (Schulman et al., arXiv 1506.02438, eq. 16) over action tokens.
 
-    `values_BT[:, t]` is V before token t. The successor of a turn's last token is the first action token of the next turn;
-    after the last action token the value is 0. Returns (advantages_BT, returns_BT), zero off the mask.
+    `values_BT[:, t]` is V before token t. The successor of a turn's last token is the first action token of the next
+    turn; after the last action token the value is 0. Returns (advantages_BT, returns_BT), zero off the mask.
 
-    Example: one rollout, mask [0, 1, 0, 1], reward 1 at the last token, V = 0, gamma = lam = 1: advantages [0, 1, 0, 1].
+    Example: one rollout, mask [0, 1, 0, 1], reward 1 at the last token, V = 0, gamma = lam = 1: advantages [0, 1, 0,
+    1].
     """
     rewards_BA, valid_BA, positions_BA = pack_actions(rewards_BT, mask_BT)
     values_BA = torch.where(valid_BA, values_BT.gather(1, positions_BA), 0.0)
@@ -89,8 +91,9 @@ class AdvantageEstimator(ABC):
 class GAE(AdvantageEstimator):
     """Generalised advantage estimation with the critic (arXiv 1506.02438).
 
-    `level` "token": one delta an action token. "turn": one value a turn, read before its first action token, one delta a turn, and its advantage at
-    every action token of the turn. `whiten` gives the action tokens of the batch zero mean and unit variance.
+    `level` "token": one delta an action token. "turn": one value a turn, read before its first action token, one
+    delta a turn, and its advantage at every action token of the turn. `whiten` gives the action tokens of the batch
+    zero mean and unit variance.
     """
 
     needs_critic = True
@@ -122,10 +125,12 @@ class GAE(AdvantageEstimator):
 
 
 class GroupNormalised(AdvantageEstimator):
-    """(r_i - mean of the group) / (its sample standard deviation + 1e-6), at every action token: GRPO (arXiv 2402.03300).
+    """(r_i - mean of the group) / (its sample standard deviation + 1e-6), at every action token.
 
-    A group is the rollouts of one question; r_i is everything a rollout earned. Equal rewards give zero. With `divide` false only the mean is
-    taken off (Dr. GRPO, arXiv 2503.20783).
+    GRPO (arXiv 2402.03300).
+
+    A group is the rollouts of one question; r_i is everything a rollout earned. Equal rewards give zero. With
+    `divide` false only the mean is taken off (Dr. GRPO, arXiv 2503.20783).
     """
 
     needs_critic, needs_groups = False, True
@@ -160,7 +165,9 @@ class LeaveOneOut(AdvantageEstimator):
 
 
 class BatchBaseline(AdvantageEstimator):
-    """r_i less the mean over all rollouts of the batch and of all ranks, at every action token: REINFORCE with a baseline.
+    """r_i less the mean over all rollouts of the batch and of all ranks, at every action token.
+
+    REINFORCE with a baseline.
 
     `whiten` divides by the standard deviation too, as REINFORCE++ does (arXiv 2501.03262).
     """

@@ -1,4 +1,7 @@
-"""What every kind of training shares: the dialogue's rules, what is searched, and where the present policy can be asked."""
+"""What every kind of training shares.
+
+The dialogue's rules, what is searched, and where the present policy can be asked.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,9 @@ class AgentData(LightningDataModule):
         return {}
 
     def policy_of(self, module: AgentModule, *, version: int) -> Policy:
-        """A policy with the module's present weights, of iteration `version`; waits for rollouts that still use the ones before."""
+        """A policy with the module's present weights, of iteration `version`.
+
+        Waits for rollouts that still use the ones before.
+        """
         self.background.wait()
         return self.engine.hand_over(module, version=version)

@@ -1,7 +1,9 @@
-"""Experience as a Lightning data source: one epoch is one policy iteration, collected with the current weights at the first `next()`.
+"""Experience as a Lightning data source.
 
-The dataset is sized and lazy: Lightning then asks for a batch only when it is due, and rollouts never lag the weights. Which questions an
-iteration asks is an index computation on a seeded permutation, so resuming is arithmetic.
+One epoch is one policy iteration, collected with the current weights at the first `next()`.
+
+The dataset is sized and lazy: Lightning then asks for a batch only when it is due, and rollouts never lag the
+weights. Which questions an iteration asks is an index computation on a seeded permutation, so resuming is arithmetic.
 """
 
 from __future__ import annotations
@@ -49,10 +51,12 @@ PROBE_TOKENS = 256  # of the first question's prompt
 class RolloutData(AgentData):
     """Questions, retriever, reward and batching of a training run.
 
-    An iteration rolls out `num_questions` questions `num_samples` times each, and makes `num_epochs` passes of `num_minibatches` optimizer
-    steps over them; a step accumulates `num_micro_batches` (equal to the trainer's `accumulate_grad_batches`). `num_critic_epochs` passes for the
-    critic alone come first: it must learn from far fewer, noisier targets than the policy. An untrained critic starts at the first mean return.
-    `truncated` says what a rollout that a limit cut counts as: "terminal", "bootstrap" (the critic's value of where it was cut follows) or "mask" (no loss).
+    An iteration rolls out `num_questions` questions `num_samples` times each, and makes `num_epochs` passes of
+    `num_minibatches` optimizer steps over them; a step accumulates `num_micro_batches` (equal to the trainer's
+    `accumulate_grad_batches`). `num_critic_epochs` passes for the critic alone come first: it must learn from far
+    fewer, noisier targets than the policy. An untrained critic starts at the first mean return. `truncated` says what
+    a rollout that a limit cut counts as: "terminal", "bootstrap" (the critic's value of where it was cut follows) or
+    "mask" (no loss).
     """
 
     def __init__(
@@ -105,14 +109,16 @@ class RolloutData(AgentData):
         warn_of_tight_limits(self.trainer.lightning_module.base_name, self.agent_settings.limits)
         if self.off_policy.overlap and not self.engine.overlaps:
             raise ConfigError(
-                "data.off_policy.overlap is true, and data.policy shares the trainer's GPU by turns: give it a GPU of its own, or leave overlap out."
+                "data.off_policy.overlap is true, and data.policy shares the trainer's GPU by turns: give it a GPU "
+                "of its own, or leave overlap out."
             )
         settings = self.agent_settings
         module = self.trainer.lightning_module
         if module.execution.quantise != "none" and not self.engine.takes_adapters:
             raise ConfigError(
-                f"model.execution.quantise is {module.execution.quantise}, and data.policy ({type(self.engine).__name__}) takes merged weights, which a base in 4 bits "
-                "does not have. Take training.engines.Vllm with hand_over: adapter, or Servers."
+                f"model.execution.quantise is {module.execution.quantise}, and data.policy "
+                f"({type(self.engine).__name__}) takes merged weights, which a base in 4 bits does not have. Take "
+                "training.engines.Vllm with hand_over: adapter, or Servers."
             )
         probe = settings.protocol.encode_prompt(module.tokenizer, self.questions[0])[:PROBE_TOKENS]
         self.engine.start(
@@ -153,14 +159,14 @@ class RolloutData(AgentData):
         accumulated = self.trainer.accumulate_grad_batches
         if accumulated != self.num_micro_batches:
             raise ConfigError(
-                f"trainer.accumulate_grad_batches is {accumulated}, data.num_micro_batches is {self.num_micro_batches}: "
-                "they must be equal. Set both to the same number."
+                f"trainer.accumulate_grad_batches is {accumulated}, data.num_micro_batches is "
+                f"{self.num_micro_batches}: they must be equal. Set both to the same number."
             )
         share = len(range(0, self.num_questions, self.trainer.world_size)) * self.num_samples
         if share < self.num_minibatches * self.num_micro_batches or self.num_questions % self.trainer.world_size:
             raise ConfigError(
-                f"data.num_questions is {self.num_questions} on {self.trainer.world_size} ranks: it must be a multiple of the "
-                "ranks, and each rank's share must fill its micro-batches. Raise it."
+                f"data.num_questions is {self.num_questions} on {self.trainer.world_size} ranks: it must be a "
+                "multiple of the ranks, and each rank's share must fill its micro-batches. Raise it."
             )
         return DataLoader(_Iteration(self, self.trainer), batch_size=None, num_workers=0)
 
@@ -188,7 +194,10 @@ class RolloutData(AgentData):
         return rollouts
 
     def sampling_metrics(self, iteration: int, *, waited_s: float, num_action_tokens: int) -> dict[str, float]:
-        """What sampling cost: `time/rollout` is what the trainer waited, and the speed that of the sampling itself, wherever it ran."""
+        """What sampling cost.
+
+        `time/rollout` is what the trainer waited, and the speed that of the sampling itself, wherever it ran.
+        """
         sampling_s = self._sampling_s.pop(iteration, waited_s)
         return {
             **self._search_metrics,

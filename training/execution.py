@@ -1,4 +1,7 @@
-"""How the passes of an update are computed: memory against time. All but a base in 4 bits learn the same, beyond rounding."""
+"""How the passes of an update are computed: memory against time.
+
+All but a base in 4 bits learn the same, beyond rounding.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,12 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = (-1, 512 << 20), (-2, 16 << 20), (-3, 
 class Execution:
     """Settings of the passes.
 
-    `attention`: transformers' implementation. `gradient_checkpointing`: keep a layer's input alone and compute the layer again in the backward pass.
-    `packed`: the rows of a micro-batch lie in one sequence without padding, each seeing itself alone (with flash_attention_2 at no cost; with the others the
-    mask grows with the square of the whole). `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
-    tokens, padding included unless packed; a larger micro-batch is split (0: never). `quantise` "nf4": the frozen base in 4 bits (QLoRA, arXiv 2305.14314;
-    needs bitsandbytes).
+    `attention`: transformers' implementation. `gradient_checkpointing`: keep a layer's input alone and compute the
+    layer again in the backward pass. `packed`: the rows of a micro-batch lie in one sequence without padding, each
+    seeing itself alone (with flash_attention_2 at no cost; with the others the mask grows with the square of the
+    whole). `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at
+    most so many tokens, padding included unless packed; a larger micro-batch is split (0: never). `quantise` "nf4":
+    the frozen base in 4 bits (QLoRA, arXiv 2305.14314; needs bitsandbytes).
     """
 
     attention: Attention = "sdpa"
@@ -45,15 +49,16 @@ class Execution:
         """Check the numbers."""
         if self.logits_rows < 1 or self.max_tokens < 0:
             raise ConfigError(
-                f"model.execution: found logits_rows {self.logits_rows} and max_tokens {self.max_tokens}, wanted 1 or more, and 0 (no limit) or more."
+                f"model.execution: found logits_rows {self.logits_rows} and max_tokens {self.max_tokens}, wanted 1 "
+                "or more, and 0 (no limit) or more."
             )
 
 
 def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate: Callable[[str], None]) -> None:
     """Switch gradient checkpointing on for a base whose adapters are switched between forward passes.
 
-    A layer is computed again in the backward pass, when another adapter may be active; so the one of its forward pass is put back for that moment. (Without it the
-    gradients are wrong and nothing says so.)
+    A layer is computed again in the backward pass, when another adapter may be active; so the one of its forward pass
+    is put back for that moment. (Without it the gradients are wrong and nothing says so.)
     """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -70,7 +75,10 @@ def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate
 
 
 class _Recomputing:
-    """Puts the adapter of a forward pass back while its layer is computed again; entered once for every backward pass over a retained graph."""
+    """Puts the adapter of a forward pass back while its layer is computed again.
+
+    Entered once for every backward pass over a retained graph.
+    """
 
     def __init__(self, adapter: str, active: Callable[[], str], activate: Callable[[str], None]) -> None:
         self._adapter, self._active, self._activate = adapter, active, activate
@@ -85,7 +93,9 @@ class _Recomputing:
 
 
 def split_by_tokens(lengths: list[int], *, max_tokens: int, packed: bool) -> list[list[int]]:
-    """Row numbers in groups of at most `max_tokens` tokens (padding counts unless packed); rows of like length share a group. 0: one group.
+    """Row numbers in groups of at most `max_tokens` tokens (padding counts unless packed).
+
+    Rows of like length share a group. 0: one group.
 
     >>> split_by_tokens([4, 9, 5], max_tokens=10, packed=False)
     [[0, 2], [1]]
@@ -105,10 +115,13 @@ def split_by_tokens(lengths: list[int], *, max_tokens: int, packed: bool) -> lis
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what the tensors of a pass leave free for those of the next; nothing with another C library, or where the environment has settings of its own.
+    """Let glibc keep what the tensors of a pass leave free for those of the next.
 
-    By itself it hands them back to the system, which clears every page again: of a small model's passes on a CPU that is up to a tenth of the time. Blocks above
-    32 MiB still go back at once, and the free end of the main thread's heap once it reaches 512 MiB; resident memory is larger for it.
+    Nothing with another C library, or where the environment has settings of its own.
+
+    By itself it hands them back to the system, which clears every page again: of a small model's passes on a CPU that
+    is up to a tenth of the time. Blocks above 32 MiB still go back at once, and the free end of the main thread's
+    heap once it reaches 512 MiB; resident memory is larger for it.
     """
     own = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if platform.libc_ver()[0] == "glibc" and not own:

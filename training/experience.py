@@ -23,9 +23,13 @@ Reduction = Literal["rollout-mean", "token-mean"]
 class Experience:
     """A micro-batch. Boolean `mask_BT` marks action tokens; off it every float is 0 and every id -1.
 
-    `evidence_BKF` is what `training.critic_evidence` knows before turn k; F is 0 unless a critic sees it. `old_logprobs_BT` are those of the policy that importance weights are taken
-    against, and `truncation_BT` the constant factor of every policy term (1 in mode `behaviour`). `groups_B` numbers the rollouts' questions. `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
-    Lightning (accumulation) and DDP (averaging) divide by; `value_weights_BT` the same for the tokens where the critic is read. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the iteration's first batch.
+    `evidence_BKF` is what `training.critic_evidence` knows before turn k; F is 0 unless a critic sees it.
+    `old_logprobs_BT` are those of the policy that importance weights are taken against, and `truncation_BT` the
+    constant factor of every policy term (1 in mode `behaviour`). `groups_B` numbers the rollouts' questions.
+    `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
+    Lightning (accumulation) and DDP (averaging) divide by; `value_weights_BT` the same for the tokens where the
+    critic is read. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the
+    iteration's first batch.
     """
 
     token_ids_BT: Tensor
@@ -69,7 +73,10 @@ class Experience:
         return replace(self, **chosen, metrics={})
 
     def evidence_at(self, read_BT: Tensor, *, after_last: bool = False) -> Tensor:
-        """[A, F] evidence before the turn of each token that is read; with `after_last` a token beyond a rollout's end is read too, with the evidence of its end."""
+        """[A, F] evidence before the turn of each token that is read.
+
+        With `after_last` a token beyond a rollout's end is read too, with the evidence of its end.
+        """
         turns_BT = self.turn_ids_BT
         if after_last:
             turns_BT = torch.cat([turns_BT, torch.full_like(turns_BT[:, :1], -1)], dim=1)

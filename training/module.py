@@ -39,10 +39,13 @@ class PolicyTerms:
 class AgentModule(LightningModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
-    Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none. `kl_mode` "loss": `kl_coef` times
-    the k3 estimate of KL(policy || reference) is added to the loss; "reward": `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward.
-    `critic_sees` "evidence" (with `critic_lora` none): the critic is a small network that knows how near a rollout has come to the gold answer and passages
-    (`training.critic_evidence`), and nothing else; "evidence_and_group": how the question's other rollouts ended too. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of sampling; every log-prob is taken at it.
+    Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none.
+    `kl_mode` "loss": `kl_coef` times the k3 estimate of KL(policy || reference) is added to the loss; "reward":
+    `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. `critic_sees` "evidence"
+    (with `critic_lora` none): the critic is a small network that knows how near a rollout has come to the gold answer
+    and passages (`training.critic_evidence`), and nothing else; "evidence_and_group": how the question's other
+    rollouts ended too. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations.
+    `temperature` is that of sampling; every log-prob is taken at it.
     """
 
     def __init__(
@@ -130,10 +133,13 @@ class AgentModule(LightningModule):
         checkpoint["state_dict"] = {**self.state_dict(), **state}
 
     def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
-        """The last of a micro-batch's losses: critic, and policy + KL - entropy, already scaled to their share of the step.
+        """The last of a micro-batch's losses.
 
-        Losses are sums, so each is propagated back as soon as it is there, and one graph exists at a time: that of the critic or of the policy, of the whole
-        micro-batch or, where it is over the limit of tokens, of a part. The last one is Lightning's to propagate.
+        Critic, and policy + KL - entropy, already scaled to their share of the step.
+
+        Losses are sums, so each is propagated back as soon as it is there, and one graph exists at a time: that of
+        the critic or of the policy, of the whole micro-batch or, where it is over the limit of tokens, of a part. The
+        last one is Lightning's to propagate.
         """
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
@@ -155,10 +161,17 @@ class AgentModule(LightningModule):
         return loss
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
-        """Nothing: Lightning calls this between `training_step` and the backward pass, when the parts of a split micro-batch have left gradients already."""
+        """Nothing.
+
+        Lightning calls this between `training_step` and the backward pass, when the parts of a split micro-batch have
+        left gradients already.
+        """
 
     def most_passes(self, count: int) -> int:
-        """`count`, or the largest of the ranks' counts where the base is sharded: weights are gathered in each pass, so every rank must make as many."""
+        """`count`, or the largest of the ranks' counts where the base is sharded.
+
+        Weights are gathered in each pass, so every rank must make as many.
+        """
         if not self.roles.sharded:
             return count
         most = self.trainer.strategy.reduce(torch.tensor(count, device=self.device), reduce_op="max")
@@ -238,7 +251,10 @@ class AgentModule(LightningModule):
         self._sums, self._carried, self._ratio_max = {}, {}, 0.0
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """In a step of the critic alone the policy stays: AdamW would move it by its moments, were its gradient zero and not none."""
+        """In a step of the critic alone the policy stays.
+
+        AdamW would move it by its moments, were its gradient zero and not none.
+        """
         if self._critic_alone:
             for parameter in self.roles.policy_parameters():
                 parameter.grad = None

@@ -1,8 +1,9 @@
 """Pure functions of the policy and value objectives; none knows which algorithm runs.
 
-An algorithm shows only in `ratio_segments_BT`: tokens that share a segment share one importance weight, the geometric mean of their
-ratios (a segment per token: PPO; per turn: Turn-PPO; per rollout: GSPO). Source: arXiv 2511.20718; GSPO arXiv 2507.18071.
-Shapes: B rollouts, T tokens. `loss_weights_BT` is each action token's share of the optimizer step, 0 elsewhere.
+An algorithm shows only in `ratio_segments_BT`: tokens that share a segment share one importance weight, the geometric
+mean of their ratios (a segment per token: PPO; per turn: Turn-PPO; per rollout: GSPO). Source: arXiv 2511.20718; GSPO
+arXiv 2507.18071. Shapes: B rollouts, T tokens. `loss_weights_BT` is each action token's share of the optimizer step,
+0 elsewhere.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ COMMON_CLIP = 0.2  # at which `token_clip_fraction` compares weight levels and c
 class Surrogate:
     """The clipped surrogate of a micro-batch.
 
-    `objective`: J, to maximise. `clipped`: a scalar whose gradient is the clipping bias C: the terms that clipping dropped.
-    Both are sums with `loss_weights_BT`, so micro-batches add up. `metrics` are sums over action tokens or maxima.
+    `objective`: J, to maximise. `clipped`: a scalar whose gradient is the clipping bias C: the terms that clipping
+    dropped. Both are sums with `loss_weights_BT`, so micro-batches add up. `metrics` are sums over action tokens or
+    maxima.
     """
 
     objective: Tensor
@@ -77,7 +79,8 @@ def clipped_surrogate(
 ) -> Surrogate:
     """J = sum of loss_weight * min(w A, clip(w, 1 - clip_low, 1 + clip_high) A), with w per segment.
 
-    `truncation_BT`, where given, is a constant factor of every term (truncated importance sampling). With `dual_clip` c > 1, terms of negative advantage are bounded below by c A (arXiv 1912.09729, eq. 5).
+    `truncation_BT`, where given, is a constant factor of every term (truncated importance sampling). With `dual_clip`
+    c > 1, terms of negative advantage are bounded below by c A (arXiv 1912.09729, eq. 5).
     """
     gap_BT = torch.where(mask_BT, policy_logprobs_BT - old_logprobs_BT, 0.0)
     log_weight_BT = segment_mean(gap_BT, segments_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
@@ -116,7 +119,10 @@ def clipped_surrogate(
 
 
 def reference_kl(policy_logprobs_BT: Tensor, reference_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B, T] the k3 estimator of KL(policy || reference), exp(d) - d - 1 with d = reference - policy; 0 off the mask."""
+    """[B, T] the k3 estimator of KL(policy || reference), exp(d) - d - 1 with d = reference - policy.
+
+    0 off the mask.
+    """
     gap_BT = torch.where(mask_BT, reference_logprobs_BT - policy_logprobs_BT, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return torch.expm1(gap_BT) - gap_BT
 
@@ -138,9 +144,12 @@ def value_loss(
 
 
 def logit_space_squares(coefficients_BT: Tensor, probability_BT: Tensor, collision_BT: Tensor) -> Tensor:
-    """[B] each rollout's squared norm over the logits of a scalar whose derivative by log pi_t is c_t: sum over t of c^2 (1 - 2 p_t + sum_v p_v^2).
+    """[B] each rollout's squared norm over the logits of a scalar whose derivative by log pi_t is c_t.
 
-    `probability_BT` is p_t of the sampled token, `collision_BT` sum_v p_v^2. Squares of rollouts, micro-batches and ranks add up.
+    Sum over t of c^2 (1 - 2 p_t + sum_v p_v^2).
+
+    `probability_BT` is p_t of the sampled token, `collision_BT` sum_v p_v^2. Squares of rollouts, micro-batches and
+    ranks add up.
     """
     # The squared length of the token's one-hot less pi, which rounding can make negative.
     length_BT = (1 - 2 * probability_BT + collision_BT).clamp(min=0)

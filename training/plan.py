@@ -1,7 +1,9 @@
-"""`medagent plan`: what a configuration will need, from its settings and the base's configuration alone; no weights are loaded.
+"""`medagent plan`: what a configuration will need, from its settings and the base's configuration alone.
 
-Parameters are counted on torch's meta device. What autograd keeps of a layer is linear in its sizes (counted with saved-tensor hooks, docs/scaling.md);
-the figures assume that every rollout is as long as the limits allow.
+No weights are loaded.
+
+Parameters are counted on torch's meta device. What autograd keeps of a layer is linear in its sizes (counted with
+saved-tensor hooks, docs/scaling.md); the figures assume that every rollout is as long as the limits allow.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Shape:
             config = AutoConfig.from_pretrained(model_path(base_model))
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"base model {base_model!r}: its configuration cannot be read ({error}). Give a hub name (with a network or a filled cache) or a folder."
+                f"base model {base_model!r}: its configuration cannot be read ({error}). Give a hub name (with a "
+                "network or a filled cache) or a folder."
             ) from error
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
@@ -105,7 +108,10 @@ class Load:
 
     @property
     def base_bytes(self) -> float:
-        """Of the frozen base; in 4 bits a half byte each for linear layers, and their constants. Sharded, a rank's part of the layers and two that are gathered."""
+        """Of the frozen base; in 4 bits a half byte each for linear layers, and their constants.
+
+        Sharded, a rank's part of the layers and two that are gathered.
+        """
         linear = sum(ins * outs for ins, outs in self.shape.linear_sizes)
         rest = (self.shape.parameters - linear) * self.value_bytes
         if self.execution.quantise != "none":
@@ -145,7 +151,10 @@ class Load:
         return min(1.0, self.limits.max_turns * self.limits.max_turn_tokens / self.limits.max_total_tokens)
 
     def rolling_out(self) -> float:
-        """Of the in-process policy: its KV cache, and prompts read all at once; later two caches, while rows move from one to the next."""
+        """Of the in-process policy: its KV cache, and prompts read all at once.
+
+        Later two caches, while rows move from one to the next.
+        """
         rows = min(self.rollouts, MAX_OPEN)
         cache = float(
             rows * self.limits.max_total_tokens * self.shape.layers * 2 * self.shape.kv_size * self.value_bytes
@@ -214,21 +223,29 @@ def _is_sharded(strategy: Any) -> bool:
 
 
 def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
-    """What a person wants to know before they start; `ConfigError` where the work of a rank cannot fit into `memory_gib`."""
+    """What a person wants to know before they start.
+
+    `ConfigError` where the work of a rank cannot fit into `memory_gib`.
+    """
     shape, limits = load.shape, load.limits
     policy, critic = shape.lora_parameters(load.policy_lora), shape.lora_parameters(load.critic_lora)
     small = "no critic" if load.critic_sees == "context" else "a small network as critic"
     where = "process" if load.device == "cpu" else "GPU"
     lines = [
-        f"base: {shape.parameters / 1e6:,.1f} M parameters in {load.dtype if load.execution.quantise == 'none' else load.execution.quantise}, "
-        f"{shape.layers} layers, vocabulary {shape.vocabulary:,}",
+        f"base: {shape.parameters / 1e6:,.1f} M parameters in "
+        f"{load.dtype if load.execution.quantise == 'none' else load.execution.quantise}, {shape.layers} layers, "
+        f"vocabulary {shape.vocabulary:,}",
         f"trained: policy adapter {policy / 1e6:,.2f} M"
         + (f", critic adapter {critic / 1e6:,.2f} M" if critic else f", {small}"),
-        f"an iteration: {load.rollouts * world_size:,} rollouts of at most {limits.max_total_tokens:,} tokens, {load.rollouts * world_size * limits.max_total_tokens:,} "
-        f"in all; {load.micro_batch_rows} rollouts to a micro-batch on each of {world_size} ranks",
+        f"an iteration: {load.rollouts * world_size:,} rollouts of at most {limits.max_total_tokens:,} tokens, "
+        f"{load.rollouts * world_size * limits.max_total_tokens:,} in all; {load.micro_batch_rows} rollouts to a "
+        f"micro-batch on each of {world_size} ranks",
         f"memory of a {where} (the largest of the lines marked * counts):",
         *(
-            f"  {'*' if name.startswith(('rollouts:', 'preparing:', 'update:')) else ' '} {name:34s} {size / GIB:8.2f} GiB"
+            (
+                f"  {'*' if name.startswith(('rollouts:', 'preparing:', 'update:')) else ' '} {name:34s} "
+                f"{size / GIB:8.2f} GiB"
+            )
             for name, size in load.parts().items()
         ),
         f"    {'together, at the worst moment':34s} {load.peak() / GIB:8.2f} GiB",
@@ -236,15 +253,17 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
     if not load.in_process:
         cache = limits.max_total_tokens * shape.layers * 2 * shape.kv_size * load.value_bytes
         lines.append(
-            f"the sampler beside it: {shape.parameters * load.value_bytes / GIB:.2f} GiB of weights, and {cache / GIB:.3f} GiB of KV cache for a rollout of full length"
+            f"the sampler beside it: {shape.parameters * load.value_bytes / GIB:.2f} GiB of weights, and "
+            f"{cache / GIB:.3f} GiB of KV cache for a rollout of full length"
         )
     text = "\n".join(lines)
     if memory_gib is not None and load.peak() > memory_gib * GIB:
         largest = max(load.parts().items(), key=lambda part: part[1])[0]
         raise ConfigError(
-            f"{text}\nThis does not fit: {load.peak() / GIB:.2f} GiB found, {memory_gib:.2f} GiB wanted. The largest part is {largest}. Lower "
-            "model.execution.max_tokens or data.agent.limits.max_total_tokens, switch on model.execution.gradient_checkpointing, take model.execution.quantise nf4, "
-            "shard the base over several GPUs (configs/hardware/sharded.yaml), or choose a smaller base."
+            f"{text}\nThis does not fit: {load.peak() / GIB:.2f} GiB found, {memory_gib:.2f} GiB wanted. The largest "
+            f"part is {largest}. Lower model.execution.max_tokens or data.agent.limits.max_total_tokens, switch on "
+            "model.execution.gradient_checkpointing, take model.execution.quantise nf4, shard the base over several "
+            "GPUs (configs/hardware/sharded.yaml), or choose a smaller base."
         )
     return text
 
@@ -266,7 +285,10 @@ def beside_vllm(policy: Any) -> float:
 
 
 def plan(args: list[str]) -> None:
-    """Print what a configuration of `medagent train` needs; `--memory_gib` says what a device has, if it is not the one here."""
+    """Print what a configuration of `medagent train` needs.
+
+    `--memory_gib` says what a device has, if it is not the one here.
+    """
     parser = LightningArgumentParser(prog="medagent plan", description=str(plan.__doc__))
     parser.add_lightning_class_args(Trainer, "trainer")
     parser.add_lightning_class_args(AgentModule, "model")

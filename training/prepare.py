@@ -1,4 +1,6 @@
-"""From graded rollouts to experience: reference and proximal log-probs, values, KL as reward, advantages; and what is logged of them.
+"""From graded rollouts to experience: reference and proximal log-probs, values, KL as reward, advantages.
+
+And what is logged of them.
 
 Everything here is a constant of the update: it is read once, before the first optimizer step on these rollouts.
 """
@@ -28,9 +30,10 @@ TruncatedMode = Literal["terminal", "bootstrap", "mask"]
 class OffPolicy:
     """What importance weights are taken against, and how old rollouts may be.
 
-    `staleness` s: iteration i trains on rollouts of the policy of iteration i - s (the first s + 1 on those of the start), as asynchronous
-    systems do. With `overlap` the rollouts of iteration i + s are sampled while iteration i updates (the same rollouts: the weights are those before that
-    update). `importance` "behaviour": w = pi_theta / pi_rollout, with the sampler's own log-probs. "decoupled": w = pi_theta / pi_prox, recomputed before the update,
+    `staleness` s: iteration i trains on rollouts of the policy of iteration i - s (the first s + 1 on those of the
+    start), as asynchronous systems do. With `overlap` the rollouts of iteration i + s are sampled while iteration i
+    updates (the same rollouts: the weights are those before that update). `importance` "behaviour": w = pi_theta /
+    pi_rollout, with the sampler's own log-probs. "decoupled": w = pi_theta / pi_prox, recomputed before the update,
     and every policy term times min(pi_prox / pi_rollout, `cap`) (truncated importance sampling).
     """
 
@@ -45,7 +48,8 @@ class OffPolicy:
             raise ConfigError(f"OffPolicy.staleness: found {self.staleness}, wanted 0 or more iterations.")
         if self.overlap and not self.staleness:
             raise ConfigError(
-                "OffPolicy.overlap: true found with staleness 0; what is sampled during an update is one iteration old when it is used. Set staleness to 1."
+                "OffPolicy.overlap: true found with staleness 0; what is sampled during an update is one iteration "
+                "old when it is used. Set staleness to 1."
             )
         if self.cap < 1:
             raise ConfigError(
@@ -66,8 +70,9 @@ def prepare(
 ) -> Experience:
     """Tensors of the rollouts, ready for the update; `reduce` sums over ranks.
 
-    `truncated` says what a rollout that a limit cut counts as: "terminal", an end like any other; "bootstrap", its last reward plus gamma times the critic's
-    value of where it was cut; "mask", nothing (no loss, though its reward counts in its group).
+    `truncated` says what a rollout that a limit cut counts as: "terminal", an end like any other; "bootstrap", its
+    last reward plus gamma times the critic's value of where it was cut; "mask", nothing (no loss, though its reward
+    counts in its group).
     """
     batch = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
     if module.critic_sees != "context":
@@ -131,7 +136,10 @@ def _values(module: AgentModule, part: Experience, read_BT: Tensor) -> tuple[Ten
 
 
 def explained_variance(batch: Experience, read_BT: Tensor) -> float:
-    """1 - Var(return - value) / Var(return) where the critic is read; the values precede any update on these rollouts."""
+    """1 - Var(return - value) / Var(return) where the critic is read.
+
+    The values precede any update on these rollouts.
+    """
     returns = batch.returns_BT[read_BT]
     errors = returns - batch.values_BT[read_BT]
     variance = returns.var(correction=0)
@@ -139,7 +147,9 @@ def explained_variance(batch: Experience, read_BT: Tensor) -> float:
 
 
 def logprob_gap(batch: Experience, *, off_policy: OffPolicy) -> dict[str, float]:
-    """How far the sampler's log-probs lie from the trainer's of the same moment, mean and largest; only where those are known (decoupled).
+    """How far the sampler's log-probs lie from the trainer's of the same moment, mean and largest.
+
+    Only where those are known (decoupled).
 
     On rollouts of the present policy it is arithmetic alone; on stale ones, the policy's way since then too.
     """

@@ -133,8 +133,8 @@ def _claim(run: Path, resolved: dict[str, Any], *, overwrite: bool) -> None:
         ]
         if changed:
             raise ConfigError(
-                f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder with "
-                "--trainer.default_root_dir, or --overwrite true to discard that run."
+                f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder "
+                "with --trainer.default_root_dir, or --overwrite true to discard that run."
             )
     run.mkdir(parents=True, exist_ok=True)
     (run / MARKER).touch()
@@ -149,17 +149,26 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def train(args: list[str]) -> Path:
-    """Train by configuration (`--config FILE` plus overrides) and return the run's folder; see `medagent train --help`."""
+    """Train by configuration (`--config FILE` plus overrides) and return the run's folder.
+
+    See `medagent train --help`.
+    """
     return fit(args, AgentModule, RolloutData, command="train", description=str(train.__doc__))
 
 
 def sft(args: list[str]) -> Path:
-    """Teach the protocol by demonstrations (`--config FILE` plus overrides) and return the run's folder; see `medagent sft --help`."""
+    """Teach the protocol by demonstrations (`--config FILE` plus overrides) and return the run's folder.
+
+    See `medagent sft --help`.
+    """
     return fit(args, SupervisedModule, SupervisedData, command="sft", description=str(sft.__doc__))
 
 
 def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, command: str, description: str) -> Path:
-    """Fit a module to its data as `medagent COMMAND` does: in one folder, going on where it was. Of several ranks on CPUs each then has to `end_rank`."""
+    """Fit a module to its data as `medagent COMMAND` does: in one folder, going on where it was.
+
+    Of several ranks on CPUs each then has to `end_rank`.
+    """
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)  # its tips and device lists; warnings of ours stay
     warnings.filterwarnings("ignore", module=r"lightning\.")
@@ -194,9 +203,11 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
 def end_rank() -> None:
     """End this process, its work being done, if it is a rank of gloo's (several processes on CPUs); otherwise return.
 
-    Threads are waited for and what is registered with `atexit` runs, as at any end; the interpreter's finalisation does not. A thread of gloo's that lets go of a tensor
-    while that is under way aborts the process, and the launcher then stops the ranks that still write (pytorch issue 190489). Destroying the group does not end those
-    threads: a sharded base, and DDP, hold the group for as long as they live. A rank that failed ends as any process does, with a status other than 0 either way.
+    Threads are waited for and what is registered with `atexit` runs, as at any end; the interpreter's finalisation
+    does not. A thread of gloo's that lets go of a tensor while that is under way aborts the process, and the launcher
+    then stops the ranks that still write (pytorch issue 190489). Destroying the group does not end those threads: a
+    sharded base, and DDP, hold the group for as long as they live. A rank that failed ends as any process does, with
+    a status other than 0 either way.
     """
     if not distributed.is_initialized() or distributed.get_backend() != "gloo":
         return

@@ -1,4 +1,7 @@
-"""A base that does not fit into one GPU: its layers sharded over the ranks by FSDP2, the adapters replicated as under DDP."""
+"""A base that does not fit into one GPU.
+
+Its layers sharded over the ranks by FSDP2, the adapters replicated as under DDP.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,25 @@ from training.module import AgentModule
 class ShardedBase(DDPStrategy):
     """DDP, but each decoder layer of the frozen base is held in equal parts by the ranks, and gathered for as long as a pass is in it (FSDP2, arXiv 2304.11277).
 
-    What is trained is small and stays whole on every rank, so optimizer, clipping, checkpoints and hand-overs are those of DDP; embeddings and head stay whole too. Every
-    pass is a meeting of all ranks. `timeout_s`: how long a rank waits for the others.
+    What is trained is small and stays whole on every rank, so optimizer, clipping, checkpoints and hand-overs are
+    those of DDP; embeddings and head stay whole too. Every pass is a meeting of all ranks. `timeout_s`: how long a
+    rank waits for the others.
     """
 
     def __init__(self, timeout_s: float = 1800.0) -> None:
         super().__init__(timeout=timedelta(seconds=timeout_s))
 
     def model_to_device(self) -> None:
-        """Shard, layer by layer from the memory of the machine, before the rest is moved: the whole base is never on one GPU."""
+        """Shard, layer by layer from the memory of the machine, before the rest is moved.
+
+        The whole base is never on one GPU.
+        """
         module = self.lightning_module
         assert isinstance(module, AgentModule)
         if module.execution.quantise != "none":
             raise ConfigError(
-                f"ShardedBase with model.execution.quantise {module.execution.quantise}: weights in 4 bits cannot be sharded. Leave one of them out."
+                f"ShardedBase with model.execution.quantise {module.execution.quantise}: weights in 4 bits cannot be "
+                "sharded. Leave one of them out."
             )
         shard(module, self.root_device.type, self.world_size)
         super().model_to_device()

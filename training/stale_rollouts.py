@@ -1,6 +1,9 @@
-"""Rollouts that wait for their update: with staleness s, iteration i trains on rollouts that the policy of iteration i - s sampled.
+"""Rollouts that wait for their update.
 
-They are written whole and without loss (JSON keeps a double exactly), so that a run killed in between goes on to the same numbers.
+With staleness s, iteration i trains on rollouts that the policy of iteration i - s sampled.
+
+They are written whole and without loss (JSON keeps a double exactly), so that a run killed in between goes on to the
+same numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +23,10 @@ FOLDER = "pending"
 
 
 class Background:
-    """At most one piece of work beside the trainer; whoever needs what it makes, or what it uses, waits for it first."""
+    """At most one piece of work beside the trainer.
+
+    Whoever needs what it makes, or what it uses, waits for it first.
+    """
 
     def __init__(self) -> None:
         self._thread: Thread | None = None
@@ -50,7 +56,10 @@ class Background:
 
 
 class PendingRollouts:
-    """The rollouts of the coming iterations, one file each, in `RUN/pending`; with `overlap` those furthest ahead come from the background."""
+    """The rollouts of the coming iterations, one file each, in `RUN/pending`.
+
+    With `overlap` those furthest ahead come from the background.
+    """
 
     def __init__(self, run: Path, *, staleness: int, rank: int, background: Background, overlap: bool = False) -> None:
         self._folder, self._staleness, self._rank = run / FOLDER, staleness, rank
@@ -59,8 +68,9 @@ class PendingRollouts:
     def take(self, iteration: int, *, last: int, collect: Callable[[int], list[Rollout]]) -> list[Rollout]:
         """The rollouts that `iteration` trains on.
 
-        Before, with the policy of this moment, the questions of iteration + s are rolled out (at the first iteration also those before it;
-        none after iteration `last`). `collect` samples and grades the rollouts of the iteration it is given. What the background made must be there already.
+        Before, with the policy of this moment, the questions of iteration + s are rolled out (at the first iteration
+        also those before it; none after iteration `last`). `collect` samples and grades the rollouts of the iteration
+        it is given. What the background made must be there already.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         for coming in range(iteration, min(iteration + self._staleness, last) + 1):

@@ -1,4 +1,7 @@
-"""Takes the pictures of docs/serving.md: a running service (its address is the argument) photographed by Chromium, `python docs/images/screenshots.py http://127.0.0.1:8080`.
+"""Takes the pictures of docs/serving.md.
+
+A running service (its address is the argument) photographed by Chromium, `python docs/images/screenshots.py
+http://127.0.0.1:8080`.
 
 Playwright comes with `pip install -e '.[page]'`; Chromium is found on the PATH.
 """

@@ -1,4 +1,7 @@
-"""What every benchmark is, and what those read from a file or the hub share: unique ids, ranges, seeded samples, counted notes."""
+"""What every benchmark is, and what those read from a file or the hub share.
+
+Unique ids, ranges, seeded samples, counted notes.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ class FileBenchmark:
         self.notes: Notes = Counter()
 
     def questions(self) -> list[Question]:
-        """See `Benchmark.questions`. Raises `InputError` naming file and line; `notes` then counts what was put right."""
+        """See `Benchmark.questions`.
+
+        Raises `InputError` naming file and line; `notes` then counts what was put right.
+        """
         self.notes = Counter()
         seen: dict[str, str] = {}
         questions = []
@@ -63,7 +69,8 @@ class FileBenchmark:
                 continue
             if question.id in seen:
                 raise InputError(
-                    f"{row.where}: the id {question.id!r} occurs twice, first in {seen[question.id]}. Give each question its own."
+                    f"{row.where}: the id {question.id!r} occurs twice, first in {seen[question.id]}. Give each "
+                    "question its own."
                 )
             seen[question.id] = row.where
             questions.append(question)
@@ -72,7 +79,8 @@ class FileBenchmark:
         kept = questions[self.range]
         if not kept:
             raise ConfigError(
-                f"{self.path or self.hub}: no question in the range {self.range.start} to {self.range.stop}; it has {len(questions)}."
+                f"{self.path or self.hub}: no question in the range {self.range.start} to {self.range.stop}; it has "
+                f"{len(questions)}."
             )
         return sample(kept, self.limit, self.limit_seed)
 
@@ -91,7 +99,8 @@ class FileBenchmark:
             return [self.path]
         if not self.folders:
             raise InputError(
-                f"{self.path}: is a folder; wanted one file of this benchmark, lest training questions be asked among the others."
+                f"{self.path}: is a folder; wanted one file of this benchmark, lest training questions be asked "
+                "among the others."
             )
         files = sorted(self.path.glob(f"*{self.suffix}"))
         if not files:
@@ -128,7 +137,8 @@ def choices(row: Row, options: Mapping[str, object], letter: str, notes: Notes) 
     texts = tuple(str(options[name]).strip() for name in sorted(letters))
     if not texts[LETTERS.index(letter)] or sum(map(bool, texts)) < 2:
         raise InputError(
-            f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for one other at least."
+            f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for one other "
+            "at least."
         )
     if not all(texts):
         notes["questions with an empty wrong option, kept"] += 1

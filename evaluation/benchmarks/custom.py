@@ -32,8 +32,9 @@ _FIELDS = frozenset(("id", "question", "options", "answer", "kind", "gold_passag
 class JsonlBenchmark(FileBenchmark):
     """Your own questions: JSON lines with `question`, `answer`, and for multiple choice `options`.
 
-    `options` is a list, or an object from letter to text; `answer` is then the letter or the option's text. For open questions `answer` is the right
-    text, or a list of texts that are all right. Optional: `id`, `kind` (groups the report), `gold_passage_ids`, `meta` (an object of texts).
+    `options` is a list, or an object from letter to text; `answer` is then the letter or the option's text. For open
+    questions `answer` is the right text, or a list of texts that are all right. Optional: `id`, `kind` (groups the
+    report), `gold_passage_ids`, `meta` (an object of texts).
     """
 
     def question(self, row: Row) -> Question:
@@ -41,7 +42,8 @@ class JsonlBenchmark(FileBenchmark):
         unknown = sorted(row.data.keys() - _FIELDS)
         if unknown:
             raise InputError(
-                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put what is yours into 'meta'."
+                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put what "
+                "is yours into 'meta'."
             )
         answers = _answers(row, "answer")
         options = row.data.get("options") or []
@@ -120,7 +122,8 @@ def _own_choices(
     by_text = [letter for letter, option in options.items() if str(option).strip() == answer]
     if answer in options and by_text and by_text != [answer]:
         raise InputError(
-            f"{row.where}: the answer {answer!r} is a letter and the text of option {by_text[0]}. Give the letter, and other texts."
+            f"{row.where}: the answer {answer!r} is a letter and the text of option {by_text[0]}. Give the letter, "
+            "and other texts."
         )
     if answer not in options and len(by_text) != 1:
         found = "several of them" if by_text else "neither an option's letter nor one of them"

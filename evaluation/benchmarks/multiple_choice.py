@@ -22,9 +22,12 @@ MMLU_MEDICAL = (
 
 
 class MedQABenchmark(FileBenchmark):
-    """MedQA-USMLE (arXiv 2009.13081), 4 or 5 options; the number is recorded in `meta["num_options"]`, because it changes the task.
+    """MedQA-USMLE (arXiv 2009.13081), 4 or 5 options.
 
-    Rows: question, options (letter -> text, or a list of {key, value}), answer_idx, answer, meta_info (the examination's step).
+    The number is recorded in `meta["num_options"]`, because it changes the task.
+
+    Rows: question, options (letter -> text, or a list of {key, value}), answer_idx, answer, meta_info (the
+    examination's step).
     """
 
     def question(self, row: Row) -> Question:
@@ -33,7 +36,8 @@ class MedQABenchmark(FileBenchmark):
         wording = str(row.data.get("answer", "")).strip()
         if wording and wording != options[LETTERS.index(answer)]:
             raise InputError(
-                f"{row.where}: the answer {wording!r} is not the text of option {answer}, {options[LETTERS.index(answer)]!r}."
+                f"{row.where}: the answer {wording!r} is not the text of option {answer}, "
+                f"{options[LETTERS.index(answer)]!r}."
             )
         step = str(row.data.get("meta_info") or "").strip()
         return Question(
@@ -49,8 +53,8 @@ class MedQABenchmark(FileBenchmark):
 class MedMCQABenchmark(FileBenchmark):
     """MedMCQA (arXiv 2203.14371): `cop`, the right option, counts from 1 in the published files and from 0 on the hub.
 
-    Rows: id, question, opa to opd, cop, subject_name, choice_type. Rows of choice_type "multi" are graded as the others are (one gold option);
-    the type is kept in `meta`. `exp` explains the answer and is never used.
+    Rows: id, question, opa to opd, cop, subject_name, choice_type. Rows of choice_type "multi" are graded as the
+    others are (one gold option); the type is kept in `meta`. `exp` explains the answer and is never used.
     """
 
     suffix = ".json"
@@ -81,8 +85,9 @@ class MedMCQABenchmark(FileBenchmark):
             raise InputError(f"{row.where}: found no {missing[0]!r}, wanted the options opa to opd.")
         if not isinstance(right, int) or isinstance(right, bool) or not 0 <= right - self._first < 4:
             raise InputError(
-                f"{row.where}: found cop {right!r}, wanted a number from {self._first} to {self._first + 3}. Published files count from 1, "
-                "the hub's rows from 0 (and its test rows have no answer): convert them, or set cop_from where a configuration or program opens the benchmark."
+                f"{row.where}: found cop {right!r}, wanted a number from {self._first} to {self._first + 3}. "
+                "Published files count from 1, the hub's rows from 0 (and its test rows have no answer): convert "
+                "them, or set cop_from where a configuration or program opens the benchmark."
             )
         found = {LETTERS[number]: row.data[f"op{LETTERS[number].lower()}"] for number in range(4)}
         options, answer = choices(row, found, LETTERS[right - self._first], self.notes)
@@ -146,8 +151,9 @@ class MMLUBenchmark(FileBenchmark):
 class MedXpertQABenchmark(FileBenchmark):
     """MedXpertQA (arXiv 2501.18362), Text (ten options) and, without its images, MM (five).
 
-    Rows: id, question, options (letter -> text, or a list of {letter, content}), label, medical_task, body_system, question_type. The question
-    repeats its options after "Answer Choices:"; that part is left out, so that they stand once, in our own form.
+    Rows: id, question, options (letter -> text, or a list of {letter, content}), label, medical_task, body_system,
+    question_type. The question repeats its options after "Answer Choices:"; that part is left out, so that they stand
+    once, in our own form.
     """
 
     def question(self, row: Row) -> Question:

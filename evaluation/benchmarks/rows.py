@@ -1,6 +1,7 @@
 """Rows of benchmark files and hub datasets, each with the place it came from, so that every complaint can name file and line.
 
-What a format allows (a byte order mark, CRLF line ends, HTML entities) is put right and counted in `notes`; all else is an error.
+What a format allows (a byte order mark, CRLF line ends, HTML entities) is put right and counted in `notes`; all else
+is an error.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def read_text(path: Path, notes: Notes) -> str:
 
 
 def read_rows(path: Path, *, kind: Kind, notes: Notes) -> Iterator[Row]:
-    """The rows of a file: JSON lines, one JSON value (an object's entries are rows of their own, keyed "id"), or CSV without a header.
+    """The rows of a file.
+
+    JSON lines, one JSON value (an object's entries are rows of their own, keyed "id"), or CSV without a header.
 
     Rows of a CSV have the field "cells".
     """
@@ -117,7 +120,8 @@ def _json_value(path: Path, text: str, notes: Notes) -> Iterator[Row]:
         value = json.loads(text, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{path}, line {error.lineno}: {error.msg} at column {error.colno}; wanted one whole JSON value. If the file is cut off, copy it again."
+            f"{path}, line {error.lineno}: {error.msg} at column {error.colno}; wanted one whole JSON value. If the "
+            "file is cut off, copy it again."
         ) from error
     except _RepeatedNameError as error:
         line = text.count("\n", 0, max(0, text.find(json.dumps(error.name)))) + 1
@@ -170,7 +174,8 @@ def hub_rows(name: str, *, subset: str | None, split: str, notes: Notes) -> Iter
     # RuntimeError: a dataset that is a script, which `datasets` refuses.
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"hub dataset {name!r} (subset {subset}, split {split}): cannot be loaded ({error}). Check the names, and the network or the cache."
+            f"hub dataset {name!r} (subset {subset}, split {split}): cannot be loaded ({error}). Check the names, "
+            "and the network or the cache."
         ) from error
     for number, row in enumerate(rows):
         yield Row(f"{name}, {split}, row {number}", clean(dict(row), notes))

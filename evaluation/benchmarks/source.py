@@ -57,7 +57,8 @@ class Source:
             )
         if self.benchmark == "starter" and (self.path or self.hub):
             raise InputError(
-                f"benchmark 'starter': is packaged and takes neither --path nor --hub, found {self.path or self.hub!r}. Name the file's benchmark: --benchmark jsonl, medqa, ..."
+                "benchmark 'starter': is packaged and takes neither --path nor --hub, found "
+                f"{self.path or self.hub!r}. Name the file's benchmark: --benchmark jsonl, medqa, ..."
             )
         if self.benchmark == "starter":
             split = self.split or "test"
@@ -66,7 +67,8 @@ class Source:
             return StarterBenchmark(split)
         if self.path is None and self.hub is None:
             raise InputError(
-                f"benchmark {self.benchmark!r}: needs its questions. Give its file with --path, or its name on the hub with --hub."
+                f"benchmark {self.benchmark!r}: needs its questions. Give its file with --path, or its name on the "
+                "hub with --hub."
             )
         settings: dict[str, Any] = {
             name: getattr(self, name)

@@ -19,11 +19,12 @@ Task = Literal["without_abstract", "with_abstract", "yes_no"]
 class PubMedQABenchmark(FileBenchmark):
     """PubMedQA's expert-labelled questions (arXiv 1909.06146), as one of three tasks that are not comparable with one another.
 
-    "without_abstract": yes / no / maybe, the abstract is to be found by search (MIRAGE calls this PubMedQA*, arXiv 2402.13178).
-    "with_abstract": yes / no / maybe with the abstract in the question (the data set's own "reasoning-required" setting).
-    "yes_no": without abstract and without the questions whose answer is maybe; two options.
-    Rows: the published object from PMID to QUESTION, CONTEXTS, final_decision, or the hub's (pubid, question, context, final_decision).
-    LONG_ANSWER is the answer's wording and is never shown or indexed. The gold passage of a question is its abstract.
+    "without_abstract": yes / no / maybe, the abstract is to be found by search (MIRAGE calls this PubMedQA*, arXiv
+    2402.13178). "with_abstract": yes / no / maybe with the abstract in the question (the data set's own
+    "reasoning-required" setting). "yes_no": without abstract and without the questions whose answer is maybe; two
+    options. Rows: the published object from PMID to QUESTION, CONTEXTS, final_decision, or the hub's (pubid,
+    question, context, final_decision). LONG_ANSWER is the answer's wording and is never shown or indexed. The gold
+    passage of a question is its abstract.
     """
 
     kind, suffix = "json", ".json"
@@ -69,8 +70,8 @@ class PubMedQABenchmark(FileBenchmark):
 class BioASQBenchmark(FileBenchmark):
     """The yes/no questions of BioASQ's task B (BMC Bioinformatics 2015, 16:138), from files NAME_golden.json or a folder of them.
 
-    `exact_answer` is a text or a list of one, in any case. The gold passages of a question are its documents; the snippets that the experts
-    marked in them are what the benchmark carries.
+    `exact_answer` is a text or a list of one, in any case. The gold passages of a question are its documents; the
+    snippets that the experts marked in them are what the benchmark carries.
     """
 
     kind, suffix, folders = "json", "_golden.json", True

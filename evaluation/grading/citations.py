@@ -1,9 +1,10 @@
 """Does what is cited support what is said? A lexical rule, documented so that anyone can recompute it.
 
-The claim of a multiple-choice answer is the text of the option it names; of an open answer, the answer. A passage *supports* a claim when every content
-word of the claim occurs in the passage (title and text; lower case, without stop words and a plural's "s"). Yes / no / maybe make no claim that words
-could support, so their citations are counted but not judged. The rule knows nothing of negation: it says that the passage speaks of the
-answer, not that it proves it.
+The claim of a multiple-choice answer is the text of the option it names; of an open answer, the answer. A passage
+*supports* a claim when every content word of the claim occurs in the passage (title and text; lower case, without
+stop words and a plural's "s"). Yes / no / maybe make no claim that words could support, so their citations are
+counted but not judged. The rule knows nothing of negation: it says that the passage speaks of the answer, not that it
+proves it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from retrieval.passages import Hit
 
 _WORD = re.compile(r"[^\W_]+(?:[+-](?![\w]))?")
 _STOP = frozenset(
-    "a an and are as at be been by for from has have in into is it its of on or that the their this to was were which with".split()
+    (
+        "a an and are as at be been by for from has have in into is it its of on or that the their this to was were "
+        "which with"
+    ).split()
 )
 DECISIONS = frozenset(("yes", "no", "maybe"))
 
@@ -27,9 +31,10 @@ DECISIONS = frozenset(("yes", "no", "maybe"))
 class Grounding:
     """Shares over a set of rollouts; None where nothing could be counted.
 
-    `searched`: rollouts with a search. `gold_any`, `gold_all`: rollouts that were shown one, or all, of their gold passages.
-    `citation_precision`: cited passages that support the claim, of those cited. `citation_recall`: answers with a supporting citation, of the answers.
-    `cited_gold`: answers whose cited passages contain the right answer (by the same rule), of the answers.
+    `searched`: rollouts with a search. `gold_any`, `gold_all`: rollouts that were shown one, or all, of their gold
+    passages. `citation_precision`: cited passages that support the claim, of those cited. `citation_recall`: answers
+    with a supporting citation, of the answers. `cited_gold`: answers whose cited passages contain the right answer
+    (by the same rule), of the answers.
     """
 
     searched: float

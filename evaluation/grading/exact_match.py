@@ -1,7 +1,9 @@
-"""Open answers as the field scores them: exact match and F1 under SQuAD's normalisation, the best of several right answers.
+"""Open answers as the field scores them.
 
-The reward and the verdict use `reading.normalise`, which keeps the signs that decide in medicine ("Rh+" is not "Rh-"); these two are for comparison
-with published numbers.
+Exact match and F1 under SQuAD's normalisation, the best of several right answers.
+
+The reward and the verdict use `reading.normalise`, which keeps the signs that decide in medicine ("Rh+" is not
+"Rh-"); these two are for comparison with published numbers.
 """
 
 from __future__ import annotations

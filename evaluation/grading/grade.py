@@ -52,7 +52,10 @@ class Grade:
 
 
 def grade(rollout: Rollout) -> Grade:
-    """Grade a rollout against its question; open questions (no options) by normalised exact match with any accepted answer."""
+    """Grade a rollout against its question.
+
+    Open questions (no options) by normalised exact match with any accepted answer.
+    """
     question, answer = rollout.question, rollout.answer
     if rollout.stop_reason is not StopReason.ANSWERED or answer is None:
         return Grade(Verdict.NO_ANSWER, None, None, False, ())

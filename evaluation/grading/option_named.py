@@ -1,9 +1,12 @@
-r"""Reads the option that a text names, twice: strictly (the reward, the column to trust) and leniently; never a default letter.
+r"""Reads the option that a text names, twice: strictly (the reward, the column to trust) and leniently.
 
-Strict: one well-formed answer that names one option. That is "(B)", "B", "B. text", "text (B)" or "Option B" by itself, or as the value of an answer
-field of a JSON reply ({"answer_choice": "B"}), where all answer fields agree. Lenient takes besides: the last of several answers, statements
-such as "the answer is B" or \boxed{B}, a letter in parentheses or an option's own text in the last sentence. A single answer that names several
-options ("A or C") is no answer in either column, and neither is one that is denied ("not (B)") or guessed at ("maybe (B)?").
+Never a default letter.
+
+Strict: one well-formed answer that names one option. That is "(B)", "B", "B. text", "text (B)" or "Option B" by
+itself, or as the value of an answer field of a JSON reply ({"answer_choice": "B"}), where all answer fields agree.
+Lenient takes besides: the last of several answers, statements such as "the answer is B" or \boxed{B}, a letter in
+parentheses or an option's own text in the last sentence. A single answer that names several options ("A or C") is no
+answer in either column, and neither is one that is denied ("not (B)") or guessed at ("maybe (B)?").
 """
 
 from __future__ import annotations
@@ -46,12 +49,15 @@ _SEVERAL = re.compile(
     r"^(?:either|both)?\s*\(?[A-J]\)?(?:(?:\s*(?:,|;|/|&|\+|\||\bor\b|\band\b))+\s*\(?[A-J]\)?)+\W*$", re.IGNORECASE
 )
 _DENIED = re.compile(
-    r"(?:\b(?:not|never|except|neither|nor|excludes?|excluded|rather than|instead of|rules? out|cannot be)|n't)\s+(?:be\s+)?(?:the\s+)?(?:option|choice|answer)?\s*\(?[A-J]\)?\W*$"
-    r"|\b(?:is|are|was|can be|has been)\s+(?:therefore\s+|thus\s+)?(?:incorrect|wrong|ruled out|excluded|eliminated)\W*$|^\W*(?:incorrect|wrong)\W*$|^\s*(?:is|was)\s+not\b",
+    r"(?:\b(?:not|never|except|neither|nor|excludes?|excluded|rather than|instead of|rules? out|cannot "
+    r"be)|n't)\s+(?:be\s+)?(?:the\s+)?(?:option|choice|answer)?\s*\(?[A-J]\)?\W*$"
+    r"|\b(?:is|are|was|can be|has been)\s+(?:therefore\s+|thus\s+)?(?:incorrect|wrong|ruled "
+    r"out|excluded|eliminated)\W*$|^\W*(?:incorrect|wrong)\W*$|^\s*(?:is|was)\s+not\b",
     re.IGNORECASE,
 )
 _GUESSED = re.compile(
-    r"\b(?:maybe|perhaps|possibly|closest (?:is|would be|option|answer|match)|not sure|unsure|cannot tell|can't tell|guess)\b|\?\s*$",
+    r"\b(?:maybe|perhaps|possibly|closest (?:is|would be|option|answer|match)|not sure|unsure|cannot tell|can't "
+    r"tell|guess)\b|\?\s*$",
     re.IGNORECASE,
 )
 _DECLINED = re.compile(
@@ -66,7 +72,8 @@ _FIELD = re.compile(
 # "A" and "I" are words too: they count only where no plain word follows.
 _LETTER = r"(?-i:([B-HJ]|[AI](?!\s+(?!because|since|as|and|or|due|which|given|but|for)[a-z]))(?![\w']))"
 _STATEMENT = re.compile(
-    r"(?:\b(?:answer|choice|option)\b[\s*]*(?:choice[\s*]*)?(?:\b(?:is|would be|should be|must be)\b|:|=|\n)[\s*:]*(?:(?:most likely|likely|therefore|clearly|probably)\s+)?"
+    r"(?:\b(?:answer|choice|option)\b[\s*]*(?:choice[\s*]*)?(?:\b(?:is|would be|should be|must "
+    r"be)\b|:|=|\n)[\s*:]*(?:(?:most likely|likely|therefore|clearly|probably)\s+)?"
     r"(?:(?:option|choice)\s+)?[\s*:\"'(\[]*|\\boxed\{\s*(?:\\text\{)?\s*\(?)" + _LETTER,
     re.IGNORECASE,
 )
@@ -75,7 +82,8 @@ _IS_RIGHT = re.compile(
 )
 _AND_ANOTHER = re.compile(r"\s*(?:\bor\b|\band\b|[,/&])\s*\(?[A-J](?![\w'])")
 _NEGATED = re.compile(
-    r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? out|incorrect|wrong)\b|n't\b",
+    r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? "
+    r"out|incorrect|wrong)\b|n't\b",
     re.IGNORECASE,
 )
 _SUBJECT = r"(?:question|information|data|details|context|options?|choices?|answers?|figure|image|diagram|document|documents|evidence)"
@@ -99,7 +107,8 @@ _SHORT = 150  # characters of an answer by itself; a longer text is a reply with
 def normalise(text: str) -> str:
     """Lower case without a leading article, punctuation and extra space.
 
-    Like SQuAD's normalisation (arXiv 1606.05250), but signs that carry meaning beside letters or digits stay: "Rh+" is not "Rh-".
+    Like SQuAD's normalisation (arXiv 1606.05250), but signs that carry meaning beside letters or digits stay: "Rh+"
+    is not "Rh-".
     """
     plain = _PUNCTUATION.sub(" ", text.lower())
     return _ARTICLE.sub("", " ".join(plain.split()))
@@ -164,7 +173,9 @@ def _bare(text: str) -> str:
 
 
 def read_reply(reply: str, letters: str, options: Sequence[str] = ()) -> Reading:
-    """Read a whole reply of a model: its answer tags or the answer fields of JSON in it where there are any, else the reply itself.
+    """Read a whole reply of a model.
+
+    Its answer tags or the answer fields of JSON in it where there are any, else the reply itself.
 
     >>> read_reply('So the answer is {"reason": "...", "answer_choice": "C. zinc"}', "ABCD").strict
     'C'
@@ -219,7 +230,10 @@ def _statement(text: str, letters: str) -> str | None:
 
 
 def _by_option_text(text: str, letters: str, options: Sequence[str]) -> str | None:
-    """The option whose text this is; or the one whose text occurs in it, where it is not negated and no other occurs beside it."""
+    """The option whose text this is.
+
+    Or the one whose text occurs in it, where it is not negated and no other occurs beside it.
+    """
     plain = normalise(_CITED.sub(" ", text))
     wordings = {letter: normalise(option) for letter, option in zip(letters, options, strict=False)}
     same = [letter for letter, wording in wordings.items() if wording and wording == plain]

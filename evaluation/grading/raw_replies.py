@@ -58,7 +58,10 @@ def _reply(row: Row, letters: str) -> Reply:
 
 
 def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
-    """Counts and accuracies: answered + unparsed + abstained = n; `multiple` and `truncated` are parts of `unparsed`."""
+    """Counts and accuracies: answered + unparsed + abstained = n.
+
+    `multiple` and `truncated` are parts of `unparsed`.
+    """
     outcomes = Counter(reply.reading.outcome for reply in replies)
     n = len(replies)
     return {

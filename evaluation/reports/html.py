@@ -135,7 +135,10 @@ def write_evaluation_html(
     predictions: Sequence[Prediction],
     most: int = 300,
 ) -> None:
-    """Write the page of an evaluation: some `most` rollouts, of every mode and verdict, filterable by these and by kind. All text is escaped."""
+    """Write the page of an evaluation.
+
+    Some `most` rollouts, of every mode and verdict, filterable by these and by kind. All text is escaped.
+    """
     graded = _spread([(prediction, grade(prediction.rollout)) for prediction in predictions], most)
     filters = {
         "verdict": sorted({result.verdict.value for _, result in graded}),

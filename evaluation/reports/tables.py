@@ -28,7 +28,8 @@ def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) ->
 def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> Table:
     """One row a mode, in 80 columns; the report has the rest.
 
-    "none": answers that name no one option; "gold": all gold passages retrieved; "cited": answers with a supporting citation.
+    "none": answers that name no one option; "gold": all gold passages retrieved; "cited": answers with a supporting
+    citation.
     """
     rows = [
         (

@@ -1,4 +1,6 @@
-"""A task of one's own: open questions (no options), a reward by exact match, and a tool beside the corpus. examples/own_task/README.md explains it.
+"""A task of one's own: open questions (no options), a reward by exact match, and a tool beside the corpus.
+
+examples/own_task/README.md explains it.
 
 python open_qa.py dialogues.jsonl        # demonstrations for medagent sft
 """
@@ -20,7 +22,10 @@ from retrieval.tools import Tool
 
 
 class OpenQuestions:
-    """The dataset: facts of the starter world asked without options, and sums of doses. Any class with `questions()` is one."""
+    """The dataset: facts of the starter world asked without options, and sums of doses.
+
+    Any class with `questions()` is one.
+    """
 
     def __init__(self, split: Split = "train", facts: int = 300, doses: int = 300) -> None:
         """`facts` and `doses`: how many of each, at most."""
@@ -62,7 +67,10 @@ class OpenQuestions:
 
 
 class ExactMatch:
-    """The reward: `right` for an answer that equals a gold one (SQuAD's normalisation), `looked` for a wrong one that was looked up."""
+    """The reward.
+
+    `right` for an answer that equals a gold one (SQuAD's normalisation), `looked` for a wrong one that was looked up.
+    """
 
     def __init__(self, right: float = 1.0, looked: float = 0.1) -> None:
         """`looked` is small: an answer that was looked up is easier to put right than a guess."""

@@ -20,9 +20,9 @@ def comparison_text(result: PairedComparison) -> str:
     verdict = "differ" if result.p_mcnemar < 0.05 else "cannot be told apart"
     p = f"= {result.p_mcnemar:.4f}" if result.p_mcnemar >= 0.0001 else "< 0.0001"
     return (
-        f"A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} [{result.ci_low:+.1%}, {result.ci_high:+.1%}] "
-        f"(paired bootstrap, 95%), n = {result.n}\n"
-        f"Right in A only: {result.only_a}, in B only: {result.only_b}; McNemar's exact p {p}: at 5% they {verdict}."
+        f"A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} "
+        f"[{result.ci_low:+.1%}, {result.ci_high:+.1%}] (paired bootstrap, 95%), n = {result.n}\nRight in A only: "
+        f"{result.only_a}, in B only: {result.only_b}; McNemar's exact p {p}: at 5% they {verdict}."
     )
 
 
@@ -62,6 +62,7 @@ def contamination_aloud(test: Source, train: Source | None, corpus: str | None, 
     for pair in report.near_duplicates[:show]:
         print(f"{pair.overlap:6.1%}  {pair.test_id}  {pair.train_id}")
     print(
-        f"{len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates among {report.texts} texts; "
-        f"{report.common_stretches} share 64 characters with one (stock phrases do: this number decides nothing)."
+        f"{len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates "
+        f"among {report.texts} texts; {report.common_stretches} share 64 characters with one (stock phrases do: this "
+        "number decides nothing)."
     )

@@ -1,4 +1,7 @@
-"""What a person sees on the terminal: a question's turns, passages and cited answer. All model and passage text is plain text."""
+"""What a person sees on the terminal: a question's turns, passages and cited answer.
+
+All model and passage text is plain text.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ class TurnPrinter:
 
 
 def show_answer(console: Console, rollout: Rollout) -> None:
-    """Print the answer, and of each passage it cites the sentence that is nearest to it; citations of passages it never saw are left out."""
+    """Print the answer, and of each passage it cites the sentence that is nearest to it.
+
+    Citations of passages it never saw are left out.
+    """
     answer = checked(rollout)
     if not answer.text:
         console.print(f"  [yellow]No answer[/yellow] (stopped: {answer.stop_reason.value}).")

@@ -1,7 +1,7 @@
 """`medagent demo`: the whole line on the packaged starter world, in minutes on a laptop.
 
-Builds the indexes, measures the base policy, trains it with ST-PPO, measures the trained agent on questions about conditions that
-neither the warm start nor the training ever saw, runs the controls, and writes a report.
+Builds the indexes, measures the base policy, trains it with ST-PPO, measures the trained agent on questions about
+conditions that neither the warm start nor the training ever saw, runs the controls, and writes a report.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
 
 
 def _write_examples(agent: Path, questions: list[Question]) -> None:
-    """What the page of `medagent serve` offers to ask: three test questions of each kind, the third without its options."""
+    """What the page of `medagent serve` offers to ask.
+
+    Three test questions of each kind, the third without its options.
+    """
     rows = []
     for kind in sorted({each.kind for each in questions}):
         for number, each in enumerate([each for each in questions if each.kind == kind][:3]):
@@ -178,7 +181,10 @@ def _train_arguments(out: Path, *, seed: int, iterations: int | None, threads: i
 
 
 def demo_configs() -> list[Path]:
-    """The demonstration's configuration: the task, the algorithm, its rate and length, what its critic sees, and the watch for collapse."""
+    """The demonstration's configuration.
+
+    The task, the algorithm, its rate and length, what its critic sees, and the watch for collapse.
+    """
     configs = Path(__file__).parents[2] / "configs"  # beside the packages, in a checkout and installed
     names = (
         "starter.yaml",
@@ -220,8 +226,8 @@ def _retarget(out: Path) -> None:
 def _print_row(console: Console, row: dict[str, Any]) -> None:
     kinds = ", ".join(f"{kind.replace('_', '-')} {share:.0%}" for kind, share in row["by_type"].items())
     console.print(
-        f"   accuracy {row['accuracy']:.1%} (95% interval {row['ci_low']:.1%} to {row['ci_high']:.1%}, n = {row['n']}): {kinds}; "
-        f"{row['searches_per_question']:.2f} searches a question"
+        f"   accuracy {row['accuracy']:.1%} (95% interval {row['ci_low']:.1%} to {row['ci_high']:.1%}, n = "
+        f"{row['n']}): {kinds}; {row['searches_per_question']:.2f} searches a question"
     )
 
 
@@ -283,8 +289,9 @@ def _write_page(out: Path, report: dict[str, Any], chosen: Rollout, rollouts: li
     write_html(
         out / "report.html",
         title="medagent demo",
-        summary=f"A small language model learnt to search a medical corpus in {report['train_seconds']:.0f} s of training "
-        f"(seed {report['seed']}). Test questions are about conditions that it never saw. {describe_alarms(out)}",
+        summary=f"A small language model learnt to search a medical corpus in {report['train_seconds']:.0f} s of "
+        f"training (seed {report['seed']}). Test questions are about conditions that it never saw. "
+        f"{describe_alarms(out)}",
         tables=[Table("Before and after", ("", "before", "after"), _rows(report["before"], report["after"]))],
         charts=charts,
         rollouts={"One question": [chosen], "Answered rightly": right, "Answered wrongly": wrong},

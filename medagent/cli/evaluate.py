@@ -61,7 +61,8 @@ def evaluate_agent(
     searching = [mode.value for mode in plan.modes if mode in _SEARCHING]
     if isinstance(searched, NoRetriever) and searching:
         raise InputError(
-            f"mode {searching[0]}: there is no index to search. Give one with --index (medagent index build starter --out indexes/starter makes the packaged one), or other --modes."
+            f"mode {searching[0]}: there is no index to search. Give one with --index (medagent index build starter "
+            "--out indexes/starter makes the packaged one), or other --modes."
         )
     corpus: Sequence[Passage] = searched.passages if isinstance(searched, HybridRetriever) else []
     settings = {
@@ -98,14 +99,16 @@ def evaluate_agent(
         if report.sampling:
             sampled = report.sampling
             console.print(
-                f"{mode.value}, {sampled.samples} samples: mean {sampled.mean_accuracy:.1%} [{100 * sampled.ci_low:.1f}, {100 * sampled.ci_high:.1f}], "
-                f"majority vote {sampled.majority_vote:.1%}, pass@{sampled.samples} {sampled.pass_at_k[sampled.samples]:.1%}; above, the first sample alone."
+                f"{mode.value}, {sampled.samples} samples: mean {sampled.mean_accuracy:.1%} "
+                f"[{100 * sampled.ci_low:.1f}, {100 * sampled.ci_high:.1f}], majority vote "
+                f"{sampled.majority_vote:.1%}, pass@{sampled.samples} {sampled.pass_at_k[sampled.samples]:.1%}; "
+                "above, the first sample alone."
             )
     too_long = sum(not p.rollout.turns and p.rollout.stop_reason is StopReason.MAX_TOTAL_TOKENS for p in predictions)
     if too_long:
         console.print(
-            f"[yellow]{too_long} of {len(predictions)} askings do not fit into max_total_tokens = {ready.limits.max_total_tokens} and count as no answer: "
-            "raise it with --limits.[/yellow]"
+            f"[yellow]{too_long} of {len(predictions)} askings do not fit into max_total_tokens = "
+            f"{ready.limits.max_total_tokens} and count as no answer: raise it with --limits.[/yellow]"
         )
     console.print(f"\nReport: {out / 'report.html'}  table for a paper: {out / 'report.md'}")
     return reports
@@ -204,7 +207,8 @@ def write_reports(
     write_evaluation_html(
         out / "report.html",
         title=title,
-        summary=f"{len(questions)} questions, temperature {settings['temperature']}, seed {settings['seed']}. All settings are in config.json.",
+        summary=f"{len(questions)} questions, temperature {settings['temperature']}, seed {settings['seed']}. All "
+        "settings are in config.json.",
         tables=tables(reports, questions),
         curves=curves(reports),
         predictions=predictions,
@@ -222,7 +226,10 @@ def shown_table(table: Table) -> RichTable:
 
 
 def fingerprint(agent: str) -> str:
-    """A digest of an agent's own files, or of the model's where it is a local one; empty where there is none to read."""
+    """A digest of an agent's own files, or of the model's where it is a local one.
+
+    Empty where there is none to read.
+    """
     folder = Path(model_path(agent) if agent == STARTER else agent.removeprefix("hf:"))
     total = sha256()
     for file in sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []:

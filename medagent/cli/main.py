@@ -1,4 +1,7 @@
-"""The command line: `medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | serve | index | search | study | starter`.
+"""The command line.
+
+`medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | serve | index
+| search | study | starter`.
 
 This module alone may import every package, and does so inside its commands, so that `--help` answers at once.
 """
@@ -24,11 +27,10 @@ from retrieval.errors import RetrievalError
 def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, threads: int = 0) -> None:
     """Watch a small agent learn to search: measure, train with ST-PPO, measure again, ask it a question.
 
-    Args:
-        out: Folder for indexes, logs, report and agent; an earlier demo there is replaced.
-        seed: Seed of questions, sampling and initialisation.
-        iterations: Training iterations; none takes the number in configs/schedules/demo.yaml; many more need a longer decay than it has.
-        threads: Torch threads; 0 keeps torch's own choice.
+    Args: out: Folder for indexes, logs, report and agent; an earlier demo there is replaced. seed: Seed of questions,
+        sampling and initialisation. iterations: Training iterations; none takes the number in
+        configs/schedules/demo.yaml; many more need a longer decay than it has. threads: Torch threads; 0 keeps
+        torch's own choice.
     """
     from medagent.cli.demo import run_demo
 

@@ -55,7 +55,8 @@ class Settings:
         """Refuse what would leave the agent open to others."""
         if self.host not in LOOPBACK and self.tokens is None:
             raise ConfigError(
-                f"host {self.host}: others could reach the agent there, and no tokens are set. Give --tokens FILE (a SHA-256 digest a line), or leave --host out."
+                f"host {self.host}: others could reach the agent there, and no tokens are set. Give --tokens FILE (a "
+                "SHA-256 digest a line), or leave --host out."
             )
 
 
@@ -76,7 +77,8 @@ def serve_agent(
     with closing(engine_named(engine, endpoints=endpoints, model=model, vllm=vllm)) as sampling:
         app = app_of(agent, index=index, model=model, tools=tools, engine=sampling, settings=settings)
         print(
-            f"Serving {agent} as {settings.name!r}: the page is http://{settings.host}:{settings.port}/, the API below /v1. {NOT_ADVICE}",
+            f"Serving {agent} as {settings.name!r}: the page is http://{settings.host}:{settings.port}/, the API "
+            f"below /v1. {NOT_ADVICE}",
             flush=True,
         )
         # uvicorn raises the signal again once it has ended, and the engine must still be closed.
@@ -98,7 +100,8 @@ def engine_named(
     """The engine of that name, with its settings checked."""
     if (name == "endpoints") != bool(endpoints):
         raise ConfigError(
-            f"engine {name}: found {len(endpoints)} endpoints. Give --engine endpoints and --endpoints '[http://HOST:8000/v1]' together, or neither."
+            f"engine {name}: found {len(endpoints)} endpoints. Give --engine endpoints and --endpoints "
+            "'[http://HOST:8000/v1]' together, or neither."
         )
     if vllm and name != "vllm":
         raise ConfigError(
@@ -145,7 +148,10 @@ def app_of(
 
 @dataclass
 class _Reopening:
-    """Opens the agent as its folder has it now; it searches with the retriever that is open, unless it names another."""
+    """Opens the agent as its folder has it now.
+
+    It searches with the retriever that is open, unless it names another.
+    """
 
     name: str
     index: str | None

@@ -1,7 +1,10 @@
-"""A policy behind an OpenAI-compatible chat endpoint (vLLM, llama.cpp, Ollama, a commercial one): measured as any other, never trained.
+"""A policy behind an OpenAI-compatible chat endpoint (vLLM, llama.cpp, Ollama, a commercial one).
 
-Such an endpoint neither takes nor gives token ids, so bytes stand in for tokens between the loop and this policy: the limits on prompt, observation and
-total length count bytes, only `max_turn_tokens` counts the endpoint's tokens. It gives no log-probs (all are 0), hence no calibration.
+Measured as any other, never trained.
+
+Such an endpoint neither takes nor gives token ids, so bytes stand in for tokens between the loop and this policy: the
+limits on prompt, observation and total length count bytes, only `max_turn_tokens` counts the endpoint's tokens. It
+gives no log-probs (all are 0), hence no calibration.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 @dataclass
 class RemotePolicy:
-    """`url` ends before "/chat/completions" (such as http://localhost:8000/v1). Failures are retried with back-off, then raise `PolicyError`."""
+    """`url` ends before "/chat/completions" (such as http://localhost:8000/v1).
+
+    Failures are retried with back-off, then raise `PolicyError`.
+    """
 
     url: str
     model: str
@@ -80,7 +86,10 @@ class RemotePolicy:
 
 
 class RemoteSession:
-    """A dialogue with a `RemotePolicy`: what the loop appends is the user's message, what the endpoint writes the assistant's."""
+    """A dialogue with a `RemotePolicy`.
+
+    What the loop appends is the user's message, what the endpoint writes the assistant's.
+    """
 
     def __init__(self, policy: RemotePolicy, seed: int, temperature: float) -> None:
         self._policy, self._seed, self._temperature = policy, seed, temperature
@@ -96,8 +105,8 @@ class RemoteSession:
         said = str(self._policy.tokenizer.decode(self._pending))
         if said.endswith((FORCED_SEARCH, FORCED_ANSWER)):
             raise PolicyError(
-                f"endpoint {self._policy.url}: a chat endpoint begins its own turns, so none can be opened with {said[-8:]}. Leave the mode "
-                "forced_search out."
+                f"endpoint {self._policy.url}: a chat endpoint begins its own turns, so none can be opened with "
+                f"{said[-8:]}. Leave the mode forced_search out."
             )
         self._messages.append({"role": "user", "content": said})
         self._pending = []

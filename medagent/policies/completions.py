@@ -1,7 +1,10 @@
-"""A policy behind token-level completion endpoints (vLLM's server, one or many): token ids in, token ids and log-probs out.
+"""A policy behind token-level completion endpoints (vLLM's server, one or many).
 
-Nothing is decoded and encoded again, so what such a policy samples can be trained on. Every dialogue stays with one replica, whose prefix
-cache then holds it; where that replica goes away, another reads the dialogue from the beginning.
+Token ids in, token ids and log-probs out.
+
+Nothing is decoded and encoded again, so what such a policy samples can be trained on. Every dialogue stays with one
+replica, whose prefix cache then holds it; where that replica goes away, another reads the dialogue from the
+beginning.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import END_TAGS
 
-# Said in full: a server takes what is left out from the model's generation_config.json, and log-probs are then of another distribution.
+# Said in full: a server takes what is left out from the model's generation_config.json, and log-probs are then of
+# another distribution.
 UNTRUNCATED = {
     "top_p": 1.0,
     "top_k": 0,
@@ -41,7 +45,10 @@ class Completions(Protocol):
         ...
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The first choice: `token_ids`, `logprobs.token_logprobs` and `finish_reason`. Raises `EndpointGoneError` where another replica may do."""
+        """The first choice: `token_ids`, `logprobs.token_logprobs` and `finish_reason`.
+
+        Raises `EndpointGoneError` where another replica may do.
+        """
         ...
 
     def forget(self, dialogue: str) -> None:
@@ -100,7 +107,8 @@ class Replica:
 class CompletionPolicy:
     """Samples turns from sources that all serve `model`; a new dialogue goes to the one that has fewest.
 
-    `seeded`: each turn carries a seed that follows from the dialogue's. Servers that batch give equal samples only as far as their arithmetic does.
+    `seeded`: each turn carries a seed that follows from the dialogue's. Servers that batch give equal samples only as
+    far as their arithmetic does.
     """
 
     sources: Sequence[Completions]
@@ -209,8 +217,9 @@ class CompletionSession:
         if not token_ids or logprobs is None or len(logprobs) != len(token_ids) or len(token_ids) > max_tokens:
             assert self._replica is not None
             raise PolicyError(
-                f"{self._replica.source.name}: found {len(token_ids or [])} token ids and {len(logprobs or [])} log-probs, wanted as many of "
-                f"each (1 to {max_tokens}). The server must honour return_token_ids and logprobs, as vLLM 0.10.2 and later do."
+                f"{self._replica.source.name}: found {len(token_ids or [])} token ids and {len(logprobs or [])} "
+                f"log-probs, wanted as many of each (1 to {max_tokens}). The server must honour return_token_ids and "
+                "logprobs, as vLLM 0.10.2 and later do."
             )
         return [int(token) for token in token_ids], [float(value) for value in logprobs]
 

@@ -1,4 +1,7 @@
-"""An HTTP endpoint that may be slow, busy or gone for a while: retries with back-off, and errors that say what to do."""
+"""An HTTP endpoint that may be slow, busy or gone for a while.
+
+Retries with back-off, and errors that say what to do.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,8 @@ class Endpoint:
         """The error for an answer that is neither success nor a passing failure."""
         advice = f"Check the address, the model's name ({model!r}) and the key in MEDAGENT_API_KEY."
         return PolicyError(
-            f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. {self.remedy if self.socket else advice}"
+            f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. "
+            f"{self.remedy if self.socket else advice}"
         )
 
     def _http(self) -> httpx.AsyncClient:

@@ -1,8 +1,9 @@
 """The in-process policy: a Hugging Face model samples the waiting sessions together and keeps each one's KV cache.
 
-Rows are packed without holes: a row's position in the cache is its position in the text, so the attention mask is "key position <= query
-position" and nothing of the context is ever computed twice. Sampling inverts the cumulative distribution with a uniform number that
-follows from the session's seed, the turn and the position alone: a sample does not depend on its neighbours.
+Rows are packed without holes: a row's position in the cache is its position in the text, so the attention mask is
+"key position <= query position" and nothing of the context is ever computed twice. Sampling inverts the cumulative
+distribution with a uniform number that follows from the session's seed, the turn and the position alone: a sample
+does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ TAIL_TOKENS = 16  # an end tag is looked for in the text of so many last tokens
 class HFPolicy:
     """Samples turns with a causal language model.
 
-    `lockstep`: a batch starts when every open session waits (training and evaluation: full batches, and the same batches
-    in every run, hence the same numbers). Without it waiting sessions join at any token (serving).
+    `lockstep`: a batch starts when every open session waits (training and evaluation: full batches, and the same
+    batches in every run, hence the same numbers). Without it waiting sessions join at any token (serving).
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, lockstep: bool = True) -> None:
@@ -110,7 +111,10 @@ class HFPolicy:
         return bool(self._waiting) and (not self._lockstep or len(self._waiting) == len(self._open))
 
     def _worth_it(self, running: int, steps: int) -> bool:
-        """Whether waiting rows may join `running` ones now, `steps` after the last did: each time all caches move to a larger buffer."""
+        """Whether waiting rows may join `running` ones now, `steps` after the last did.
+
+        Each time all caches move to a larger buffer.
+        """
         return JOIN_SHARE * len(self._waiting) >= running or steps >= JOIN_STEPS
 
     def _work(self) -> None:

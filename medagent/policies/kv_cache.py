@@ -1,6 +1,9 @@
-"""A preallocated KV cache in the form that transformers wants: rows write at their own positions, nothing is concatenated.
+"""A preallocated KV cache in the form that transformers wants.
 
-A head's positions lie side by side, as attention reads them: with the heads of a position side by side it takes about twice the time on a CPU.
+Rows write at their own positions, nothing is concatenated.
+
+A head's positions lie side by side, as attention reads them: with the heads of a position side by side it takes about
+twice the time on a CPU.
 """
 
 from __future__ import annotations

@@ -40,13 +40,19 @@ class Replica:
         self._engine: _Vllm | _HuggingFace = _Vllm(settings) if settings.kind == "vllm" else _HuggingFace(settings)
 
     async def push(self, version: int, weights: Mapping[str, Tensor], probe: list[int]) -> list[float]:
-        """Take weights by their names in the checkpoint; the log-probs of the probe's tokens after the first, computed with them."""
+        """Take weights by their names in the checkpoint.
+
+        The log-probs of the probe's tokens after the first, computed with them.
+        """
         self._engine.load(weights)
         self._version = version
         return self._engine.logprobs(probe)
 
     async def complete(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
-        """The first choice for a request, as `Completions.complete`; {"stale": version here} where the weights are others."""
+        """The first choice for a request, as `Completions.complete`.
+
+        {"stale": version here} where the weights are others.
+        """
         if version != self._version:
             return {"stale": self._version}
         return await self._engine.complete(body)

@@ -1,4 +1,7 @@
-"""Many people, one agent: questions are admitted, wait, run together, and end by an answer, a timeout, or their asker's leaving."""
+"""Many people, one agent.
+
+Questions are admitted, wait, run together, and end by an answer, a timeout, or their asker's leaving.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,8 @@ class Limits:
         """Check the numbers."""
         if self.max_running < 1 or self.max_waiting < 0 or self.timeout_s <= 0:
             raise ConfigError(
-                f"serving: found max_running {self.max_running}, max_waiting {self.max_waiting} and timeout_s {self.timeout_s:g}, wanted 1 or more, 0 or more, and above 0."
+                f"serving: found max_running {self.max_running}, max_waiting {self.max_waiting} and timeout_s "
+                f"{self.timeout_s:g}, wanted 1 or more, 0 or more, and above 0."
             )
 
 
@@ -75,7 +79,8 @@ class Answering:
     async def events(self) -> AsyncGenerator[Event]:
         """("waiting", how many are ahead) where no place was free, ("turn", its event) for each turn as it ends, then ("answer", `Answer.to_json`).
 
-        Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout raises.
+        Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout
+        raises.
         """
         try:
             while (event := await self.queue.get()) is not None:
@@ -104,7 +109,10 @@ def _outcome(task: asyncio.Task[Answer]) -> str:
 
 @dataclass
 class AnswerDesk:
-    """Answers questions with one agent, which `replace` exchanges. `outcomes` counts how they ended, `durations_s` the last answers' times."""
+    """Answers questions with one agent, which `replace` exchanges.
+
+    `outcomes` counts how they ended, `durations_s` the last answers' times.
+    """
 
     first: InitVar[Agent]
     limits: Limits = field(default_factory=Limits)
@@ -159,7 +167,8 @@ class AnswerDesk:
         if found >= room.max_total_tokens:
             self.outcomes["too_long"] += 1
             raise TooLongError(
-                f"the question (with its options and instructions) is {found:,} tokens long, and a whole dialogue of this agent may have {room.max_total_tokens:,}. Ask something shorter."
+                f"the question (with its options and instructions) is {found:,} tokens long, and a whole dialogue of "
+                f"this agent may have {room.max_total_tokens:,}. Ask something shorter."
             )
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         ahead, place = self.waiting, self._take_place()

@@ -1,4 +1,7 @@
-"""The agent over HTTP: its own /v1/answers, and OpenAI's chat completions, so that tools for those work by changing a URL."""
+"""The agent over HTTP.
+
+Its own /v1/answers, and OpenAI's chat completions, so that tools for those work by changing a URL.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,9 @@ def make_app(
     beside: Sequence[Callable[[AnswerDesk], Coroutine[Any, Any, None]]] = (),
     engine_lives: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
-    """The service over one agent, which it lists as model `name`. Requests to another host name than `hosts` are refused.
+    """The service over one agent, which it lists as model `name`.
+
+    Requests to another host name than `hosts` are refused.
 
     `examples` are offered by the page. What is `beside` runs as long as the service does, such as `reload.watch`.
     """
@@ -92,7 +97,10 @@ def make_app(
 
     @app.post("/v1/answers", responses=answers_with(AnswersShape))
     async def answers(body: AnswerRequest, request: Request) -> Response:
-        """An answer with the steps that led to it; streamed as the events `waiting`, `turn`, `answer` and, where it fails, `error`."""
+        """An answer with the steps that led to it.
+
+        Streamed as the events `waiting`, `turn`, `answer` and, where it fails, `error`.
+        """
         id_ = f"answer-{uuid4().hex}"
         answering = start(Question(id_, body.question.strip(), tuple(body.options)), body, request)
         if body.stream:

@@ -72,7 +72,10 @@ class AdapterPolicy(CompletionPolicy):
 
 @dataclass
 class Vllm:
-    """A vLLM server of our own, with the agent's adapter beside its base. A changed folder brings a new adapter; another base needs a new start."""
+    """A vLLM server of our own, with the agent's adapter beside its base.
+
+    A changed folder brings a new adapter; another base needs a new start.
+    """
 
     settings: VllmSettings = VllmSettings()
     log: Path | None = None
@@ -98,7 +101,8 @@ class Vllm:
             )
         elif base != self._base or adapter is None:
             raise PolicyError(
-                f"agent {folder}: its base, dtype and longest dialogue {base} are not those that vLLM was started with, {self._base}. Start the service again."
+                f"agent {folder}: its base, dtype and longest dialogue {base} are not those that vLLM was started "
+                f"with, {self._base}. Start the service again."
             )
         server = self._server.wait()
         tokenizer, source = AutoTokenizer.from_pretrained(folder), HttpCompletions(server.endpoint())
@@ -108,7 +112,10 @@ class Vllm:
         return AdapterPolicy([source], name, tokenizer, unload=partial(self._unload, name))
 
     def _load(self, server: VllmServer, adapter: Path) -> str:
-        """Serve a copy under a new name: a name's weights never change, and answers that run may still read the former one."""
+        """Serve a copy under a new name.
+
+        A name's weights never change, and answers that run may still read the former one.
+        """
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="medagent-adapters-"))
         self._opened += 1

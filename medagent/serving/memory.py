@@ -1,4 +1,7 @@
-"""A long-lived service gives back the memory that it does not use: glibc keeps freed blocks, and batches of ever other sizes leave many."""
+"""A long-lived service gives back the memory that it does not use.
+
+Glibc keeps freed blocks, and batches of ever other sizes leave many.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ EVERY_S = 5.0
 
 
 async def trim_memory(every_s: float = EVERY_S) -> None:
-    """Ask glibc again and again for what is free (malloc_trim(3), some milliseconds); returns at once where there is another C library."""
+    """Ask glibc again and again for what is free (malloc_trim(3), some milliseconds).
+
+    Returns at once where there is another C library.
+    """
     if platform.libc_ver()[0] != "glibc":
         return
     library = ctypes.CDLL(None)

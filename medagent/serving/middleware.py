@@ -1,4 +1,7 @@
-"""What stands before every request: its size, its token, an id, and headers that keep a page from loading anything from elsewhere."""
+"""What stands before every request.
+
+Its size, its token, an id, and headers that keep a page from loading anything from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,11 @@ MAX_BODY_BYTES = 1_000_000
 OPEN_PATHS = ("/", "/healthz", "/readyz")
 OPEN_FOLDER = "/page/"  # the page itself tells nothing; it asks for the token
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src "
+        "'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -44,7 +51,8 @@ def read_tokens(path: Path) -> frozenset[str]:
     wrong = [line for line in lines if not _SHA256.fullmatch(line)]
     if wrong or not lines:
         raise ConfigError(
-            f"tokens {path}: found {len(wrong)} of {len(lines)} lines that are no SHA-256 digest, wanted one a line: printf %s TOKEN | sha256sum."
+            f"tokens {path}: found {len(wrong)} of {len(lines)} lines that are no SHA-256 digest, wanted one a line: "
+            "printf %s TOKEN | sha256sum."
         )
     return frozenset(lines)
 
@@ -55,7 +63,11 @@ def digest(token: str) -> str:
 
 
 class Guards:
-    """ASGI middleware. Refuses bodies over `max_body_bytes` and, where digests of tokens are given, requests without one; logs each request without its text."""
+    """ASGI middleware.
+
+    Refuses bodies over `max_body_bytes` and, where digests of tokens are given, requests without one; logs each
+    request without its text.
+    """
 
     def __init__(self, app: ASGIApp, *, tokens: Sequence[str] = (), max_body_bytes: int = MAX_BODY_BYTES) -> None:
         self._app, self._tokens, self._max = app, tuple(tokens), max_body_bytes

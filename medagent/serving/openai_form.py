@@ -43,7 +43,10 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """The body of POST /v1/chat/completions. Settings of sampling that an agent does not have are taken and left alone; null is as if left out."""
+    """The body of POST /v1/chat/completions.
+
+    Settings of sampling that an agent does not have are taken and left alone; null is as if left out.
+    """
 
     model: Annotated[str, Field(max_length=200)]
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -55,7 +58,10 @@ class ChatRequest(BaseModel):
 
 
 def question_text(messages: list[Message]) -> str:
-    """The last user's message; earlier questions and answers stand before it as context, the newest as far as there is room. System messages are left out: the agent's instructions are its own.
+    """The last user's message.
+
+    Earlier questions and answers stand before it as context, the newest as far as there is room. System messages are
+    left out: the agent's instructions are its own.
 
     >>> question_text([Message(role="user", content="What treats gout?"), Message(role="assistant", content="Colchicine [1]"), Message(role="user", content="And its dose?")])
     'Earlier in this conversation: Q: What treats gout? A: Colchicine [1] Now: And its dose?'

@@ -35,7 +35,8 @@ def read_examples(path: Path) -> list[Example]:
         return [Example.model_validate_json(line) for line in lines[:MAX_EXAMPLES]]
     except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise ConfigError(
-            f"examples {path}: cannot be read ({error}). Give JSON lines such as {json.dumps({'question': 'What treats gout?', 'options': []})}."
+            f"examples {path}: cannot be read ({error}). Give JSON lines such as "
+            f"{json.dumps({'question': 'What treats gout?', 'options': []})}."
         ) from error
 
 

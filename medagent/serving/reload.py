@@ -1,4 +1,7 @@
-"""An exported agent that is trained on while it is served: its folder is watched, and what was exported anew takes the next questions."""
+"""An exported agent that is trained on while it is served.
+
+Its folder is watched, and what was exported anew takes the next questions.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ def stamp(folder: Path) -> Stamp:
 async def watch(
     folder: Path, served: Stamp, open_again: Callable[[], Agent], desk: AnswerDesk, *, every_s: float
 ) -> None:
-    """Look every `every_s` seconds, and exchange the agent once a change has come to rest; `served` is the stamp of what is open.
+    """Look every `every_s` seconds, and exchange the agent once a change has come to rest.
+
+    `served` is the stamp of what is open.
 
     An agent that cannot be opened, for whatever reason, is logged, and the former one stays.
     """

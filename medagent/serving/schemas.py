@@ -1,4 +1,7 @@
-"""The shapes of what the service answers, for /openapi.json; what is answered is made elsewhere, and a test holds it against these."""
+"""The shapes of what the service answers, for /openapi.json.
+
+What is answered is made elsewhere, and a test holds it against these.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ class TurnShape(Shape):
 
 
 class SourceShape(Shape):
-    """A cited passage, and where in its text the sentence lies that is nearest to the answer: start and end, in characters."""
+    """A cited passage, and where in its text the sentence lies that is nearest to the answer.
+
+    Start and end, in characters.
+    """
 
     number: int
     passage: PassageShape

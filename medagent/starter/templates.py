@@ -1,7 +1,7 @@
 """The phrasings of the starter world: the same for real facts and for the made-up ones of the warm start.
 
-A passage is titled by its condition and names its relation by the key; `{v}` is the value, `{c}` a condition or a description of one.
-The value comes last, so that the citation number follows it.
+A passage is titled by its condition and names its relation by the key; `{v}` is the value, `{c}` a condition or a
+description of one. The value comes last, so that the citation number follows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""The starter world: a knowledge base of real medical facts, its passages, and multiple-choice questions split by condition.
+"""The starter world.
 
-The facts (`facts.psv`) are standard textbook teaching, in our own words; values that are debated are left out. A question's
-distractors come from other specialties and share no long word with the answer, so that one option only is right.
+A knowledge base of real medical facts, its passages, and multiple-choice questions split by condition.
+
+The facts (`facts.psv`) are standard textbook teaching, in our own words; values that are debated are left out. A
+question's distractors come from other specialties and share no long word with the answer, so that one option only is
+right.
 """
 
 from __future__ import annotations
@@ -112,7 +115,10 @@ class World:
         return values
 
     def _options(self, condition: Condition, relation: str, *, text: str, rng: random.Random, lure: str) -> list[str]:
-        """The answer first, then the lure (if any) and distractors of the same kind; fewer than four where none is left."""
+        """The answer first, then the lure (if any) and distractors of the same kind.
+
+        Fewer than four where none is left.
+        """
         answer = condition.facts[relation]
         chosen = [answer] + ([lure] if lure and lure != answer else [])
         if relation == "inheritance":
@@ -142,8 +148,8 @@ class World:
     ) -> list[Question]:
         """One-hop and two-hop questions on the split's conditions, in a fixed shuffled order.
 
-        A clue of a two-hop question names one condition of the whole knowledge base. With `lures`, each question also offers
-        the value that world holds to be true (and is left out where both worlds agree).
+        A clue of a two-hop question names one condition of the whole knowledge base. With `lures`, each question also
+        offers the value that world holds to be true (and is left out where both worlds agree).
         """
         counts = Counter(
             (relation, value.lower()) for condition in self.conditions for relation, value in condition.facts.items()

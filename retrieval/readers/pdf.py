@@ -1,4 +1,7 @@
-"""PDF by pypdf: a page is a section, so that a citation leads to the page. Scans without text are skipped and said to be so."""
+"""PDF by pypdf: a page is a section, so that a citation leads to the page.
+
+Scans without text are skipped and said to be so.
+"""
 
 from __future__ import annotations
 

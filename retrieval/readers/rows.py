@@ -1,4 +1,7 @@
-"""Rows with a text: JSON lines, CSV and TSV with a header, and hub datasets; MedRAG's layout (id, title, content) is one of them."""
+"""Rows with a text: JSON lines, CSV and TSV with a header, and hub datasets.
+
+MedRAG's layout (id, title, content) is one of them.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,10 @@ def read_markdown(file: OpenFile) -> Iterator[Item]:
 
 
 def unwrapped(text: str) -> str:
-    """Paragraphs in a line each: a line that was wrapped is no end of a sentence, but list items and table rows stay apart."""
+    """Paragraphs in a line each.
+
+    A line that was wrapped is no end of a sentence, but list items and table rows stay apart.
+    """
     lines = []
     for paragraph in _PARAGRAPHS.split(text):
         listed = re.search(r"^\s*([-*+|]|\d+[.)])\s", paragraph, re.MULTILINE)

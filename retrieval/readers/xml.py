@@ -51,7 +51,8 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
                     if name not in _ROOTS:  # not read further: the whole of it would be held in memory
                         yield Skipped(
                             file.name,
-                            f"holds no article: its root is <{name}>; wanted MEDLINE (PubmedArticleSet) or JATS (article)",
+                            f"holds no article: its root is <{name}>; wanted MEDLINE (PubmedArticleSet) or JATS "
+                            "(article)",
                         )
                         return
                 continue
@@ -144,7 +145,8 @@ def _jats(article: Element, name: str) -> Item:
     related = {found.get("related-article-type", "") for found in meta.findall("related-article")}
     if article.get("article-type") == "retraction" or "retracted-article" in related:
         return Skipped(where, "is the notice of a retraction")
-    # A notice points back at what it retracts; what was retracted points forward at its notice, or says so in its title.
+    # A notice points back at what it retracts; what was retracted points forward at its notice, or says so in its
+    # title.
     if related & {"retraction-forward", "retraction"} or re.match(r"\W*(retracted|withdrawn)\b", title, re.IGNORECASE):
         return Skipped(where, "is a retracted article")
     sections = [

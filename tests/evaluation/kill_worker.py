@@ -1,4 +1,7 @@
-"""Asks 500 questions slowly, noting each asking in asked.log; a test kills it in the middle. Usage: kill_worker.py FOLDER."""
+"""Asks 500 questions slowly, noting each asking in asked.log; a test kills it in the middle.
+
+Usage: kill_worker.py FOLDER.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,10 @@ def make_bert(folder: Path, *, seed: int, classifier: bool = False) -> Path:
     from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizerFast
 
     folder.mkdir(parents=True)
-    words = "query passage : the first line drug is condition agent gout title text a b c d e f g h i j k l m n o p q r s t u v w x y z".split()
+    words = (
+        "query passage : the first line drug is condition agent gout title text a b c d e f g h i j k l m n o p "
+        "q r s t u v w x y z"
+    ).split()
     pieces = [f"##{char}" for char in "abcdefghijklmnopqrstuvwxyz0123456789"]
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *"0123456789.-", *pieces]
     (folder / "vocab.txt").write_text("\n".join(vocabulary))

@@ -156,7 +156,8 @@ def test_markdown_headings_lists_and_code(tmp_path: Path) -> None:
 
 def jats(tmp_path: Path, inside: str, *, attributes: str = "", meta: str = "") -> tuple[list[Document], list[Skipped]]:
     (tmp_path / "x.nxml").write_text(
-        f"<article {attributes}><front><article-meta>{meta}<title-group><article-title>T</article-title></title-group></article-meta></front>{inside}</article>"
+        "<article "
+        f"{attributes}><front><article-meta>{meta}<title-group><article-title>T</article-title></title-group></article-meta></front>{inside}</article>"
     )
     return items(tmp_path / "x.nxml")
 

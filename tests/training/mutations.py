@@ -1,4 +1,6 @@
-"""Seeded mistakes: each is put into a copy of the code, and some test must fail. Run by hand: `python -m tests.training.mutations`, or with the numbers of some.
+"""Seeded mistakes: each is put into a copy of the code, and some test must fail.
+
+Run by hand: `python -m tests.training.mutations`, or with the numbers of some.
 
 Takes about half a minute a mistake. Exit status 1 if one is not caught.
 """

@@ -1,4 +1,7 @@
-"""Algorithms as compositions: each runs, off-policy modes keep their mathematics, and what does not fit together is refused."""
+"""Algorithms as compositions.
+
+Each runs, off-policy modes keep their mathematics, and what does not fit together is refused.
+"""
 
 from __future__ import annotations
 

@@ -165,7 +165,10 @@ def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:  # 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("applied_to", ["rollouts", "rollouts_and_step"])
 def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, parts) -> None:  # noqa: F811
-    """The gradient is that of the rollouts' own losses, each times its scale, by autograd one rollout at a time; one without an advantage has no say in the step."""
+    """The gradient is that of the rollouts' own losses, each times its scale, by autograd one rollout at a time.
+
+    One without an advantage has no say in the step.
+    """
     fresh, plain, reference = (make_module(kl_coef=0.1) for _ in range(3))
     for each in (fresh, plain, reference):
         perturb(each)
@@ -230,7 +233,10 @@ def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp
 
 @pytest.mark.parametrize("applied_to", ["step", "gradient"])
 def test_a_cut_is_remembered(experience, tmp_path, applied_to) -> None:  # noqa: F811
-    """What stays of a cut shortens the steps after it, where theirs is smaller: over iterations, and over a resumption from a real checkpoint."""
+    """What stays of a cut shortens the steps after it, where theirs is smaller.
+
+    Over iterations, and over a resumption from a real checkpoint.
+    """
     owed = iter([1.0, 0.2, 1.0, 1.0, 1.0, 0.5])
 
     class Scripted(ClippingBiasCorrection):

@@ -77,7 +77,8 @@ def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, 
         torch.testing.assert_close(two[role], one[role], rtol=1e-3, atol=1e-3 * rms)
         assert float((two[role] - one[role]).norm()) < 1e-4 * float(one[role].norm())
     for name, weight in one["after"].items():
-        # AdamW's first step is the rate times the gradient's sign, so a gradient of nothing but rounding may go either way.
+        # AdamW's first step is the rate times the gradient's sign, so a gradient of nothing but rounding may go
+        # either way.
         apart = (two["after"][name] - weight).abs()
         assert float(apart.max()) <= 2.1 * 3e-3, name
         assert float((apart > 1e-5).float().mean()) < 0.01, name

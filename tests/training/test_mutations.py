@@ -1,4 +1,7 @@
-"""The list of seeded mistakes (`python -m tests.training.mutations`) still fits the code; trying them takes minutes and is done by hand."""
+"""The list of seeded mistakes (`python -m tests.training.mutations`) still fits the code.
+
+Trying them takes minutes and is done by hand.
+"""
 
 from __future__ import annotations
 

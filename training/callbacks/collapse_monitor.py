@@ -24,11 +24,14 @@ EVENTS_FILE = "collapse.json"
 
 
 class CollapseMonitor(Callback):
-    """Judges every iteration by `training.callbacks.collapse_signs`; logs `monitor/signs` and `monitor/alarm`, and writes alarms to RUN/collapse.json.
+    """Judges every iteration by `training.callbacks.collapse_signs`.
 
-    `action` at an alarm: "report" only; "stop" puts back the last good weights, exports them and ends the run; "rollback" puts back
-    weights and optimizer state, multiplies the policy's rate by `factor` and goes on, at most `max_rollbacks` times (then it stops). An iteration's
-    starting weights are good when its rollouts succeed at 0.9 of the best or more and no sign is seen.
+    Logs `monitor/signs` and `monitor/alarm`, and writes alarms to RUN/collapse.json.
+
+    `action` at an alarm: "report" only; "stop" puts back the last good weights, exports them and ends the run;
+    "rollback" puts back weights and optimizer state, multiplies the policy's rate by `factor` and goes on, at most
+    `max_rollbacks` times (then it stops). An iteration's starting weights are good when its rollouts succeed at 0.9
+    of the best or more and no sign is seen.
     """
 
     def __init__(
@@ -77,8 +80,9 @@ class CollapseMonitor(Callback):
         data = getattr(trainer, "datamodule", None)
         if self._action != "report" and isinstance(data, RolloutData) and data.off_policy.staleness:
             raise ConfigError(
-                f"CollapseMonitor.action: found {self._action!r} with data.off_policy.staleness {data.off_policy.staleness}: rollouts "
-                "would tell of weights that are long gone. Use action: report, or staleness 0."
+                f"CollapseMonitor.action: found {self._action!r} with data.off_policy.staleness "
+                f"{data.off_policy.staleness}: rollouts would tell of weights that are long gone. Use action: "
+                "report, or staleness 0."
             )
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -87,7 +91,10 @@ class CollapseMonitor(Callback):
         self._counts.clear()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Keep the weights that this iteration's rollouts were sampled with (the first batch: rolled out, not yet updated)."""
+        """Keep the weights that this iteration's rollouts were sampled with (the first batch.
+
+        Rolled out, not yet updated).
+        """
         if batch_idx == 0 and self._action != "report":
             self._candidate = _copied(_state(trainer, pl_module))
 

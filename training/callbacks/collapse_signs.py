@@ -1,6 +1,9 @@
-"""Recognising collapse from an iteration's metrics alone: no model, no trainer, so recorded runs can be judged by the same code.
+"""Recognising collapse from an iteration's metrics alone.
 
-Success counts most; everything else is a warning that tells what went wrong, and several warnings together count as collapse before success shows it.
+No model, no trainer, so recorded runs can be judged by the same code.
+
+Success counts most; everything else is a warning that tells what went wrong, and several warnings together count as
+collapse before success shows it.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ WATCHED = (
     "rollout/searches",
 )
 HELD_OUT = "validation/accuracy"
-# Accuracies nearer than this are the same, and one on its bound is not below it: as shares of a number of questions they tie often, and rounding would
+# Accuracies nearer than this are the same, and one on its bound is not below it: as shares of a number of questions
+# they tie often, and rounding would
 # decide that one way in a run and another from its kept numbers, which have six digits.
 TIE = 1e-5
 
@@ -32,14 +36,18 @@ TIE = 1e-5
 class Thresholds:
     """When an iteration's metrics (means over its optimizer steps) are a sign of collapse.
 
-    `success_fall`: the mean of the last two iterations' success lies this share below the best such mean. `learnt`: that best must first have risen by
-    so much above the first iteration, else there is nothing to collapse from. `entropy_rise`: entropy falls while a policy learns; above this multiple of its lowest it becomes random
-    again. `entropy_low`: below this share of the first iteration's it is deterministic. `clip_rise`: clip fraction, as a multiple of its lowest, once above `clip_floor`. `kl`: nats a token from the reference.
-    `spike`: gradient norm and largest ratio, as multiples of their median over the last `history` iterations. These three have heavy tails (one token can make a mean
-    of k3 a thousand), so they count only two iterations in a row, and KL and gradient norm together as one. `invalid_rise`: the share of unreadable answers above its lowest. `searches_fall`: searches a question, as a
-    share below their highest. `warnings_for_alarm`: so many signs at once, without success's own, are an alarm.
-    `held_out_fall`: the mean of the last two held-out accuracies, where both were measured, lies this share below the best such mean; that is an alarm. With
-    `held_out_decides` it then is the only one, and the rest are signs: fewer alarms and later, for whom a false one costs more than two iterations.
+    `success_fall`: the mean of the last two iterations' success lies this share below the best such mean. `learnt`:
+    that best must first have risen by so much above the first iteration, else there is nothing to collapse from.
+    `entropy_rise`: entropy falls while a policy learns; above this multiple of its lowest it becomes random again.
+    `entropy_low`: below this share of the first iteration's it is deterministic. `clip_rise`: clip fraction, as a
+    multiple of its lowest, once above `clip_floor`. `kl`: nats a token from the reference. `spike`: gradient norm and
+    largest ratio, as multiples of their median over the last `history` iterations. These three have heavy tails (one
+    token can make a mean of k3 a thousand), so they count only two iterations in a row, and KL and gradient norm
+    together as one. `invalid_rise`: the share of unreadable answers above its lowest. `searches_fall`: searches a
+    question, as a share below their highest. `warnings_for_alarm`: so many signs at once, without success's own, are
+    an alarm. `held_out_fall`: the mean of the last two held-out accuracies, where both were measured, lies this share
+    below the best such mean; that is an alarm. With `held_out_decides` it then is the only one, and the rest are
+    signs: fewer alarms and later, for whom a false one costs more than two iterations.
     """
 
     success_fall: float = 1 / 3
@@ -85,7 +93,10 @@ class Sign:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an iteration's metrics say: the signs, whether they amount to collapse, and whether the policy that sampled is as good as any before."""
+    """What an iteration's metrics say.
+
+    The signs, whether they amount to collapse, and whether the policy that sampled is as good as any before.
+    """
 
     signs: tuple[Sign, ...]
     alarm: bool
@@ -103,7 +114,11 @@ class CollapseDetector:
     best_held_out: float = 0.0
 
     def observe(self, metrics: Mapping[str, float]) -> Verdict:
-        """Judge an iteration. `reward/success` is of the policy before the iteration's updates, held-out accuracy after them, the rest of themselves."""
+        """Judge an iteration.
+
+        `reward/success` is of the policy before the iteration's updates, held-out accuracy after them, the rest of
+        themselves.
+        """
         row = {name: metrics[name] for name in (*WATCHED, HELD_OUT) if name in metrics}
         if "reward/success" not in row:
             raise ConfigError(

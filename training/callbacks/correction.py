@@ -1,7 +1,9 @@
-"""Clipping-bias correction: measures C, the gradient that clipping dropped, and scales the policy's update by a function of ||C||.
+"""Clipping-bias correction.
 
-Source: arXiv 2511.20718 (S-PPO, ST-PPO). C is accumulated and reduced over ranks like the gradient before its norm is taken. The critic is
-never touched.
+Measures C, the gradient that clipping dropped, and scales the policy's update by a function of ||C||.
+
+Source: arXiv 2511.20718 (S-PPO, ST-PPO). C is accumulated and reduced over ranks like the gradient before its norm is
+taken. The critic is never touched.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ RATIO = 1.0  # of ||C|| to ||g|| at which "relative" halves the update, where no
 class CorrectionScale:
     """The scale of an update from ||g|| (surrogate gradient) and ||C||.
 
-    paper: 1 / max(||C||, floor). triggered: 1 / max(1, ||C|| / threshold), a norm. relative: ||g|| / (||g|| + ||C|| / threshold), 1 where both
-    are 0; here the threshold is a ratio, that of ||C|| to ||g|| at which the update is halved. constant: fixed numbers that never look at C (the control),
-    one for each optimizer step of an iteration, the last of them for all that follow.
+    paper: 1 / max(||C||, floor). triggered: 1 / max(1, ||C|| / threshold), a norm. relative: ||g|| / (||g|| + ||C|| /
+    threshold), 1 where both are 0; here the threshold is a ratio, that of ||C|| to ||g|| at which the update is
+    halved. constant: fixed numbers that never look at C (the control), one for each optimizer step of an iteration,
+    the last of them for all that follow.
     """
 
     normaliser: Normaliser
@@ -57,14 +60,16 @@ class CorrectionScale:
 class ClippingBiasCorrection(Callback):
     """Turns PPO into S-PPO, and Turn-PPO into ST-PPO.
 
-    `applied_to`: "gradient" scales it before gradient clipping (Adam takes a steady scale away again); "step" scales the policy group's
-    learning rate for this one optimizer step. "rollouts" weighs each rollout's part of the loss (surrogate and KL) by a scale from its own g and C, so
-    that the unreliable count less against the others (Adam takes their mean away again); "rollouts_and_step" also scales the step by that mean.
-    `space`: "parameters" is exact (a second backward pass), "logits" is closed form and free; rollouts are told apart in "logits" alone.
-    `threshold`: of "relative" a ratio (none takes 1), of "triggered" a norm, which depends on model and space and so has no default.
-    `constant`: one scale, or a list of them, one for each optimizer step of an iteration (the schedule of a correction without its look at C).
-    `memory`: what stays of a cut (1 - scale) at the next step, whose own cut counts where it is larger; 0 forgets at once. The first step of an
-    update on fresh or decoupled weights clips nothing, however far it goes, so only what earlier ones clipped can shorten it. Ours, not the paper's.
+    `applied_to`: "gradient" scales it before gradient clipping (Adam takes a steady scale away again); "step" scales
+    the policy group's learning rate for this one optimizer step. "rollouts" weighs each rollout's part of the loss
+    (surrogate and KL) by a scale from its own g and C, so that the unreliable count less against the others (Adam
+    takes their mean away again); "rollouts_and_step" also scales the step by that mean. `space`: "parameters" is
+    exact (a second backward pass), "logits" is closed form and free; rollouts are told apart in "logits" alone.
+    `threshold`: of "relative" a ratio (none takes 1), of "triggered" a norm, which depends on model and space and so
+    has no default. `constant`: one scale, or a list of them, one for each optimizer step of an iteration (the
+    schedule of a correction without its look at C). `memory`: what stays of a cut (1 - scale) at the next step, whose
+    own cut counts where it is larger; 0 forgets at once. The first step of an update on fresh or decoupled weights
+    clips nothing, however far it goes, so only what earlier ones clipped can shorten it. Ours, not the paper's.
     """
 
     def __init__(
@@ -80,31 +85,34 @@ class ClippingBiasCorrection(Callback):
         constants = constant if isinstance(constant, list) else [constant]
         if normaliser == "paper" and applied_to == "step":
             raise ConfigError(
-                "ClippingBiasCorrection: 'paper' on 'step' found; a learning rate of lr / ||C|| explodes where C is small. "
-                "Use applied_to: gradient, or normaliser: relative."
+                "ClippingBiasCorrection: 'paper' on 'step' found; a learning rate of lr / ||C|| explodes where C is "
+                "small. Use applied_to: gradient, or normaliser: relative."
             )
         if applied_to in ("rollouts", "rollouts_and_step") and (normaliser != "relative" or space != "logits"):
             raise ConfigError(
-                f"ClippingBiasCorrection: applied_to {applied_to} found with normaliser {normaliser} in space {space}; a rollout's own scale is "
-                "relative, in logits. Set those, or applied_to: step."
+                f"ClippingBiasCorrection: applied_to {applied_to} found with normaliser {normaliser} in space "
+                f"{space}; a rollout's own scale is relative, in logits. Set those, or applied_to: step."
             )
         if normaliser != "relative" and (threshold is not None) != (normaliser == "triggered"):
             raise ConfigError(
-                f"ClippingBiasCorrection: threshold {threshold} found with normaliser {normaliser}; triggered needs one (a norm, for your model and "
-                "space: see policy/clip_bias_norm of a run), relative may have one (a ratio), the others have none."
+                f"ClippingBiasCorrection: threshold {threshold} found with normaliser {normaliser}; triggered needs "
+                "one (a norm, for your model and space: see policy/clip_bias_norm of a run), relative may have one "
+                "(a ratio), the others have none."
             )
         if threshold is None:
             threshold = RATIO
         if floor <= 0 or threshold <= 0 or not constants or not all(0 < each <= 1 for each in constants):
             raise ConfigError(
-                f"ClippingBiasCorrection: found floor {floor}, threshold {threshold}, constant {constant}; wanted positive ones, constants in (0, 1]."
+                f"ClippingBiasCorrection: found floor {floor}, threshold {threshold}, constant {constant}; wanted "
+                "positive ones, constants in (0, 1]."
             )
         if not 0 <= memory < 1 or (
             memory > 0 and (normaliser not in ("relative", "triggered") or applied_to not in ("gradient", "step"))
         ):
             raise ConfigError(
-                f"ClippingBiasCorrection: memory {memory} found with normaliser {normaliser} applied to {applied_to}; wanted one in [0, 1), and 0 but for "
-                "relative or triggered on the gradient or the step, whose scales are at most 1 and belong to a step."
+                f"ClippingBiasCorrection: memory {memory} found with normaliser {normaliser} applied to "
+                f"{applied_to}; wanted one in [0, 1), and 0 but for relative or triggered on the gradient or the "
+                "step, whose scales are at most 1 and belong to a step."
             )
         self._memory = memory
         self._scale = CorrectionScale(normaliser, floor, threshold, constants)
@@ -123,14 +131,15 @@ class ClippingBiasCorrection(Callback):
         corrections = [each for each in trainer.callbacks if isinstance(each, ClippingBiasCorrection)]  # type: ignore[attr-defined]
         if len(corrections) > 1:
             raise ConfigError(
-                f"trainer.callbacks: found {len(corrections)} ClippingBiasCorrection; each would scale what the other did. Keep one: "
-                "st_ppo.yaml and the like bring their own, so begin with turn_ppo.yaml or ppo.yaml."
+                f"trainer.callbacks: found {len(corrections)} ClippingBiasCorrection; each would scale what the "
+                "other did. Keep one: st_ppo.yaml and the like bring their own, so begin with turn_ppo.yaml or "
+                "ppo.yaml."
             )
         policy = trainer.optimizers[0].param_groups[0]
         if self._applied_to.endswith("step") and policy["weight_decay"] != 0:
             raise ConfigError(
-                f"ClippingBiasCorrection on the step with weight_decay {policy['weight_decay']}: the decay would be scaled "
-                "too. Set model.weight_decay to 0, or applied_to: gradient."
+                f"ClippingBiasCorrection on the step with weight_decay {policy['weight_decay']}: the decay would be "
+                "scaled too. Set model.weight_decay to 0, or applied_to: gradient."
             )
         self._hook = trainer.optimizers[0].register_step_post_hook(self._restore)
 
@@ -167,7 +176,11 @@ class ClippingBiasCorrection(Callback):
             self._add(self._gradient, terms.surrogate.objective * share, parameters)
 
     def _in_logits(self, terms: PolicyTerms, share: float) -> None:
-        """Add this micro-batch's squared norms; where rollouts have their own scales, put those on the gradient that is about to flow back through the log-probs."""
+        """Add this micro-batch's squared norms.
+
+        Where rollouts have their own scales, put those on the gradient that is about to flow back through the
+        log-probs.
+        """
         probability_BT = terms.logprobs_BT.detach().exp()
         squares = []
         for scalar in (terms.surrogate.objective, terms.surrogate.clipped):
@@ -221,7 +234,8 @@ class ClippingBiasCorrection(Callback):
     def _norms(self, reduce: Callable[[Tensor, Literal["mean", "ddp"]], Tensor]) -> tuple[float, float]:
         """(||g||, ||C||) over all micro-batches and ranks."""
         if self._space == "logits":
-            # A rank's weights carry the factor world_size that DDP's mean divides by, and its squares the factor squared.
+            # A rank's weights carry the factor world_size that DDP's mean divides by, and its squares the factor
+            # squared.
             total = reduce(self._squares, "ddp")
             return math.sqrt(total[0]), math.sqrt(total[1])
         norms = []
@@ -232,7 +246,10 @@ class ClippingBiasCorrection(Callback):
 
 
 def _reduced(trainer: Trainer, tensor: Tensor, op: Literal["mean", "sum", "ddp"]) -> Tensor:
-    """Over ranks: "mean" as DDP does with gradients, "sum", or "ddp" of squares, each rank's in units of world_size^2."""
+    """Over ranks.
+
+    "mean" as DDP does with gradients, "sum", or "ddp" of squares, each rank's in units of world_size^2.
+    """
     if trainer.world_size == 1:
         return tensor
     total = trainer.strategy.reduce(

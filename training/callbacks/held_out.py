@@ -19,8 +19,9 @@ from training.module import AgentModule
 class HeldOutEvaluation(Callback):
     """Logs `validation/accuracy` (and per question type) after every `every`-th iteration.
 
-    Before training it compares its questions with those trained on, and refuses where more than `allowed_contamination` of them (a share) are
-    near-duplicates (`evaluation.contamination`): a number measured on them would mean nothing.
+    Before training it compares its questions with those trained on, and refuses where more than
+    `allowed_contamination` of them (a share) are near-duplicates (`evaluation.contamination`): a number measured on
+    them would mean nothing.
     """
 
     def __init__(self, benchmark: Benchmark, every: int = 5, allowed_contamination: float = 0.0) -> None:
@@ -53,6 +54,7 @@ class HeldOutEvaluation(Callback):
         metrics = {"validation/accuracy": summary.overall.accuracy, **by_type}
         self.latest = trainer.current_epoch, summary.overall.accuracy
         pl_module.log_dict(metrics, logger=False, rank_zero_only=True)
-        # Written at once: Lightning writes an epoch's metrics after its checkpoint, and a kill in between would lose them.
+        # Written at once: Lightning writes an epoch's metrics after its checkpoint, and a kill in between would lose
+        # them.
         for logger in trainer.loggers:
             logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)

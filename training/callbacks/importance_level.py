@@ -31,7 +31,10 @@ class _LevelSampling(Callback):
 
 
 class TurnLevelSampling(_LevelSampling):
-    """One importance weight per turn, the geometric mean over its action tokens (arXiv 2511.20718): Turn-PPO, ST-PPO."""
+    """One importance weight per turn, the geometric mean over its action tokens (arXiv 2511.20718).
+
+    Turn-PPO, ST-PPO.
+    """
 
     level: RatioLevel = "turn"
 

@@ -1,4 +1,7 @@
-"""Whether new weights have arrived where the rollouts are sampled: log-probs of a probe, as the sampler and as the trainer see them."""
+"""Whether new weights have arrived where the rollouts are sampled.
+
+Log-probs of a probe, as the sampler and as the trainer see them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from training.module import AgentModule
 # Largest mean |difference| between two right implementations.
 TOLERANCE = {"float32": 1e-2, "bfloat16": 0.5, "float16": 0.25}
 FLOOR = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 5e-3}  # root mean square below which a change is rounding
-FOUR_BITS = 1.5  # where the trainer's base is in 4 bits and the sampler's is not; 0.75 was measured on the starter, whose 128 dimensions suffer most
+# where the trainer's base is in 4 bits and the sampler's is not; 0.75 was measured on the starter, whose 128
+# dimensions suffer most
+FOUR_BITS = 1.5
 LEAST_SHARE = 0.25
 
 
@@ -31,8 +36,9 @@ def trainer_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
 class ArrivalCheck:
     """Compares sampler and trainer at each hand-over, and how each has moved since the one before.
 
-    The difference between the two at one moment is arithmetic (kernels, precision) and in bf16 far larger than what an iteration changes. So the
-    sampler's change is regressed on the trainer's: the slope is 1 where the weights arrived, and 0 where the sampler still has the old ones.
+    The difference between the two at one moment is arithmetic (kernels, precision) and in bf16 far larger than what
+    an iteration changes. So the sampler's change is regressed on the trainer's: the slope is 1 where the weights
+    arrived, and 0 where the sampler still has the old ones.
     """
 
     dtype: str
@@ -53,9 +59,10 @@ class ArrivalCheck:
         tolerance = FOUR_BITS if self.four_bits else TOLERANCE[self.dtype]
         if self.gap > tolerance or self.slope < LEAST_SHARE:
             raise PolicyError(
-                f"{where}: the weights handed over did not arrive. On the probe its log-probs differ from the trainer's by {self.gap:.2g} on average "
-                f"(at most {tolerance:g} is arithmetic in {self.dtype}{' against 4 bits' if self.four_bits else ''}), and it followed {self.slope:.0%} of the trainer's last change. "
-                "Check that it serves the same base model and dtype, and see its log."
+                f"{where}: the weights handed over did not arrive. On the probe its log-probs differ from the "
+                f"trainer's by {self.gap:.2g} on average (at most {tolerance:g} is arithmetic in "
+                f"{self.dtype}{' against 4 bits' if self.four_bits else ''}), and it followed {self.slope:.0%} of "
+                "the trainer's last change. Check that it serves the same base model and dtype, and see its log."
             )
 
     def metrics(self) -> dict[str, float]:

@@ -16,7 +16,8 @@ from training.module import AgentModule
 class EngineSetup:
     """What an engine is told before the first hand-over.
 
-    `folder` is the run's, for logs; `max_tokens` the longest rollout; `probe_ids` a text whose log-probs tell whether weights have arrived.
+    `folder` is the run's, for logs; `max_tokens` the longest rollout; `probe_ids` a text whose log-probs tell whether
+    weights have arrived.
     """
 
     folder: Path
@@ -29,7 +30,10 @@ class EngineSetup:
 
 
 class RolloutEngine(ABC):
-    """Samples with the weights that it was handed last. One object serves one run; its settings are those of the YAML."""
+    """Samples with the weights that it was handed last.
+
+    One object serves one run; its settings are those of the YAML.
+    """
 
     takes_adapters = False  # whether it is handed the LoRA and not merged weights
     overlaps = True  # whether it can sample while the trainer updates

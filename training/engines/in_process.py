@@ -1,4 +1,7 @@
-"""The default engine: a copy of the base in the trainer's process, with the policy adapter merged into it at each hand-over."""
+"""The default engine.
+
+A copy of the base in the trainer's process, with the policy adapter merged into it at each hand-over.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from training.module import AgentModule
 
 
 class InProcess(RolloutEngine):
-    """Samples with Hugging Face's model code, on the trainer's device, reproducibly: equal seeds give equal rollouts."""
+    """Samples with Hugging Face's model code, on the trainer's device, reproducibly.
+
+    Equal seeds give equal rollouts.
+    """
 
     def __init__(self) -> None:
         self._policy: HFPolicy | None = None
@@ -35,8 +41,9 @@ class InProcess(RolloutEngine):
 def _refuse(sharded: bool) -> None:
     if sharded:
         raise ConfigError(
-            "policy InProcess: keeps a whole copy of the base on each rank, which ShardedBase is there to avoid. Take training.engines.Servers as data.policy "
-            "(or Vllm with GPUs of its own for every rank), or trainer.strategy ddp."
+            "policy InProcess: keeps a whole copy of the base on each rank, which ShardedBase is there to avoid. "
+            "Take training.engines.Servers as data.policy (or Vllm with GPUs of its own for every rank), or "
+            "trainer.strategy ddp."
         )
 
 

@@ -23,11 +23,14 @@ SHOWN_LINES = 12  # of the error of a replica that is gone
 
 
 class Ray(RolloutEngine):
-    """`num_replicas` actors, each with an engine of `kind`, on the cluster at `address` (empty: one on this machine, for the run's time; "auto": the one that is there).
+    """`num_replicas` actors, each with an engine of `kind`, on the cluster at `address` (empty.
 
-    Each actor takes `cpus` and `gpus` of the cluster. New weights are put into Ray's object store once and read by all. Dialogues go to the actor that has
-    fewest; those of an actor that dies go on elsewhere, and the next hand-over starts another in its place. Every machine needs this package, and the base
-    model under the same name or path.
+    One on this machine, for the run's time; "auto": the one that is there).
+
+    Each actor takes `cpus` and `gpus` of the cluster. New weights are put into Ray's object store once and read by
+    all. Dialogues go to the actor that has fewest; those of an actor that dies go on elsewhere, and the next
+    hand-over starts another in its place. Every machine needs this package, and the base model under the same name or
+    path.
     """
 
     def __init__(
@@ -71,15 +74,16 @@ class Ray(RolloutEngine):
                 ray.init(address=self._address or "local", include_dashboard=False, log_to_driver=False)
             except ConnectionError as error:
                 raise ConfigError(
-                    f"policy Ray: no cluster at {self._address!r} ({error}). Start one with ray start --head, or leave address empty."
+                    f"policy Ray: no cluster at {self._address!r} ({error}). Start one with ray start --head, or "
+                    "leave address empty."
                 ) from error
             self._began_cluster = True
         have = ray.cluster_resources()
         for name, each in (("CPU", self._cpus), ("GPU", self._gpus)):
             if each * self._num_replicas > have.get(name, 0.0):
                 raise ConfigError(
-                    f"policy Ray: {self._num_replicas} replicas want {each * self._num_replicas:g} {name}, and the cluster has {have.get(name, 0.0):g}. "
-                    f"Lower num_replicas or {name.lower()}s."
+                    f"policy Ray: {self._num_replicas} replicas want {each * self._num_replicas:g} {name}, and the "
+                    f"cluster has {have.get(name, 0.0):g}. Lower num_replicas or {name.lower()}s."
                 )
         for number in range(self._num_replicas):
             self._begin(number, module)
@@ -105,8 +109,8 @@ class Ray(RolloutEngine):
             there.append(_RayCompletions(self._ray, self._actors[number], f"Ray replica {number}", self._handed_over))
         if not there:
             raise PolicyError(
-                f"all {self._num_replicas} Ray replicas are gone, and none could be started again; of the last:\n{self._last_loss}\n"
-                "Once that is mended, the same command goes on."
+                f"all {self._num_replicas} Ray replicas are gone, and none could be started again; of the "
+                f"last:\n{self._last_loss}\nOnce that is mended, the same command goes on."
             )
         self._num_there = len(there)
         return CompletionPolicy(there, MODEL, module.tokenizer, seeded=self._seeded)

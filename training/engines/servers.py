@@ -24,9 +24,10 @@ log = logging.getLogger(__name__)
 class Servers(RolloutEngine):
     """`urls` are the servers' addresses (such as http://node1:8000), `model` the name under which they serve the base that is trained.
 
-    Each iteration's adapter is written to `adapters`, a folder that trainer and servers see under the same path, and loaded over their API under a name of its own.
-    Start them with `vllm serve MODEL --enable-lora --max-lora-rank RANK --logprobs-mode processed_logprobs` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.
-    A server that is gone is left out until the next hand-over; without any the run stops. The key is read from MEDAGENT_API_KEY.
+    Each iteration's adapter is written to `adapters`, a folder that trainer and servers see under the same path, and
+    loaded over their API under a name of its own. Start them with `vllm serve MODEL --enable-lora --max-lora-rank
+    RANK --logprobs-mode processed_logprobs` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. A server that is gone is left out
+    until the next hand-over; without any the run stops. The key is read from MEDAGENT_API_KEY.
     """
 
     takes_adapters = True
@@ -70,7 +71,8 @@ class Servers(RolloutEngine):
             served = api.models()
             if self._model not in served:
                 raise ConfigError(
-                    f"server {root}: serves {', '.join(served) or 'nothing'}, wanted {self._model!r}. Start it with --served-model-name, or correct model."
+                    f"server {root}: serves {', '.join(served) or 'nothing'}, wanted {self._model!r}. Start it with "
+                    "--served-model-name, or correct model."
                 )
             self._checks[root] = ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
 

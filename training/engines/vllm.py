@@ -23,10 +23,13 @@ HandOver = Literal["merged", "adapter"]
 
 
 class Vllm(RolloutEngine):
-    """`hand_over` "merged": base weights with the policy's LoRA folded in are pushed through shared memory; "adapter": vLLM serves the LoRA beside the base.
+    """`hand_over` "merged": base weights with the policy's LoRA folded in are pushed through shared memory.
 
-    `colocated`: trainer and vLLM share a GPU, and each sleeps while the other works. Otherwise give vLLM GPUs of its own (`settings.devices`), or
-    so much of the trainer's as it leaves (`settings.gpu_memory`). Under DDP every rank starts a server; `settings.devices` may then name one GPU a rank, separated by ";".
+    "adapter": vLLM serves the LoRA beside the base.
+
+    `colocated`: trainer and vLLM share a GPU, and each sleeps while the other works. Otherwise give vLLM GPUs of its
+    own (`settings.devices`), or so much of the trainer's as it leaves (`settings.gpu_memory`). Under DDP every rank
+    starts a server; `settings.devices` may then name one GPU a rank, separated by ";".
     """
 
     def __init__(
@@ -114,14 +117,18 @@ class Vllm(RolloutEngine):
 
 
 def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> VllmSettings:
-    """The settings of one rank: where `devices` lists several by ";", its own; colocated without a list, the trainer's own GPU."""
+    """The settings of one rank: where `devices` lists several by ";", its own.
+
+    Colocated without a list, the trainer's own GPU.
+    """
     if not settings.devices and colocated and setup.device.type == "cuda":
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         index = setup.device.index or 0
         return replace(settings, devices=visible.split(",")[index] if visible else str(index))
     if setup.num_ranks > 1 and setup.device.type == "cuda" and ";" not in settings.devices:
         raise ConfigError(
-            f"policy Vllm: {setup.num_ranks} ranks would start servers on the same GPUs ({settings.devices or 'all'}). Name one list a rank in settings.devices, such as "
+            f"policy Vllm: {setup.num_ranks} ranks would start servers on the same GPUs "
+            f"({settings.devices or 'all'}). Name one list a rank in settings.devices, such as "
             '"4;5;6;7".'
         )
     if ";" not in settings.devices:
@@ -129,6 +136,7 @@ def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> V
     lists = settings.devices.split(";")
     if setup.rank >= len(lists):
         raise ConfigError(
-            f"policy Vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and there is a rank {setup.rank}. Name one list a rank."
+            f"policy Vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and there is a rank "
+            f"{setup.rank}. Name one list a rank."
         )
     return replace(settings, devices=lists[setup.rank])

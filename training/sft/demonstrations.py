@@ -1,4 +1,7 @@
-"""Dialogues to imitate: successful ones of the model itself or of an endpoint (rejection sampling), or given ones. Source: RFT, arXiv 2308.01825."""
+"""Dialogues to imitate: successful ones of the model itself or of an endpoint (rejection sampling), or given ones.
+
+Source: RFT, arXiv 2308.01825.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,20 @@ class Demonstrations(ABC):
 
     @abstractmethod
     def read(self, folder: Path) -> list[Rollout]:
-        """The dialogues as texts (their tokens are made later, with the tokenizer of the model that imitates); every process does so."""
+        """The dialogues as texts (their tokens are made later, with the tokenizer of the model that imitates).
+
+        Every process does so.
+        """
 
 
 class GivenDialogues(Demonstrations):
-    """JSON lines: what `medagent evaluate` and rollout records write, or at least "question" and "turns", each turn with "text" and, after a search, "passages".
+    """JSON lines.
 
-    A passage has "text" and, if you like, "id", "title" and "source". Where lines tell a "verdict", only those that are correct count, unless `all_verdicts`.
+    What `medagent evaluate` and rollout records write, or at least "question" and "turns", each turn with "text" and,
+    after a search, "passages".
+
+    A passage has "text" and, if you like, "id", "title" and "source". Where lines tell a "verdict", only those that
+    are correct count, unless `all_verdicts`.
     """
 
     def __init__(self, path: str, min_searches: int = 0, all_verdicts: bool = False) -> None:
@@ -61,7 +71,8 @@ class GivenDialogues(Demonstrations):
                     rollout = rollout_from(_completed(row, number))
                 except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
                     raise ConfigError(
-                        f"{self._path}, line {number}: found {line[:80]!r} ({error!r}), wanted a JSON object with question and turns."
+                        f"{self._path}, line {number}: found {line[:80]!r} ({error!r}), wanted a JSON object with "
+                        "question and turns."
                     ) from error
                 if self._all or row.get("verdict", "correct") == "correct":
                     found.append(rollout)
@@ -96,9 +107,10 @@ def _completed(row: dict[str, Any], number: int) -> dict[str, Any]:
 class RejectionSampled(Demonstrations):
     """Asks an agent every question `samples` times and keeps what was answered right.
 
-    `agent` is named as for `medagent evaluate`: an exported folder, "starter", "hf:MODEL" or the address of a chat endpoint (whose `model` is then named, and
-    key in MEDAGENT_API_KEY). It follows this run's protocol and searches this run's index. Of a question's right answers the `keep` with fewest turns count, and
-    of all only those with `min_searches`: a guess that was lucky is no demonstration. Stopped, it goes on with what it has.
+    `agent` is named as for `medagent evaluate`: an exported folder, "starter", "hf:MODEL" or the address of a chat
+    endpoint (whose `model` is then named, and key in MEDAGENT_API_KEY). It follows this run's protocol and searches
+    this run's index. Of a question's right answers the `keep` with fewest turns count, and of all only those with
+    `min_searches`: a guess that was lucky is no demonstration. Stopped, it goes on with what it has.
     """
 
     def __init__(
@@ -184,7 +196,9 @@ class RejectionSampled(Demonstrations):
 def encoded(
     rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[Rollout], int]:
-    """The dialogues in a tokenizer's tokens, all turns as actions; and how many were left out, as they do not fit the limits.
+    """The dialogues in a tokenizer's tokens, all turns as actions.
+
+    And how many were left out, as they do not fit the limits.
 
     The tokens are those that the rollout loop would have shown: prompt and passages pass through the same protocol.
     """
@@ -197,7 +211,8 @@ def encoded(
             observation: tuple[int, ...] = ()
             if turn.query is None and turn.hits:
                 raise ConfigError(
-                    f"demonstration {rollout.question.id}: found passages after a turn that does not search ({turn.text[:60]!r}), wanted <search>...</search>."
+                    f"demonstration {rollout.question.id}: found passages after a turn that does not search "
+                    f"({turn.text[:60]!r}), wanted <search>...</search>."
                 )
             if turn.query is not None:
                 passages = [hit.passage for hit in turn.hits]

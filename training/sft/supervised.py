@@ -1,4 +1,6 @@
-"""`medagent sft`: the warm start of the protocol before reinforcement learning. Maximum likelihood of a dialogue's turns, by LoRA.
+"""`medagent sft`: the warm start of the protocol before reinforcement learning.
+
+Maximum likelihood of a dialogue's turns, by LoRA.
 
 Tokens, masks, adapters, passes and the export are those of reinforcement learning; the loss alone is another.
 """
@@ -32,7 +34,10 @@ from training.sharding import ShardedBase
 
 
 class SupervisedModule(AgentModule):
-    """The policy alone, taught by negative log-likelihood: the mean over the action tokens of an optimizer step, in nats."""
+    """The policy alone, taught by negative log-likelihood.
+
+    The mean over the action tokens of an optimizer step, in nats.
+    """
 
     def __init__(
         self,
@@ -70,9 +75,13 @@ class SupervisedModule(AgentModule):
 
 
 class SupervisedData(AgentData):
-    """Dialogues and batching of `medagent sft`: an epoch is a pass over all, `batch_size` of them on each rank to an optimizer step (and a few more where they do not divide).
+    """Dialogues and batching of `medagent sft`.
 
-    `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will look there.
+    An epoch is a pass over all, `batch_size` of them on each rank to an optimizer step (and a few more where they do
+    not divide).
+
+    `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will
+    look there.
     """
 
     def __init__(
@@ -88,11 +97,13 @@ class SupervisedData(AgentData):
         super().__init__(agent, retriever, policy, seed=seed)
         if not isinstance(policy, InProcess):
             raise ConfigError(
-                f"data.policy: found {type(policy).__name__}, wanted InProcess: it samples held-out answers alone here. Who samples demonstrations is theirs to say."
+                f"data.policy: found {type(policy).__name__}, wanted InProcess: it samples held-out answers alone "
+                "here. Who samples demonstrations is theirs to say."
             )
         if batch_size < num_micro_batches:
             raise ConfigError(
-                f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower num_micro_batches."
+                f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower "
+                "num_micro_batches."
             )
         self.demonstrations, self.batch_size, self.num_micro_batches = demonstrations, batch_size, num_micro_batches
         self.rollouts: list[Rollout] = []
@@ -104,13 +115,14 @@ class SupervisedData(AgentData):
             raise ConfigError("SupervisedData serves a trainer that fits a SupervisedModule.")
         if trainer.accumulate_grad_batches != self.num_micro_batches:
             raise ConfigError(
-                f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, data.num_micro_batches is {self.num_micro_batches}: they must be "
-                "equal. Set both to the same number."
+                f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, data.num_micro_batches is "
+                f"{self.num_micro_batches}: they must be equal. Set both to the same number."
             )
         watched = any(isinstance(callback, HeldOutEvaluation) for callback in trainer.callbacks)  # type: ignore[attr-defined]
         if isinstance(trainer.strategy, ShardedBase) and watched:
             raise ConfigError(
-                "HeldOutEvaluation in medagent sft with ShardedBase: answers would need a whole copy of the base on each rank. Leave it out, and measure the export."
+                "HeldOutEvaluation in medagent sft with ShardedBase: answers would need a whole copy of the base on "
+                "each rank. Leave it out, and measure the export."
             )
         folder = Path(trainer.default_root_dir) / "demonstrations"
         # Before anything is sampled: whether prompts can be made at all.
@@ -126,8 +138,9 @@ class SupervisedData(AgentData):
         )
         if len(found) < self.batch_size * trainer.world_size:
             raise ConfigError(
-                f"demonstrations: {len(found)} fit the limits ({left_out} do not), wanted {self.batch_size * trainer.world_size} or more for one optimizer step. "
-                "Give more questions or samples, raise the limits, or lower data.batch_size."
+                f"demonstrations: {len(found)} fit the limits ({left_out} do not), wanted "
+                f"{self.batch_size * trainer.world_size} or more for one optimizer step. Give more questions or "
+                "samples, raise the limits, or lower data.batch_size."
             )
         self.rollouts, self.questions = found, [rollout.question for rollout in found]
         if trainer.is_global_zero:

@@ -77,16 +77,18 @@ def _refuse_other_layers(config: Qwen2Config) -> None:
     for what, value in found.items():
         if value != wanted[what]:
             raise ConfigError(
-                f"warm start: found a base with {what}: {value}, wanted {wanted[what]}. "
-                "Lessons are for bases that `medagent starter build` makes; teach another by `medagent train` or supervised training."
+                f"warm start: found a base with {what}: {value}, wanted {wanted[what]}. Lessons are for bases that "
+                "`medagent starter build` makes; teach another by `medagent train` or supervised training."
             )
 
 
 def action_states(model: Qwen2ForCausalLM, batch: LessonBatch) -> Tensor:
-    """The last hidden states that predict action tokens, in the order of the batch: (number of action tokens, hidden size).
+    """The last hidden states that predict action tokens, in the order of the batch.
 
-    They equal those of `model.model` (to rounding), but nothing reads the top layer's outputs elsewhere, so its queries and its MLP
-    run at these positions alone: most of the tokens of a lesson are read, not written.
+    (number of action tokens, hidden size).
+
+    They equal those of `model.model` (to rounding), but nothing reads the top layer's outputs elsewhere, so its
+    queries and its MLP run at these positions alone: most of the tokens of a lesson are read, not written.
 
     Raises:
         ConfigError: layers of another kind than the starter's.

@@ -1,7 +1,7 @@
 """Makes the starter base policy from scratch: a tokenizer and a small Qwen2 model taught on made-up names only.
 
-The skill "find the option that equals the retrieved value" appears late and suddenly, so the learning rate stays constant until the
-held-out lookup accuracy passes a gate, and decays much later; the loss says nothing about it.
+The skill "find the option that equals the retrieved value" appears late and suddenly, so the learning rate stays
+constant until the held-out lookup accuracy passes a gate, and decays much later; the loss says nothing about it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from training.starter.lessons import (
 from training.starter.made_up_names import NameMaker
 
 PAD, END = "<pad>", "<end>"
-# Steps from one exam to the next; one costs as much as three steps, so they are frequent only where they decide when to stop.
+# Steps from one exam to the next; one costs as much as three steps, so they are frequent only where they decide when
+# to stop.
 EXAM_EVERY = 250
 GATED_EXAM_EVERY = 50
 PROGRESS_FILE = "warm_start.json"
@@ -62,7 +63,8 @@ class WarmStartConfig:
         """Check that heads of an even width fit."""
         if self.hidden_size < 1 or self.hidden_size % (2 * self.num_heads):
             raise ConfigError(
-                f"starter base: found a hidden size of {self.hidden_size}, wanted a multiple of {2 * self.num_heads} ({self.num_heads} heads of an even width)."
+                f"starter base: found a hidden size of {self.hidden_size}, wanted a multiple of {2 * self.num_heads} "
+                f"({self.num_heads} heads of an even width)."
             )
 
 
@@ -134,8 +136,8 @@ def make_model(config: WarmStartConfig, tokenizer: PreTrainedTokenizerBase) -> Q
 class Stage:
     """A part of the curriculum.
 
-    It ends after `steps` steps, or, where `gate` is given, at the first exam that reaches it, within so many steps. `decay`
-    lets the rate fall linearly to zero over the steps.
+    It ends after `steps` steps, or, where `gate` is given, at the first exam that reaches it, within so many steps.
+    `decay` lets the rate fall linearly to zero over the steps.
     """
 
     name: str
@@ -158,7 +160,8 @@ def curriculum(tokenizer: PreTrainedTokenizerBase, config: WarmStartConfig, forb
         return LessonMaker(tokenizer, seed=config.seed + seed, habits=habits, forbidden=forbidden, all_pieces=not easy)
 
     exam = partial(make_exam, pad_id=pad_id)
-    # Useless searches and open questions are rare while the model learns to read: with more of them two-hop reading suffers.
+    # Useless searches and open questions are rare while the model learns to read: with more of them two-hop reading
+    # suffers.
     diligent = Habits(first_search=1.0, second_search=1.0, useless_results=0.12, open_question=0.1)
     beginner = lessons(999_979, diligent, easy=True)
     reading = exam(lessons(999_983, replace(diligent, useless_results=0.0, open_question=0.0)).draw)
@@ -181,9 +184,10 @@ def warm_start(
 ) -> dict[str, float]:
     """Train the base policy and save tokenizer, model (safetensors) and `warm_start.json` to `out`.
 
-    `forbidden` are the names of the knowledge base, which no lesson may use; `texts` go into the tokenizer alone. Every stage that ends is saved; called again with the same
-    settings, an interrupted warm start goes on with the next stage. Returns the measured figures. Raises MedagentError where a skill
-    does not form, and ConfigError where `out` holds something else.
+    `forbidden` are the names of the knowledge base, which no lesson may use; `texts` go into the tokenizer alone.
+    Every stage that ends is saved; called again with the same settings, an interrupted warm start goes on with the
+    next stage. Returns the measured figures. Raises MedagentError where a skill does not form, and ConfigError where
+    `out` holds something else.
     """
     keep_freed_memory()
     tokenizer = make_tokenizer(seed=config.seed, vocab_size=config.vocab_size, forbidden=forbidden, texts=texts)
@@ -254,7 +258,7 @@ def run_stage(
             break
     if stage.gate is not None and not passed:
         raise MedagentError(
-            f"starter base, stage {stage.name}: lookup accuracy {accuracy:.1%} after {step} steps, wanted {stage.gate:.0%}. "
-            "The skill forms suddenly and not with every seed: try another --seed."
+            f"starter base, stage {stage.name}: lookup accuracy {accuracy:.1%} after {step} steps, wanted "
+            f"{stage.gate:.0%}. The skill forms suddenly and not with every seed: try another --seed."
         )
     return {"minutes": round(minutes, 2), "lookup_accuracy": accuracy, "loss": loss.item()}

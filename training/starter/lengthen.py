@@ -1,7 +1,7 @@
 """The starter base with longer turns: it thinks aloud before it searches or answers, as large models do.
 
-Nothing else changes: the same decisions, spread among more tokens that decide nothing. That is what turn-level importance weights average over,
-so a comparison of weight levels needs turns of several lengths.
+Nothing else changes: the same decisions, spread among more tokens that decide nothing. That is what turn-level
+importance weights average over, so a comparison of weight levels needs turns of several lengths.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def lengthen(
 ) -> dict[str, float]:
     """Teach the packaged base to think `thinking` tokens a turn and then to the end of the sentence (eight to ten more; the action takes ten), and save it with limits that leave room for them; returns the measured figures.
 
-    With `thinking` 0 it is only taught on, for as many steps: the control of a comparison of lengths.
-    `forbidden` are the names of the knowledge base, which no lesson may use. Raises ConfigError where `out` is not empty.
+    With `thinking` 0 it is only taught on, for as many steps: the control of a comparison of lengths. `forbidden` are
+    the names of the knowledge base, which no lesson may use. Raises ConfigError where `out` is not empty.
     """
     if not 0 <= thinking <= LONGEST:
         raise ConfigError(f"thinking: found {thinking} tokens a turn, wanted 0 to {LONGEST}.")

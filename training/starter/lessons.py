@@ -1,8 +1,8 @@
 """Warm-start lessons: demonstrations of the protocol on made-up names, deliberately unpolished.
 
-A lesson is a whole dialogue in the exact token format of a rollout. Most lessons answer too early (without searching, or
-after the first of two necessary searches) with an option drawn blindly: the base policy learns *how* to search, read, copy and compare,
-but not *when*; that is what reinforcement learning teaches.
+A lesson is a whole dialogue in the exact token format of a rollout. Most lessons answer too early (without searching,
+or after the first of two necessary searches) with an option drawn blindly: the base policy learns *how* to search,
+read, copy and compare, but not *when*; that is what reinforcement learning teaches.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Habits:
     """How often the demonstrations do the right thing; the rest of the time they answer blindly.
 
     `first_search`: search before answering. `second_search`: search again where the question needs two hops.
-    `useless_results`: a search returns passages about strangers (perhaps after another try the lesson says that nothing was found, or believes
-    what is said of a stranger, and names a letter blindly).
-    `open_question`: no options are given, and the search is always made. `akin`: names share words or stems with one another.
-    `thinking`: every turn first thinks aloud for about so many tokens that decide nothing (0: not at all), as large models do.
+    `useless_results`: a search returns passages about strangers (perhaps after another try the lesson says that
+    nothing was found, or believes what is said of a stranger, and names a letter blindly). `open_question`: no
+    options are given, and the search is always made. `akin`: names share words or stems with one another. `thinking`:
+    every turn first thinks aloud for about so many tokens that decide nothing (0: not at all), as large models do.
     """
 
     first_search: float = 0.45
@@ -123,7 +123,10 @@ class LessonMaker:
         return self._names.akin(name, to) if self._rng.random() < self._habits.akin else name
 
     def _results(self, title: str, relation: str, value: str, others: list[str]) -> tuple[list[Passage], int]:
-        """The wanted passage and a neighbour, in the order a good search engine would mostly give; and where the wanted one is."""
+        """The wanted passage and a neighbour, in the order a good search engine would mostly give.
+
+        And where the wanted one is.
+        """
         rng = self._rng
         wanted = self._passage(title, relation, value)
         if rng.random() < 0.55:
@@ -137,7 +140,10 @@ class LessonMaker:
         return ([wanted, neighbour], 0) if rng.random() < 0.75 else ([neighbour, wanted], 1)
 
     def _useless(self, subject: str, asked: str, *, misleading: bool) -> tuple[list[Passage], tuple[int, str] | None]:
-        """Two passages about strangers; if `misleading`, with the place and value of one that tells of a stranger what was asked of the subject."""
+        """Two passages about strangers.
+
+        If `misleading`, with the place and value of one that tells of a stranger what was asked of the subject.
+        """
         strangers = [self._akin(self._names.draw("condition"), subject) for _ in range(2)]
         relations = [self._relation(without=asked) for _ in strangers]
         place = self._rng.randrange(2)
@@ -283,7 +289,9 @@ def search_turn(text: str, *, musing: str = "") -> str:
 
 
 def answer_turn(value: str, letter: str, *, cited: int = 0, thought: str = "", musing: str = "") -> str:
-    """A turn that answers: the evidence first (`thought`, if there is any), then the option; `cited` 0 means without evidence.
+    """A turn that answers: the evidence first (`thought`, if there is any), then the option.
+
+    `cited` 0 means without evidence.
 
     >>> answer_turn("colchicine", "B", cited=2, thought="colchicine")
     '<think> colchicine [2]</think><answer> colchicine (B) [2]</answer>'

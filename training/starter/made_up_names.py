@@ -14,42 +14,60 @@ _ONSETS = (
 )
 _VOWELS = "a e i o u y a e i o ae ia io oe ea ou".split()
 _CODAS = "n m l r s t x c d k p ct ns rm nd st lt sch ck b g".split() + [""] * 12
-_STEMS = """acetyl adeno alb amyl angi arthr astr bact bil brom bronch calc carb cardi cef cell cephal chlor cholin chol chrom clin clon
-cortic cycl cyst cyt derm dextr dox dys enter epi erythr ethyl fibr fluor gastr gluc glyc gonad gran haem hem hepat hist hydr hyper hypo
-immun insul keto lact leuk lip lymph macr mega melan men met micr mon mut myc myel myo naphth nas nephr neur nitr ocul oste ot ox pan
-par path pen phag pharm phen phos plas pneum poly prot pseud psych pulm pyr ren retin rhin sal sarc scler sider spir splen strept
-sulf syn tetr thromb thyr tox trache tri trop tub uric vas ven vesic vir xanth""".split()
-_DRUG_ENDS = """ine in ol one ide ate mab nib pril sartan statin zole zolam cillin mycin cycline vir oxacin azole idone amide amine
-etine parin platin tidine terol thiazide semide olol tinib ciclib gliptin phylline toin barb caine dronate fibrate setron triptan
-trexate prazole dipine profen coxib cef dazole bendazole quine mectin ximab lukast sone solone lamide zepam""".split()
-_DISEASE_ENDS = """itis osis emia oma pathy plegia algia iasis uria penia trophy megaly ectasia rrhea dystrophy plasia edema
-lepsy phagia sclerosis stenosis ism cytosis aemia""".split()
+_STEMS = """
+acetyl adeno alb amyl angi arthr astr bact bil brom bronch calc carb cardi cef cell cephal chlor cholin chol chrom
+clin clon cortic cycl cyst cyt derm dextr dox dys enter epi erythr ethyl fibr fluor gastr gluc glyc gonad gran haem
+hem hepat hist hydr hyper hypo immun insul keto lact leuk lip lymph macr mega melan men met micr mon mut myc myel
+myo naphth nas nephr neur nitr ocul oste ot ox pan par path pen phag pharm phen phos plas pneum poly prot pseud
+psych pulm pyr ren retin rhin sal sarc scler sider spir splen strept sulf syn tetr thromb thyr tox trache tri trop
+tub uric vas ven vesic vir xanth
+""".split()
+_DRUG_ENDS = """
+ine in ol one ide ate mab nib pril sartan statin zole zolam cillin mycin cycline vir oxacin azole idone amide amine
+etine parin platin tidine terol thiazide semide olol tinib ciclib gliptin phylline toin barb caine dronate fibrate
+setron triptan trexate prazole dipine profen coxib cef dazole bendazole quine mectin ximab lukast sone solone lamide
+zepam
+""".split()
+_DISEASE_ENDS = """
+itis osis emia oma pathy plegia algia iasis uria penia trophy megaly ectasia rrhea dystrophy plasia edema lepsy
+phagia sclerosis stenosis ism cytosis aemia
+""".split()
 _TAXON_ENDS = (
     "ella ia us um a is ensis i ae oides bacter coccus bacillus plasma nema soma cystis myces virus spora ium".split()
 )
-_DISEASE_NOUNS = """disease syndrome fever anemia disorder deficiency infection dystrophy palsy neuropathy carcinoma leukemia
-lymphoma colitis arthritis dermatitis meningitis pneumonia hepatitis encephalitis cirrhosis nephritis cardiomyopathy ataxia
-thyroiditis vasculitis myopathy porphyria sclerosis ulcer abscess cyst tumor crisis shock block""".split()
-_ADJECTIVES = """acute chronic primary secondary familial congenital juvenile pulmonary renal hepatic cardiac gastric cerebral
-spinal vascular cutaneous ocular nasal thyroid adrenal pituitary biliary pancreatic intestinal urinary painful painless
-itchy swollen red blue white yellow pale dark scaly dry moist firm soft hard tender rapid slow high low sudden episodic
-bilateral unilateral diffuse focal peripheral central upper lower deep superficial raised flat round linear small large
-severe mild recurrent progressive transient fixed loud early late autoimmune toxic viral bacterial fungal allergic""".split()
-_NOUNS = """rash swelling pain tremor weakness lesion nodule plaque ulcer vesicle patch spot ring line murmur sound sign gait pulse
-pupil reflex jaw tongue skin nail hair face neck hand foot knee hip joint muscle bone nerve vein artery valve heart lung liver kidney
-spleen bladder bowel stomach eye ear nose throat tooth gland node blood urine stool sputum sweat tear saliva cough fever vomiting
-headache seizure stiffness wasting paralysis numbness bleeding bruise stone crystal body cell enzyme receptor antibody antigen
-channel protein gene hormone vitamin acid salt iron copper calcium glucose insulin collagen pressure flow wall edge surface""".split()
-_TESTS = """test assay culture stain biopsy smear level count titer scan scope angiography spectroscopy electrophoresis PCR serology
-microscopy measurement sequencing radiograph ultrasound endoscopy manometry spirometry""".split()
+_DISEASE_NOUNS = """
+disease syndrome fever anemia disorder deficiency infection dystrophy palsy neuropathy carcinoma leukemia lymphoma
+colitis arthritis dermatitis meningitis pneumonia hepatitis encephalitis cirrhosis nephritis cardiomyopathy ataxia
+thyroiditis vasculitis myopathy porphyria sclerosis ulcer abscess cyst tumor crisis shock block
+""".split()
+_ADJECTIVES = """
+acute chronic primary secondary familial congenital juvenile pulmonary renal hepatic cardiac gastric cerebral spinal
+vascular cutaneous ocular nasal thyroid adrenal pituitary biliary pancreatic intestinal urinary painful painless
+itchy swollen red blue white yellow pale dark scaly dry moist firm soft hard tender rapid slow high low sudden
+episodic bilateral unilateral diffuse focal peripheral central upper lower deep superficial raised flat round linear
+small large severe mild recurrent progressive transient fixed loud early late autoimmune toxic viral bacterial
+fungal allergic
+""".split()
+_NOUNS = """
+rash swelling pain tremor weakness lesion nodule plaque ulcer vesicle patch spot ring line murmur sound sign gait
+pulse pupil reflex jaw tongue skin nail hair face neck hand foot knee hip joint muscle bone nerve vein artery valve
+heart lung liver kidney spleen bladder bowel stomach eye ear nose throat tooth gland node blood urine stool sputum
+sweat tear saliva cough fever vomiting headache seizure stiffness wasting paralysis numbness bleeding bruise stone
+crystal body cell enzyme receptor antibody antigen channel protein gene hormone vitamin acid salt iron copper
+calcium glucose insulin collagen pressure flow wall edge surface
+""".split()
+_TESTS = """
+test assay culture stain biopsy smear level count titer scan scope angiography spectroscopy electrophoresis PCR
+serology microscopy measurement sequencing radiograph ultrasound endoscopy manometry spirometry
+""".split()
 _LINKS = "of in on with after during under over by from against to without between at and for the".split()
 
 
 class NameMaker:
     """Draws names of each kind from one seeded generator; `forbidden` names (compared in lower case) are never drawn.
 
-    `pieces` are a tokenizer's pieces, those that begin a word and those that go on: words put together from them at random give every
-    token its turn, without which rare tokens (and so real names) are not copied well.
+    `pieces` are a tokenizer's pieces, those that begin a word and those that go on: words put together from them at
+    random give every token its turn, without which rare tokens (and so real names) are not copied well.
     """
 
     def __init__(
@@ -82,7 +100,9 @@ class NameMaker:
                 return name
 
     def _echo(self, name: str) -> str:
-        """`name` with the beginning of one of its words, or a hyphen, once more: as in "thrombotic thrombocytopenic purpura".
+        """`name` with the beginning of one of its words, or a hyphen, once more.
+
+        As in "thrombotic thrombocytopenic purpura".
 
         Copying it takes more than "what followed this piece before".
         """
@@ -96,7 +116,9 @@ class NameMaker:
         return " ".join(words)
 
     def akin(self, name: str, to: str) -> str:
-        """`name` with a word of `to`, or with a word of the same stem: as "Legionella pneumophila" is to "Legionnaires disease".
+        """`name` with a word of `to`, or with a word of the same stem.
+
+        As "Legionella pneumophila" is to "Legionnaires disease".
 
         What is alike has to be told apart, by more than its first letters.
         """
@@ -134,7 +156,10 @@ class NameMaker:
         return self._syllables(1) + self._rng.choice(_STEMS)
 
     def _odd(self) -> str:
-        """Letters without a pattern, as in gene symbols, acronyms and foreign words: every short token gets its turn."""
+        """Letters without a pattern, as in gene symbols, acronyms and foreign words.
+
+        Every short token gets its turn.
+        """
         letters = "".join(self._rng.choices(string.ascii_lowercase, k=self._rng.randint(2, 7)))
         shape = self._rng.random()
         if shape < 0.4:
@@ -225,7 +250,10 @@ class NameMaker:
     def _mechanism(self) -> str:
         shape = self._rng.random()
         if shape < 0.3:
-            return f"{self._pick('loss', 'lack', 'excess', 'deficiency', 'blockade', 'mutation')} of {self._word()} {self._word()}"
+            return (
+                f"{self._pick('loss', 'lack', 'excess', 'deficiency', 'blockade', 'mutation')} of {self._word()} "
+                f"{self._word()}"
+            )
         if shape < 0.5:
             return f"antibodies against {self._word()} {self._rng.choice(_NOUNS)}"
         return self._phrase()

@@ -27,7 +27,11 @@ Row = Mapping[str, float]
 
 
 def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[Row]], path: Path) -> None:
-    """Each metric against the iteration: the mean over seeds with its 95% t-interval as a band (from three seeds on); of heavy-tailed ones the median and the range."""
+    """Each metric against the iteration.
+
+    The mean over seeds with its 95% t-interval as a band (from three seeds on); of heavy-tailed ones the median and
+    the range.
+    """
     shown = [arm for arm in arms if any(a == arm for a, _ in runs)]
     many = len(shown) > 10
     palette = colormaps["tab20" if many else "tab10"]
@@ -63,7 +67,10 @@ def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[R
 
 
 def summary_figure(points: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> None:
-    """(best, final) held-out accuracy of every seed, by arm: a line from best to final, so that its length is what was lost; a bar at the mean final."""
+    """(best, final) held-out accuracy of every seed, by arm.
+
+    A line from best to final, so that its length is what was lost; a bar at the mean final.
+    """
     shown = {arm: pairs for arm, pairs in points.items() if pairs}
     figure = Figure(figsize=(8, 0.8 + 0.45 * len(shown)), layout="constrained")
     axes = figure.add_subplot()

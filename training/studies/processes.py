@@ -23,7 +23,10 @@ GRACE_S = 20.0  # for a run to end by itself once it was told to; it goes on fro
 
 
 class Children:
-    """Processes that other threads start and wait for. They inherit the file descriptors `kept`, and so a lock that hangs on one of those."""
+    """Processes that other threads start and wait for.
+
+    They inherit the file descriptors `kept`, and so a lock that hangs on one of those.
+    """
 
     def __init__(self, kept: Sequence[int] = ()) -> None:
         self._kept = tuple(kept)
@@ -32,7 +35,10 @@ class Children:
         self._stopped = False
 
     def run(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> int:
-        """Run a command to its end, with what it prints added to `log`; return its exit status (1 where all were stopped before it began)."""
+        """Run a command to its end, with what it prints added to `log`.
+
+        Return its exit status (1 where all were stopped before it began).
+        """
         with log.open("a", encoding="utf-8") as file:
             with self._lock:
                 if self._stopped:
@@ -69,7 +75,9 @@ class Children:
 
 @contextmanager
 def sole_use(folder: Path) -> Iterator[int]:
-    """Keep other studies out of `folder`; gives the file descriptor to hand to the runs, so that one that outlives a killed study keeps it locked.
+    """Keep other studies out of `folder`.
+
+    Gives the file descriptor to hand to the runs, so that one that outlives a killed study keeps it locked.
 
     Raises:
         ConfigError: another study, or a run that one left behind, is at work there.
@@ -80,8 +88,9 @@ def sole_use(folder: Path) -> Iterator[int]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"study folder {folder}: another study is at work there (process {file.read().strip()}), or a run that it left behind when it was killed "
-                "(ps -ef shows the folder in its command). Wait, end it, or give another folder with --out."
+                f"study folder {folder}: another study is at work there (process {file.read().strip()}), or a run "
+                "that it left behind when it was killed (ps -ef shows the folder in its command). Wait, end it, or "
+                "give another folder with --out."
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -101,7 +110,10 @@ def _code() -> str:
 
 
 def made_by(threads: int) -> dict[str, Any]:
-    """What a run's numbers hang on besides its plan: code, libraries, processor and threads, as they are when it is started."""
+    """What a run's numbers hang on besides its plan.
+
+    Code, libraries, processor and threads, as they are when it is started.
+    """
     cpuinfo, processor = Path("/proc/cpuinfo"), platform.processor()
     if cpuinfo.exists():
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
@@ -120,7 +132,10 @@ def made_by(threads: int) -> dict[str, Any]:
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP (a closed terminal) stop this process as Ctrl-C does; a second signal while it stops is not heeded."""
+    """Let SIGTERM and SIGHUP (a closed terminal) stop this process as Ctrl-C does.
+
+    A second signal while it stops is not heeded.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

@@ -1,8 +1,11 @@
-"""What a study found, computed from its runs' metrics alone: a CSV, a table with intervals over seeds, figures, and how the collapse monitor did.
+"""What a study found, computed from its runs' metrics alone.
 
-Collapse, defined beforehand: the last two held-out accuracies average less than three quarters of the best two in a row. It starts at the first
-iteration after that best from which held-out accuracy stays below three quarters of it (the last one where it ends above). A run whose best is not five points above the sampled success
-of the first iteration never learnt, and so has nothing to lose: its ups and downs are noise.
+A CSV, a table with intervals over seeds, figures, and how the collapse monitor did.
+
+Collapse, defined beforehand: the last two held-out accuracies average less than three quarters of the best two in a
+row. It starts at the first iteration after that best from which held-out accuracy stays below three quarters of it
+(the last one where it ends above). A run whose best is not five points above the sampled success of the first
+iteration never learnt, and so has nothing to lose: its ups and downs are noise.
 """
 
 from __future__ import annotations
@@ -44,7 +47,10 @@ Row = dict[str, float]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run in numbers; `learnt` (two held-out accuracies in a row average 90%), `start` and `alarm` are iterations, 1 the first, or none."""
+    """One run in numbers.
+
+    `learnt` (two held-out accuracies in a row average 90%), `start` and `alarm` are iterations, 1 the first, or none.
+    """
 
     best: float
     final: float
@@ -108,7 +114,10 @@ def interval(values: Sequence[float]) -> str:
 
 
 def another(values: Sequence[float]) -> str:
-    """The 95% prediction interval of an accuracy: where a run with another seed, or on another machine, should end. Nothing for one run."""
+    """The 95% prediction interval of an accuracy: where a run with another seed, or on another machine, should end.
+
+    Nothing for one run.
+    """
     if len(values) < 2:
         return ""
     half = float(student_t.ppf(0.975, len(values) - 1)) * stdev(values) * math.sqrt(1 + 1 / len(values))
@@ -142,7 +151,8 @@ def _origins(cells: Iterable[Cell]) -> list[str]:
     lines = ["Made with " + ", ".join(f"{k} {v}" for k, v in start.items()) + "." for start in different.values()]
     if len(lines) > 1:
         lines.append(
-            "**The runs differ in what made them**: arms may differ by that and not by their settings. Another folder (--out) repeats them all."
+            "**The runs differ in what made them**: arms may differ by that and not by their settings. Another "
+            "folder (--out) repeats them all."
         )
     return lines
 
@@ -150,7 +160,10 @@ def _origins(cells: Iterable[Cell]) -> list[str]:
 def report(
     study: Study, runs: Mapping[tuple[str, int], Sequence[Row]], wall_s: Mapping[tuple[str, int], float], out: Path
 ) -> str:
-    """The table, comparisons and monitor's record of runs by (arm, seed), as text; runs.csv and the figures in `out`."""
+    """The table, comparisons and monitor's record of runs by (arm, seed), as text.
+
+    Runs.csv and the figures in `out`.
+    """
     outcomes = {key: outcome(rows) for key, rows in runs.items()}
     _write_outcomes(out / "runs.csv", outcomes, wall_s)
     curves_figure(list(study.arms), runs, out / "figures.svg")
@@ -162,8 +175,12 @@ def report(
             "",
             *_table(study, outcomes, wall_s),
             "",
-            "Mean ± half the 95% t-interval over seeds; final of another run: the 95% prediction interval for one more. Best and final are means of two held-out accuracies in a row, mean is over all iterations; collapsed: "
-            "final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, whatever the arm's own level and range. KL is a run's median over iterations (its mean hangs on single tokens); of it and of gradient norms the median over seeds and the range; gradient norms are means of an iteration's steps.",
+            "Mean ± half the 95% t-interval over seeds; final of another run: the 95% prediction interval for one "
+            "more. Best and final are means of two held-out accuracies in a row, mean is over all iterations; "
+            "collapsed: final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, "
+            "whatever the arm's own level and range. KL is a run's median over iterations (its mean hangs on single "
+            "tokens); of it and of gradient norms the median over seeds and the range; gradient norms are means of "
+            "an iteration's steps.",
             "",
             *_compared(study, outcomes),
             *_monitor(outcomes),
@@ -201,7 +218,10 @@ def _table(
 
     floor = mean(o.best for o in of(study.tuned)) - 0.05 if study.tuned and of(study.tuned) else None
     lines = [
-        "| arm | seeds | best | final | final of another run | final / best | mean | iterations to 90% | collapsed | stable | clip fraction | tokens beyond 0.2 | KL | grad norm p95 | minutes |",
+        (
+            "| arm | seeds | best | final | final of another run | final / best | mean | iterations to 90% | "
+            "collapsed | stable | clip fraction | tokens beyond 0.2 | KL | grad norm p95 | minutes |"
+        ),
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in study.arms:
@@ -242,7 +262,10 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values corrected for their number (Holm 1979, step-down): no false one among all with the probability that each names."""
+    """p-values corrected for their number (Holm 1979, step-down).
+
+    No false one among all with the probability that each names.
+    """
     corrected, least = [0.0] * len(p), 0.0
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         least = max(least, min(1.0, p[place] * (len(p) - rank)))
@@ -267,7 +290,10 @@ def _compared(study: Study, outcomes: Mapping[tuple[str, int], Outcome]) -> list
         for (pair, n, difference, half, p, ahead), holm_p in zip(found, corrected, strict=True)
     ]
     head = [
-        "| held-out accuracy | arms | seeds | difference | p (paired t, two-sided) | p corrected for the number of tests (Holm) | seeds ahead |",
+        (
+            "| held-out accuracy | arms | seeds | difference | p (paired t, two-sided) | p corrected for the number of "
+            "tests (Holm) | seeds ahead |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     return [*head, *lines, ""] if lines else []
@@ -283,7 +309,10 @@ def _reached(iterations: Sequence[int | None]) -> str:
 
 
 def confusion(outcomes: Iterable[Outcome]) -> dict[str, int]:
-    """How the monitor's first alarms meet the collapses: named in time, early, late or missed; false and no alarm on the others."""
+    """How the monitor's first alarms meet the collapses: named in time, early, late or missed.
+
+    False and no alarm on the others.
+    """
     counts = dict.fromkeys(("named in time", "named early", "named late", "missed", "false alarm", "rightly silent"), 0)
     for o in outcomes:
         if o.start is None:

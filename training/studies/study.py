@@ -47,9 +47,10 @@ class Arm:
 class Study:
     """What is compared: every arm is trained with every seed on the same task.
 
-    `task`: configuration files that all arms begin with. `tuned`: the arm that tells what can be learnt without stress; another arm
-    counts as stable only if its best is at most five points lower. `compared`: pairs of arms whose final accuracies are tested against each other, seed by seed.
-    `base`: what all arms train, the packaged base or a folder of `medagent starter build` or `lengthen`; turns may then be as long as that folder says.
+    `task`: configuration files that all arms begin with. `tuned`: the arm that tells what can be learnt without
+    stress; another arm counts as stable only if its best is at most five points lower. `compared`: pairs of arms
+    whose final accuracies are tested against each other, seed by seed. `base`: what all arms train, the packaged base
+    or a folder of `medagent starter build` or `lengthen`; turns may then be as long as that folder says.
     """
 
     title: str
@@ -83,7 +84,8 @@ class Study:
         for name in (SPEC_FILE, WEIGHTS):
             if not (Path(model_path(self.base)) / name).is_file():
                 raise ConfigError(
-                    f"study {self.title!r}: the base {self.base} has no {name}. Give a folder that `medagent starter build` or `medagent starter lengthen` wrote."
+                    f"study {self.title!r}: the base {self.base} has no {name}. Give a folder that `medagent starter "
+                    "build` or `medagent starter lengthen` wrote."
                 )
 
     @property
@@ -115,7 +117,10 @@ class Cell:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """Every start of it: seconds, exit status (none while it runs), and what its numbers hang on besides the plan (`made_by`)."""
+        """Every start of it.
+
+        Seconds, exit status (none while it runs), and what its numbers hang on besides the plan (`made_by`).
+        """
         path = self.folder / STARTS
         return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
 
@@ -159,14 +164,18 @@ def load_study(name: str) -> Study:
     for name, arm in study.arms.items():
         if not _measures_every_iteration([*study.task, *arm.configs]):
             raise ConfigError(
-                f"study {study.title!r}: arm {name} is not measured on held-out questions after every iteration, which verdicts need. "
-                "Put measured.yaml into its task, or a HeldOutEvaluation with every: 1 of your own."
+                f"study {study.title!r}: arm {name} is not measured on held-out questions after every iteration, "
+                "which verdicts need. Put measured.yaml into its task, or a HeldOutEvaluation with every: 1 of your "
+                "own."
             )
     return study
 
 
 def study_cells(study: Study, out: Path) -> list[Cell]:
-    """Every run of a study: seeds outside, arms inside, so that a study that is cut short has compared all arms on the seeds it has."""
+    """Every run of a study.
+
+    Seeds outside, arms inside, so that a study that is cut short has compared all arms on the seeds it has.
+    """
     return [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
 
 
@@ -208,7 +217,8 @@ def run_study(
             path = cell.folder / PLAN
             if path.exists() and _meaning(path.read_text(encoding="utf-8")) != _meaning(plan):
                 raise ConfigError(
-                    f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings, other files for them or another base. Give another folder with --out."
+                    f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings, other files for "
+                    "them or another base. Give another folder with --out."
                 )
         index = out / "index"
         build_starter_index(index, World.load().passages(("train", "validation")), overwrite=True)
@@ -266,7 +276,10 @@ def _plan(study: Study, cell: Cell) -> str:
 
 
 def _meaning(plan: str) -> dict[str, Any]:
-    """A plan without the comments and the layout of its files: what two plans must agree in for their numbers to be comparable."""
+    """A plan without the comments and the layout of its files.
+
+    What two plans must agree in for their numbers to be comparable.
+    """
     values = json.loads(plan)
     configs = values["configs"]
     if isinstance(configs, dict):  # as folders of earlier versions have it

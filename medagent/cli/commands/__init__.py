@@ -1,1 +1,4 @@
-"""What `--help` shows: each command with its options. Imports stand inside the functions, so that help answers at once."""
+"""What `--help` shows: each command with its options.
+
+Imports stand inside the functions, so that help answers at once.
+"""

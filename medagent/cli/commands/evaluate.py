@@ -37,29 +37,22 @@ def evaluate(
     Writes report.html, report.json, report.md and predictions.jsonl. configs/eval holds a file for each benchmark:
     medagent evaluate --config configs/eval/medqa.yaml --agent runs/mine/agent
 
-    Args:
-        agent: Folder of an exported agent; "starter" (the untrained base policy); "hf:MODEL" (a causal language model by hub name or folder); or the address of an OpenAI-compatible endpoint, such as http://localhost:8000/v1.
-        benchmark: Which benchmark; "starter" is packaged, "jsonl" are your own questions, "open" has several right answers.
-        path: The benchmark's file or folder.
-        hub: The benchmark's name on the hub, instead of a file (needs the package datasets).
-        subset: The hub's subset (configuration).
-        split: Split of the starter world or of the hub's dataset; none takes the benchmark's usual one.
-        start: First question of the file's order to use.
-        stop: Question to stop before; none takes all.
-        limit: A seeded sample of so many questions.
-        limit_seed: Seed of that sample.
-        modes: Ways to ask: search, forced_search, closed_book, gold, single_shot, unrelated; several as --modes '[search,closed_book]'.
-        samples: Samples a question (give a temperature); adds mean, majority vote and pass@k.
-        rotations: Ask again with the options rotated, and report how accuracy and answers change.
-        temperature: Sampling temperature; 0 is greedy.
-        seed: Seed of sampling.
-        index: Index to search instead of the agent's own.
-        model: Name of the model, for an endpoint.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
-        limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}' (max_turns, max_turn_tokens, max_observation_tokens).
-        concurrency: Questions asked at once.
-        out: Folder of the report.
-        overwrite: Begin anew where the folder holds another evaluation.
+    Args: agent: Folder of an exported agent; "starter" (the untrained base policy); "hf:MODEL" (a causal language
+        model by hub name or folder); or the address of an OpenAI-compatible endpoint, such as
+        http://localhost:8000/v1. benchmark: Which benchmark; "starter" is packaged, "jsonl" are your own questions,
+        "open" has several right answers. path: The benchmark's file or folder. hub: The benchmark's name on the hub,
+        instead of a file (needs the package datasets). subset: The hub's subset (configuration). split: Split of the
+        starter world or of the hub's dataset; none takes the benchmark's usual one. start: First question of the
+        file's order to use. stop: Question to stop before; none takes all. limit: A seeded sample of so many
+        questions. limit_seed: Seed of that sample. modes: Ways to ask: search, forced_search, closed_book, gold,
+        single_shot, unrelated; several as --modes '[search,closed_book]'. samples: Samples a question (give a
+        temperature); adds mean, majority vote and pass@k. rotations: Ask again with the options rotated, and report
+        how accuracy and answers change. temperature: Sampling temperature; 0 is greedy. seed: Seed of sampling.
+        index: Index to search instead of the agent's own. model: Name of the model, for an endpoint. tools: Classes
+        of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them. limits: Limits
+        instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}' (max_turns, max_turn_tokens,
+        max_observation_tokens). concurrency: Questions asked at once. out: Folder of the report. overwrite: Begin
+        anew where the folder holds another evaluation.
     """
     from evaluation.benchmarks.source import Source
     from evaluation.modes import modes_named

@@ -1,4 +1,7 @@
-"""The command line's second half: `medagent index ...` and `medagent search`. Like `cli`, it imports inside its commands."""
+"""The command line's second half: `medagent index ...` and `medagent search`.
+
+Like `cli`, it imports inside its commands.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,17 @@ def index_build(
 ) -> None:
     """Build an index from a corpus, with progress; run it again after an interruption and it goes on.
 
-    Args:
-        corpus: A file or folder of JSONL, CSV, TSV, text, Markdown, PDF, MEDLINE XML or JATS (or these with .gz); hub:DATASET[:SPLIT] with the
-            columns id, title, content; pubmedqa:FILE; bioasq:PATH; or the packaged starter, starter:train (without the test conditions), which keep settings of their own.
+    Args: corpus: A file or folder of JSONL, CSV, TSV, text, Markdown, PDF, MEDLINE XML or JATS (or these with .gz);
+        hub:DATASET[:SPLIT] with the
+            columns id, title, content; pubmedqa:FILE; bioasq:PATH; or the packaged starter, starter:train (without
+            the test conditions), which keep settings of their own.
         out: Folder of the index.
-        embedder: "hashed-ngrams:DIM:MIN-MAX", "medcpt", the name or folder of a sentence-transformers model (with a "/"), or
-            "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
+        embedder: "hashed-ngrams:DIM:MIN-MAX", "medcpt", the name or folder of a sentence-transformers model (with a
+            "/"), or "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
         max_tokens: Longest passage, title included, in the embedder's tokens; 0 cuts nothing.
         overlap_tokens: How much of a passage the next one may repeat.
-        analyser: How words are compared; "biomedical" stems, "biomedical-unstemmed" does not, "words" takes them as they are.
+        analyser: How words are compared; "biomedical" stems, "biomedical-unstemmed" does not, "words" takes them as
+            they are.
         dense_weight: How much the vectors' ranking counts beside BM25's 1; none takes what suits the embedder.
         chroma: Address of a Chroma server to hold the vectors, instead of the folder.
         device: Where to embed, such as cuda or cpu; none takes a GPU where there is one.
@@ -95,7 +100,9 @@ def index_rebuild(index: str) -> None:
 
 
 def index_verify(index: str) -> None:
-    """Compare an index with its source of truth: digests, Chroma's vectors one by one, BM25 made again. Exit status 1 where something differs.
+    """Compare an index with its source of truth: digests, Chroma's vectors one by one, BM25 made again.
+
+    Exit status 1 where something differs.
 
     Args:
         index: Folder of the index.
@@ -115,8 +122,8 @@ def index_verify(index: str) -> None:
         )
     if any(check.problem for check in checks):
         raise IndexMismatchError(
-            f"index {index}: differs from its source of truth. If only Chroma or BM25 differ: medagent index rebuild {index}; "
-            "else restore it from a backup or build it again with --overwrite."
+            f"index {index}: differs from its source of truth. If only Chroma or BM25 differ: medagent index rebuild "
+            f"{index}; else restore it from a backup or build it again with --overwrite."
         )
     print(f"Version {manifest.version}, content {manifest.content_sha256[:16]}: {manifest.num_passages:,} passages.")
 

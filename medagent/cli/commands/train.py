@@ -1,4 +1,7 @@
-"""The command line's third part: training, what comes before and after it, and studies. Like `cli`, it imports inside its commands."""
+"""The command line's third part: training, what comes before and after it, and studies.
+
+Like `cli`, it imports inside its commands.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,17 @@ def train() -> None:
 
 
 def sft() -> None:
-    """Teach a model the protocol by examples, before reinforcement learning: `medagent sft --config configs/sft/own_model.yaml`; `medagent sft --help` lists every setting."""
+    """Teach a model the protocol by examples, before reinforcement learning.
+
+    `medagent sft --config configs/sft/own_model.yaml`; `medagent sft --help` lists every setting.
+    """
 
 
 def plan() -> None:
-    """Say what a configuration needs (parameters, memory by part, tokens) without loading weights: `medagent plan --config FILE ...`, as for train."""
+    """Say what a configuration needs (parameters, memory by part, tokens) without loading weights.
+
+    `medagent plan --config FILE ...`, as for train.
+    """
 
 
 def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> None:
@@ -34,7 +43,9 @@ def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> Non
 
 
 def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: int = 0, threads: int = 0) -> None:
-    """Make the starter base policy from scratch on made-up names (about half an hour on 2 cores; run it again to go on).
+    """Make the starter base policy from scratch on made-up names (about half an hour on 2 cores.
+
+    Run it again to go on).
 
     Args:
         out: Folder for tokenizer and weights.
@@ -59,12 +70,10 @@ def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: 
 def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, seed: int = 0, threads: int = 0) -> None:
     """Teach the packaged base to think aloud in every turn: the same task with longer turns.
 
-    Args:
-        thinking: Tokens of thinking a turn, and then to the end of a sentence: 22 and 54 make whole turns of 40 and 74 tokens. 0 only teaches on, as a control.
-        out: Folder for tokenizer and weights; none takes runs/starter-thinking-THINKING.
-        steps: Optimizer steps.
-        seed: Seed of names and lessons.
-        threads: Torch threads; 0 keeps torch's own choice.
+    Args: thinking: Tokens of thinking a turn, and then to the end of a sentence: 22 and 54 make whole turns of 40 and
+        74 tokens. 0 only teaches on, as a control. out: Folder for tokenizer and weights; none takes
+        runs/starter-thinking-THINKING. steps: Optimizer steps. seed: Seed of names and lessons. threads: Torch
+        threads; 0 keeps torch's own choice.
     """
     import torch
 
@@ -93,16 +102,21 @@ def study(
 ) -> None:
     """Compare arms over seeds on the starter world; run it again after an interruption and it goes on.
 
-    Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md, of all the study's runs that OUT has; each run is an ordinary `medagent train` in OUT/runs.
+    Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md, of all the study's runs that OUT has; each
+    run is an ordinary `medagent train` in OUT/runs.
 
-    Args:
-        name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the clipping-bias correction), "forms", "forms_grid" (the same under the harder stress), "controls" (what in the correction does it), "groups", "groups_stale", "groups_decoupled", "groups_gentle" (algorithms without a critic), "rates" (over what range of rates an algorithm does), "bases" (for other bases: longer turns, other sizes), "transfer_stale", "transfer_decoupled", "transfer_gentle" (one setting in other places), "matched_token", "matched_decoupled", "matched_gentle" (a constant share of the correction's own size), "token_range", "equal_range" (clip ranges of token and turn weights), "memory" (a correction that remembers its cut), "rescue", "turn_rewards", or a YAML file of yours.
-        out: Folder of the study; none takes runs/study-NAME (with the base's name, where one is given).
-        arms: Arms to run, e.g. --arms '[PPO, S-PPO]'; none runs all.
-        seeds: Seeds to run, the study's own or others, e.g. --seeds '[1, 6]'; none runs the study's own.
-        base: Folder of another base for all arms, of `medagent starter build` or `lengthen`: other sizes, longer turns.
-        jobs: Runs at a time, each in a process of its own.
-        threads: Torch threads of each run.
+    Args: name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the
+        clipping-bias correction), "forms", "forms_grid" (the same under the harder stress), "controls" (what in the
+        correction does it), "groups", "groups_stale", "groups_decoupled", "groups_gentle" (algorithms without a
+        critic), "rates" (over what range of rates an algorithm does), "bases" (for other bases: longer turns, other
+        sizes), "transfer_stale", "transfer_decoupled", "transfer_gentle" (one setting in other places),
+        "matched_token", "matched_decoupled", "matched_gentle" (a constant share of the correction's own size),
+        "token_range", "equal_range" (clip ranges of token and turn weights), "memory" (a correction that remembers
+        its cut), "rescue", "turn_rewards", or a YAML file of yours. out: Folder of the study; none takes
+        runs/study-NAME (with the base's name, where one is given). arms: Arms to run, e.g. --arms '[PPO, S-PPO]';
+        none runs all. seeds: Seeds to run, the study's own or others, e.g. --seeds '[1, 6]'; none runs the study's
+        own. base: Folder of another base for all arms, of `medagent starter build` or `lengthen`: other sizes, longer
+        turns. jobs: Runs at a time, each in a process of its own. threads: Torch threads of each run.
     """
     from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""The calls of a vLLM server beside completions: adapters, log-probs of a given text, and what a trainer needs (weights, prefix cache, sleep)."""
+"""The calls of a vLLM server beside completions.
+
+Adapters, log-probs of a given text, and what a trainer needs (weights, prefix cache, sleep).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from medagent.policies.http_endpoint import RETRY_STATUS, EndpointGoneError
 
 
 class VllmApi:
-    """Synchronous. `where` is what errors call the server; a call that cannot reach it is tried `retries` times more."""
+    """Synchronous.
+
+    `where` is what errors call the server; a call that cannot reach it is tried `retries` times more.
+    """
 
     def __init__(self, http: httpx.Client, where: str, *, retries: int = 0, backoff_s: float = 1.0) -> None:
         self._http, self._where, self._retries, self._backoff_s = http, where, retries, backoff_s
@@ -30,7 +36,10 @@ class VllmApi:
         return [str(row["id"]) for row in self.call("v1/models", get=True)["data"]]
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Serve the LoRA adapter in `folder` as model `name`, which was not served before: a name's weights never change."""
+        """Serve the LoRA adapter in `folder` as model `name`, which was not served before.
+
+        A name's weights never change.
+        """
         self.call("v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
 
     def unload_adapter(self, name: str) -> None:
@@ -38,13 +47,19 @@ class VllmApi:
         self.call("v1/unload_lora_adapter", {"lora_name": name})
 
     def logprobs(self, token_ids: list[int], *, model: str) -> list[float]:
-        """Log-probs of the tokens after the first under the served model at temperature 1; computed anew, past the prefix cache."""
+        """Log-probs of the tokens after the first under the served model at temperature 1.
+
+        Computed anew, past the prefix cache.
+        """
         body = {"model": model, "prompt": token_ids, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
         rows = self.call("v1/completions", body)["choices"][0]["prompt_logprobs"][1:]
         return [float(row[str(token)]["logprob"]) for row, token in zip(rows, token_ids[1:], strict=True)]
 
     def call(self, path: str, body: object = None, *, get: bool = False) -> Any:
-        """One request; JSON where the answer is, else nothing. `EndpointGoneError` where the server is, `PolicyError` where it refuses."""
+        """One request; JSON where the answer is, else nothing.
+
+        `EndpointGoneError` where the server is, `PolicyError` where it refuses.
+        """
         failure = ""
         for attempt in range(self._retries + 1):
             if attempt:
@@ -59,8 +74,9 @@ class VllmApi:
                 continue
             if answer.status_code != 200:
                 raise PolicyError(
-                    f"{self._where}: refused {path} with status {answer.status_code}: {answer.text[:300]}. Its log says more; adapters need a server "
-                    "started with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
+                    f"{self._where}: refused {path} with status {answer.status_code}: {answer.text[:300]}. Its log "
+                    "says more; adapters need a server started with --enable-lora and "
+                    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1."
                 )
             return answer.json() if answer.headers.get("content-type", "").startswith("application/json") else None
         raise EndpointGoneError(f"{self._where}: no answer to {path} after {self._retries + 1} attempts ({failure}).")

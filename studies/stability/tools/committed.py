@@ -18,7 +18,8 @@ from training.studies.report import Row, report
 from training.studies.study import load_study
 
 FOLDER = Path(__file__).parents[1] / "results"
-# Arms that have the settings of an arm of another study, whose runs stand for them; where one of `collapse` was run under both names, with one seed, the numbers were the same.
+# Arms that have the settings of an arm of another study, whose runs stand for them; where one of `collapse` was run
+# under both names, with one seed, the numbers were the same.
 SAME = {
     "forms": {
         "none": ("collapse", "Turn-PPO"),
@@ -83,7 +84,8 @@ def kept_runs(name: str, *, folder: Path = FOLDER, reference: bool = False) -> d
         }
         if both := sorted(set(runs) & set(borrowed)):
             raise ConfigError(
-                f"study {name!r}: {both} have numbers of their own and borrowed ones. Take them out of {path.name} or of SAME."
+                f"study {name!r}: {both} have numbers of their own and borrowed ones. Take them out of {path.name} "
+                "or of SAME."
             )
         runs |= borrowed
     return runs

@@ -1,7 +1,9 @@
-"""What the clipping-bias correction costs: an iteration with it, in each space and normaliser, beside the same without it.
+"""What the clipping-bias correction costs.
 
-Arms take turns within a repeat, in the stress setting (so that there is something clipped), and every arm begins from the same weights and seed.
-Quoted: the ratio of the medians to plain PPO's.
+An iteration with it, in each space and normaliser, beside the same without it.
+
+Arms take turns within a repeat, in the stress setting (so that there is something clipped), and every arm begins from
+the same weights and seed. Quoted: the ratio of the medians to plain PPO's.
 
     python -m studies.stability.tools.correction --repeats 3
 """

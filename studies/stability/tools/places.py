@@ -1,4 +1,6 @@
-"""Draws studies/stability/results/places.svg from the runs kept there: in each place the algorithm alone, with its step cut to a constant share, and with the correction.
+"""Draws studies/stability/results/places.svg from the runs kept there.
+
+In each place the algorithm alone, with its step cut to a constant share, and with the correction.
 
 python -m studies.stability.tools.places
 """

@@ -1,4 +1,6 @@
-"""Draws studies/stability/results/rates.svg from the runs kept there: final accuracy under many passes against the policy's rate, with the correction and without.
+"""Draws studies/stability/results/rates.svg from the runs kept there.
+
+Final accuracy under many passes against the policy's rate, with the correction and without.
 
 python -m studies.stability.tools.rates
 """

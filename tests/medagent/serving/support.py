@@ -1,4 +1,7 @@
-"""Agents without a model behind the service: what they say is scripted, and when they say it is the test's to decide."""
+"""Agents without a model behind the service.
+
+What they say is scripted, and when they say it is the test's to decide.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Schemathesis asks what /openapi.json allows, and what it does not: every answer is a described one, and none a failure of ours."""
+"""Schemathesis asks what /openapi.json allows, and what it does not.
+
+Every answer is a described one, and none a failure of ours.
+"""
 
 from __future__ import annotations
 

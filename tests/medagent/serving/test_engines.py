@@ -1,4 +1,7 @@
-"""Other engines under the service: vLLM servers elsewhere, by a stand-in that computes as vLLM does; vLLM itself is in tests/vllm."""
+"""Other engines under the service: vLLM servers elsewhere, by a stand-in that computes as vLLM does.
+
+VLLM itself is in tests/vllm.
+"""
 
 from __future__ import annotations
 

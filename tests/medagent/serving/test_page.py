@@ -1,6 +1,7 @@
 """The page in Chromium, as people use it: `make test-page`.
 
-Chromium is found on the PATH or named by MEDAGENT_CHROMIUM; axe-core is where MEDAGENT_AXE says (`npm install axe-core`).
+Chromium is found on the PATH or named by MEDAGENT_CHROMIUM; axe-core is where MEDAGENT_AXE says (`npm install
+axe-core`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ expect.set_options(timeout=20_000)  # of machines that do other things too
 
 HOSTILE = Passage.make(
     "gout <b>bold</b>",
-    "\U0001f9b6 Gout hurts. The first-line drug is colchicine. It is old: <script>window.hacked = 1</script><img src=x onerror=hacked=1>",
+    "\U0001f9b6 Gout hurts. The first-line drug is colchicine. It is old: <script>window.hacked = 1</script><img "
+    "src=x onerror=hacked=1>",
     source="javascript:hacked=1",
     id="p1",
 )
@@ -329,7 +331,8 @@ def test_an_answer_that_the_page_cannot_read_is_a_failure(visit: Visit) -> None:
 def test_a_browser_that_keeps_nothing_will_do(visit: Visit, browser: Any) -> None:
     page = browser.new_page()
     page.add_init_script(
-        "for (const name of ['localStorage', 'sessionStorage']) Object.defineProperty(window, name, { get() { throw new Error('kept out'); } })"
+        "for (const name of ['localStorage', 'sessionStorage']) Object.defineProperty(window, name, { get() { throw "
+        "new Error('kept out'); } })"
     )
     page.goto(visit.url)
     page.get_by_label("Your question").fill(QUESTION)

@@ -1,7 +1,8 @@
 """The golden run: five updates of every algorithm on committed rollouts and a model whose weights are formulas.
 
-Nothing is sampled, and no random generator is asked, so a change of these numbers is a change of the training code. After a change that
-is meant, `python -m tests.training.golden.make` writes metrics.json anew (and `--rollouts` the rollouts).
+Nothing is sampled, and no random generator is asked, so a change of these numbers is a change of the training code.
+After a change that is meant, `python -m tests.training.golden.make` writes metrics.json anew (and `--rollouts` the
+rollouts).
 """
 
 from __future__ import annotations
