@@ -1,51 +1,84 @@
-"""Imports run one way: retrieval <- medagent <- evaluation <- training; the command line alone may import all."""
+"""Imports run one way, names are unique, and nothing grows past what a reader can hold.
+
+Floors: retrieval < medagent (without cli) < evaluation < training < medagent/cli, the top one.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ORDER = ["retrieval", "medagent", "evaluation", "training"]
-FILES = [path for package in ORDER for path in sorted((ROOT / package).rglob("*.py"))]
-CLI = {
-    ROOT / "medagent" / name for name in ("cli.py", "cli_asking.py", "cli_index.py", "cli_training.py")
-}  # the command line
+FLOORS = ["retrieval", "medagent", "evaluation", "training", "medagent.cli"]
+PACKAGES = FLOORS[:4]
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+WRITTEN = [
+    *FILES,
+    *(p for folder in ("tests", "benchmarks", "studies", "examples", "docs") for p in (ROOT / folder).rglob("*.py")),
+]
+LONGEST_MODULE = 350  # lines
+LONGEST_LINE = 120  # columns
 
 
-def imported(tree: ast.AST) -> list[tuple[str, ast.stmt]]:
-    found = []
-    for node in ast.walk(tree):
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def floor_of(module: str) -> int:
+    top = module.split(".")[0]
+    return len(FLOORS) - 1 if (module + ".").startswith("medagent.cli.") else FLOORS.index(top)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> list[tuple[str, ast.stmt]]:
+    """The project's modules that a file imports, wherever in it; `from package import module` counts as the module."""
+    modules = {module_of(file) for file in FILES}
+    found: list[tuple[str, ast.stmt]] = []
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found += [(alias.name, node) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide the layer"
-            found.append((node.module or "", node))
-    return [(name, node) for name, node in found if name.split(".")[0] in ORDER]
+            assert node.level == 0, f"{path}:{node.lineno}: relative imports hide the floor"
+            base = node.module or ""
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.append((inner if inner in modules else base, node))
+    return [(name, node) for name, node in found if name.split(".")[0] in PACKAGES]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_imports_only_its_own_layer_and_those_below(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    layer = ORDER.index(path.relative_to(ROOT).parts[0])
-    top_level = set(tree.body)
-    for name, node in imported(tree):
-        if path in CLI:
-            if node in top_level:
-                assert ORDER.index(name.split(".")[0]) <= layer, f"cli imports {name} outside its commands"
-            continue
-        assert ORDER.index(name.split(".")[0]) <= layer, f"{path.name} imports {name} from a higher layer"
-        assert node in top_level, f"{path.name}:{node.lineno} imports {name} inside a function"
+def test_a_module_imports_only_its_own_floor_and_those_below(path: Path) -> None:
+    floor = floor_of(module_of(path))
+    for name, node in imported(path):
+        assert floor_of(name) <= floor, f"{path.relative_to(ROOT)}:{node.lineno} imports {name} from a higher floor"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if floor_of(module_of(path)) < len(FLOORS) - 1],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_below_the_command_line_no_function_imports_the_project(path: Path) -> None:
+    top_level = set(tree_of(path).body)
+    inside = [f"{path.name}:{node.lineno} imports {name}" for name, node in imported(path) if node not in top_level]
+    assert not inside
 
 
 def test_no_import_cycles() -> None:
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
+    # Declarations of commands import what they run inside their functions: those are no cycles at import time.
     graph = {
-        name: {target for target, _ in imported(ast.parse(path.read_text())) if target in modules and target != name}
-        for name, path in modules.items()
-        if path not in CLI
+        module_of(path): {
+            name for name, node in imported(path) if node in tree_of(path).body and name != module_of(path)
+        }
+        for path in FILES
     }
     done: set[str] = set()
 
@@ -60,6 +93,25 @@ def test_no_import_cycles() -> None:
         visit(name, ())
 
 
-def test_files_stay_small() -> None:
-    long = {path.name: n for path in FILES if (n := len(path.read_text().splitlines())) > 350}
+def test_no_public_class_name_is_defined_twice() -> None:
+    places = defaultdict(list)
+    for path in FILES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module_of(path))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_modules_stay_small() -> None:
+    long = {module_of(path): n for path in WRITTEN if (n := len(path.read_text().splitlines())) > LONGEST_MODULE}
+    assert not long
+
+
+def test_lines_stay_short() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in WRITTEN
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if len(line) > LONGEST_LINE
+    ]
     assert not long

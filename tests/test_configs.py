@@ -65,7 +65,7 @@ def test_every_algorithm_goes_with_every_task(task: Path, algorithm: Path) -> No
     assert (parsed.model.critic_lora is None) == critic_free
 
 
-OVERLAYS = [path for folder in ("policies", "hardware") for path in sorted((ROOT / "configs" / folder).glob("*.yaml"))]
+OVERLAYS = [path for folder in ("engines", "hardware") for path in sorted((ROOT / "configs" / folder).glob("*.yaml"))]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the example, where the user stands."""
-    shutil.copytree(ROOT / "docs" / "own_task", tmp_path / "task")
+    shutil.copytree(ROOT / "examples" / "own_task", tmp_path / "task")
     monkeypatch.chdir(tmp_path / "task")
     monkeypatch.setattr(sys, "path", list(sys.path))  # the commands find the classes by themselves
     yield tmp_path / "task"

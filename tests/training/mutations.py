@@ -111,13 +111,13 @@ MUTATIONS = [
     ),
     Mutation(
         "group advantage: biased deviation",
-        "estimators.py",
+        "advantages.py",
         "(counts_B - 1).clamp(min=1)\n            equal_B",
         "counts_B\n            equal_B",
     ),
     Mutation(
         "leave-one-out counts itself",
-        "estimators.py",
+        "advantages.py",
         "advantages_B = (outcomes_B - means_B) * counts_B / (counts_B - 1).clamp(min=1)",
         "advantages_B = outcomes_B - means_B",
     ),

@@ -136,7 +136,7 @@ def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFi
     group = str(CONFIG.parent / "critic" / "group.yaml")
     assert main(["plan", "--config", str(CONFIG), "--config", group]) == 0
     assert "a small network as critic" in capsys.readouterr().out
-    vllm = str(CONFIG.parent / "policies" / "vllm.yaml")
+    vllm = str(CONFIG.parent / "engines" / "vllm.yaml")
     on_gpu = ["plan", "--config", str(CONFIG), "--config", vllm, "--trainer.accelerator", "gpu", "--memory_gib", "10"]
     assert main(on_gpu) == 0
     said = capsys.readouterr().out

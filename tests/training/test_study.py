@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from medagent.agent_folder import read_spec, write_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
-from training import study as module
 from training.callbacks.export import read_metrics
+from training.studies import study as module
 from training.studies.report import write_report
 from training.studies.study import (
     STARTS,

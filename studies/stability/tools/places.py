@@ -18,7 +18,7 @@ from benchmarks.common import ROOT
 
 matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "medagent"
-FOLDER = ROOT / "docs" / "stability"
+FOLDER = ROOT / "studies" / "stability" / "results"
 PLACES = {
     "many passes, high rate": "collapse",
     "stale rollouts": "stale",
