@@ -37,7 +37,7 @@ class Analyser:
     """Turns a text into tokens. Equal names give equal tokens, so the name alone is stored with an index."""
 
     def __init__(self, name: AnalyserName = "biomedical") -> None:
-        """The analyser "biomedical" stems English words, "biomedical-unstemmed" does not, "words" takes lower-case words as they are."""
+        """ "biomedical" stems English words, "biomedical-unstemmed" does not, "words" takes lower-case words as they are."""
         self.name = name
         stemmer = Stemmer.Stemmer("english")
         self._stem = lru_cache(maxsize=200_000)(stemmer.stemWord) if name == "biomedical" else str

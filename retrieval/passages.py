@@ -41,7 +41,7 @@ class Passage:
         licence: str = "",
         document: str = "",
     ) -> Passage:
-        """A passage with a content-derived id (16 hex digits of SHA-256 over title, section and text) unless one is given."""
+        """A passage; unless one is given, its id is 16 hex digits of SHA-256 over title, section and text."""
         return Passage(
             id or content_digest(title, section, text), title, text, source, section, year, licence, document
         )

@@ -2,8 +2,10 @@
 
 Row i of the one belongs to row i of the other.
 
-passages.sqlite   passages, how far each file of the corpus was read, and what was skipped and why: one transaction a batch
-embeddings.f32    [rows, D] float32; written and flushed before the transaction that counts its rows, so that a kill loses a batch at most
+passages.sqlite   passages, progress per corpus file, and what was skipped and why; one transaction per batch
+embeddings.f32    [rows, D] float32; flushed before the transaction that counts its rows
+
+A kill therefore loses one batch at most.
 
 Rows are never renumbered: what is removed leaves a gap, with its text overwritten and its vector set to zero.
 """
@@ -31,10 +33,12 @@ from retrieval.retriever import Filter
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far
 COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS passages (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT NULL,
-  source TEXT NOT NULL, section TEXT NOT NULL, year INTEGER, licence TEXT NOT NULL, document TEXT NOT NULL, digest BLOB NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS passages (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL,
+  text TEXT NOT NULL, source TEXT NOT NULL, section TEXT NOT NULL, year INTEGER, licence TEXT NOT NULL,
+  document TEXT NOT NULL, digest BLOB NOT NULL UNIQUE);
 CREATE INDEX IF NOT EXISTS passages_document ON passages (document) WHERE document != '';
-CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, position INTEGER NOT NULL, complete INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, position INTEGER NOT NULL,
+  complete INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS skipped (place TEXT NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, number INTEGER NOT NULL);
 """
@@ -115,8 +119,9 @@ class PassageStore:
             os.fsync(file.fileno())
         marks = ", ".join("?" * (len(COLUMNS) + 2))
         with self._db:
+            columns = ", ".join(COLUMNS)
             self._db.executemany(
-                f"INSERT INTO passages (row, {', '.join(COLUMNS)}, digest) VALUES ({marks})",  # noqa: S608 (constant names)
+                f"INSERT INTO passages (row, {columns}, digest) VALUES ({marks})",  # noqa: S608 (constant names)
                 [
                     (first + i, *(getattr(passage, name) for name in COLUMNS), bytes.fromhex(passage.digest))
                     for i, passage in enumerate(passages)
@@ -161,7 +166,7 @@ class PassageStore:
     # ------------------------------------------------------------------ reading
 
     def known(self, passages: Sequence[Passage]) -> tuple[dict[str, str], set[str]]:
-        """Of these passages, the ids that are taken (with the digest of what took them), and the digests that are stored."""
+        """(ids that are taken, each with the digest of what took it; digests that are stored) of these passages."""
         with self._lock:
             ids = self._select_in("SELECT id, digest FROM passages WHERE id IN", [passage.id for passage in passages])
             digests = self._select_in(
@@ -238,8 +243,9 @@ class PassageStore:
     def tally(self, column: str, *, limit: int) -> list[tuple[str, int]]:
         """The most frequent values of a column with their counts."""
         assert column in COLUMNS
-        query = f"SELECT {column}, COUNT(*) AS n FROM passages GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?"  # noqa: S608 (checked above)
-        return [(str(value), number) for value, number in self._db.execute(query, (limit,))]
+        counted = f"SELECT {column}, COUNT(*) AS n FROM passages"  # noqa: S608 (checked above)
+        found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (limit,))
+        return [(str(value), number) for value, number in found]
 
     def vectors(self) -> NDArray[np.float32]:
         """[rows, D] memory-mapped vectors; an error where the file is too short."""

@@ -71,7 +71,7 @@ class ChromaVectors:
         )
 
     def fit_search(self, num_rows: int) -> None:
-        """Let searches visit as many passages as their number asks for, after it changed (from the next time it is opened)."""
+        """Fit how many passages a search visits to their present number, from the next opening on."""
         self.collection.modify(configuration={"hnsw": {"ef_search": _ef_search(num_rows)}})
 
     def open(self) -> bool:

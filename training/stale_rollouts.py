@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -55,6 +56,10 @@ class Background:
             raise error
 
 
+def _collect_to(path: Path, collect: Callable[[int], list[Rollout]], iteration: int) -> None:
+    write_rollouts(path, collect(iteration))
+
+
 class PendingRollouts:
     """The rollouts of the coming iterations, one file each, in `RUN/pending`.
 
@@ -78,7 +83,7 @@ class PendingRollouts:
             if path.exists():
                 continue
             if self._overlap and coming > iteration:
-                self._background.start(lambda path=path, coming=coming: write_rollouts(path, collect(coming)))  # type: ignore[misc]
+                self._background.start(partial(_collect_to, path, collect, coming))
             else:
                 write_rollouts(path, collect(coming))
         # The one before is kept: a torn newest checkpoint sends the run back by one iteration.

@@ -150,7 +150,10 @@ class Vllm:
 
 @dataclass(frozen=True)
 class Servers:
-    """vLLM servers elsewhere that serve the agent's weights under one name (an adapter, or what `medagent export` wrote); they say themselves when those change."""
+    """vLLM servers elsewhere that serve the agent's weights under one name.
+
+    The name is that of an adapter, or of what `medagent export` wrote. The servers say themselves when weights change.
+    """
 
     addresses: Sequence[str]
     model: str

@@ -30,7 +30,8 @@ class OpenFile:
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
         self._raw = path.open("rb")
-        self.stream: IO[bytes] = gzip.GzipFile(fileobj=self._raw) if path.suffix.lower() == ".gz" else self._raw  # type: ignore[assignment]
+        packed = path.suffix.lower() == ".gz"
+        self.stream: IO[bytes] = gzip.GzipFile(fileobj=self._raw) if packed else self._raw  # type: ignore[assignment]
 
     def position(self) -> int:
         """Bytes of the file on disk that were read so far."""

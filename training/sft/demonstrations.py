@@ -35,7 +35,9 @@ from training.agent_data import AgentSettings
 class Demonstrations(ABC):
     """A source of dialogues."""
 
-    def make(self, settings: AgentSettings, retriever: Retriever, folder: Path) -> None:  # noqa: B027 (given ones are there)
+    def make(  # noqa: B027 (given ones are there)
+        self, settings: AgentSettings, retriever: Retriever, folder: Path
+    ) -> None:
         """Write to `folder` what is not there yet; one process does so."""
 
     @abstractmethod

@@ -118,7 +118,8 @@ class SupervisedData(AgentData):
                 f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, data.num_micro_batches is "
                 f"{self.num_micro_batches}: they must be equal. Set both to the same number."
             )
-        watched = any(isinstance(callback, HeldOutEvaluation) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        watched = any(isinstance(callback, HeldOutEvaluation) for callback in callbacks)
         if isinstance(trainer.strategy, ShardedBase) and watched:
             raise ConfigError(
                 "HeldOutEvaluation in medagent sft with ShardedBase: answers would need a whole copy of the base on "

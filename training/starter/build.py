@@ -150,9 +150,9 @@ class Stage:
 
 
 def curriculum(tokenizer: PreTrainedTokenizerBase, config: WarmStartConfig, forbidden: frozenset[str]) -> list[Stage]:
-    """First copying alone and easy names, then searching and reading (at a high rate, then a falling one), then the bad habits.
+    """The stages in order: copying easy names, searching and reading, then the bad habits.
 
-    The falling rate is what makes the copying of rare names sure.
+    Reading is taught at a high rate, then at a falling one. The falling rate makes the copying of rare names sure.
     """
     pad_id = int(tokenizer.pad_token_id)
 

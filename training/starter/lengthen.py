@@ -34,9 +34,10 @@ def lengthen(
     seed: int = 0,
     report: Callable[[str], None] = print,
 ) -> dict[str, float]:
-    """Teach the packaged base to think `thinking` tokens a turn and then to the end of the sentence (eight to ten more; the action takes ten), and save it with limits that leave room for them; returns the measured figures.
+    """Teach the packaged base to think `thinking` tokens per turn, and save it with limits that leave room for them.
 
-    With `thinking` 0 it is only taught on, for as many steps: the control of a comparison of lengths. `forbidden` are
+    It thinks on to the end of the sentence: eight to ten tokens more. The action takes ten. Returns the measured
+    figures. With `thinking` 0 it is only taught on, for as many steps: the control of a comparison of lengths. `forbidden` are
     the names of the knowledge base, which no lesson may use. Raises ConfigError where `out` is not empty.
     """
     if not 0 <= thinking <= LONGEST:
