@@ -1,7 +1,7 @@
 """Text to lexical tokens: the same analyser for passages and queries, named in the index's manifest.
 
-The biomedical analyser is built for names: "IL-6", "IL 6" and "il6" share tokens, so do "TNF-α" and "TNF alpha",
-"Crohn's" and "Crohn"; question words and articles are left out, but "Hepatitis A" keeps its letter.
+The biomedical analyser is built for names: "IL-6", "IL 6" and "il6" share tokens. So do "TNF-α" and "TNF alpha", and
+"Crohn's" and "Crohn". Question words and articles are left out, but "Hepatitis A" keeps its letter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class Analyser:
     """Turns a text into tokens. Equal names give equal tokens, so the name alone is stored with an index."""
 
     def __init__(self, name: AnalyserName = "biomedical") -> None:
-        """ "biomedical" stems English words, "biomedical-unstemmed" does not, "words" takes lower-case words as they are."""
+        """Name the analyser.
+
+        "biomedical" stems English words and "biomedical-unstemmed" does not; "words" takes lower-case words as they are.
+        """
         self.name = name
         stemmer = Stemmer.Stemmer("english")
         self._stem = lru_cache(maxsize=200_000)(stemmer.stemWord) if name == "biomedical" else str

@@ -29,7 +29,7 @@ class SearchStats:
     waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=10_000))
 
     def metrics(self) -> dict[str, float]:
-        """Mean and 95th percentile of the wait, queries a batch, and retries."""
+        """Mean and 95th percentile of the wait, queries per batch, and retries."""
         waits = np.array(self.waits_s) if self.waits_s else np.zeros(1)
         return {
             "time/search": float(waits.mean()),

@@ -15,8 +15,8 @@ SHINGLE = 3
 class Repeats:
     """Remembers passages and tells whether another repeats one of them.
 
-    Two passages repeat each other when the Jaccard similarity of their runs of three words is at least `threshold`
-    and they hold the same numbers: a dose or a date that differs is a difference, however long the rest.
+    Two passages repeat each other when they hold the same numbers, and the Jaccard similarity of their runs of three
+    words is at least `threshold`. A dose or a date that differs is a difference, however long the rest.
     """
 
     def __init__(self, threshold: float) -> None:

@@ -36,7 +36,7 @@ def compare_aloud(a: Path, b: Path, *, mode: str | None, mode_b: str | None, see
 
 
 def grade_aloud(path: Path, *, letters: str, out: str | None) -> None:
-    """Grade raw replies and print the counts as JSON; `out` takes one line a reply."""
+    """Grade raw replies and print the counts as JSON; `out` takes one line per reply."""
     target = Path(out) if out is not None else None
     if target is not None and (target.is_dir() or target.resolve() == path.resolve()):
         raise InputError(

@@ -1,7 +1,7 @@
 """`medagent demo`: the whole line on the packaged starter world, in minutes on a laptop.
 
-Builds the indexes, measures the base policy, trains it with ST-PPO, measures the trained agent on questions about
-conditions that neither the warm start nor the training ever saw, runs the controls, and writes a report.
+Builds the indexes, measures the base policy, trains it with ST-PPO, measures again, runs the controls, and writes a
+report. The test questions are about conditions that neither the warm start nor the training ever saw.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _print_row(console: Console, row: dict[str, Any]) -> None:
     kinds = ", ".join(f"{kind.replace('_', '-')} {share:.0%}" for kind, share in row["by_type"].items())
     console.print(
         f"   accuracy {row['accuracy']:.1%} (95% interval {row['ci_low']:.1%} to {row['ci_high']:.1%}, n = "
-        f"{row['n']}): {kinds}; {row['searches_per_question']:.2f} searches a question"
+        f"{row['n']}): {kinds}; {row['searches_per_question']:.2f} searches per question"
     )
 
 
@@ -246,7 +246,7 @@ def _rows(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str,
     }
     rows += [(name, f"{before[key]:.1%}", f"{after[key]:.1%}") for name, key in shares.items()]
     rows.append(
-        ("searches a question", f"{before['searches_per_question']:.2f}", f"{after['searches_per_question']:.2f}")
+        ("searches per question", f"{before['searches_per_question']:.2f}", f"{after['searches_per_question']:.2f}")
     )
     rows.append(("unparsed or missing answers", str(before["unparsed"]), str(after["unparsed"])))
     follows = after["counterfactual"]["follows_corpus"]
@@ -275,14 +275,14 @@ def _write_page(out: Path, report: dict[str, Any], chosen: Rollout, rollouts: li
 
     charts = [
         Chart("success of sampled rollouts", {"training": curve("reward/success")}, percent=True),
-        Chart("searches a question", {"training": curve("rollout/searches")}),
+        Chart("searches per question", {"training": curve("rollout/searches")}),
         Chart(
             "clip fraction and correction scale",
             {n: curve(f"policy/{n}") for n in ("clip_fraction", "clip_bias_scale")},
         ),
         Chart("critic: explained variance", {"fresh rollouts": curve("critic/explained_variance")}),
         Chart("KL to the base policy (k3)", {"per token": curve("kl/reference")}),
-        Chart("entropy (nats a token)", {"policy": curve("policy/entropy")}),
+        Chart("entropy (nats per token)", {"policy": curve("policy/entropy")}),
     ]
     wrong = [rollout for rollout in rollouts if not grade(rollout).correct][:3]
     right = [rollout for rollout in rollouts if grade(rollout).correct][:3]

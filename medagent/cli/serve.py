@@ -56,7 +56,7 @@ class Settings:
         if self.host not in LOOPBACK and self.tokens is None:
             raise ConfigError(
                 f"host {self.host}: others could reach the agent there, and no tokens are set. Give --tokens FILE (a "
-                "SHA-256 digest a line), or leave --host out."
+                "SHA-256 digest per line), or leave --host out."
             )
 
 

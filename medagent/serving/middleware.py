@@ -41,17 +41,17 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def read_tokens(path: Path) -> frozenset[str]:
-    """SHA-256 digests of bearer tokens, one a line; what follows a digest is a note."""
+    """SHA-256 digests of bearer tokens, one per line; what follows a digest is a note."""
     try:
         lines = [line.split(maxsplit=1)[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except OSError as failure:
         raise ConfigError(
-            f"tokens {path}: cannot be read ({failure}). Give a file with a SHA-256 digest a line."
+            f"tokens {path}: cannot be read ({failure}). Give a file with a SHA-256 digest per line."
         ) from failure
     wrong = [line for line in lines if not _SHA256.fullmatch(line)]
     if wrong or not lines:
         raise ConfigError(
-            f"tokens {path}: found {len(wrong)} of {len(lines)} lines that are no SHA-256 digest, wanted one a line: "
+            f"tokens {path}: found {len(wrong)} of {len(lines)} lines that are no SHA-256 digest, wanted one per line: "
             "printf %s TOKEN | sha256sum."
         )
     return frozenset(lines)

@@ -91,7 +91,7 @@ def serve(
     Args: agent: As for evaluate. index: Index to search instead of the agent's own. model: Name of the model at an
         endpoint, or at the endpoints. tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. name: The
         model's name in the API. host: Address to listen on; another than this machine's needs tokens. port: Port to
-        listen on. tokens: File with the SHA-256 digest of a bearer token a line; requests then need one. max_running:
+        listen on. tokens: File with the SHA-256 digest of a bearer token per line; requests then need one. max_running:
         Questions answered at once. max_waiting: Questions that may wait; more are refused with 429. timeout_s:
         Seconds that an answer may take, its wait included. engine: What samples: in_process; vllm (a server that is
         started for it); endpoints (vLLM servers elsewhere). endpoints: Their addresses, as --endpoints
