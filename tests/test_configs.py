@@ -19,12 +19,12 @@ from medagent.agent_folder import read_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.cli.commands.evaluate import evaluate
 from medagent.cli.demo import demo_configs
+from tests.support import ROOT
 from training.data import RolloutData
 from training.module import AgentModule
 from training.run import AgentCLI
 from training.sft.supervised import SupervisedData, SupervisedModule
 
-ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 ALGORITHMS = sorted((ROOT / "configs" / "algorithms").glob("*.yaml"))
 

@@ -24,7 +24,7 @@ from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 from retrieval.settings import IndexSettings
 from retrieval.store import PassageStore
-from tests.retrieval.corpora import (
+from tests.retrieval.support import (
     JATS,
     MEDLINE,
     PASSAGES,

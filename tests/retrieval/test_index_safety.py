@@ -12,7 +12,7 @@ from retrieval.inspect import index_stats
 from retrieval.passages import Passage
 from retrieval.search import HybridRetriever
 from retrieval.store import PassageStore
-from tests.retrieval.corpora import PASSAGES, SMALL, CountingEmbedder, problems
+from tests.retrieval.support import PASSAGES, SMALL, CountingEmbedder, problems
 
 
 def test_half_of_a_corpus_never_becomes_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from lightning import Callback, Trainer
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
-from tests.training.test_evidence import make_module as evidence_module
+from tests.training.test_critic_evidence import make_module as evidence_module
 from tests.training.test_module import OneBatch, Snoop, make_module, perturb
 from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from training.execution import Execution

@@ -15,7 +15,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support import ROOT
+
 TESTS = ["advantages", "estimators", "objectives", "reference", "correction", "module", "data", "golden"]
 PARTS = ("configs", "evaluation", "medagent", "retrieval", "tests", "training", "pyproject.toml")
 

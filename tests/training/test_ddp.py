@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support import ROOT
 from tests.training.test_module import experience, module, rollouts  # noqa: F401  (fixtures)
 from training.critic_evidence import SIGHTS
 from training.experience import loss_weights, split_by_length
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def step(

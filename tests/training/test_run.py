@@ -58,7 +58,6 @@ FIXED_NAMES = [
 ]
 
 
-ROOT = Path(__file__).parent.parent.parent
 ALGORITHMS = demo_configs()[1].parent
 
 

@@ -25,7 +25,8 @@ from medagent.causal_lm import STARTER, model_path
 from medagent.errors import PolicyError
 from medagent.export import export_merged
 from medagent.policies.vllm.server import MODEL, VllmServer
-from tests.training.test_engines import setup_of
+from tests.support import ROOT
+from tests.training.engines.test_engines import setup_of
 from tests.training.test_module import make_module, perturb
 from tests.training.test_run import arguments
 from training.advantages import GAE
@@ -40,7 +41,6 @@ from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_T
 
 pytestmark = pytest.mark.vllm
 
-ROOT = Path(__file__).parent.parent.parent
 QUESTIONS = StarterBenchmark("train", limit_per_kind=8).questions()
 
 

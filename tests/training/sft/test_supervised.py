@@ -20,11 +20,12 @@ from medagent.agent_folder import load_agent, read_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError
 from medagent.export import export_merged
+from tests.support import CONFIGS
 from tests.training.test_module import AGENT, rollouts  # noqa: F401  (fixtures)
 from training.run import sft
 from training.sft.demonstrations import GivenDialogues, encoded
 
-CONFIG = Path(__file__).parent.parent.parent / "configs" / "sft" / "own_model.yaml"
+CONFIG = CONFIGS / "sft" / "own_model.yaml"
 RULES = {"instructions": "", "options_style": "letter_last", "chat": False}
 LIMITS = {"max_turns": 4, "max_turn_tokens": 48, "max_observation_tokens": 160, "max_total_tokens": 512}
 
