@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.support import ROOT
-from tests.training.test_module import experience, module, rollouts  # noqa: F401  (fixtures)
 from training.critic_evidence import SIGHTS
 from training.experience import loss_weights, split_by_length
 
@@ -60,7 +59,7 @@ def ones() -> dict[str, dict[str, torch.Tensor]]:
         ("parameters", 300, "sharded"),  # and the ranks split theirs into different numbers
     ],
 )
-def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, strategy) -> None:  # noqa: F811
+def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, strategy) -> None:
     generator = torch.Generator().manual_seed(0)
     shape = (*experience.evidence_BKF.shape[:2], SIGHTS["evidence"])
     experience = replace(experience, evidence_BKF=torch.rand(shape, generator=generator))

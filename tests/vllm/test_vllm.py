@@ -26,9 +26,7 @@ from medagent.errors import PolicyError
 from medagent.export import export_merged
 from medagent.policies.vllm.server import MODEL, VllmServer
 from tests.support import ROOT
-from tests.training.engines.test_engines import setup_of
-from tests.training.test_module import make_module, perturb
-from tests.training.test_run import arguments
+from tests.training.support import arguments, make_module, perturb, setup_of
 from training.advantages import GAE
 from training.callbacks.export import read_metrics
 from training.engines import InProcess, Vllm
