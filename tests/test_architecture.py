@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support import ROOT
+
 FLOORS = ["retrieval", "medagent", "evaluation", "training", "medagent.cli"]
 PACKAGES = FLOORS[:4]
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]

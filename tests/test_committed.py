@@ -15,7 +15,7 @@ import pytest
 from medagent.errors import ConfigError
 from studies.stability.tools import bases, places, rates
 from studies.stability.tools.committed import FOLDER, SAME, kept_runs
-from tests.test_configs import parser
+from tests.training.support import parser
 from training.studies.report import outcome
 from training.studies.study import STUDIES as STUDY_CONFIGS
 from training.studies.study import config_path, load_study

@@ -19,27 +19,12 @@ from medagent.agent_folder import read_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.cli.commands.evaluate import evaluate
 from medagent.cli.demo import demo_configs
-from training.data import RolloutData
-from training.module import AgentModule
-from training.run import AgentCLI
+from tests.support import ROOT
+from tests.training.support import parser
 from training.sft.supervised import SupervisedData, SupervisedModule
 
-ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 ALGORITHMS = sorted((ROOT / "configs" / "algorithms").glob("*.yaml"))
-
-
-def parser() -> LightningArgumentParser:
-    from lightning import Trainer
-
-    made = LightningArgumentParser()
-    made.add_lightning_class_args(Trainer, "trainer")
-    made.add_lightning_class_args(AgentModule, "model")
-    made.add_lightning_class_args(RolloutData, "data")
-    made.add_argument("--seed_everything", type=int)
-    made.add_argument("--config", action="config")
-    AgentCLI.add_arguments_to_parser(None, made)  # type: ignore[arg-type]
-    return made
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)

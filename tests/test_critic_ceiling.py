@@ -11,7 +11,7 @@ from medagent.agent import Job
 from medagent.types import Rollout
 from retrieval.controls import UnreliableRetriever
 from studies.critic.tools.critic import ceiling, repeated
-from tests.evaluation.scripts import PASSAGES, QUESTIONS, Finds, scripted
+from tests.evaluation.support import PASSAGES, QUESTIONS, Finds, scripted
 from training.rewards import OutcomeReward
 
 

@@ -16,10 +16,9 @@ from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.tools import Toolbox, tool_named
+from tests.support import ROOT
 from training.agent_data import AgentSettings
 from training.sft.demonstrations import RejectionSampled
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from evaluation.contamination import contamination, ngrams, question_texts, refu
 from medagent.cli.main import main
 from medagent.errors import InputError
 from medagent.types import Question
+from tests.support import SHARED_DATA
 
-DATA = Path(__file__).parents[3] / "shared" / "data" / "medqa"
+DATA = SHARED_DATA / "medqa"
 WORDS = [f"word{number}" for number in range(100)]
 
 

@@ -19,7 +19,7 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import Protocol
 from medagent.types import Question, StopReason
 from retrieval.search import HybridRetriever
-from tests.evaluation.scripts import PASSAGES, QUESTIONS, lookup, lookup_by_text, scripted
+from tests.evaluation.support import PASSAGES, QUESTIONS, lookup, lookup_by_text, scripted
 from training.starter.lessons import STARTER_PROTOCOL
 
 

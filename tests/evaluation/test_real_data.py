@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from evaluation.benchmarks import PubMedQABenchmark, pubmedqa_passages
@@ -14,9 +12,10 @@ from medagent.policies.huggingface import HFPolicy
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.index import build_index
 from retrieval.search import HybridRetriever
+from tests.support import SHARED_DATA
 from training.starter.lessons import STARTER_PROTOCOL
 
-PUBMEDQA = Path(__file__).parent.parent.parent.parent / "shared" / "data" / "pubmedqa" / "pqal_train500.json"
+PUBMEDQA = SHARED_DATA / "pubmedqa" / "pqal_train500.json"
 pytestmark = [
     pytest.mark.real_data,
     pytest.mark.skipif(not PUBMEDQA.exists(), reason="the real PubMedQA file is not there"),

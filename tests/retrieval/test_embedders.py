@@ -21,7 +21,7 @@ from retrieval.manifest import Manifest
 from retrieval.passages import Passage
 from retrieval.rerank import CrossEncoderReranker
 from retrieval.search import HybridRetriever
-from tests.retrieval.corpora import PASSAGES
+from tests.retrieval.support import PASSAGES
 
 
 def make_bert(folder: Path, *, seed: int, classifier: bool = False) -> Path:

@@ -16,15 +16,14 @@ from retrieval.chunking import Chunking
 from retrieval.corpora import Corpus, file_corpus, memory_corpus
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import CorpusError, IndexBusyError, IndexMismatchError
-from retrieval.index import add_to_index, build_index, chroma, open_vectors, rebuild_index, remove_from_index
+from retrieval.index import add_to_index, build_index, open_vectors, rebuild_index, remove_from_index
 from retrieval.inspect import index_stats, show_stats
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage
-from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 from retrieval.settings import IndexSettings
 from retrieval.store import PassageStore
-from tests.retrieval.corpora import (
+from tests.retrieval.support import (
     JATS,
     MEDLINE,
     PASSAGES,
@@ -213,70 +212,6 @@ def test_a_changed_file_is_refused_by_a_build_and_read_anew_by_add(tmp_path: Pat
         build_index(tmp_path / "index", file_corpus(notes), SMALL)
     assert add_to_index(tmp_path / "index", file_corpus(notes), SMALL).num_passages == 2
     assert index_stats(tmp_path / "index")["duplicates_dropped"] == 1
-
-
-@pytest.mark.parametrize("damage", ["vector", "text", "lost vector", "bm25", "model"])
-def test_verify_finds_damage(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_index(tmp_path, PASSAGES, SMALL)
-    assert not problems(tmp_path)
-    if damage == "vector":
-        with (tmp_path / "embeddings.f32").open("r+b") as file:
-            file.write(np.float32(9).tobytes())
-        assert set(problems(tmp_path)) == {
-            "the vectors' digest is the manifest's",
-            "some passages embed to their stored vectors",
-            "Chroma holds these passages and vectors",
-        }
-    elif damage == "text":
-        store = PassageStore(tmp_path, 64)
-        store._db.execute("UPDATE passages SET text = 'changed' WHERE row = 3")
-        store._db.commit()
-        store.close()
-        assert "the passages' digest is the manifest's" in problems(tmp_path)
-        assert "BM25 is what the passages give" in problems(tmp_path)
-    elif damage == "lost vector":
-        vectors = open_vectors(tmp_path, Manifest.read(tmp_path))
-        vectors.remove([5])
-        with pytest.raises(IndexMismatchError, match="index rebuild"):
-            problems(tmp_path)
-        rebuild_index(tmp_path)
-        assert not problems(tmp_path)
-    elif damage == "bm25":
-        path = tmp_path / "bm25" / "rows.npy"
-        np.save(path, np.load(path)[::-1])
-        assert set(problems(tmp_path)) == {"BM25 is what the passages give"}
-    else:
-        changed = HashedNgramEmbedder(64)
-        monkeypatch.setattr(changed, "embed_queries", lambda texts: -SMALL.embed_queries(texts))
-        with pytest.raises(IndexMismatchError, match="its model changed"):
-            HybridRetriever(str(tmp_path), changed)
-
-
-def test_lost_and_foreign_files_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(IndexMismatchError, match="medagent index build"):
-        HybridRetriever(str(tmp_path / "nowhere"))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("mine")
-    with pytest.raises(IndexMismatchError, match="other files"):
-        build_index(tmp_path / "mine", PASSAGES, SMALL)
-    out = tmp_path / "index"
-    build_index(out, PASSAGES, SMALL)
-    with pytest.raises(IndexMismatchError, match="hashed-ngrams:64"):
-        HybridRetriever(str(out), HashedNgramEmbedder(128))
-    chroma(out, Manifest.read(out)).drop()
-    with pytest.raises(IndexMismatchError, match="index rebuild"):
-        HybridRetriever(str(out))
-    rebuild_index(out)
-    (out / "embeddings.f32").write_bytes(b"short")
-    with pytest.raises(IndexMismatchError, match="5 bytes, wanted 10,240"):
-        HybridRetriever(str(out)).search_where(["x"], top_k=1, where=Filter(sources=("test",)))
-    for broken in ('{"format": 1}', "not json", '{"format": 2}'):
-        (out / "manifest.json").write_text(broken)
-        with pytest.raises(IndexMismatchError, match=r"format 1 found|damaged"):
-            Manifest.read(out)
-    (out / "passages.sqlite").write_bytes(b"no database, but long enough to look at" * 50)
-    with pytest.raises(IndexMismatchError, match="cannot be read"):
-        PassageStore(out, 64)
 
 
 def test_empty_corpora_leave_nothing_behind(tmp_path: Path) -> None:

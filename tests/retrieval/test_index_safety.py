@@ -6,13 +6,21 @@ import numpy as np
 import pytest
 
 from retrieval.corpora import file_corpus, memory_corpus
+from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import CorpusError, IndexMismatchError
-from retrieval.index import add_to_index, build_index, rebuild_index, remove_from_index
+from retrieval.index import add_to_index, build_index, chroma, open_vectors, rebuild_index, remove_from_index
 from retrieval.inspect import index_stats
+from retrieval.manifest import Manifest
 from retrieval.passages import Passage
+from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 from retrieval.store import PassageStore
-from tests.retrieval.corpora import PASSAGES, SMALL, CountingEmbedder, problems
+from tests.retrieval.support import (
+    PASSAGES,
+    SMALL,
+    CountingEmbedder,
+    problems,
+)
 
 
 def test_half_of_a_corpus_never_becomes_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,3 +133,67 @@ def test_small_files_are_embedded_and_committed_together(tmp_path: Path, monkeyp
     build_index(tmp_path / "index", file_corpus(tmp_path / "notes"), SMALL)
     assert sizes == [20, 20, 10]
     assert len(PassageStore(tmp_path / "index", 64).parts()) == 50
+
+
+@pytest.mark.parametrize("damage", ["vector", "text", "lost vector", "bm25", "model"])
+def test_verify_finds_damage(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_index(tmp_path, PASSAGES, SMALL)
+    assert not problems(tmp_path)
+    if damage == "vector":
+        with (tmp_path / "embeddings.f32").open("r+b") as file:
+            file.write(np.float32(9).tobytes())
+        assert set(problems(tmp_path)) == {
+            "the vectors' digest is the manifest's",
+            "some passages embed to their stored vectors",
+            "Chroma holds these passages and vectors",
+        }
+    elif damage == "text":
+        store = PassageStore(tmp_path, 64)
+        store._db.execute("UPDATE passages SET text = 'changed' WHERE row = 3")
+        store._db.commit()
+        store.close()
+        assert "the passages' digest is the manifest's" in problems(tmp_path)
+        assert "BM25 is what the passages give" in problems(tmp_path)
+    elif damage == "lost vector":
+        vectors = open_vectors(tmp_path, Manifest.read(tmp_path))
+        vectors.remove([5])
+        with pytest.raises(IndexMismatchError, match="index rebuild"):
+            problems(tmp_path)
+        rebuild_index(tmp_path)
+        assert not problems(tmp_path)
+    elif damage == "bm25":
+        path = tmp_path / "bm25" / "rows.npy"
+        np.save(path, np.load(path)[::-1])
+        assert set(problems(tmp_path)) == {"BM25 is what the passages give"}
+    else:
+        changed = HashedNgramEmbedder(64)
+        monkeypatch.setattr(changed, "embed_queries", lambda texts: -SMALL.embed_queries(texts))
+        with pytest.raises(IndexMismatchError, match="its model changed"):
+            HybridRetriever(str(tmp_path), changed)
+
+
+def test_lost_and_foreign_files_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(IndexMismatchError, match="medagent index build"):
+        HybridRetriever(str(tmp_path / "nowhere"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    with pytest.raises(IndexMismatchError, match="other files"):
+        build_index(tmp_path / "mine", PASSAGES, SMALL)
+    out = tmp_path / "index"
+    build_index(out, PASSAGES, SMALL)
+    with pytest.raises(IndexMismatchError, match="hashed-ngrams:64"):
+        HybridRetriever(str(out), HashedNgramEmbedder(128))
+    chroma(out, Manifest.read(out)).drop()
+    with pytest.raises(IndexMismatchError, match="index rebuild"):
+        HybridRetriever(str(out))
+    rebuild_index(out)
+    (out / "embeddings.f32").write_bytes(b"short")
+    with pytest.raises(IndexMismatchError, match="5 bytes, wanted 10,240"):
+        HybridRetriever(str(out)).search_where(["x"], top_k=1, where=Filter(sources=("test",)))
+    for broken in ('{"format": 1}', "not json", '{"format": 2}'):
+        (out / "manifest.json").write_text(broken)
+        with pytest.raises(IndexMismatchError, match=r"format 1 found|damaged"):
+            Manifest.read(out)
+    (out / "passages.sqlite").write_bytes(b"no database, but long enough to look at" * 50)
+    with pytest.raises(IndexMismatchError, match="cannot be read"):
+        PassageStore(out, 64)

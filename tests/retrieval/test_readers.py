@@ -9,7 +9,7 @@ from pypdf import PdfReader, PdfWriter
 
 from retrieval.chunking import Document
 from retrieval.readers import OpenFile, Skipped, read_file
-from tests.retrieval.corpora import JATS, MEDLINE, write_gz, write_pdf
+from tests.retrieval.support import JATS, MEDLINE, write_gz, write_pdf
 
 
 def items(path: Path) -> tuple[list[Document], list[Skipped]]:

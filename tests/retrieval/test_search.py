@@ -19,7 +19,7 @@ from retrieval.search import HybridRetriever, _ranked
 from retrieval.settings import SearchSettings
 from retrieval.store import PassageStore
 from retrieval.vectors import exact_nearest
-from tests.retrieval.corpora import PASSAGES
+from tests.retrieval.support import PASSAGES
 
 
 def built(folder: Path, passages: list[Passage] = PASSAGES, **settings: float) -> HybridRetriever:

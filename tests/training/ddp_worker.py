@@ -15,8 +15,7 @@ from lightning import Callback, Trainer
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
-from tests.training.test_evidence import make_module as evidence_module
-from tests.training.test_module import OneBatch, Snoop, make_module, perturb
+from tests.training.support import OneBatch, Snoop, make_evidence_module, make_module, perturb
 from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from training.execution import Execution
 from training.experience import Experience
@@ -57,7 +56,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
     parts = [Experience(**part, metrics={}) for part in stored][rank::ranks]
     hard = strategy == "sharded"  # where layers are gathered, whatever else makes passes is on
     execution = Execution(max_tokens=int(max_tokens), gradient_checkpointing=hard, logits_rows=64 if hard else 4096)
-    module = evidence_module(execution=execution) if space == "evidence" else make_module(execution=execution)
+    module = make_evidence_module(execution=execution) if space == "evidence" else make_module(execution=execution)
     perturb(module)
     correction = {"rollouts": {"applied_to": "rollouts_and_step"}, "evidence": {}}.get(space, {"space": space})
     peek, snoop, after_steps = Peek(**correction), Snoop(), PolicyAfter()  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 Run by hand: `python -m tests.training.mutations`, or with the numbers of some.
 
-Takes about half a minute a mistake. Exit status 1 if one is not caught.
+Takes about half a minute per mistake. Exit status 1 if one is not caught.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
-TESTS = ["advantages", "estimators", "objectives", "reference", "correction", "module", "data", "golden"]
+from tests.support import ROOT
+
+TESTS = ["advantages", "objectives", "reference", "correction", "module", "data", "golden"]
 PARTS = ("configs", "evaluation", "medagent", "retrieval", "tests", "training", "pyproject.toml")
 
 

@@ -16,8 +16,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
 from medagent.types import Rollout
-from tests.training.test_module import make_module, module, perturb, rollouts  # noqa: F401  (fixtures)
-from tests.training.test_run import arguments, numbers
+from tests.training.support import arguments, make_module, numbers, perturb
 from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.callbacks.export import read_metrics
@@ -140,12 +139,12 @@ def test_a_checkpoint_waits_for_the_rollouts_of_the_weights_before_it(
     assert there[:2] == [True, True]
 
 
-def test_pending_rollouts_come_back_as_they_were(rollouts, tmp_path: Path) -> None:  # noqa: F811
+def test_pending_rollouts_come_back_as_they_were(rollouts, tmp_path: Path) -> None:
     write_rollouts(tmp_path / "some.jsonl", rollouts)
     assert read_rollouts(tmp_path / "some.jsonl") == rollouts
 
 
-def test_pending_rollouts_are_collected_once_and_ahead(rollouts, tmp_path: Path) -> None:  # noqa: F811
+def test_pending_rollouts_are_collected_once_and_ahead(rollouts, tmp_path: Path) -> None:
     collected: list[int] = []
 
     def collect(iteration: int) -> list[Rollout]:
@@ -160,7 +159,7 @@ def test_pending_rollouts_are_collected_once_and_ahead(rollouts, tmp_path: Path)
     assert sorted(path.name[:6] for path in (tmp_path / "pending").iterdir()) == ["000003", "000004"]
 
 
-def test_decoupled_weights_start_at_one_and_terms_are_truncated(module, rollouts) -> None:  # noqa: F811
+def test_decoupled_weights_start_at_one_and_terms_are_truncated(module, rollouts) -> None:
     perturb(module)
     modes = {
         mode: prepare(module, rollouts, estimator=GAE(), reduce=same, off_policy=OffPolicy(importance=mode, cap=1.02))
@@ -201,7 +200,7 @@ def test_truncation_multiplies_every_term_of_j_and_of_c() -> None:
     torch.testing.assert_close(one.clipped, two.clipped)
 
 
-def test_kl_as_a_reward_is_the_log_ratio_at_sampling(module, rollouts) -> None:  # noqa: F811
+def test_kl_as_a_reward_is_the_log_ratio_at_sampling(module, rollouts) -> None:
     shifted = [
         replace(
             rollout,
@@ -217,7 +216,7 @@ def test_kl_as_a_reward_is_the_log_ratio_at_sampling(module, rollouts) -> None: 
     assert float(batch.rewards_BT[~batch.mask_BT].abs().max()) == 0
 
 
-def test_truncated_rollouts_can_be_masked_or_bootstrapped(module, rollouts) -> None:  # noqa: F811
+def test_truncated_rollouts_can_be_masked_or_bootstrapped(module, rollouts) -> None:
     from medagent.types import StopReason
 
     perturb(module)

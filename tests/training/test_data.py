@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError
-from tests.training.test_module import make_data, make_module, quiet_trainer
+from tests.training.support import make_data, make_module, quiet_trainer
 from training.experience import loss_weights, split_by_length, split_minibatches
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.test_module import experience, module, rollouts  # noqa: F401  (fixtures)
+from tests.support import ROOT
 from training.critic_evidence import SIGHTS
 from training.experience import loss_weights, split_by_length
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def step(
@@ -61,7 +59,7 @@ def ones() -> dict[str, dict[str, torch.Tensor]]:
         ("parameters", 300, "sharded"),  # and the ranks split theirs into different numbers
     ],
 )
-def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, strategy) -> None:  # noqa: F811
+def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, strategy) -> None:
     generator = torch.Generator().manual_seed(0)
     shape = (*experience.evidence_BKF.shape[:2], SIGHTS["evidence"])
     experience = replace(experience, evidence_BKF=torch.rand(shape, generator=generator))

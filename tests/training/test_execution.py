@@ -14,8 +14,7 @@ import torch
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
 from medagent.errors import ConfigError
-from tests.training.test_module import experience, make_module, module, perturb, rollouts  # noqa: F401  (fixtures)
-from tests.training.test_run import arguments
+from tests.training.support import arguments, make_module, perturb
 from training.adapters import CRITIC, POLICY
 from training.advantages import GAE
 from training.callbacks.export import read_metrics
@@ -33,7 +32,7 @@ WAYS = {
 }
 
 
-def gradients(module: AgentModule, batch) -> dict[str, torch.Tensor]:  # noqa: F811
+def gradients(module: AgentModule, batch) -> dict[str, torch.Tensor]:
     """Of policy and critic by one backward pass over both, as a training step makes it."""
     inputs = (batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
     values = module.roles.values(*inputs)
@@ -46,7 +45,7 @@ def gradients(module: AgentModule, batch) -> dict[str, torch.Tensor]:  # noqa: F
 
 
 @pytest.fixture(scope="module")
-def plain(rollouts):  # noqa: F811
+def plain(rollouts):
     made = make_module()
     perturb(made)
     batch = prepare(made, rollouts, estimator=GAE(), reduce=lambda tensor: tensor, truncated="bootstrap")
@@ -54,7 +53,7 @@ def plain(rollouts):  # noqa: F811
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_way_to_compute_changes_no_number(way, plain, rollouts) -> None:  # noqa: F811
+def test_a_way_to_compute_changes_no_number(way, plain, rollouts) -> None:
     batch, wanted = plain
     made = make_module(execution=WAYS[way])
     perturb(made)
@@ -68,7 +67,7 @@ def test_a_way_to_compute_changes_no_number(way, plain, rollouts) -> None:  # no
         torch.testing.assert_close(getattr(again, name), getattr(batch, name), rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_a_checkpointed_layer_is_computed_again_under_its_own_adapter(experience) -> None:  # noqa: F811
+def test_a_checkpointed_layer_is_computed_again_under_its_own_adapter(experience) -> None:
     made = make_module(execution=Execution(gradient_checkpointing=True))
     seen: list[str] = []
     layer = next(each for each in made.modules() if isinstance(each, Qwen2DecoderLayer))
@@ -84,7 +83,7 @@ def test_a_checkpointed_layer_is_computed_again_under_its_own_adapter(experience
     assert all(parameter.requires_grad for parameter in made.roles.critic_parameters())
 
 
-def test_a_graph_of_checkpointed_layers_can_be_passed_back_more_than_once(experience) -> None:  # noqa: F811
+def test_a_graph_of_checkpointed_layers_can_be_passed_back_more_than_once(experience) -> None:
     found = []
     for execution in (
         Execution(),

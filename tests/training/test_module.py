@@ -3,123 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from lightning import Callback, Trainer
-from torch.utils.data import DataLoader, Dataset
+from lightning import Callback
+from torch.utils.data import DataLoader
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.errors import ConfigError
+from tests.training.support import OneBatch, gradients, make_module, perturb, quiet_trainer
 from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
-from training.data import AgentSettings, RolloutData
 from training.engines import InProcess
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
 from training.prepare import prepare
-from training.rewards import OutcomeReward
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
-
-AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
-
-
-def make_module(**kwargs) -> AgentModule:
-    torch.manual_seed(0)
-    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=LoraSettings(rank=4, alpha=8), **kwargs)
-
-
-def make_data(retriever, **kwargs) -> RolloutData:
-    settings = {"num_questions": 16, "num_minibatches": 2, "num_micro_batches": 2, **kwargs}
-    return RolloutData(StarterBenchmark("train", limit_per_kind=40), retriever, agent=AGENT, **settings)
-
-
-def perturb(module: AgentModule, scale: float = 0.05) -> None:
-    """Move both adapters and the value head off their start, so that ratios differ from 1."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in (*module.roles.policy_parameters(), *module.roles.critic_parameters()):
-            parameter += scale * torch.randn(parameter.shape, generator=generator)
-
-
-@pytest.fixture
-def module() -> AgentModule:
-    return make_module()
-
-
-@pytest.fixture(scope="module")
-def rollouts(starter, retriever):
-    from medagent.policies.huggingface import HFPolicy
-
-    agent = Agent(HFPolicy(*starter), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
-    questions = StarterBenchmark("train", limit_per_kind=8).questions()
-    jobs = [Job(question, seed=i, force_search=i % 2 == 0) for i, question in enumerate(questions)]
-    return [OutcomeReward()(rollout) for rollout in agent.run_all(jobs)]
-
-
-@pytest.fixture
-def experience(module, retriever, rollouts):
-    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
-    batch.loss_weights_BT = loss_weights(
-        batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=len(rollouts), factor=1.0
-    )
-    batch.value_weights_BT = batch.loss_weights_BT
-    return batch
-
-
-class OneBatch(Dataset):
-    def __init__(self, batches) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, index: int):
-        return self.batches[index]
-
-
-def quiet_trainer(tmp_path: Path, *, accumulate: int = 1, epochs: int = 1, callbacks=()) -> Trainer:
-    return Trainer(
-        default_root_dir=str(tmp_path),
-        max_epochs=epochs,
-        accelerator="cpu",
-        devices=1,
-        accumulate_grad_batches=accumulate,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=list(callbacks),
-    )
-
-
-class Snoop(Callback):
-    """Keeps the gradients of each optimizer step, before clipping."""
-
-    def __init__(self) -> None:
-        self.policy: list[torch.Tensor] = []
-        self.critic: list[torch.Tensor] = []
-        self.lr: list[float] = []
-
-    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
-        def flat(parameters):
-            return torch.cat(
-                [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]
-            ).clone()
-
-        self.policy.append(flat(pl_module.roles.policy_parameters()))
-        self.critic.append(flat(pl_module.roles.critic_parameters()))
-        self.lr.append(optimizer.param_groups[0]["lr"])
-
-
-def gradients(module, batches, tmp_path, *, accumulate: int, epochs: int = 1, before=()) -> Snoop:
-    snoop = Snoop()
-    loader = DataLoader(OneBatch(batches), batch_size=None)
-    quiet_trainer(tmp_path, accumulate=accumulate, epochs=epochs, callbacks=[*before, snoop]).fit(module, loader)
-    return snoop
 
 
 def test_a_fresh_module_is_its_base(module, experience) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.training.mutations import MUTATIONS, ROOT, Mutation
+from tests.support import ROOT
+from tests.training.mutations import MUTATIONS, Mutation
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,11 +11,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from medagent.agent import Limits
 from medagent.cli.main import main
 from medagent.errors import ConfigError
+from tests.support import CONFIGS
 from training.adapters import LoraSettings, SharedBase
 from training.execution import Execution
 from training.plan import GIB, Load, Shape, report
 
-CONFIG = Path(__file__).parent.parent.parent / "configs" / "starter.yaml"
+CONFIG = CONFIGS / "starter.yaml"
 SEVEN_B = Qwen2Config(
     vocab_size=152064,
     hidden_size=3584,

@@ -19,7 +19,7 @@ from evaluation.rollout_files import readable
 from medagent.agent import Job
 from medagent.agent_folder import load_agent, read_spec
 from medagent.causal_lm import STARTER, model_path
-from medagent.cli.demo import demo_configs, run_demo
+from medagent.cli.demo import run_demo
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from medagent.starter.world import World
@@ -27,6 +27,7 @@ from retrieval.batching import SearchDesk
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.remote import RemoteRetriever
 from tests.retrieval.server import Serving
+from tests.training.support import arguments, numbers
 from training.callbacks.export import read_metrics
 from training.run import LOCK, newest_checkpoint, train
 
@@ -56,40 +57,6 @@ FIXED_NAMES = [
     "time/update",
     "throughput/action_tokens_per_s",
 ]
-
-
-ROOT = Path(__file__).parent.parent.parent
-ALGORITHMS = demo_configs()[1].parent
-
-
-def arguments(run: Path, index: Path, *, epochs: int, algorithm: str = "st_ppo", **overrides: object) -> list[str]:
-    settings = {
-        "trainer.default_root_dir": run,
-        "trainer.max_epochs": epochs,
-        "data.retriever.init_args.retriever.init_args.index": index,
-        "data.num_questions": 16,
-        "data.num_minibatches": 2,
-        **overrides,
-    }
-    config, task = index / "test-config.yaml", demo_configs()[0]
-    config.write_text(
-        task.read_text().replace("every: 5", "every: 2").replace("limit_per_kind: 40", "limit_per_kind: 8")
-    )
-    return [
-        "--config",
-        str(config),
-        "--config",
-        str(ALGORITHMS / f"{algorithm}.yaml"),
-        *(f"--{name}={value}" for name, value in settings.items()),
-    ]
-
-
-def numbers(run: Path) -> list[dict[str, float]]:
-    """The metrics that must repeat: all but times and speeds."""
-    return [
-        {name: value for name, value in row.items() if not name.startswith(("time/", "throughput/"))}
-        for row in read_metrics(run)
-    ]
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,8 @@ from safetensors.torch import load_file
 
 from medagent.errors import ConfigError
 from tests.fake_vllm import FakeVllm
-from tests.training.test_engines import setup_of
-from tests.training.test_module import make_module
-from tests.training.test_run import ROOT, arguments
+from tests.support import ROOT
+from tests.training.support import arguments, make_module, setup_of
 from training.callbacks.export import read_metrics
 from training.engines import EngineSetup, InProcess
 from training.run import train

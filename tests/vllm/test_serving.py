@@ -15,7 +15,7 @@ from medagent.causal_lm import STARTER, model_path
 from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.serving.engines import Vllm
 from tests.medagent.serving.support import served, soon
-from tests.training.test_module import make_module, perturb
+from tests.training.support import make_module, perturb
 
 pytestmark = pytest.mark.vllm
 

@@ -25,9 +25,8 @@ from medagent.causal_lm import STARTER, model_path
 from medagent.errors import PolicyError
 from medagent.export import export_merged
 from medagent.policies.vllm.server import MODEL, VllmServer
-from tests.training.test_engines import setup_of
-from tests.training.test_module import make_module, perturb
-from tests.training.test_run import arguments
+from tests.support import ROOT
+from tests.training.support import arguments, make_module, perturb, setup_of
 from training.advantages import GAE
 from training.callbacks.export import read_metrics
 from training.engines import InProcess, Vllm
@@ -40,7 +39,6 @@ from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_T
 
 pytestmark = pytest.mark.vllm
 
-ROOT = Path(__file__).parent.parent.parent
 QUESTIONS = StarterBenchmark("train", limit_per_kind=8).questions()
 
 

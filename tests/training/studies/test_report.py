@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.training.test_collapse import row
+from tests.training.support import row
 from training.studies.report import Outcome, another, confusion, holm, interval, outcome, paired, report, write_report
 from training.studies.study import STARTS, Arm, Cell, Study
 

@@ -23,9 +23,8 @@ from evaluation.benchmarks import (
     bioasq_passages,
 )
 from medagent.errors import ConfigError, InputError
-from tests.evaluation.published import BIOASQ, MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
+from tests.evaluation.benchmarks.support import BIOASQ, MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines
+from tests.support import SHARED_DATA
 
 
 def test_medqa_with_four_and_five_options(tmp_path: Path) -> None:
@@ -196,18 +195,20 @@ def test_the_starter_world_carries_its_evidence() -> None:
 
 
 @pytest.mark.real_data
-@pytest.mark.skipif(not DATA.exists(), reason="the real benchmark files are not there")
+@pytest.mark.skipif(not SHARED_DATA.exists(), reason="the real benchmark files are not there")
 def test_the_real_files_load_with_the_right_counts() -> None:
     counts = {
-        "medqa": len(MedQABenchmark(str(DATA / "medqa" / "us_4options_dev.jsonl")).questions()),
-        "medqa train": len(MedQABenchmark(str(DATA / "medqa" / "train_sample_1000.jsonl")).questions()),
-        "mediq": len(MedQABenchmark(str(DATA / "medqa" / "us_4options_mediq_dev.jsonl")).questions()),
-        "medmcqa": len(MedMCQABenchmark(str(DATA / "medmcqa" / "dev_half.json")).questions()),
-        "multi": len(MedMCQABenchmark(str(DATA / "medmcqa" / "dev_half.json"), choice_type="multi").questions()),
-        "pubmedqa": len(PubMedQABenchmark(str(DATA / "pubmedqa" / "pqal_train500.json")).questions()),
-        "yes_no": len(PubMedQABenchmark(str(DATA / "pubmedqa" / "pqal_train500.json"), task="yes_no").questions()),
-        "mmlu": len(MMLUBenchmark(str(DATA / "mmlu")).questions()),
-        "bioasq": len(BioASQBenchmark(str(DATA / "bioasq")).questions()),
+        "medqa": len(MedQABenchmark(str(SHARED_DATA / "medqa" / "us_4options_dev.jsonl")).questions()),
+        "medqa train": len(MedQABenchmark(str(SHARED_DATA / "medqa" / "train_sample_1000.jsonl")).questions()),
+        "mediq": len(MedQABenchmark(str(SHARED_DATA / "medqa" / "us_4options_mediq_dev.jsonl")).questions()),
+        "medmcqa": len(MedMCQABenchmark(str(SHARED_DATA / "medmcqa" / "dev_half.json")).questions()),
+        "multi": len(MedMCQABenchmark(str(SHARED_DATA / "medmcqa" / "dev_half.json"), choice_type="multi").questions()),
+        "pubmedqa": len(PubMedQABenchmark(str(SHARED_DATA / "pubmedqa" / "pqal_train500.json")).questions()),
+        "yes_no": len(
+            PubMedQABenchmark(str(SHARED_DATA / "pubmedqa" / "pqal_train500.json"), task="yes_no").questions()
+        ),
+        "mmlu": len(MMLUBenchmark(str(SHARED_DATA / "mmlu")).questions()),
+        "bioasq": len(BioASQBenchmark(str(SHARED_DATA / "bioasq")).questions()),
     }
     assert counts == {
         "medqa": 636,

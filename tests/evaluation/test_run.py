@@ -27,7 +27,8 @@ from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.protocol import Protocol, neutralise
 from retrieval.controls import NoRetriever
 from retrieval.errors import NoIndexError
-from tests.evaluation.scripts import QUESTIONS, ROOMY, lookup, scripted
+from tests.evaluation.support import QUESTIONS, ROOMY, lookup, scripted
+from tests.support import ROOT, SHARED_DATA
 
 
 def test_a_lookup_table_gets_exactly_the_accuracy_it_should(tmp_path: Path) -> None:
@@ -38,7 +39,6 @@ def test_a_lookup_table_gets_exactly_the_accuracy_it_should(tmp_path: Path) -> N
     assert {p.rollout.question.id for p in predictions if not grade(p.rollout).correct} == wrong
 
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 REAL = [
     ("medqa", "medqa/us_4options_dev.jsonl"),
     ("medmcqa", "medmcqa/dev_half.json"),
@@ -51,10 +51,10 @@ REAL = [
 
 
 @pytest.mark.real_data
-@pytest.mark.skipif(not DATA.exists(), reason="the real benchmark files are not there")
+@pytest.mark.skipif(not SHARED_DATA.exists(), reason="the real benchmark files are not there")
 @pytest.mark.parametrize(("name", "path"), REAL)
 def test_a_lookup_table_on_every_real_benchmark(tmp_path: Path, name: BenchmarkName, path: str) -> None:
-    questions, _, _ = Source(name, path=str(DATA / path)).questions()
+    questions, _, _ = Source(name, path=str(SHARED_DATA / path)).questions()
     unique = {
         neutralise(question.text): question for question in questions
     }  # a text asked twice has one entry in a table
@@ -88,7 +88,7 @@ def test_what_cannot_be_asked_is_said_before_anything_is(tmp_path: Path) -> None
 
 def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     worker = [sys.executable, str(Path(__file__).parent / "kill_worker.py")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()

@@ -20,7 +20,7 @@ from evaluation.benchmarks import (
     PubMedQABenchmark,
 )
 from medagent.errors import InputError
-from tests.evaluation.published import BIOASQ, MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines, without
+from tests.evaluation.benchmarks.support import BIOASQ, MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines, without
 
 MALFORMED: list[tuple[type[FileBenchmark], Callable[[], list[object]], str]] = [
     (MedQABenchmark, lambda: [MEDQA, without(MEDQA, "question")], "line 2: found the fields"),

@@ -8,16 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.errors import ConfigError, PolicyError
 from tests.fake_vllm import FakeVllm
-from tests.training.test_module import make_module, module, perturb  # noqa: F401  (fixtures)
-from tests.training.test_run import arguments
+from tests.training.support import arguments, perturb, setup_of
 from training.callbacks.export import read_metrics
-from training.engines import EngineSetup, InProcess, Servers, Vllm
+from training.engines import InProcess, Servers, Vllm
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.run import train
-from training.starter.lessons import STARTER_PROTOCOL
 
 
 @pytest.fixture
@@ -28,17 +25,12 @@ def servers() -> Iterator[list[FakeVllm]]:
         server.close()
 
 
-def setup_of(module, folder: Path) -> EngineSetup:  # noqa: F811
-    question = StarterBenchmark("train").questions()[0]
-    return EngineSetup(folder, 512, tuple(STARTER_PROTOCOL.encode_prompt(module.tokenizer, question)))
-
-
 def engine_for(servers: list[FakeVllm], folder: Path, **settings) -> Servers:
     urls = [server.url for server in servers]
     return Servers(urls, "base", str(folder), retries=1, backoff_s=0.01, **settings)
 
 
-def test_probe_logprobs_are_the_policys(module, tmp_path: Path) -> None:  # noqa: F811
+def test_probe_logprobs_are_the_policys(module, tmp_path: Path) -> None:
     perturb(module)
     probe = setup_of(module, tmp_path).probe_ids
     sampler = InProcess().hand_over(module, version=0)
@@ -69,7 +61,7 @@ def test_the_check_tells_old_weights_from_rounding() -> None:
         ArrivalCheck("bfloat16", four_bits=True)((old + 2).tolist(), old, where="x")
 
 
-def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_path: Path) -> None:  # noqa: F811
+def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
     engine.start(module, setup_of(module, tmp_path))
     first = engine.hand_over(module, version=0)
@@ -82,7 +74,7 @@ def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == [second.model], "adapters that nobody serves are gone"
 
 
-def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: Path) -> None:  # noqa: F811
+def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
     engine.start(module, setup_of(module, tmp_path))
     engine.hand_over(module, version=0)
@@ -92,7 +84,7 @@ def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: 
         engine.hand_over(module, version=1)
 
 
-def test_a_server_that_is_gone_is_left_out_and_comes_back(module, servers, tmp_path: Path) -> None:  # noqa: F811
+def test_a_server_that_is_gone_is_left_out_and_comes_back(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
     engine.start(module, setup_of(module, tmp_path))
     servers[0].failing = True
@@ -105,7 +97,7 @@ def test_a_server_that_is_gone_is_left_out_and_comes_back(module, servers, tmp_p
         engine.hand_over(module, version=2)
 
 
-def test_what_cannot_work_is_refused_at_once(module, servers, tmp_path: Path) -> None:  # noqa: F811
+def test_what_cannot_work_is_refused_at_once(module, servers, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="urls is empty"):
         Servers([], "base", str(tmp_path))
     wrong = Servers([servers[0].url], "other", str(tmp_path))

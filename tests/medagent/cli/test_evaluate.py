@@ -21,7 +21,7 @@ from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from retrieval.controls import NoRetriever
 from retrieval.search import HybridRetriever
-from tests.evaluation.scripts import QUESTIONS, lookup, scripted
+from tests.evaluation.support import QUESTIONS, lookup, scripted
 
 
 def test_the_command_line_names_every_benchmark_and_mode() -> None:

@@ -20,11 +20,12 @@ from medagent.agent_folder import load_agent, read_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError
 from medagent.export import export_merged
-from tests.training.test_module import AGENT, rollouts  # noqa: F401  (fixtures)
+from tests.support import CONFIGS
+from tests.training.support import AGENT
 from training.run import sft
 from training.sft.demonstrations import GivenDialogues, encoded
 
-CONFIG = Path(__file__).parent.parent.parent / "configs" / "sft" / "own_model.yaml"
+CONFIG = CONFIGS / "sft" / "own_model.yaml"
 RULES = {"instructions": "", "options_style": "letter_last", "chat": False}
 LIMITS = {"max_turns": 4, "max_turn_tokens": 48, "max_observation_tokens": 160, "max_total_tokens": 512}
 
@@ -67,7 +68,7 @@ def test_own_successes_teach_to_search(taught: Path, index_folder: Path) -> None
     results = {}
     for name, folder in {"before": Path(model_path(STARTER)), "after": taught / "agent"}.items():
         agent = load_agent(folder, index=str(index_folder))
-        rollouts = run_benchmark(agent, questions)  # noqa: F811
+        rollouts = run_benchmark(agent, questions)
         results[name] = (
             summarize(rollouts).overall.accuracy,
             sum(rollout.num_searches for rollout in rollouts) / len(rollouts),
@@ -89,7 +90,7 @@ def test_a_second_start_samples_and_trains_nothing_again(taught: Path, train_ind
     assert (taught / "agent" / "agent.json").read_bytes() == before
 
 
-def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tmp_path: Path) -> None:  # noqa: F811
+def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tmp_path: Path) -> None:
     whole = [rollout for rollout in rollouts if rollout.stop_reason == "answered" and rollout.num_searches]
     assert whole
     write_records(tmp_path / "kept.jsonl", whole)

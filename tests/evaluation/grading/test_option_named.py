@@ -10,8 +10,10 @@ from evaluation.grading.option_named import Outcome, read_answer, read_reply
 from evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
 from medagent.cli.main import main
 from medagent.errors import InputError
+from tests.support import ROOT, SHARED_DATA
 
-ANSWERS = Path(__file__).parents[3] / "shared" / "data" / "answers"
+ANSWERS = SHARED_DATA / "answers"
+LABELS = ROOT / "tests" / "evaluation" / "answer_labels.jsonl"
 OPTIONS = ("iron deficiency anemia", "anemia", "None of the above", "zinc")
 
 
@@ -278,7 +280,7 @@ def test_repeated_ids_and_strange_letters_are_refused(tmp_path: Path) -> None:
 @pytest.mark.real_data
 @pytest.mark.skipif(not ANSWERS.exists(), reason="the published answers are not there")
 def test_published_answers_agree_with_the_hand_labels(tmp_path: Path) -> None:
-    labels = [json.loads(line) for line in (Path(__file__).parent / "answer_labels.jsonl").read_text().splitlines()]
+    labels = [json.loads(line) for line in LABELS.read_text().splitlines()]
     assert len(labels) == 100
     disagreeing = []
     for file in {label["file"] for label in labels}:

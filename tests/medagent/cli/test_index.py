@@ -9,8 +9,8 @@ import pytest
 
 from medagent.cli.main import main
 from retrieval.manifest import Manifest
-from tests.retrieval.corpora import MEDLINE, write_pdf
 from tests.retrieval.server import Serving
+from tests.retrieval.support import MEDLINE, write_pdf
 
 
 @pytest.fixture

@@ -10,22 +10,13 @@ import torch
 from medagent.errors import ConfigError
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
-from tests.training.test_module import (  # noqa: F401  (fixtures)
-    gradients,
-    rollouts,
-)
-from training.adapters import LoraSettings
+from tests.training.support import gradients, make_evidence_module
 from training.advantages import GAE
 from training.critic_evidence import SIGHTS, evidence, evidence_of
 from training.execution import Execution
 from training.experience import loss_weights
 from training.module import AgentModule
 from training.prepare import prepare
-
-
-def make_module(sees: str = "evidence", **settings) -> AgentModule:
-    torch.manual_seed(0)
-    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=None, critic_sees=sees, **settings)
 
 
 def hit(name: str, text: str = "nothing of use") -> Hit:
@@ -82,9 +73,9 @@ def test_how_the_other_rollouts_of_a_group_ended_by_hand() -> None:
     assert torch.equal(seen_BKF[..., :-1], without_BKF)
 
 
-def test_a_group_is_a_questions_samples(rollouts) -> None:  # noqa: F811
+def test_a_group_is_a_questions_samples(rollouts) -> None:
     """With two samples a group, each of a question's four rollouts sees one other."""
-    module = make_module("evidence_and_group")
+    module = make_evidence_module("evidence_and_group")
     four = [replace(rollouts[0], sample=sample, reward=sample / 10) for sample in range(4)]
     batch = prepare(module, four, estimator=GAE(level="turn"), reduce=lambda x: x, num_samples=2)
     assert batch.evidence_BKF[:, 0, -1].tolist() == pytest.approx([0.1, 0.0, 0.3, 0.2])
@@ -94,7 +85,7 @@ def test_a_group_is_a_questions_samples(rollouts) -> None:  # noqa: F811
 TURNS_END = 4
 
 
-def ready(module: AgentModule, rollouts, **settings):  # noqa: F811
+def ready(module: AgentModule, rollouts, **settings):
     batch = prepare(module, rollouts, estimator=GAE(whiten=False, level="turn"), reduce=lambda x: x, **settings)
     weights = {"reduction": "rollout-mean", "num_tokens": 0, "num_rollouts": len(rollouts), "factor": 1.0}
     batch.loss_weights_BT = loss_weights(batch.mask_BT, **weights)
@@ -102,9 +93,9 @@ def ready(module: AgentModule, rollouts, **settings):  # noqa: F811
     return batch
 
 
-def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> None:  # noqa: F811
+def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> None:
     """Rewards that say no more than whether a passage that supports the gold answer was read before the last turn."""
-    module = make_module(critic_lr=0.1)
+    module = make_evidence_module(critic_lr=0.1)
     seen = [replace(r, reward=evidence(r)[len(r.turns) - 1][TURNS_END]) for r in rollouts if len(r.turns) > 1][:8]
     assert 0 < sum(r.reward for r in seen) < len(seen)
     batch = ready(module, seen)
@@ -118,9 +109,9 @@ def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> N
     assert value_B[right_B].min() > 0.5 > value_B[~right_B].max()
 
 
-def test_the_critic_learns_what_only_the_group_tells(rollouts, tmp_path) -> None:  # noqa: F811
+def test_the_critic_learns_what_only_the_group_tells(rollouts, tmp_path) -> None:
     """Rewards by question, whatever was read: all that tells them is how the question's other rollout ended."""
-    module = make_module("evidence_and_group", critic_lr=0.1)
+    module = make_evidence_module("evidence_and_group", critic_lr=0.1)
     rewards = [float(number // 2 % 2) for number in range(8)]  # whether a search was forced goes by number % 2
     pairs = [replace(r, reward=w, sample=s) for r, w in zip(rollouts, rewards, strict=False) for s in (0, 1)]
     batch = ready(module, pairs, num_samples=2)
@@ -131,9 +122,9 @@ def test_the_critic_learns_what_only_the_group_tells(rollouts, tmp_path) -> None
     assert again.values_BT[right_BT].min() > 0.5 > again.values_BT[read_BT & ~right_BT].max()
 
 
-def test_it_makes_no_pass_of_the_base(rollouts, tmp_path) -> None:  # noqa: F811
+def test_it_makes_no_pass_of_the_base(rollouts, tmp_path) -> None:
     """Neither values nor a pass of the critic's own, which leaves the policy as it is, moments or not."""
-    module, further = make_module(), make_module()
+    module, further = make_evidence_module(), make_evidence_module()
     batch = ready(module, rollouts)
     gradients(module, [batch], tmp_path, accumulate=1)
     module.roles.base.register_forward_hook(lambda *_: pytest.fail("the base was passed"))
@@ -148,9 +139,9 @@ def test_it_makes_no_pass_of_the_base(rollouts, tmp_path) -> None:  # noqa: F811
     assert not any(torch.equal(one, other) for one, other in pairs)
 
 
-def test_the_policy_never_sees_it(rollouts, tmp_path) -> None:  # noqa: F811
+def test_the_policy_never_sees_it(rollouts, tmp_path) -> None:
     """With the advantages held, the evidence reaches the critic's own network and no parameter of the policy."""
-    one, other = (make_module() for _ in range(2))
+    one, other = (make_evidence_module() for _ in range(2))
     batch = ready(one, rollouts)
     changed = replace(batch, evidence_BKF=1 - batch.evidence_BKF)
     snoops = [
@@ -163,8 +154,8 @@ def test_the_policy_never_sees_it(rollouts, tmp_path) -> None:  # noqa: F811
     )
 
 
-def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:  # noqa: F811
-    module = make_module()
+def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:
+    module = make_evidence_module()
     with torch.no_grad():  # value = the share of gold passages read, alone
         first, last = module.roles.evidence_head[0], module.roles.evidence_head[2]
         for parameter in (first.weight, first.bias, last.weight):
@@ -183,11 +174,11 @@ def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:  
 @pytest.mark.parametrize(
     "execution", [Execution(max_tokens=600), Execution(packed=True, max_tokens=900)], ids=["split", "packed"]
 )
-def test_however_it_is_run_it_learns_the_same(rollouts, tmp_path, level, execution) -> None:  # noqa: F811
+def test_however_it_is_run_it_learns_the_same(rollouts, tmp_path, level, execution) -> None:
     """Rows that are sorted, split or packed keep their own evidence, a value a token or a turn."""
     estimator, moved = GAE(whiten=False, level=level), []
     for each in (Execution(), execution):
-        module = make_module(execution=each)
+        module = make_evidence_module(execution=each)
         for critic_only in (True, False, True):
             batch = prepare(module, rollouts, estimator=estimator, reduce=lambda x: x)
             weights = {"reduction": "token-mean", "num_tokens": 100, "num_rollouts": 16, "factor": 1.0}
@@ -200,12 +191,12 @@ def test_however_it_is_run_it_learns_the_same(rollouts, tmp_path, level, executi
         assert (one - two).norm() <= 0.01 * one.norm(), "in norm: Adam makes whole rates of rounding"
 
 
-def test_it_is_kept_in_checkpoints(rollouts, tmp_path) -> None:  # noqa: F811
-    module = make_module()
+def test_it_is_kept_in_checkpoints(rollouts, tmp_path) -> None:
+    module = make_evidence_module()
     gradients(module, [ready(module, rollouts)], tmp_path, accumulate=1)
     checkpoint: dict[str, object] = {"state_dict": module.state_dict()}
     module.on_save_checkpoint(checkpoint)
-    other = make_module()
+    other = make_evidence_module()
     other.on_load_checkpoint(checkpoint)
     other.load_state_dict(checkpoint["state_dict"])  # type: ignore[arg-type]
     assert module.has_critic

@@ -9,17 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from medagent.errors import ConfigError
-from tests.training.test_module import (  # noqa: F401  (fixtures)
-    OneBatch,
-    Snoop,
-    experience,
-    gradients,
-    make_module,
-    module,
-    perturb,
-    quiet_trainer,
-    rollouts,
-)
+from tests.training.support import OneBatch, Snoop, gradients, make_module, perturb, quiet_trainer
 from training.callbacks import ClippingBiasCorrection
 from training.callbacks.correction import CorrectionScale
 from training.experience import loss_weights, split_by_length
@@ -45,7 +35,7 @@ def test_scales_by_hand(normaliser, gradient: float, bias: float, expected: floa
     assert scale(gradient, bias, 3) == pytest.approx(expected)
 
 
-def norms_by_hand(module, batch) -> tuple[float, float]:  # noqa: F811
+def norms_by_hand(module, batch) -> tuple[float, float]:
     scores = module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
     result = clipped_surrogate(
         scores.logprobs_BT,
@@ -66,7 +56,7 @@ def norms_by_hand(module, batch) -> tuple[float, float]:  # noqa: F811
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("space", ["parameters", "logits"])
-def test_norms_accumulate_like_the_gradient(experience, tmp_path, space, parts) -> None:  # noqa: F811
+def test_norms_accumulate_like_the_gradient(experience, tmp_path, space, parts) -> None:
     """C over micro-batches equals C of the full batch; exact space equals autograd on the whole."""
     seen = []
 
@@ -99,7 +89,7 @@ def test_norms_accumulate_like_the_gradient(experience, tmp_path, space, parts) 
 
 @pytest.mark.parametrize("applied_to", ["gradient", "step"])
 @pytest.mark.parametrize("space", ["parameters", "logits"])
-def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> None:  # noqa: F811
+def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> None:
     plain, corrected = make_module(), make_module()
     perturb(plain)
     perturb(corrected)
@@ -156,7 +146,7 @@ class _Named:
         return self._function(gradient, bias, step)
 
 
-def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:  # noqa: F811
+def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:
     fresh = make_module()  # the policy that sampled: every ratio is 1
     snoop = gradients(fresh, [experience], tmp_path, accumulate=1, before=[ClippingBiasCorrection()])
     assert snoop.lr[0] == fresh.policy_lr
@@ -164,7 +154,7 @@ def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:  # 
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("applied_to", ["rollouts", "rollouts_and_step"])
-def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, parts) -> None:  # noqa: F811
+def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, parts) -> None:
     """The gradient is that of the rollouts' own losses, each times its scale, by autograd one rollout at a time.
 
     One without an advantage has no say in the step.
@@ -196,7 +186,7 @@ def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, 
     torch.testing.assert_close(snoop.critic[0], without.critic[0])
 
 
-def by_rollout(module, row):  # noqa: F811
+def by_rollout(module, row):
     """The loss, and the norms over the logits of the gradients of J and of the clipped terms."""
     scores = module.roles.policy_scores(row.token_ids_BT, row.attention_BT, row.mask_BT, temperature=1.0)
     surrogate = clipped_surrogate(
@@ -218,7 +208,7 @@ def by_rollout(module, row):  # noqa: F811
     return -surrogate.objective + 0.1 * (row.loss_weights_BT * kl_BT).sum(), norms
 
 
-def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp_path) -> None:  # noqa: F811
+def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp_path) -> None:
     fresh = make_module()
     snoop = gradients(
         fresh,
@@ -232,7 +222,7 @@ def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp
 
 
 @pytest.mark.parametrize("applied_to", ["step", "gradient"])
-def test_a_cut_is_remembered(experience, tmp_path, applied_to) -> None:  # noqa: F811
+def test_a_cut_is_remembered(experience, tmp_path, applied_to) -> None:
     """What stays of a cut shortens the steps after it, where theirs is smaller.
 
     Over iterations, and over a resumption from a real checkpoint.
@@ -266,13 +256,13 @@ def test_a_cut_is_remembered(experience, tmp_path, applied_to) -> None:  # noqa:
         next(owed)
 
 
-def test_two_corrections_are_refused(experience, tmp_path) -> None:  # noqa: F811
+def test_two_corrections_are_refused(experience, tmp_path) -> None:
     two = [ClippingBiasCorrection(), ClippingBiasCorrection(applied_to="rollouts")]
     with pytest.raises(ConfigError, match="found 2 ClippingBiasCorrection"):
         gradients(make_module(), [experience], tmp_path, accumulate=1, before=two)
 
 
-def test_a_step_that_a_gradient_scaler_leaves_out_does_not_keep_its_rate(experience, tmp_path) -> None:  # noqa: F811
+def test_a_step_that_a_gradient_scaler_leaves_out_does_not_keep_its_rate(experience, tmp_path) -> None:
     fresh = make_module()
     perturb(fresh)
 
@@ -292,7 +282,7 @@ def test_a_step_that_a_gradient_scaler_leaves_out_does_not_keep_its_rate(experie
     assert fresh.trainer.optimizers[0].param_groups[0]["lr"] == fresh.policy_lr
 
 
-def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> None:  # noqa: F811
+def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> None:
     fresh = make_module(weight_decay=0.1)
     with pytest.raises(ConfigError, match="weight_decay"):
         gradients(fresh, [experience], tmp_path, accumulate=1, before=[ClippingBiasCorrection()])

@@ -10,9 +10,7 @@ import pytest
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.errors import ConfigError, PolicyError
-from tests.training.test_engines import setup_of
-from tests.training.test_module import make_module, perturb
-from tests.training.test_run import arguments
+from tests.training.support import arguments, make_module, perturb, setup_of
 from training.callbacks.export import read_metrics
 from training.data import RolloutData
 from training.engines import InProcess

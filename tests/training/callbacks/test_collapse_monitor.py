@@ -13,27 +13,13 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
-from tests.training.test_run import ALGORITHMS, arguments
+from tests.training.support import ALGORITHMS, arguments, row
 from training.callbacks.collapse_monitor import CollapseMonitor, read_events
 from training.callbacks.collapse_signs import CollapseDetector, Thresholds
 from training.callbacks.export import read_metrics
 from training.experience import Experience
 from training.module import AgentModule
 from training.run import newest_checkpoint, train
-
-
-def row(success: float, **changes: float) -> dict[str, float]:
-    healthy = {
-        "reward/success": success,
-        "policy/clip_fraction": 0.02,
-        "policy/ratio_max": 1.5,
-        "policy/grad_norm": 0.4,
-        "policy/entropy": 0.3,
-        "kl/reference": 0.05,
-        "rollout/valid_answer": 0.98,
-        "rollout/searches": 1.5,
-    }
-    return healthy | {name.replace("_", "/", 1): value for name, value in changes.items()}
 
 
 def alarms(rows: list[dict[str, float]], thresholds: Thresholds = Thresholds()) -> list[int]:

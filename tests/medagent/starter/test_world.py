@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from medagent.starter.templates import INHERITANCE, RELATIONS, query
+from medagent.starter.world import SPLITS, World, passage_id, split_counts
+
+
+def test_the_knowledge_base_has_its_promised_size(world: World) -> None:
+    assert len(world.conditions) >= 250
+    assert sum(len(condition.facts) for condition in world.conditions) >= 1000
+    assert len({condition.name.lower() for condition in world.conditions}) == len(world.conditions)
+    counts = split_counts(world)
+    assert counts["test"][2] + counts["test"][3] >= 300
+    assert min(counts["test"][2:]) >= 200
+
+
+def test_facts_are_well_formed(world: World) -> None:
+    for condition in world.conditions:
+        assert len(condition.facts) >= 2, condition.name
+        for relation, value in condition.facts.items():
+            assert value == value.strip()
+            assert not set("<>[]|") & set(value)
+            assert relation != "inheritance" or value in INHERITANCE
+            assert value.lower() != condition.name.lower()
+
+
+def test_splits_share_no_condition(world: World) -> None:
+    names = {split: {c.name for c in world.conditions if c.split == split} for split in SPLITS}
+    assert sum(map(len, names.values())) == len(world.conditions)
+    asked = {split: {q.meta["condition"] for q in world.questions(split)} for split in SPLITS}
+    for split in SPLITS:
+        assert asked[split] <= names[split]
+    trained = {passage.title for passage in world.passages(("train", "validation"))}
+    assert not trained & names["test"]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_question_has_one_right_option_of_the_same_kind(world: World, split) -> None:
+    facts = {condition.name: condition.facts for condition in world.conditions}
+    specialty = {condition.name: condition.specialty for condition in world.conditions}
+    holders: dict[tuple[str, str], set[str]] = {}
+    for condition in world.conditions:
+        for relation, value in condition.facts.items():
+            holders.setdefault((relation, value), set()).add(condition.name)
+    for question in world.questions(split):
+        name, relation = question.meta["condition"], question.meta["relation"]
+        right = question.options["ABCD".index(question.answer)]
+        assert right == facts[name][relation]
+        assert len(set(question.options)) == 4
+        for option in question.options:
+            if option == right:
+                continue
+            if relation == "inheritance":
+                assert option in INHERITANCE
+                continue
+            assert holders[relation, option], "of the same kind"
+            assert all(specialty[other] != specialty[name] for other in holders[relation, option])
+
+
+def test_two_hop_questions_name_one_condition_and_do_not_say_it(world: World) -> None:
+    clues = Counter((r, v.lower()) for c in world.conditions for r, v in c.facts.items())
+    facts = {condition.name: condition.facts for condition in world.conditions}
+    seen = 0
+    for question in world.questions("test"):
+        if question.kind != "two_hop":
+            assert question.gold_passage_ids == (passage_id(question.meta["condition"], question.meta["relation"]),)
+            continue
+        name, clue = question.meta["condition"], question.meta["clue"]
+        assert clues[clue, facts[name][clue].lower()] == 1
+        assert name not in question.text
+        assert len(question.gold_passage_ids) == 2
+        seen += 1
+    assert seen >= 200
+
+
+def test_answer_letters_are_balanced(world: World) -> None:
+    letters = Counter(question.answer for question in world.questions("test"))
+    total = sum(letters.values())
+    assert all(0.2 < letters[letter] / total < 0.3 for letter in "ABCD")
+
+
+def test_every_fact_is_found_by_its_query(world: World, retriever) -> None:
+    facts = [(c.name, r) for c in world.conditions for r in c.facts]
+    results = retriever.search([query(name, relation) for name, relation in facts], top_k=2)
+    found = [passage_id(*fact) in {hit.passage.id for hit in hits} for fact, hits in zip(facts, results, strict=True)]
+    assert sum(found) / len(found) > 0.99
+
+
+def test_the_counterfactual_world_permutes_only_its_split(world: World) -> None:
+    changed = world.counterfactual("test")
+    moved = 0
+    for before, after in zip(world.conditions, changed.conditions, strict=True):
+        assert before.name == after.name
+        if before.split != "test":
+            assert before.facts == after.facts
+        moved += sum(before.facts[r] != after.facts[r] for r in before.facts)
+    for relation in RELATIONS:
+        values = [Counter(c.facts.get(relation) for c in w.conditions if c.split == "test") for w in (world, changed)]
+        assert values[0] == values[1]
+    assert moved > 300
+    for question in changed.questions("test", limit_per_kind=100, lures=world):
+        truth = next(c for c in world.conditions if c.name == question.meta["condition"]).facts[
+            question.meta["relation"]
+        ]
+        assert truth in question.options
+        assert truth != question.options["ABCD".index(question.answer)]

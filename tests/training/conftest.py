@@ -1,0 +1,39 @@
+"""A small module, rollouts of the starter policy, and what one step learns from."""
+
+from __future__ import annotations
+
+import pytest
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.agent import Agent, Job
+from medagent.policies.huggingface import HFPolicy
+from tests.training.support import make_module
+from training.advantages import GAE
+from training.experience import loss_weights
+from training.module import AgentModule
+from training.prepare import prepare
+from training.rewards import OutcomeReward
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+
+
+@pytest.fixture
+def module() -> AgentModule:
+    return make_module()
+
+
+@pytest.fixture(scope="module")
+def rollouts(starter, retriever):
+    agent = Agent(HFPolicy(*starter), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+    questions = StarterBenchmark("train", limit_per_kind=8).questions()
+    jobs = [Job(question, seed=i, force_search=i % 2 == 0) for i, question in enumerate(questions)]
+    return [OutcomeReward()(rollout) for rollout in agent.run_all(jobs)]
+
+
+@pytest.fixture
+def experience(module, retriever, rollouts):
+    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
+    batch.loss_weights_BT = loss_weights(
+        batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=len(rollouts), factor=1.0
+    )
+    batch.value_weights_BT = batch.loss_weights_BT
+    return batch

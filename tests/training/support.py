@@ -1,0 +1,158 @@
+"""Modules, data, trainers and settings that the tests of training share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from lightning import Callback, Trainer
+from lightning.pytorch.cli import LightningArgumentParser
+from torch.utils.data import DataLoader, Dataset
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.cli.demo import demo_configs
+from training.adapters import LoraSettings
+from training.callbacks.export import read_metrics
+from training.data import AgentSettings, RolloutData
+from training.engines import EngineSetup
+from training.module import AgentModule
+from training.run import AgentCLI
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+
+AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+ALGORITHMS = demo_configs()[1].parent
+
+
+def make_module(**kwargs) -> AgentModule:
+    torch.manual_seed(0)
+    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=LoraSettings(rank=4, alpha=8), **kwargs)
+
+
+def make_evidence_module(sees: str = "evidence", **settings) -> AgentModule:
+    torch.manual_seed(0)
+    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=None, critic_sees=sees, **settings)
+
+
+def make_data(retriever, **kwargs) -> RolloutData:
+    settings = {"num_questions": 16, "num_minibatches": 2, "num_micro_batches": 2, **kwargs}
+    return RolloutData(StarterBenchmark("train", limit_per_kind=40), retriever, agent=AGENT, **settings)
+
+
+def perturb(module: AgentModule, scale: float = 0.05) -> None:
+    """Move both adapters and the value head off their start, so that ratios differ from 1."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in (*module.roles.policy_parameters(), *module.roles.critic_parameters()):
+            parameter += scale * torch.randn(parameter.shape, generator=generator)
+
+
+class OneBatch(Dataset):
+    def __init__(self, batches) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int):
+        return self.batches[index]
+
+
+def quiet_trainer(tmp_path: Path, *, accumulate: int = 1, epochs: int = 1, callbacks=()) -> Trainer:
+    return Trainer(
+        default_root_dir=str(tmp_path),
+        max_epochs=epochs,
+        accelerator="cpu",
+        devices=1,
+        accumulate_grad_batches=accumulate,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=list(callbacks),
+    )
+
+
+class Snoop(Callback):
+    """Keeps the gradients of each optimizer step, before clipping."""
+
+    def __init__(self) -> None:
+        self.policy: list[torch.Tensor] = []
+        self.critic: list[torch.Tensor] = []
+        self.lr: list[float] = []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
+        def flat(parameters):
+            return torch.cat(
+                [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]
+            ).clone()
+
+        self.policy.append(flat(pl_module.roles.policy_parameters()))
+        self.critic.append(flat(pl_module.roles.critic_parameters()))
+        self.lr.append(optimizer.param_groups[0]["lr"])
+
+
+def gradients(module, batches, tmp_path, *, accumulate: int, epochs: int = 1, before=()) -> Snoop:
+    snoop = Snoop()
+    loader = DataLoader(OneBatch(batches), batch_size=None)
+    quiet_trainer(tmp_path, accumulate=accumulate, epochs=epochs, callbacks=[*before, snoop]).fit(module, loader)
+    return snoop
+
+
+def setup_of(module, folder: Path) -> EngineSetup:
+    question = StarterBenchmark("train").questions()[0]
+    return EngineSetup(folder, 512, tuple(STARTER_PROTOCOL.encode_prompt(module.tokenizer, question)))
+
+
+def arguments(run: Path, index: Path, *, epochs: int, algorithm: str = "st_ppo", **overrides: object) -> list[str]:
+    settings = {
+        "trainer.default_root_dir": run,
+        "trainer.max_epochs": epochs,
+        "data.retriever.init_args.retriever.init_args.index": index,
+        "data.num_questions": 16,
+        "data.num_minibatches": 2,
+        **overrides,
+    }
+    config, task = index / "test-config.yaml", demo_configs()[0]
+    config.write_text(
+        task.read_text().replace("every: 5", "every: 2").replace("limit_per_kind: 40", "limit_per_kind: 8")
+    )
+    return [
+        "--config",
+        str(config),
+        "--config",
+        str(ALGORITHMS / f"{algorithm}.yaml"),
+        *(f"--{name}={value}" for name, value in settings.items()),
+    ]
+
+
+def numbers(run: Path) -> list[dict[str, float]]:
+    """The metrics that must repeat: all but times and speeds."""
+    return [
+        {name: value for name, value in row.items() if not name.startswith(("time/", "throughput/"))}
+        for row in read_metrics(run)
+    ]
+
+
+def parser() -> LightningArgumentParser:
+    made = LightningArgumentParser()
+    made.add_lightning_class_args(Trainer, "trainer")
+    made.add_lightning_class_args(AgentModule, "model")
+    made.add_lightning_class_args(RolloutData, "data")
+    made.add_argument("--seed_everything", type=int)
+    made.add_argument("--config", action="config")
+    AgentCLI.add_arguments_to_parser(None, made)  # type: ignore[arg-type]
+    return made
+
+
+def row(success: float, **changes: float) -> dict[str, float]:
+    healthy = {
+        "reward/success": success,
+        "policy/clip_fraction": 0.02,
+        "policy/ratio_max": 1.5,
+        "policy/grad_norm": 0.4,
+        "policy/entropy": 0.3,
+        "kl/reference": 0.05,
+        "rollout/valid_answer": 0.98,
+        "rollout/searches": 1.5,
+    }
+    return healthy | {name.replace("_", "/", 1): value for name, value in changes.items()}
