@@ -30,7 +30,7 @@ from training.execution import Execution
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
 from training.objectives import clipped_surrogate, reference_kl, value_loss
-from training.plan import GIB, Load, Shape
+from training.plan import GIB, Load, ModelShape
 from training.prepare import prepare
 
 # hidden, intermediate, layers, heads, kv heads, rollouts, rows of a micro-batch, tokens, settings of the passes
@@ -72,7 +72,7 @@ def load_for(folder: Path, size: str, sizes: str) -> Load:
     """What `medagent plan` would make of it."""
     *_, rollouts, rows, tokens, execution = SIZES[sizes][size]
     limits = Limits(**LIMITS, max_total_tokens=tokens)
-    return Load(Shape.of(str(folder)), "float32", LORA, LORA, execution, limits, rollouts, rows, in_process=True)
+    return Load(ModelShape.of(str(folder)), "float32", LORA, LORA, execution, limits, rollouts, rows, in_process=True)
 
 
 def iteration(load: Load, folder: Path) -> None:

@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import LightningArgumentParser
 
-from evaluation.benchmarks.source import Source
+from evaluation.benchmarks.source import BenchmarkSource
 from evaluation.modes import Mode
 from evaluation.names import BenchmarkName
 from evaluation.run import Plan
@@ -141,7 +141,7 @@ def test_every_evaluation_file_is_one_that_the_command_takes(path: Path) -> None
     evaluation.add_function_arguments(evaluate)
     settings = evaluation.parse_path(str(path))
     assert settings.benchmark in get_args(BenchmarkName)
-    source = Source(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
+    source = BenchmarkSource(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
     source.open()  # opening reads nothing, but refuses settings that the benchmark does not have
     Plan(tuple(Mode(mode) for mode in settings.modes))
 

@@ -39,7 +39,7 @@ LIBRARIES_GIB = {"cpu": 0.60, "gpu": 0.8}  # Python, torch, transformers, Lightn
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Sizes of a base model, and counts of its parameters (tied ones once)."""
 
     hidden: int
@@ -51,7 +51,7 @@ class Shape:
     linear_sizes: tuple[tuple[int, int], ...]  # (in, out) of every linear layer that gets LoRA
 
     @staticmethod
-    def of(base_model: str) -> Shape:
+    def of(base_model: str) -> ModelShape:
         """Of a hub name or a folder."""
         try:
             config = AutoConfig.from_pretrained(model_path(base_model))
@@ -69,7 +69,7 @@ class Shape:
             if isinstance(module, torch.nn.Linear) and module is not head
         )
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return Shape(
+        return ModelShape(
             config.hidden_size,
             config.intermediate_size,
             config.num_hidden_layers,
@@ -88,7 +88,7 @@ class Shape:
 class Load:
     """The work of one rank in an iteration."""
 
-    shape: Shape
+    shape: ModelShape
     dtype: str
     policy_lora: LoraSettings
     critic_lora: LoraSettings | None
@@ -203,7 +203,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
     )  # the last passages may go over the limit, which is asked before the next turn
     assert lora[0] is not None, "the policy has an adapter"
     return Load(
-        Shape.of(model.base_model),
+        ModelShape.of(model.base_model),
         model.dtype,
         lora[0],
         lora[1],

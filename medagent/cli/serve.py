@@ -23,7 +23,7 @@ from medagent.errors import ConfigError
 from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
-from medagent.serving.admission import AnswerDesk, Limits
+from medagent.serving.admission import AdmissionLimits, AnswerDesk
 from medagent.serving.app import LOOPBACK, make_app
 from medagent.serving.engines import Engine, InProcess, Servers, Vllm
 from medagent.serving.memory import trim_memory
@@ -46,7 +46,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     tokens: str | None = None
-    limits: Limits = Limits()
+    limits: AdmissionLimits = AdmissionLimits()
     examples: str | None = None
     reload_s: float = 5.0
     log_questions: bool = False

@@ -12,7 +12,7 @@ from medagent.causal_lm import model_path
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.http_endpoint import EndpointGoneError
-from medagent.policies.ray_replica import EngineKind, Replica, ReplicaSettings
+from medagent.policies.ray_replica import EngineKind, RayReplica, ReplicaSettings
 from medagent.policies.vllm.server import MODEL, VllmSettings
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
@@ -89,7 +89,9 @@ class Ray(RolloutEngine):
             self._begin(number, module)
 
     def _begin(self, number: int, module: AgentModule) -> None:
-        kind = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=1000)(Replica)
+        kind = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=1000)(
+            RayReplica
+        )
         self._actors[number] = kind.remote(self._settings)
         self._checks[number] = ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
 

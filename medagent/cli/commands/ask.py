@@ -101,10 +101,17 @@ def serve(
         again after a new export; 0 never looks. log_questions: Write questions into the log.
     """
     from medagent.cli.serve import Settings, serve_agent
-    from medagent.serving.admission import Limits
+    from medagent.serving.admission import AdmissionLimits
 
     settings = Settings(
-        name, host, port, tokens, Limits(max_running, max_waiting, timeout_s), examples, reload_s, log_questions
+        name,
+        host,
+        port,
+        tokens,
+        AdmissionLimits(max_running, max_waiting, timeout_s),
+        examples,
+        reload_s,
+        log_questions,
     )
     serve_agent(
         agent,

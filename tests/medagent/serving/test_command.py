@@ -10,7 +10,7 @@ import pytest
 
 from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.errors import ConfigError, InputError
-from medagent.serving.admission import Limits
+from medagent.serving.admission import AdmissionLimits
 from medagent.serving.memory import trim_memory
 from medagent.serving.middleware import digest, read_tokens
 from medagent.serving.page import read_examples
@@ -23,7 +23,7 @@ def test_a_wrong_start_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="found 1 of 2 lines"):
         read_tokens(tmp_path / "tokens")
     with pytest.raises(ConfigError, match="max_running 0"):
-        Limits(max_running=0)
+        AdmissionLimits(max_running=0)
     (tmp_path / "examples").write_text('{"question": ""}')
     with pytest.raises(ConfigError, match=r"examples .*cannot be read"):
         read_examples(tmp_path / "examples")
