@@ -25,7 +25,7 @@ from medagent.causal_lm import load_causal_lm
 from medagent.types import Question, Rollout, StopReason, Turn
 from training.adapters import LoraSettings
 from training.advantages import GAE
-from training.engines import InProcess
+from training.engines import InProcessEngine
 from training.execution import Execution
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
@@ -79,7 +79,7 @@ def iteration(load: Load, folder: Path) -> None:
     """Hand over, sample, prepare, and update: what a training iteration does, on rollouts of full length."""
     note = Peaks()
     module = AgentModule(str(folder), policy_lora=LORA, critic_lora=LORA, execution=load.execution)
-    policy = InProcess().hand_over(module, version=0)
+    policy = InProcessEngine().hand_over(module, version=0)
     tokens, turn = load.limits.max_total_tokens, load.limits.max_turn_tokens
     generator = torch.Generator().manual_seed(0)
     note("loaded")

@@ -70,11 +70,11 @@ OVERLAYS = [path for folder in ("engines", "hardware") for path in sorted((ROOT 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
-def test_policies_and_hardware_go_with_every_task(task: Path, overlay: Path) -> None:
+def test_engines_and_hardware_go_with_every_task(task: Path, overlay: Path) -> None:
     own = parser().parse_path(str(task))
     parsed = parser().parse_args(["--config", str(task), "--config", str(overlay)])
-    wanted = yaml.safe_load(overlay.read_text())["data"]["policy"]["class_path"]
-    assert parsed.data.policy.class_path == wanted
+    wanted = yaml.safe_load(overlay.read_text())["data"]["engine"]["class_path"]
+    assert parsed.data.engine.class_path == wanted
     assert parsed.data.off_policy.importance == "decoupled"
     assert parsed.model == own.model
 

@@ -27,17 +27,17 @@ def test_a_wrong_start_is_refused(tmp_path: Path) -> None:
     (tmp_path / "examples").write_text('{"question": ""}')
     with pytest.raises(ConfigError, match=r"examples .*cannot be read"):
         read_examples(tmp_path / "examples")
-    with pytest.raises(ConfigError, match="0 endpoints"):
-        engine_named("endpoints")
-    with pytest.raises(ConfigError, match="1 endpoints"):
-        engine_named("vllm", endpoints=["http://a/v1"])
+    with pytest.raises(ConfigError, match="0 servers"):
+        engine_named("servers")
+    with pytest.raises(ConfigError, match="1 servers"):
+        engine_named("vllm", servers=["http://a/v1"])
     with pytest.raises(ConfigError, match="Give --engine vllm"):
         engine_named("in_process", vllm={"gpu_memory": 0.5})
     with pytest.raises(ConfigError, match="gpu_memory"):
         engine_named("vllm", vllm={"gpus": 2})
     with pytest.raises(ConfigError, match="--model"):
-        engine_named("endpoints", endpoints=["http://a/v1"])
-    elsewhere = engine_named("endpoints", endpoints=["http://a/v1"], model="m")
+        engine_named("servers", servers=["http://a/v1"])
+    elsewhere = engine_named("servers", servers=["http://a/v1"], model="m")
     with pytest.raises(InputError, match="exported agent"):
         app_of("starter", index="none", model="", tools=[], engine=elsewhere, settings=Settings())
 
