@@ -25,12 +25,12 @@ from medagent.causal_lm import load_causal_lm
 from medagent.types import Question, Rollout, StopReason, Turn
 from training.adapters import LoraSettings
 from training.advantages import GAE
-from training.engines import InProcess
+from training.engines import InProcessEngine
 from training.execution import Execution
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
 from training.objectives import clipped_surrogate, reference_kl, value_loss
-from training.plan import GIB, Load, Shape
+from training.plan import GIB, Load, ModelShape
 from training.prepare import prepare
 
 # hidden, intermediate, layers, heads, kv heads, rollouts, rows of a micro-batch, tokens, settings of the passes
@@ -72,14 +72,14 @@ def load_for(folder: Path, size: str, sizes: str) -> Load:
     """What `medagent plan` would make of it."""
     *_, rollouts, rows, tokens, execution = SIZES[sizes][size]
     limits = Limits(**LIMITS, max_total_tokens=tokens)
-    return Load(Shape.of(str(folder)), "float32", LORA, LORA, execution, limits, rollouts, rows, in_process=True)
+    return Load(ModelShape.of(str(folder)), "float32", LORA, LORA, execution, limits, rollouts, rows, in_process=True)
 
 
 def iteration(load: Load, folder: Path) -> None:
     """Hand over, sample, prepare, and update: what a training iteration does, on rollouts of full length."""
     note = Peaks()
     module = AgentModule(str(folder), policy_lora=LORA, critic_lora=LORA, execution=load.execution)
-    policy = InProcess().hand_over(module, version=0)
+    policy = InProcessEngine().hand_over(module, version=0)
     tokens, turn = load.limits.max_total_tokens, load.limits.max_turn_tokens
     generator = torch.Generator().manual_seed(0)
     note("loaded")

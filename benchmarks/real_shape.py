@@ -62,7 +62,7 @@ data:
   reward: {{class_path: training.rewards.TurnRewards, init_args: {{search_cost: 0.1}}}}
   agent:
     limits: {{max_turns: 3, max_turn_tokens: 24, max_observation_tokens: 160, max_total_tokens: 896}}
-  policy: {{class_path: training.engines.InProcess}}
+  engine: {{class_path: training.engines.InProcessEngine}}
   off_policy: {{importance: behaviour}}
   num_questions: 8
   num_minibatches: 2

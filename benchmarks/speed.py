@@ -20,7 +20,7 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from retrieval.search import HybridRetriever
 from training.data import AgentSettings, RolloutData
-from training.engines import InProcess
+from training.engines import InProcessEngine
 from training.experience import loss_weights
 from training.module import AgentModule
 from training.objectives import clipped_surrogate, value_loss
@@ -49,7 +49,7 @@ def main() -> None:
             num_questions=ROLLOUTS,
         )
         agent = Agent(
-            InProcess().hand_over(module, version=0), retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K
+            InProcessEngine().hand_over(module, version=0), retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K
         )
         figures: dict[str, list[float]] = {}
 

@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
-class Source:
+class CitedPassage:
     """A passage under the number by which it was shown, and where in its text the sentence lies that is nearest to the answer (characters)."""
 
     number: int
@@ -41,7 +41,7 @@ class Answer:
 
     text: str
     letter: str | None
-    sources: tuple[Source, ...]
+    sources: tuple[CitedPassage, ...]
     removed_citations: int
     confidence: float | None
     stop_reason: StopReason
@@ -84,7 +84,7 @@ def checked(rollout: Rollout) -> Answer:
     letters = [letter for letter in marked_letters(text) if letter in rollout.question.letters]
     plain = _NUMBER.sub("", text)
     sources = tuple(
-        Source(number, hits[number - 1].passage, nearest_sentence(hits[number - 1].passage.text, plain))
+        CitedPassage(number, hits[number - 1].passage, nearest_sentence(hits[number - 1].passage.text, plain))
         for number in citations(text)
     )
     sampled = rollout.num_action_tokens

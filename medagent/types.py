@@ -152,11 +152,3 @@ class Rollout:
     def graded(self, reward: float, *, success: bool) -> Rollout:
         """A copy that carries its grade."""
         return replace(self, reward=reward, success=success)
-
-
-@dataclass(frozen=True)
-class RolloutGroup:
-    """Rollouts of one question, sampled by one policy version."""
-
-    question: Question
-    rollouts: tuple[Rollout, ...]

@@ -16,7 +16,7 @@ from retrieval.readers import READERS, Item, OpenFile, Skipped, kind_of, read_fi
 from retrieval.readers.rows import document_of_row
 
 
-class Part(Protocol):
+class CorpusPart(Protocol):
     """A stretch of a corpus that is read in one go. Its fingerprint changes when its content does."""
 
     @property
@@ -44,7 +44,7 @@ class Corpus:
     """Parts in reading order. `identity` tells an interrupted build whether it is the same corpus."""
 
     identity: str
-    parts: Sequence[Part]
+    parts: Sequence[CorpusPart]
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ class FilePart:
         return _status(self.path).st_size
 
     def read(self) -> Iterator[tuple[Item, int]]:
-        """See `Part.read`."""
+        """See `CorpusPart.read`."""
         try:
             file = OpenFile(self.path, self.name)
         except OSError as error:
@@ -127,7 +127,7 @@ class MemoryPart:
         return len(self.passages)
 
     def read(self) -> Iterator[tuple[Item, int]]:
-        """See `Part.read`."""
+        """See `CorpusPart.read`."""
         for number, passage in enumerate(self.passages, start=1):
             yield passage, number
 
@@ -156,7 +156,7 @@ class HubPart:
         return int(split.num_examples or 0) if split is not None else 0
 
     def read(self) -> Iterator[tuple[Item, int]]:
-        """See `Part.read`."""
+        """See `CorpusPart.read`."""
         for number, row in enumerate(self._numbered(), start=1):
             where = f"{self.name}, row {number}"
             yield (
@@ -229,7 +229,7 @@ def file_corpus(path: Path) -> Corpus:
             f"corpus {path}: found no file that can be read among {len(files)}; wanted {', '.join(READERS)} (or "
             "these with .gz)."
         )
-    parts: list[Part] = []
+    parts: list[CorpusPart] = []
     for file in files:
         name = file.relative_to(path).as_posix()
         parts.append(FilePart(file, name) if kind_of(file) in READERS else UnreadPart(name))

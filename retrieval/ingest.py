@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from retrieval.chunking import Chunking, cut_document
-from retrieval.corpora import Corpus, Part
+from retrieval.corpora import Corpus, CorpusPart
 from retrieval.embedders import Embedder
 from retrieval.errors import IndexMismatchError
 from retrieval.passages import Passage
@@ -100,7 +100,7 @@ def ingest(
     progress("reading", read, total, len(store))
 
 
-def cut_part(part: Part, embedder: Embedder, chunking: Chunking) -> Iterator[tuple[Passage | Skipped, int]]:
+def cut_part(part: CorpusPart, embedder: Embedder, chunking: Chunking) -> Iterator[tuple[Passage | Skipped, int]]:
     """The part's passages and what had to be skipped, each with how much of the part was read by then."""
     longest = embedder.max_tokens
     if longest is not None and chunking.max_tokens:

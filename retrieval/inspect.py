@@ -17,7 +17,7 @@ from retrieval.analysis import Analyser
 from retrieval.embedders import Embedder
 from retrieval.index import no_progress, open_vectors
 from retrieval.lexical import LexicalIndex, lexical_sha256
-from retrieval.locking import Reading
+from retrieval.locking import ReadLock
 from retrieval.manifest import Manifest, check_embedder
 from retrieval.store import PassageStore, Progress
 
@@ -44,7 +44,7 @@ def verify_index(folder: Path, embedder: Embedder, *, progress: Progress = no_pr
     """
     manifest = Manifest.read(folder)
     check_embedder(folder, manifest, embedder)
-    reading = Reading(folder)
+    reading = ReadLock(folder)
     try:
         with closing(PassageStore(folder, manifest.dimension)) as store:
             return list(_checks(folder, manifest, store, embedder, progress))

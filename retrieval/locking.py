@@ -19,7 +19,7 @@ from retrieval.errors import IndexBusyError, IndexUnwritableError
 LOCKS = ("lock", "readers")
 
 
-class Reading:
+class ReadLock:
     """Held by whoever searches an index, from now until `release` (or the end of the process)."""
 
     def __init__(self, folder: Path) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
-
-from retrieval.errors import CorpusError
 
 
 @dataclass(frozen=True)
@@ -90,16 +86,6 @@ class Hit:
     score: float
 
 
-def write_passages(path: Path, passages: Iterable[Passage]) -> int:
-    """Write JSON lines and return how many."""
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for passage in passages:
-            file.write(json.dumps(passage.to_json(), ensure_ascii=False) + "\n")
-            count += 1
-    return count
-
-
 def passage_from_row(row: Any) -> Passage:
     """The passage of a JSON object with `text` (MedRAG: `content`) and optionally the other fields.
 
@@ -140,18 +126,3 @@ def id_of_row(row: Mapping[str, Any]) -> str:
 def without_surrogates(text: str) -> str:
     """The text with lone surrogates (JSON and PDFs may hold them, UTF-8 cannot) replaced by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def read_passages(path: Path) -> Iterator[Passage]:
-    """Passages of a JSON lines file; the first bad line is an error that names it."""
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield passage_from_row(json.loads(line))
-            except ValueError as error:
-                raise CorpusError(
-                    f"{path}, line {number}: found {line.strip()[:80]!r} ({error}); wanted a JSON object with a "
-                    f"'text' field (and optionally 'id', 'title', 'source'). Correct or remove that line."
-                ) from error

@@ -19,7 +19,7 @@ from retrieval.duplicates import without_repeats
 from retrieval.embedders import Embedder, embedder_from_identity
 from retrieval.index import open_vectors
 from retrieval.lexical import LexicalIndex
-from retrieval.locking import Reading
+from retrieval.locking import ReadLock
 from retrieval.manifest import Manifest, check_embedder
 from retrieval.passages import Hit, Passage
 from retrieval.rerank import Reranker
@@ -56,7 +56,7 @@ class HybridRetriever:
         """
         folder = self._folder = Path(index)
         Manifest.read(folder)  # an error where there is no index to hold open
-        self._reading = Reading(folder)
+        self._reading = ReadLock(folder)
         try:
             manifest = self._manifest = Manifest.read(folder)
             self._embedder = embedder_from_identity(manifest.embedder) if embedder is None else embedder

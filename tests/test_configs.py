@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import LightningArgumentParser
 
-from evaluation.benchmarks.source import Source
+from evaluation.benchmarks.source import BenchmarkSource
 from evaluation.modes import Mode
 from evaluation.names import BenchmarkName
 from evaluation.run import Plan
@@ -55,11 +55,11 @@ OVERLAYS = [path for folder in ("engines", "hardware") for path in sorted((ROOT 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
-def test_policies_and_hardware_go_with_every_task(task: Path, overlay: Path) -> None:
+def test_engines_and_hardware_go_with_every_task(task: Path, overlay: Path) -> None:
     own = parser().parse_path(str(task))
     parsed = parser().parse_args(["--config", str(task), "--config", str(overlay)])
-    wanted = yaml.safe_load(overlay.read_text())["data"]["policy"]["class_path"]
-    assert parsed.data.policy.class_path == wanted
+    wanted = yaml.safe_load(overlay.read_text())["data"]["engine"]["class_path"]
+    assert parsed.data.engine.class_path == wanted
     assert parsed.data.off_policy.importance == "decoupled"
     assert parsed.model == own.model
 
@@ -126,7 +126,7 @@ def test_every_evaluation_file_is_one_that_the_command_takes(path: Path) -> None
     evaluation.add_function_arguments(evaluate)
     settings = evaluation.parse_path(str(path))
     assert settings.benchmark in get_args(BenchmarkName)
-    source = Source(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
+    source = BenchmarkSource(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
     source.open()  # opening reads nothing, but refuses settings that the benchmark does not have
     Plan(tuple(Mode(mode) for mode in settings.modes))
 

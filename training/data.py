@@ -30,7 +30,7 @@ from retrieval.retriever import Retriever
 from training.advantages import GAE, AdvantageEstimator, Reduce
 from training.agent_data import AgentData, AgentSettings
 from training.compatibility import check_composition, warn_of_tight_limits
-from training.engines import EngineSetup, InProcess, RolloutEngine
+from training.engines import EngineSetup, InProcessEngine, RolloutEngine
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
 from training.module import AgentModule
 from training.prepare import (
@@ -67,7 +67,7 @@ class RolloutData(AgentData):
         reward: Reward = lazy_instance(OutcomeReward),
         advantage: AdvantageEstimator = lazy_instance(GAE),
         off_policy: OffPolicy = OffPolicy(),
-        policy: RolloutEngine = lazy_instance(InProcess),
+        engine: RolloutEngine = lazy_instance(InProcessEngine),
         truncated: TruncatedMode = "terminal",
         num_questions: int = 128,
         num_samples: int = 1,
@@ -78,7 +78,7 @@ class RolloutData(AgentData):
         reduction: Reduction = "rollout-mean",
         seed: int = 0,
     ) -> None:
-        super().__init__(agent, retriever, policy, seed=seed)
+        super().__init__(agent, retriever, engine, seed=seed)
         self.reward = reward
         self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
         self.num_questions, self.num_samples = num_questions, num_samples
@@ -109,16 +109,16 @@ class RolloutData(AgentData):
         warn_of_tight_limits(self.trainer.lightning_module.base_name, self.agent_settings.limits)
         if self.off_policy.overlap and not self.engine.overlaps:
             raise ConfigError(
-                "data.off_policy.overlap is true, and data.policy shares the trainer's GPU by turns: give it a GPU "
+                "data.off_policy.overlap is true, and data.engine shares the trainer's GPU by turns: give it a GPU "
                 "of its own, or leave overlap out."
             )
         settings = self.agent_settings
         module = self.trainer.lightning_module
         if module.execution.quantise != "none" and not self.engine.takes_adapters:
             raise ConfigError(
-                f"model.execution.quantise is {module.execution.quantise}, and data.policy "
+                f"model.execution.quantise is {module.execution.quantise}, and data.engine "
                 f"({type(self.engine).__name__}) takes merged weights, which a base in 4 bits does not have. Take "
-                "training.engines.Vllm with hand_over: adapter, or Servers."
+                "training.engines.VllmEngine with hand_over: adapter, or ServersEngine."
             )
         probe = settings.protocol.encode_prompt(module.tokenizer, self.questions[0])[:PROBE_TOKENS]
         self.engine.start(

@@ -39,7 +39,7 @@ LIBRARIES_GIB = {"cpu": 0.60, "gpu": 0.8}  # Python, torch, transformers, Lightn
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """Sizes of a base model, and counts of its parameters (tied ones once)."""
 
     hidden: int
@@ -51,7 +51,7 @@ class Shape:
     linear_sizes: tuple[tuple[int, int], ...]  # (in, out) of every linear layer that gets LoRA
 
     @staticmethod
-    def of(base_model: str) -> Shape:
+    def of(base_model: str) -> ModelShape:
         """Of a hub name or a folder."""
         try:
             config = AutoConfig.from_pretrained(model_path(base_model))
@@ -69,7 +69,7 @@ class Shape:
             if isinstance(module, torch.nn.Linear) and module is not head
         )
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return Shape(
+        return ModelShape(
             config.hidden_size,
             config.intermediate_size,
             config.num_hidden_layers,
@@ -88,7 +88,7 @@ class Shape:
 class Load:
     """The work of one rank in an iteration."""
 
-    shape: Shape
+    shape: ModelShape
     dtype: str
     policy_lora: LoraSettings
     critic_lora: LoraSettings | None
@@ -203,7 +203,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
     )  # the last passages may go over the limit, which is asked before the next turn
     assert lora[0] is not None, "the policy has an adapter"
     return Load(
-        Shape.of(model.base_model),
+        ModelShape.of(model.base_model),
         model.dtype,
         lora[0],
         lora[1],
@@ -211,7 +211,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
         replace(limits, max_total_tokens=limits.max_total_tokens + limits.max_observation_tokens),
         rollouts,
         -(-rollouts // (data.num_minibatches * data.num_micro_batches)),
-        data.policy.class_path.rsplit(".", 1)[-1] == "InProcess",
+        data.engine.class_path.rsplit(".", 1)[-1] == "InProcessEngine",
         "cpu" if config.trainer.accelerator == "cpu" else "gpu",
         world_size if _is_sharded(config.trainer.strategy) else 1,
         model.critic_sees,
@@ -275,11 +275,11 @@ def available_gib(device: str) -> float | None:
     return float(psutil.virtual_memory().total) / GIB
 
 
-def beside_vllm(policy: Any) -> float:
+def beside_vllm(engine: Any) -> float:
     """The trainer's share of a GPU: what vLLM leaves where both are on it at once."""
-    if policy.class_path.rsplit(".", 1)[-1] != "Vllm":
+    if engine.class_path.rsplit(".", 1)[-1] != "VllmEngine":
         return 1.0
-    settings = policy.init_args
+    settings = engine.init_args
     apart = settings.colocated or settings.settings.devices
     return 1.0 if apart else 1.0 - float(settings.settings.gpu_memory)
 
@@ -302,7 +302,7 @@ def plan(args: list[str]) -> None:
     world_size = count * config.trainer.num_nodes
     load = load_of(config, world_size=world_size)
     room = config.memory_gib if config.memory_gib is not None else available_gib(load.device)
-    share = beside_vllm(config.data.policy) if load.device != "cpu" else 1.0
+    share = beside_vllm(config.data.engine) if load.device != "cpu" else 1.0
     room = room * share if room is not None else None
     print(report(load, world_size=world_size, memory_gib=room))
     print(

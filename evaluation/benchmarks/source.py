@@ -36,7 +36,7 @@ _FILES: dict[str, type[FileBenchmark]] = {
 
 
 @dataclass(frozen=True)
-class Source:
+class BenchmarkSource:
     """Where questions come from: a benchmark by name, its file or its name on the hub, and which of its questions."""
 
     benchmark: BenchmarkName = "starter"

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from evaluation.benchmarks.source import Source
+from evaluation.benchmarks.source import BenchmarkSource
 from evaluation.compare import compare_runs
 from evaluation.contamination import contamination, question_texts
 from evaluation.corpora import corpus_passages
@@ -48,7 +48,9 @@ def grade_aloud(path: Path, *, letters: str, out: str | None) -> None:
     print(json.dumps(summarize_replies(replies)))
 
 
-def contamination_aloud(test: Source, train: Source | None, corpus: str | None, *, threshold: float, show: int) -> None:
+def contamination_aloud(
+    test: BenchmarkSource, train: BenchmarkSource | None, corpus: str | None, *, threshold: float, show: int
+) -> None:
     """Compare a test benchmark with training questions, or with a corpus, and list the near-duplicates."""
     if (train is None) == (corpus is None):
         raise InputError("wanted training questions (--train PATH) or a corpus (--corpus NAME), one of them.")

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from evaluation.benchmarks.source import Source
+from evaluation.benchmarks.source import BenchmarkSource
 from evaluation.grading.grade import grade
 from evaluation.metrics import ModeReport, report_mode
 from evaluation.modes import Mode, baselines
@@ -40,7 +40,7 @@ _SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)
 
 def evaluate_agent(
     agent: str,
-    source: Source,
+    source: BenchmarkSource,
     plan: Plan,
     *,
     index: str | None,

@@ -23,9 +23,9 @@ from medagent.errors import ConfigError
 from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
-from medagent.serving.admission import AnswerDesk, Limits
+from medagent.serving.admission import AdmissionLimits, AnswerDesk
 from medagent.serving.app import LOOPBACK, make_app
-from medagent.serving.engines import Engine, InProcess, Servers, Vllm
+from medagent.serving.engines import Engine, InProcessSampling, ServersSampling, VllmSampling
 from medagent.serving.memory import trim_memory
 from medagent.serving.middleware import read_tokens
 from medagent.serving.names import EngineName
@@ -46,7 +46,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     tokens: str | None = None
-    limits: Limits = Limits()
+    limits: AdmissionLimits = AdmissionLimits()
     examples: str | None = None
     reload_s: float = 5.0
     log_questions: bool = False
@@ -67,14 +67,14 @@ def serve_agent(
     model: str,
     tools: Sequence[str],
     engine: EngineName,
-    endpoints: Sequence[str],
+    servers: Sequence[str],
     vllm: Mapping[str, Any],
     settings: Settings,
 ) -> None:
     """Serve an agent; on an address that others reach it asks for tokens."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    with closing(engine_named(engine, endpoints=endpoints, model=model, vllm=vllm)) as sampling:
+    with closing(engine_named(engine, servers=servers, model=model, vllm=vllm)) as sampling:
         app = app_of(agent, index=index, model=model, tools=tools, engine=sampling, settings=settings)
         print(
             f"Serving {agent} as {settings.name!r}: the page is http://{settings.host}:{settings.port}/, the API "
@@ -95,24 +95,26 @@ def serve_agent(
 
 
 def engine_named(
-    name: EngineName, *, endpoints: Sequence[str] = (), model: str = "", vllm: Mapping[str, Any] | None = None
+    name: EngineName, *, servers: Sequence[str] = (), model: str = "", vllm: Mapping[str, Any] | None = None
 ) -> Engine:
     """The engine of that name, with its settings checked."""
-    if (name == "endpoints") != bool(endpoints):
+    if (name == "servers") != bool(servers):
         raise ConfigError(
-            f"engine {name}: found {len(endpoints)} endpoints. Give --engine endpoints and --endpoints "
+            f"engine {name}: found {len(servers)} servers. Give --engine servers and --servers "
             "'[http://HOST:8000/v1]' together, or neither."
         )
     if vllm and name != "vllm":
         raise ConfigError(
             f"engine {name}: found settings of vLLM, which it does not start. Give --engine vllm, or leave --vllm out."
         )
-    if name == "endpoints":
-        return Servers(endpoints, model)
+    if name == "servers":
+        return ServersSampling(servers, model)
     if name == "in_process":
-        return InProcess()
+        return InProcessSampling()
     try:
-        return Vllm(VllmSettings(**(vllm or {})), log=Path(tempfile.gettempdir()) / f"medagent-vllm-{os.getpid()}.log")
+        return VllmSampling(
+            VllmSettings(**(vllm or {})), log=Path(tempfile.gettempdir()) / f"medagent-vllm-{os.getpid()}.log"
+        )
     except TypeError as error:
         raise ConfigError(f"vllm: {error}. It takes {', '.join(VllmSettings.__dataclass_fields__)}.") from error
 
@@ -125,7 +127,7 @@ def app_of(
     folder = Path(name) if (Path(name) / SPEC_FILE).exists() else None
     examples = settings.examples or (str(folder / EXAMPLES) if folder and (folder / EXAMPLES).exists() else None)
     shown = read_examples(Path(examples)) if examples else []
-    open_policy = None if folder is None and isinstance(engine, InProcess) else engine.open
+    open_policy = None if folder is None and isinstance(engine, InProcessSampling) else engine.open
     opened = stamp(folder) if folder else ()  # before it is opened: what is exported meanwhile is news
     spec = read_spec(folder) if folder else None
     agent = open_agent(name, index=index, model=model, tools=tools, open_policy=open_policy)

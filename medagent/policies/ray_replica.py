@@ -32,7 +32,7 @@ class ReplicaSettings:
     vllm: VllmSettings = VllmSettings()
 
 
-class Replica:
+class RayReplica:
     """One engine. Requests carry the version of the weights that they are meant for."""
 
     def __init__(self, settings: ReplicaSettings) -> None:

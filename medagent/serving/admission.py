@@ -44,7 +44,7 @@ class TooLongError(MedagentError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class AdmissionLimits:
     """How many questions are answered at once, how many more may wait, and seconds per question from its admission."""
 
     max_running: int = 64
@@ -118,7 +118,7 @@ class AnswerDesk:
     """
 
     first: InitVar[Agent]
-    limits: Limits = field(default_factory=Limits)
+    limits: AdmissionLimits = field(default_factory=AdmissionLimits)
     outcomes: Counter[str] = field(default_factory=Counter)
     removed_citations: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))

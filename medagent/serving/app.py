@@ -23,7 +23,14 @@ from starlette.exceptions import HTTPException
 from medagent.agent import Agent, Job
 from medagent.errors import MedagentError
 from medagent.serving import openai_form as openai
-from medagent.serving.admission import AnswerDesk, Answering, Limits, OverloadedError, TooLongError, TooSlowError
+from medagent.serving.admission import (
+    AdmissionLimits,
+    AnswerDesk,
+    Answering,
+    OverloadedError,
+    TooLongError,
+    TooSlowError,
+)
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.page import Example, add_page
 from medagent.serving.schemas import AnswersShape, CompletionShape, answers_with
@@ -56,7 +63,7 @@ def make_app(
     agent: Agent,
     *,
     name: str = "medagent",
-    limits: Limits = Limits(),
+    limits: AdmissionLimits = AdmissionLimits(),
     hosts: Sequence[str] = LOOPBACK,
     tokens: Sequence[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,

@@ -43,7 +43,7 @@ class Engine(Protocol):
         ...
 
 
-class InProcess:
+class InProcessSampling:
     """The weights are loaded beside the service; waiting questions join the batch at any token."""
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
@@ -71,7 +71,7 @@ class AdapterPolicy(CompletionPolicy):
 
 
 @dataclass
-class Vllm:
+class VllmSampling:
     """A vLLM server of our own, with the agent's adapter beside its base.
 
     A changed folder brings a new adapter; another base needs a new start.
@@ -149,7 +149,7 @@ class Vllm:
 
 
 @dataclass(frozen=True)
-class Servers:
+class ServersSampling:
     """vLLM servers elsewhere that serve the agent's weights under one name.
 
     The name is that of an adapter, or of what `medagent export` wrote. The servers say themselves when weights change.
@@ -161,7 +161,7 @@ class Servers:
     def __post_init__(self) -> None:
         """Both must be given."""
         if not self.model:
-            raise ConfigError("endpoints: which model they serve is not said. Give its name with --model.")
+            raise ConfigError("engine servers: which model they serve is not said. Give its name with --model.")
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
         """See `Engine.open`. The key is read from the environment variable MEDAGENT_API_KEY."""

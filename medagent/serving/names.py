@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Literal
 
-EngineName = Literal["in_process", "vllm", "endpoints"]
+EngineName = Literal["in_process", "vllm", "servers"]

@@ -13,7 +13,7 @@ MAX_CHARACTERS, MAX_CONVERSATION = 8_000, 32_000
 EARLIER = "Earlier in this conversation:"
 
 
-class Part(BaseModel):
+class MessagePart(BaseModel):
     """A part of a message's content; only text is read."""
 
     type: str
@@ -24,7 +24,7 @@ class Message(BaseModel):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: str | list[MessagePart] | None = None
 
     @property
     def text(self) -> str:

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 
-class Shape(BaseModel):
+class ResponseShape(BaseModel):
     """Fields beyond those named are an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class PassageShape(Shape):
+class PassageShape(ResponseShape):
     """A passage of the corpus; what is unknown is left out."""
 
     id: str
@@ -29,7 +29,7 @@ class PassageShape(Shape):
     document: str = ""
 
 
-class ShownShape(Shape):
+class ShownShape(ResponseShape):
     """A passage under the number by which the agent saw it."""
 
     number: int
@@ -37,7 +37,7 @@ class ShownShape(Shape):
     passage: PassageShape
 
 
-class TurnShape(Shape):
+class TurnShape(ResponseShape):
     """What the agent thought, what it searched for (null: nothing), what it was shown."""
 
     thought: str
@@ -45,7 +45,7 @@ class TurnShape(Shape):
     passages: list[ShownShape]
 
 
-class SourceShape(Shape):
+class SourceShape(ResponseShape):
     """A cited passage, and where in its text the sentence lies that is nearest to the answer.
 
     Start and end, in characters.
@@ -64,7 +64,7 @@ class UsageShape(BaseModel):
     total_tokens: int
 
 
-class AnswerShape(Shape):
+class AnswerShape(ResponseShape):
     """A checked answer, see docs/serving.md."""
 
     text: str
@@ -78,7 +78,7 @@ class AnswerShape(Shape):
     notice: str
 
 
-class AnswersShape(Shape):
+class AnswersShape(ResponseShape):
     """What POST /v1/answers gives."""
 
     id: str
@@ -86,7 +86,7 @@ class AnswersShape(Shape):
     answer: AnswerShape
 
 
-class StepsShape(Shape):
+class StepsShape(ResponseShape):
     """The extra field of a chat completion."""
 
     turns: list[TurnShape]
@@ -105,7 +105,7 @@ class CompletionShape(BaseModel):
     medagent: StepsShape
 
 
-class ErrorDetail(Shape):
+class ErrorDetail(ResponseShape):
     """OpenAI's error."""
 
     message: str
@@ -114,7 +114,7 @@ class ErrorDetail(Shape):
     code: str | None
 
 
-class ErrorShape(Shape):
+class ErrorShape(ResponseShape):
     """Every error."""
 
     error: ErrorDetail

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -215,13 +215,3 @@ class World:
             for name, value in zip(holders, values[1:] + values[:1], strict=True):
                 changed[name][relation] = value
         return World(tuple(replace(c, facts=changed[c.name]) for c in self.conditions))
-
-
-def split_counts(world: World) -> Mapping[str, Sequence[int]]:
-    """Split -> (conditions, facts, one-hop questions, two-hop questions)."""
-    table: dict[str, Sequence[int]] = {}
-    for split in SPLITS:
-        members = [condition for condition in world.conditions if condition.split == split]
-        kinds = Counter(question.kind for question in world.questions(split))
-        table[split] = (len(members), sum(len(c.facts) for c in members), kinds["one_hop"], kinds["two_hop"])
-    return table

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks.source import Source
+from evaluation.benchmarks.source import BenchmarkSource
 from evaluation.compare import compare_runs
 from evaluation.grading.grade import grade
 from evaluation.metrics import report_mode, summarize
@@ -54,7 +54,7 @@ REAL = [
 @pytest.mark.skipif(not SHARED_DATA.exists(), reason="the real benchmark files are not there")
 @pytest.mark.parametrize(("name", "path"), REAL)
 def test_a_lookup_table_on_every_real_benchmark(tmp_path: Path, name: BenchmarkName, path: str) -> None:
-    questions, _, _ = Source(name, path=str(SHARED_DATA / path)).questions()
+    questions, _, _ = BenchmarkSource(name, path=str(SHARED_DATA / path)).questions()
     unique = {
         neutralise(question.text): question for question in questions
     }  # a text asked twice has one entry in a table

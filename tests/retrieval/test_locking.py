@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import IndexUnwritableError
-from retrieval.locking import Reading, writing
+from retrieval.locking import ReadLock, writing
 
 
 def test_a_folder_that_cannot_be_locked_is_said_to_be(tmp_path: Path) -> None:
@@ -16,4 +16,4 @@ def test_a_folder_that_cannot_be_locked_is_said_to_be(tmp_path: Path) -> None:
         pass
     (tmp_path / "readers").touch()
     with pytest.raises(IndexUnwritableError, match="right to write"):
-        Reading(tmp_path)
+        ReadLock(tmp_path)

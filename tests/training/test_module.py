@@ -16,7 +16,7 @@ from tests.training.support import OneBatch, gradients, make_module, perturb, qu
 from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
-from training.engines import InProcess
+from training.engines import InProcessEngine
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
 from training.prepare import prepare
@@ -34,7 +34,7 @@ def test_a_fresh_module_is_its_base(module, experience) -> None:
 
 def test_sampler_and_trainer_agree_after_training_moved_the_weights(module, retriever) -> None:
     perturb(module)
-    agent = Agent(InProcess().hand_over(module, version=0), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+    agent = Agent(InProcessEngine().hand_over(module, version=0), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
     questions = StarterBenchmark("train", limit_per_kind=10).questions()
     rollouts = agent.run_all([Job(question, seed=i) for i, question in enumerate(questions)])
     batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)

@@ -14,7 +14,7 @@ from medagent.errors import ConfigError
 from tests.support import CONFIGS
 from training.adapters import LoraSettings, SharedBase
 from training.execution import Execution
-from training.plan import GIB, Load, Shape, report
+from training.plan import GIB, Load, ModelShape, report
 
 CONFIG = CONFIGS / "starter.yaml"
 SEVEN_B = Qwen2Config(
@@ -29,13 +29,13 @@ SEVEN_B = Qwen2Config(
 
 
 @pytest.fixture(scope="module")
-def seven_b(tmp_path_factory: pytest.TempPathFactory) -> Shape:
+def seven_b(tmp_path_factory: pytest.TempPathFactory) -> ModelShape:
     folder = tmp_path_factory.mktemp("qwen")
     SEVEN_B.save_pretrained(folder)
-    return Shape.of(str(folder))
+    return ModelShape.of(str(folder))
 
 
-def load(shape: Shape, **settings) -> Load:
+def load(shape: ModelShape, **settings) -> Load:
     common = {
         "dtype": "bfloat16",
         "policy_lora": LoraSettings(16, 32),
@@ -50,7 +50,7 @@ def load(shape: Shape, **settings) -> Load:
     return Load(shape, **{**common, **settings})
 
 
-def test_parameters_are_those_of_the_published_model(seven_b: Shape) -> None:
+def test_parameters_are_those_of_the_published_model(seven_b: ModelShape) -> None:
     assert seven_b.parameters == 7_615_616_512  # Qwen2.5-7B's own count
     # Rank 1 on q, k, v, o, gate, up and down of each layer.
     a_layer = (3584 + 3584) * 2 + (3584 + 512) * 2 + (3584 + 18944) * 3
@@ -89,12 +89,12 @@ def test_kept_bytes_are_what_autograd_keeps(
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             roles._predicting_states(ids, torch.ones_like(mask), mask)
         kept[layers] = sum(tensor.untyped_storage().nbytes() for tensor in seen.values()) / 96
-    shape = Shape(hidden, intermediate, 3, kv_heads * 16, 64, 0, ())
+    shape = ModelShape(hidden, intermediate, 3, kv_heads * 16, 64, 0, ())
     lora = LoraSettings(rank, rank)
     assert load(shape, dtype=dtype, policy_lora=lora).layer_bytes() == pytest.approx((kept[3] - kept[1]) / 2, rel=0.02)
 
 
-def test_memory_follows_the_settings(seven_b: Shape) -> None:
+def test_memory_follows_the_settings(seven_b: ModelShape) -> None:
     plain = load(seven_b)
     assert plain.parts()["base (policy, critic, reference)"] == 2 * 7_615_616_512
     assert "sampler's copy of the base" not in plain.parts()
@@ -113,7 +113,7 @@ def test_memory_follows_the_settings(seven_b: Shape) -> None:
     )
 
 
-def test_what_cannot_fit_is_refused_with_its_largest_part(seven_b: Shape) -> None:
+def test_what_cannot_fit_is_refused_with_its_largest_part(seven_b: ModelShape) -> None:
     with pytest.raises(
         ConfigError,
         match=r"(?s)7,615.6 M.*does not fit: .* 80.00 GiB wanted. The largest part is update: .*gradient_checkpointing",

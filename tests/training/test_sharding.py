@@ -15,26 +15,26 @@ from tests.fake_vllm import FakeVllm
 from tests.support import ROOT
 from tests.training.support import arguments, make_module, setup_of
 from training.callbacks.export import read_metrics
-from training.engines import EngineSetup, InProcess
+from training.engines import EngineSetup, InProcessEngine
 from training.run import train
 
 
 def test_a_copy_of_a_sharded_base_is_refused(tmp_path: Path) -> None:
     module = make_module()
     setup = setup_of(module, tmp_path)
-    with pytest.raises(ConfigError, match=r"whole copy of the base on each rank.*training.engines.Servers"):
-        InProcess().start(module, EngineSetup(setup.folder, setup.max_tokens, setup.probe_ids, sharded=True))
+    with pytest.raises(ConfigError, match=r"whole copy of the base on each rank.*training.engines.ServersEngine"):
+        InProcessEngine().start(module, EngineSetup(setup.folder, setup.max_tokens, setup.probe_ids, sharded=True))
 
 
 @pytest.mark.long
 def test_two_processes_train_and_go_on_as_one_would(train_index: Path, tmp_path: Path) -> None:
     server = FakeVllm()
     policy = {
-        "class_path": "training.engines.Servers",
+        "class_path": "training.engines.ServersEngine",
         "init_args": {"urls": [server.url], "model": "base", "adapters": str(tmp_path / "shared")},
     }
     settings = {
-        "data.policy": json.dumps(policy),
+        "data.engine": json.dumps(policy),
         "data.num_minibatches": 1,  # who shares a step must not depend on the number of ranks
         "model.execution.max_tokens": 1000,
         "trainer.accelerator": "cpu",

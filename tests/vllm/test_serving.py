@@ -13,7 +13,7 @@ import pytest
 from medagent.agent_folder import read_spec, save_agent
 from medagent.causal_lm import STARTER, model_path
 from medagent.cli.serve import Settings, app_of, engine_named
-from medagent.serving.engines import Vllm
+from medagent.serving.engines import VllmSampling
 from tests.medagent.serving.support import served, soon
 from tests.training.support import make_module, perturb
 
@@ -41,7 +41,7 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
     module.roles.save_policy(folder / "adapter")
     common: Any = {"index": str(index_folder), "model": "", "tools": []}
     here = answers(app_of(str(folder), engine=engine_named("in_process"), settings=Settings(reload_s=0), **common))
-    with closing(Vllm(log=tmp_path / "vllm.log")) as engine:
+    with closing(VllmSampling(log=tmp_path / "vllm.log")) as engine:
         app = app_of(str(folder), engine=engine, settings=Settings(reload_s=0.2), **common)
         with served(app) as url, httpx.Client(timeout=120) as client:
             for wanted, question in zip(here, QUESTIONS, strict=True):

@@ -29,7 +29,7 @@ from tests.support import ROOT
 from tests.training.support import arguments, make_module, perturb, setup_of
 from training.advantages import GAE
 from training.callbacks.export import read_metrics
-from training.engines import InProcess, Vllm
+from training.engines import InProcessEngine, VllmEngine
 from training.engines.arrival import trainer_logprobs
 from training.module import AgentModule
 from training.prepare import OffPolicy, prepare
@@ -43,9 +43,9 @@ QUESTIONS = StarterBenchmark("train", limit_per_kind=8).questions()
 
 
 @pytest.fixture(scope="module", params=["merged", "adapter"])
-def engine(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
+def engine(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
     """An engine with its server."""
-    module, made = make_module(), Vllm(hand_over=request.param)
+    module, made = make_module(), VllmEngine(hand_over=request.param)
     made.start(module, setup_of(module, tmp_path_factory.mktemp(request.param)))
     yield made
     made.close()
@@ -74,7 +74,7 @@ def test_samples_are_the_trainers_before_and_after_an_update(engine, module, ret
     for version in range(3):
         policy = engine.hand_over(module, version=version)
         assert largest_gap(module, roll_out(policy, retriever, temperature=1.0)) < 1e-4
-        ours = roll_out(InProcess().hand_over(module, version=version), retriever, temperature=0.0)
+        ours = roll_out(InProcessEngine().hand_over(module, version=version), retriever, temperature=0.0)
         theirs = roll_out(policy, retriever, temperature=0.0)
         assert [rollout.token_ids for rollout in theirs] == [rollout.token_ids for rollout in ours]
         assert [rollout.stop_reason for rollout in theirs] == [rollout.stop_reason for rollout in ours]
@@ -93,7 +93,7 @@ def test_equal_seeds_give_equal_samples(engine, module, retriever) -> None:
 def test_weights_that_do_not_arrive_are_noticed(engine, module, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.hand_over(module, version=20)
     monkeypatch.setattr(VllmServer, "push_weights", lambda self, like, weights: None)
-    monkeypatch.setattr(Vllm, "_swap_adapter", lambda self, server, module, version: None)
+    monkeypatch.setattr(VllmEngine, "_swap_adapter", lambda self, server, module, version: None)
     perturb(module, scale=0.01)
     with pytest.raises(PolicyError, match="did not arrive"):
         engine.hand_over(module, version=21)

@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
 from medagent.files import write_whole
-from training.callbacks.collapse_signs import HELD_OUT, WATCHED, CollapseDetector, Thresholds, Verdict
+from training.callbacks.collapse_signs import HELD_OUT, WATCHED, CollapseDetector, CollapseVerdict, Thresholds
 from training.callbacks.export import AgentExport
 from training.callbacks.held_out import HeldOutEvaluation
 from training.data import RolloutData
@@ -138,7 +138,7 @@ class CollapseMonitor(Callback):
         if verdict.alarm:
             self._raise_alarm(trainer, pl_module, verdict)
 
-    def _raise_alarm(self, trainer: Trainer, module: AgentModule, verdict: Verdict) -> None:
+    def _raise_alarm(self, trainer: Trainer, module: AgentModule, verdict: CollapseVerdict) -> None:
         iteration = trainer.current_epoch + 1
         action: str = self._action
         good = _good_path(trainer)

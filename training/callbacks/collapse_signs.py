@@ -92,7 +92,7 @@ class Sign:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CollapseVerdict:
     """What an iteration's metrics say.
 
     The signs, whether they amount to collapse, and whether the policy that sampled is as good as any before.
@@ -113,7 +113,7 @@ class CollapseDetector:
     best: float = 0.0
     best_held_out: float = 0.0
 
-    def observe(self, metrics: Mapping[str, float]) -> Verdict:
+    def observe(self, metrics: Mapping[str, float]) -> CollapseVerdict:
         """Judge an iteration.
 
         `reward/success` is of the policy before the iteration's updates, held-out accuracy after them, the rest of
@@ -138,7 +138,7 @@ class CollapseDetector:
         alarm = fallen or len(causes - {HELD_OUT}) >= self.thresholds.warnings_for_alarm
         if self.thresholds.held_out_decides and len(held_out) == 2:
             alarm = _sees(signs, HELD_OUT)
-        return Verdict(tuple(signs), alarm, good=not signs and row["reward/success"] >= 0.9 * self.best)
+        return CollapseVerdict(tuple(signs), alarm, good=not signs and row["reward/success"] >= 0.9 * self.best)
 
     def forget_recent(self) -> None:
         """Start afresh after going back: what the discarded policy did is no evidence against the restored one."""

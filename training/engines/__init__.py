@@ -4,8 +4,9 @@ In this process, or vLLM in one of its own, or servers, or Ray actors.
 """
 
 from training.engines.base import EngineSetup, RolloutEngine
-from training.engines.in_process import InProcess
-from training.engines.servers import Servers
-from training.engines.vllm import Vllm
+from training.engines.in_process import InProcessEngine
+from training.engines.ray import RayEngine
+from training.engines.servers import ServersEngine
+from training.engines.vllm import VllmEngine
 
-__all__ = ["EngineSetup", "InProcess", "RolloutEngine", "Servers", "Vllm"]
+__all__ = ["EngineSetup", "InProcessEngine", "RayEngine", "RolloutEngine", "ServersEngine", "VllmEngine"]

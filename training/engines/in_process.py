@@ -16,7 +16,7 @@ from training.engines.base import EngineSetup, RolloutEngine
 from training.module import AgentModule
 
 
-class InProcess(RolloutEngine):
+class InProcessEngine(RolloutEngine):
     """Samples with Hugging Face's model code, on the trainer's device, reproducibly.
 
     Equal seeds give equal rollouts.
@@ -41,8 +41,8 @@ class InProcess(RolloutEngine):
 def _refuse(sharded: bool) -> None:
     if sharded:
         raise ConfigError(
-            "policy InProcess: keeps a whole copy of the base on each rank, which ShardedBase is there to avoid. "
-            "Take training.engines.Servers as data.policy (or Vllm with GPUs of its own for every rank), or "
+            "engine in_process: keeps a whole copy of the base on each rank, which ShardedBase is there to avoid. "
+            "Take training.engines.ServersEngine as data.engine (or VllmEngine with GPUs of its own for every rank), or "
             "trainer.strategy ddp."
         )
 

@@ -12,7 +12,7 @@ from medagent.causal_lm import model_path
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.http_endpoint import EndpointGoneError
-from medagent.policies.ray_replica import EngineKind, Replica, ReplicaSettings
+from medagent.policies.ray_replica import EngineKind, RayReplica, ReplicaSettings
 from medagent.policies.vllm.server import MODEL, VllmSettings
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 SHOWN_LINES = 12  # of the error of a replica that is gone
 
 
-class Ray(RolloutEngine):
-    """`num_replicas` actors, each with an engine of `kind`, on the cluster at `address` (empty.
+class RayEngine(RolloutEngine):
+    """`num_replicas` actors on the cluster at `address`, each with an engine of `kind`.
 
-    One on this machine, for the run's time; "auto": the one that is there).
+    An empty address starts a cluster on this machine for the run's time; "auto" joins the one that is there.
 
     Each actor takes `cpus` and `gpus` of the cluster. New weights are put into Ray's object store once and read by
     all. Dialogues go to the actor that has fewest; those of an actor that dies go on elsewhere, and the next
@@ -45,7 +45,7 @@ class Ray(RolloutEngine):
         vllm: VllmSettings = VllmSettings(),
     ) -> None:
         if num_replicas < 1:
-            raise ConfigError(f"policy Ray: found num_replicas {num_replicas}, wanted 1 or more.")
+            raise ConfigError(f"engine ray: found num_replicas {num_replicas}, wanted 1 or more.")
         self._num_replicas, self._kind, self._address = num_replicas, kind, address
         self._cpus, self._gpus, self._seeded = cpus, gpus, seeded
         self._start_timeout_s, self._vllm = start_timeout_s, vllm
@@ -62,7 +62,7 @@ class Ray(RolloutEngine):
     def start(self, module: AgentModule, setup: EngineSetup) -> None:
         """See `RolloutEngine.start`: joins the cluster, or starts one, and asks for the actors."""
         if importlib.util.find_spec("ray") is None:
-            raise ConfigError("policy Ray: ray is not installed. pip install 'medagent[ray]', or take another policy.")
+            raise ConfigError("engine ray: ray is not installed. pip install 'medagent[ray]', or take another engine.")
         import ray
 
         self._ray, self._setup = ray, setup
@@ -74,7 +74,7 @@ class Ray(RolloutEngine):
                 ray.init(address=self._address or "local", include_dashboard=False, log_to_driver=False)
             except ConnectionError as error:
                 raise ConfigError(
-                    f"policy Ray: no cluster at {self._address!r} ({error}). Start one with ray start --head, or "
+                    f"engine ray: no cluster at {self._address!r} ({error}). Start one with ray start --head, or "
                     "leave address empty."
                 ) from error
             self._began_cluster = True
@@ -82,21 +82,23 @@ class Ray(RolloutEngine):
         for name, each in (("CPU", self._cpus), ("GPU", self._gpus)):
             if each * self._num_replicas > have.get(name, 0.0):
                 raise ConfigError(
-                    f"policy Ray: {self._num_replicas} replicas want {each * self._num_replicas:g} {name}, and the "
+                    f"engine ray: {self._num_replicas} replicas want {each * self._num_replicas:g} {name}, and the "
                     f"cluster has {have.get(name, 0.0):g}. Lower num_replicas or {name.lower()}s."
                 )
         for number in range(self._num_replicas):
             self._begin(number, module)
 
     def _begin(self, number: int, module: AgentModule) -> None:
-        kind = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=1000)(Replica)
+        kind = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=1000)(
+            RayReplica
+        )
         self._actors[number] = kind.remote(self._settings)
         self._checks[number] = ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
 
     def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
         """See `RolloutEngine.hand_over`."""
         if self._setup is None:
-            raise ConfigError("policy Ray: was not started. RolloutData.setup does so in a training run.")
+            raise ConfigError("engine ray: was not started. RolloutData.setup does so in a training run.")
         self._handed_over += 1
         probe = list(self._setup.probe_ids)
         weights: dict[str, Tensor] = {name: tensor.cpu() for name, tensor in module.roles.merged_policy()}

@@ -21,7 +21,7 @@ from training.module import AgentModule
 log = logging.getLogger(__name__)
 
 
-class Servers(RolloutEngine):
+class ServersEngine(RolloutEngine):
     """`urls` are the servers' addresses (such as http://node1:8000), `model` the name under which they serve the base that is trained.
 
     Each iteration's adapter is written to `adapters`, a folder that trainer and servers see under the same path, and
@@ -43,7 +43,7 @@ class Servers(RolloutEngine):
         seeded: bool = True,
     ) -> None:
         if not urls:
-            raise ConfigError("policy Servers: urls is empty. Name one server or more, such as http://node1:8000.")
+            raise ConfigError("engine servers: urls is empty. Name one server or more, such as http://node1:8000.")
         self._model, self._adapters, self._seeded = model, Path(adapters), seeded
         key = os.environ.get("MEDAGENT_API_KEY", "")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -79,7 +79,7 @@ class Servers(RolloutEngine):
     def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
         """See `RolloutEngine.hand_over`."""
         if self._setup is None:
-            raise ConfigError("policy Servers: was not started. RolloutData.setup does so in a training run.")
+            raise ConfigError("engine servers: was not started. RolloutData.setup does so in a training run.")
         self._handed_over += 1
         name = f"policy-{self._run}-{version}-{self._handed_over}"
         folder = self._adapters / name

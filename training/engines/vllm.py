@@ -22,7 +22,7 @@ from training.module import AgentModule
 HandOver = Literal["merged", "adapter"]
 
 
-class Vllm(RolloutEngine):
+class VllmEngine(RolloutEngine):
     """`hand_over` "merged": base weights with the policy's LoRA folded in are pushed through shared memory.
 
     "adapter": vLLM serves the LoRA beside the base.
@@ -65,7 +65,7 @@ class Vllm(RolloutEngine):
     def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
         """See `RolloutEngine.hand_over`."""
         if self._server is None or self._setup is None or self._check is None:
-            raise ConfigError("policy Vllm: was not started. RolloutData.setup does so in a training run.")
+            raise ConfigError("engine vllm: was not started. RolloutData.setup does so in a training run.")
         server = self._server.wait()
         if self._asleep:
             torch.cuda.empty_cache()  # what the update has left in torch's cache is room that vLLM needs
@@ -127,7 +127,7 @@ def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> V
         return replace(settings, devices=visible.split(",")[index] if visible else str(index))
     if setup.num_ranks > 1 and setup.device.type == "cuda" and ";" not in settings.devices:
         raise ConfigError(
-            f"policy Vllm: {setup.num_ranks} ranks would start servers on the same GPUs "
+            f"engine vllm: {setup.num_ranks} ranks would start servers on the same GPUs "
             f"({settings.devices or 'all'}). Name one list a rank in settings.devices, such as "
             '"4;5;6;7".'
         )
@@ -136,7 +136,7 @@ def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> V
     lists = settings.devices.split(";")
     if setup.rank >= len(lists):
         raise ConfigError(
-            f"policy Vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and there is a rank "
+            f"engine vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and there is a rank "
             f"{setup.rank}. Name one list a rank."
         )
     return replace(settings, devices=lists[setup.rank])

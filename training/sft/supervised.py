@@ -25,7 +25,7 @@ from retrieval.retriever import Retriever
 from training.adapters import LoraSettings
 from training.agent_data import AgentData, AgentSettings
 from training.callbacks.held_out import HeldOutEvaluation
-from training.engines import InProcess, RolloutEngine
+from training.engines import InProcessEngine, RolloutEngine
 from training.execution import Execution
 from training.experience import Experience, loss_weights, split_by_length, split_minibatches, tensorize
 from training.module import AgentModule
@@ -89,15 +89,15 @@ class SupervisedData(AgentData):
         demonstrations: Demonstrations,
         retriever: Retriever,
         agent: AgentSettings = AgentSettings(),
-        policy: RolloutEngine = lazy_instance(InProcess),
+        engine: RolloutEngine = lazy_instance(InProcessEngine),
         batch_size: int = 32,
         num_micro_batches: int = 1,
         seed: int = 0,
     ) -> None:
-        super().__init__(agent, retriever, policy, seed=seed)
-        if not isinstance(policy, InProcess):
+        super().__init__(agent, retriever, engine, seed=seed)
+        if not isinstance(engine, InProcessEngine):
             raise ConfigError(
-                f"data.policy: found {type(policy).__name__}, wanted InProcess: it samples held-out answers alone "
+                f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers alone "
                 "here. Who samples demonstrations is theirs to say."
             )
         if batch_size < num_micro_batches:

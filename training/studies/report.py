@@ -46,7 +46,7 @@ Row = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """One run in numbers.
 
     `learnt` (two held-out accuracies in a row average 90%), `start` and `alarm` are iterations, 1 the first, or none.
@@ -75,7 +75,7 @@ class Outcome:
         return self.start is not None
 
 
-def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
+def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> RunOutcome:
     """Sum up a run from its rows, one an iteration."""
     accuracy = [row["validation/accuracy"] for row in rows]
     pairs = [(a + b) / 2 for a, b in pairwise(accuracy)] or accuracy
@@ -88,7 +88,7 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> Outcome:
             start -= 1
     detector = CollapseDetector(thresholds)
     alarm = next((number for number, row in enumerate(rows, start=1) if detector.observe(row).alarm), None)
-    return Outcome(
+    return RunOutcome(
         best=best,
         final=final,
         mean=mean(accuracy),
@@ -198,7 +198,7 @@ def _write_metrics(path: Path, runs: Mapping[tuple[str, int], Sequence[Row]]) ->
 
 
 def _write_outcomes(
-    path: Path, outcomes: Mapping[tuple[str, int], Outcome], wall_s: Mapping[tuple[str, int], float]
+    path: Path, outcomes: Mapping[tuple[str, int], RunOutcome], wall_s: Mapping[tuple[str, int], float]
 ) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -211,9 +211,9 @@ def _write_outcomes(
 
 
 def _table(
-    study: Study, outcomes: Mapping[tuple[str, int], Outcome], wall_s: Mapping[tuple[str, int], float]
+    study: Study, outcomes: Mapping[tuple[str, int], RunOutcome], wall_s: Mapping[tuple[str, int], float]
 ) -> list[str]:
-    def of(arm: str) -> list[Outcome]:
+    def of(arm: str) -> list[RunOutcome]:
         return [o for (name, _), o in outcomes.items() if name == arm]
 
     floor = mean(o.best for o in of(study.tuned)) - 0.05 if study.tuned and of(study.tuned) else None
@@ -273,7 +273,7 @@ def holm(p: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _compared(study: Study, outcomes: Mapping[tuple[str, int], Outcome]) -> list[str]:
+def _compared(study: Study, outcomes: Mapping[tuple[str, int], RunOutcome]) -> list[str]:
     """The pairs that the study names, by final and by mean held-out accuracy on the seeds that both have."""
     found = []
     for measure in ("final", "mean"):
@@ -308,7 +308,7 @@ def _reached(iterations: Sequence[int | None]) -> str:
     return f"{median(there):.3g}" + (f" ({missing} never)" if missing else "")
 
 
-def confusion(outcomes: Iterable[Outcome]) -> dict[str, int]:
+def confusion(outcomes: Iterable[RunOutcome]) -> dict[str, int]:
     """How the monitor's first alarms meet the collapses: named in time, early, late or missed.
 
     False and no alarm on the others.
@@ -326,7 +326,7 @@ def confusion(outcomes: Iterable[Outcome]) -> dict[str, int]:
     return counts
 
 
-def _monitor(outcomes: Mapping[tuple[str, int], Outcome]) -> list[str]:
+def _monitor(outcomes: Mapping[tuple[str, int], RunOutcome]) -> list[str]:
     counts = confusion(outcomes.values())
     head = f"Collapse monitor (in time: within {MONITOR_DELAY} iterations of the start):"
     return [

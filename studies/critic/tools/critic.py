@@ -37,7 +37,7 @@ from medagent.starter.world import World
 from medagent.types import Question, Rollout
 from retrieval.controls import UnreliableRetriever
 from training.data import RolloutData
-from training.engines import InProcess
+from training.engines import InProcessEngine
 from training.experience import first_of_turns
 from training.module import AgentModule
 from training.prepare import prepare
@@ -155,7 +155,11 @@ class Probe(Callback):
     ) -> None:
         settings = data.agent_settings
         agent = Agent(
-            InProcess().hand_over(module, version=0), data.retriever, settings.protocol, settings.limits, settings.top_k
+            InProcessEngine().hand_over(module, version=0),
+            data.retriever,
+            settings.protocol,
+            settings.limits,
+            settings.top_k,
         )
         rollouts = repeated(agent, questions, data.reward, count=SAMPLES, seed=977, iteration=trainer.current_epoch)
         batch = prepare(

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from evaluation.benchmarks.source import Source
+from evaluation.benchmarks.source import BenchmarkSource
 from evaluation.compare import compare_runs
 from evaluation.modes import Mode
 from evaluation.names import BenchmarkName, ModeName
@@ -26,7 +26,7 @@ from tests.evaluation.support import QUESTIONS, lookup, scripted
 
 def test_the_command_line_names_every_benchmark_and_mode() -> None:
     for name in get_args(BenchmarkName):
-        Source(name, path=None if name == "starter" else "somewhere").open()
+        BenchmarkSource(name, path=None if name == "starter" else "somewhere").open()
     assert set(get_args(ModeName)) == {mode.value for mode in Mode}
 
 
@@ -105,17 +105,17 @@ def test_evaluate_says_what_is_wrong_first(tmp_path: Path) -> None:
         },
     )
     with pytest.raises(InputError, match="--path"):
-        evaluate_agent("starter", Source("medqa"), plan, **common)
+        evaluate_agent("starter", BenchmarkSource("medqa"), plan, **common)
     with pytest.raises(InputError, match="found split 'dev'"):
-        evaluate_agent("starter", Source("starter", split="dev"), plan, **common)
+        evaluate_agent("starter", BenchmarkSource("starter", split="dev"), plan, **common)
     with pytest.raises(InputError, match="--model"):
-        evaluate_agent("http://localhost:1/v1", Source(), plan, **common)
+        evaluate_agent("http://localhost:1/v1", BenchmarkSource(), plan, **common)
     with pytest.raises(InputError, match="no index to search"):
-        evaluate_agent("http://localhost:1/v1", Source(), plan, **{**common, "model": "m"})
+        evaluate_agent("http://localhost:1/v1", BenchmarkSource(), plan, **{**common, "model": "m"})
     with pytest.raises(InputError, match="limits: found"):
         evaluate_agent(
             "http://localhost:1/v1",
-            Source(),
+            BenchmarkSource(),
             Plan((Mode.CLOSED_BOOK,)),
             **{**common, "model": "m", "limits": {"turns": 3}},
         )
@@ -123,7 +123,10 @@ def test_evaluate_says_what_is_wrong_first(tmp_path: Path) -> None:
     (tmp_path / "x" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="no evaluation"):
         evaluate_agent(
-            "http://localhost:1/v1", Source(), Plan((Mode.CLOSED_BOOK,)), **{**common, "model": "m", "overwrite": True}
+            "http://localhost:1/v1",
+            BenchmarkSource(),
+            Plan((Mode.CLOSED_BOOK,)),
+            **{**common, "model": "m", "overwrite": True},
         )
     assert (tmp_path / "x" / "thesis.txt").exists()
 
@@ -157,11 +160,11 @@ def test_the_page_shows_every_mode_and_verdict(tmp_path: Path) -> None:
 
 def test_sources_that_would_ask_other_questions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes neither --path nor --hub"):
-        Source(path="mine.jsonl").questions()
+        BenchmarkSource(path="mine.jsonl").questions()
     with pytest.raises(InputError, match="from 0"):
-        Source(start=-5).questions()
+        BenchmarkSource(start=-5).questions()
     (tmp_path / "a.jsonl").write_text('{"question": "q", "opions": ["x", "y"], "answer": "A"}\n')
     with pytest.raises(InputError, match="is a folder"):
-        Source("jsonl", path=str(tmp_path)).questions()
+        BenchmarkSource("jsonl", path=str(tmp_path)).questions()
     with pytest.raises(InputError, match=r"line 1: found the field 'opions'"):
-        Source("jsonl", path=str(tmp_path / "a.jsonl")).questions()
+        BenchmarkSource("jsonl", path=str(tmp_path / "a.jsonl")).questions()

@@ -10,7 +10,7 @@ import pytest
 
 from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.errors import ConfigError, InputError
-from medagent.serving.admission import Limits
+from medagent.serving.admission import AdmissionLimits
 from medagent.serving.memory import trim_memory
 from medagent.serving.middleware import digest, read_tokens
 from medagent.serving.page import read_examples
@@ -23,21 +23,21 @@ def test_a_wrong_start_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="found 1 of 2 lines"):
         read_tokens(tmp_path / "tokens")
     with pytest.raises(ConfigError, match="max_running 0"):
-        Limits(max_running=0)
+        AdmissionLimits(max_running=0)
     (tmp_path / "examples").write_text('{"question": ""}')
     with pytest.raises(ConfigError, match=r"examples .*cannot be read"):
         read_examples(tmp_path / "examples")
-    with pytest.raises(ConfigError, match="0 endpoints"):
-        engine_named("endpoints")
-    with pytest.raises(ConfigError, match="1 endpoints"):
-        engine_named("vllm", endpoints=["http://a/v1"])
+    with pytest.raises(ConfigError, match="0 servers"):
+        engine_named("servers")
+    with pytest.raises(ConfigError, match="1 servers"):
+        engine_named("vllm", servers=["http://a/v1"])
     with pytest.raises(ConfigError, match="Give --engine vllm"):
         engine_named("in_process", vllm={"gpu_memory": 0.5})
     with pytest.raises(ConfigError, match="gpu_memory"):
         engine_named("vllm", vllm={"gpus": 2})
     with pytest.raises(ConfigError, match="--model"):
-        engine_named("endpoints", endpoints=["http://a/v1"])
-    elsewhere = engine_named("endpoints", endpoints=["http://a/v1"], model="m")
+        engine_named("servers", servers=["http://a/v1"])
+    elsewhere = engine_named("servers", servers=["http://a/v1"], model="m")
     with pytest.raises(InputError, match="exported agent"):
         app_of("starter", index="none", model="", tools=[], engine=elsewhere, settings=Settings())
 

@@ -12,7 +12,7 @@ import httpx
 
 from medagent.agent import Agent, Job
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.serving.admission import AnswerDesk, Limits, OverloadedError
+from medagent.serving.admission import AdmissionLimits, AnswerDesk, OverloadedError
 from medagent.serving.app import kept_alive, make_app
 from medagent.types import Question
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, served, soon
@@ -21,7 +21,7 @@ from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_
 def test_too_many_are_refused_and_the_slow_are_cut(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
-        async with client_of(slow, limits=Limits(max_running=1, max_waiting=1, timeout_s=5)) as client:
+        async with client_of(slow, limits=AdmissionLimits(max_running=1, max_waiting=1, timeout_s=5)) as client:
             body = {"question": "x"}
             first, second = (asyncio.create_task(client.post("/v1/answers", json=body)) for _ in range(2))
             while "waiting 1" not in (await client.get("/metrics")).text:
@@ -37,7 +37,7 @@ def test_too_many_are_refused_and_the_slow_are_cut(tokenizer: Any) -> None:
             times = dict(line.rsplit(" ", 1) for line in (await client.get("/metrics")).text.splitlines())
             assert float(times["medagent_answer_seconds_p50"]) <= float(times["medagent_answer_seconds_p95"])
             slow.go.clear()
-        async with client_of(slow, limits=Limits(timeout_s=0.2)) as client:
+        async with client_of(slow, limits=AdmissionLimits(timeout_s=0.2)) as client:
             late = await client.post("/v1/answers", json={"question": "x"})
             assert late.status_code == 504
             assert 'outcome="too_slow"} 1' in (await client.get("/metrics")).text
@@ -115,7 +115,7 @@ def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> N
 def test_who_waits_hears_how_many_are_ahead_and_silence_is_filled(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
-        desk = AnswerDesk(Agent(slow, Corpus()), Limits(max_running=1))
+        desk = AnswerDesk(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
         first = asyncio.create_task(desk.answer(Job(Question("q", "x"))))
         while not slow.opened:
             await asyncio.sleep(0.01)
@@ -168,7 +168,7 @@ def test_a_service_that_ends_lets_answers_end_first(tokenizer: Any) -> None:
 def test_a_burst_is_refused_and_places_go_by_turn(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
-        desk = AnswerDesk(Agent(slow, Corpus()), Limits(max_running=1, max_waiting=2))
+        desk = AnswerDesk(Agent(slow, Corpus()), AdmissionLimits(max_running=1, max_waiting=2))
         ended: list[int] = []
 
         async def ask(number: int) -> None:
@@ -190,7 +190,7 @@ def test_a_burst_is_refused_and_places_go_by_turn(tokenizer: Any) -> None:
 def test_a_place_offered_to_one_who_leaves_goes_on_to_the_next(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
-        desk = AnswerDesk(Agent(slow, Corpus()), Limits(max_running=1))
+        desk = AnswerDesk(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
         first, leaving, last = (desk.start(Job(Question("q", "x"))) for _ in range(3))
         never = desk.start(Job(Question("q", "x")))
         never.task.cancel()  # before its first step

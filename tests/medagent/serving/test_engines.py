@@ -30,7 +30,7 @@ def test_servers_elsewhere_give_the_answers_of_the_weights_here(index_folder: Pa
     with served(app_of(folder, engine=engine_named("in_process"), **common)) as url:
         here = answer(url).json()
     with closing(FakeVllm("policy")) as fake:
-        elsewhere = engine_named("endpoints", endpoints=[f"{fake.url}/v1"], model="policy")
+        elsewhere = engine_named("servers", servers=[f"{fake.url}/v1"], model="policy")
         with served(app_of(folder, engine=elsewhere, **common)) as url:
             found = answer(url).json()
             assert found["turns"] == here["turns"]

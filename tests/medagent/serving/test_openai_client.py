@@ -10,7 +10,7 @@ import pytest
 
 from medagent.agent import Agent
 from medagent.policies.huggingface import HFPolicy
-from medagent.serving.admission import Limits
+from medagent.serving.admission import AdmissionLimits
 from medagent.serving.app import make_app
 from tests.medagent.serving.support import Corpus, Stepwise, served, soon
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
@@ -56,7 +56,7 @@ def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
 
 def test_leaving_a_stream_stops_the_agent_and_a_full_service_is_said_to_be(tokenizer: Any) -> None:
     policy = Stepwise(tokenizer)
-    app = make_app(Agent(policy, Corpus()), limits=Limits(max_running=1, max_waiting=0))
+    app = make_app(Agent(policy, Corpus()), limits=AdmissionLimits(max_running=1, max_waiting=0))
     with served(app) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         stream = client.chat.completions.create(model="medagent", messages=ASKED, stream=True)
         soon(lambda: policy.open_now == 1)

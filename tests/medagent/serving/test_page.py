@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from medagent.agent import Agent
-from medagent.serving.admission import Limits
+from medagent.serving.admission import AdmissionLimits
 from medagent.serving.app import make_app
 from medagent.serving.middleware import digest
 from medagent.serving.page import Example
@@ -149,7 +149,7 @@ def test_stop_ends_the_agents_work(visit: Visit) -> None:
     expect(visit.page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
 
 
-@pytest.mark.parametrize("visit", [{"limits": Limits(max_running=1, max_waiting=1)}], indirect=True)
+@pytest.mark.parametrize("visit", [{"limits": AdmissionLimits(max_running=1, max_waiting=1)}], indirect=True)
 def test_waiting_and_overload_are_said(visit: Visit, browser: Any) -> None:
     visit.ask()
     soon(lambda: visit.policy.open_now == 1)
@@ -170,7 +170,7 @@ def test_waiting_and_overload_are_said(visit: Visit, browser: Any) -> None:
         page.context.close()
 
 
-@pytest.mark.parametrize("visit", [{"limits": Limits(timeout_s=0.3)}], indirect=True)
+@pytest.mark.parametrize("visit", [{"limits": AdmissionLimits(timeout_s=0.3)}], indirect=True)
 def test_what_takes_too_long_is_said(visit: Visit) -> None:
     visit.ask()
     alert = visit.page.get_by_role("alert").filter(has_text="no answer within 0.3 s")

@@ -12,7 +12,7 @@ from medagent.errors import ConfigError, PolicyError
 from tests.fake_vllm import FakeVllm
 from tests.training.support import arguments, perturb, setup_of
 from training.callbacks.export import read_metrics
-from training.engines import InProcess, Servers, Vllm
+from training.engines import InProcessEngine, ServersEngine, VllmEngine
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.run import train
 
@@ -25,15 +25,15 @@ def servers() -> Iterator[list[FakeVllm]]:
         server.close()
 
 
-def engine_for(servers: list[FakeVllm], folder: Path, **settings) -> Servers:
+def engine_for(servers: list[FakeVllm], folder: Path, **settings) -> ServersEngine:
     urls = [server.url for server in servers]
-    return Servers(urls, "base", str(folder), retries=1, backoff_s=0.01, **settings)
+    return ServersEngine(urls, "base", str(folder), retries=1, backoff_s=0.01, **settings)
 
 
 def test_probe_logprobs_are_the_policys(module, tmp_path: Path) -> None:
     perturb(module)
     probe = setup_of(module, tmp_path).probe_ids
-    sampler = InProcess().hand_over(module, version=0)
+    sampler = InProcessEngine().hand_over(module, version=0)
     with torch.no_grad():
         logits = sampler.model(input_ids=torch.tensor([probe])).logits[0]
     wanted = torch.log_softmax(logits, -1)[:-1].gather(1, torch.tensor(probe[1:])[:, None])[:, 0]
@@ -99,25 +99,25 @@ def test_a_server_that_is_gone_is_left_out_and_comes_back(module, servers, tmp_p
 
 def test_what_cannot_work_is_refused_at_once(module, servers, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="urls is empty"):
-        Servers([], "base", str(tmp_path))
-    wrong = Servers([servers[0].url], "other", str(tmp_path))
+        ServersEngine([], "base", str(tmp_path))
+    wrong = ServersEngine([servers[0].url], "other", str(tmp_path))
     with pytest.raises(ConfigError, match="serves base, wanted 'other'"):
         wrong.start(module, setup_of(module, tmp_path))
     with pytest.raises(ConfigError, match="was not started"):
-        Vllm().hand_over(module, version=0)
+        VllmEngine().hand_over(module, version=0)
 
 
 @pytest.mark.slow
 def test_a_run_with_servers_trains(servers, train_index: Path, tmp_path: Path) -> None:
     policy = {
-        "class_path": "training.engines.Servers",
+        "class_path": "training.engines.ServersEngine",
         "init_args": {
             "urls": [server.url for server in servers],
             "model": "base",
             "adapters": str(tmp_path / "shared"),
         },
     }
-    settings = {"data.policy": policy, "data.off_policy.importance": "decoupled", "data.off_policy.staleness": 1}
+    settings = {"data.engine": policy, "data.off_policy.importance": "decoupled", "data.off_policy.staleness": 1}
     run = train(arguments(tmp_path / "run", train_index, epochs=2, **settings, **{"data.off_policy.overlap": "true"}))
     rows = read_metrics(run)
     assert [row["rollout/staleness"] for row in rows] == [0, 1]

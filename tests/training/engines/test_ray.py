@@ -13,8 +13,8 @@ from medagent.errors import ConfigError, PolicyError
 from tests.training.support import arguments, make_module, perturb, setup_of
 from training.callbacks.export import read_metrics
 from training.data import RolloutData
-from training.engines import InProcess
-from training.engines.ray import Ray
+from training.engines import InProcessEngine
+from training.engines.ray import RayEngine
 from training.run import train
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
@@ -26,8 +26,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray]:
-    made = Ray(num_replicas=2, kind="huggingface", cpus=0.5)
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
+    made = RayEngine(num_replicas=2, kind="huggingface", cpus=0.5)
     module = make_module()
     made.start(module, setup_of(module, tmp_path_factory.mktemp("ray")))
     yield made
@@ -41,14 +41,14 @@ def greedy(policy, retriever) -> list[list[int]]:
     return [rollout.token_ids for rollout in agent.run_all(jobs)]
 
 
-def test_actors_sample_what_the_module_does_and_one_may_die(engine: Ray, retriever) -> None:
+def test_actors_sample_what_the_module_does_and_one_may_die(engine: RayEngine, retriever) -> None:
     module = make_module()
     for version in range(2):
         policy = engine.hand_over(module, version=version)
-        assert greedy(policy, retriever) == greedy(InProcess().hand_over(module, version=version), retriever)
+        assert greedy(policy, retriever) == greedy(InProcessEngine().hand_over(module, version=version), retriever)
         assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.02)
         perturb(module)
-    wanted = greedy(InProcess().hand_over(module, version=2), retriever)
+    wanted = greedy(InProcessEngine().hand_over(module, version=2), retriever)
     policy = engine.hand_over(module, version=2)
     ray.kill(engine._actors[0])
     assert greedy(policy, retriever) == wanted, "the other takes its dialogues"
@@ -58,15 +58,17 @@ def test_actors_sample_what_the_module_does_and_one_may_die(engine: Ray, retriev
         greedy(policy, retriever)  # never a sample of weights that were not asked for
 
 
-def test_too_much_is_refused(engine: Ray, tmp_path: Path) -> None:
+def test_too_much_is_refused(engine: RayEngine, tmp_path: Path) -> None:
     module = make_module()
     with pytest.raises(ConfigError, match="replicas want 400 GPU"):
-        Ray(num_replicas=4, cpus=0.1, gpus=100).start(module, setup_of(module, tmp_path))
+        RayEngine(num_replicas=4, cpus=0.1, gpus=100).start(module, setup_of(module, tmp_path))
     with pytest.raises(ConfigError, match="num_replicas 0"):
-        Ray(num_replicas=0)
+        RayEngine(num_replicas=0)
 
 
-def test_a_run_completes_though_an_actor_is_killed(engine: Ray, train_index: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_run_completes_though_an_actor_is_killed(
+    engine: RayEngine, train_index: Path, tmp_path: Path, monkeypatch
+) -> None:
     collect, killed = RolloutData.collect, []
 
     def kills(self, policy, *, iteration, **how):
@@ -76,10 +78,10 @@ def test_a_run_completes_though_an_actor_is_killed(engine: Ray, train_index: Pat
 
     monkeypatch.setattr(RolloutData, "collect", kills)
     policy = {
-        "class_path": "training.engines.ray.Ray",
+        "class_path": "training.engines.RayEngine",
         "init_args": {"num_replicas": 2, "kind": "huggingface", "cpus": 0.5},
     }
-    rows = read_metrics(train(arguments(tmp_path / "run", train_index, epochs=3, **{"data.policy": policy})))
+    rows = read_metrics(train(arguments(tmp_path / "run", train_index, epochs=3, **{"data.engine": policy})))
     assert len(killed) == 1
     assert [row["sampler/lost"] for row in rows] == [0, 0, 1]
     assert all(row["sampler/replicas"] == 2 for row in rows)

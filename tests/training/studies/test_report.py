@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from tests.training.support import row
-from training.studies.report import Outcome, another, confusion, holm, interval, outcome, paired, report, write_report
+from training.studies.report import (
+    RunOutcome,
+    another,
+    confusion,
+    holm,
+    interval,
+    outcome,
+    paired,
+    report,
+    write_report,
+)
 from training.studies.study import STARTS, Arm, Cell, Study
 
 
@@ -50,8 +60,8 @@ def test_what_never_learnt_has_nothing_to_lose() -> None:
 
 
 def test_the_monitor_is_judged_by_when_it_speaks() -> None:
-    def at(start: int | None, alarm: int | None) -> Outcome:
-        return Outcome(
+    def at(start: int | None, alarm: int | None) -> RunOutcome:
+        return RunOutcome(
             best=1,
             final=0,
             mean=0,
