@@ -12,7 +12,7 @@ from tests.training.mutations import MUTATIONS, Mutation
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
-def test_a_mistake_has_one_place_to_go(mutation: Mutation) -> None:
+def test_a_seeded_mistake_fits_exactly_one_place(mutation: Mutation) -> None:
     text = (ROOT / "training" / mutation.file).read_text(encoding="utf-8")
     assert text.count(mutation.right) == 1
     assert mutation.wrong != mutation.right

@@ -189,7 +189,7 @@ def test_kl_and_value_loss_match_the_reference(seed: int) -> None:
     torch.testing.assert_close(gradient, dense(slopes, shape), rtol=0, atol=1e-8)
 
 
-def test_a_turn_a_token_is_token_level_and_one_turn_is_sequence_level() -> None:
+def test_one_token_per_turn_is_token_level_and_one_turn_is_sequence_level() -> None:
     """ST-PPO of one-token turns is S-PPO, and GSPO is turn level with one turn.
 
     The objective and its bias, bit for bit.

@@ -163,7 +163,7 @@ def test_a_folder_with_another_run_is_refused_and_kept(whole: Path, train_index:
     assert sorted(path.name for path in whole.rglob("*")) == before
 
 
-def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
+def test_a_truncated_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
     (tmp_path / "checkpoints").mkdir()
     torch.save({"x": 1}, tmp_path / "checkpoints" / "epoch=0.ckpt")
     data = (tmp_path / "checkpoints" / "epoch=0.ckpt").read_bytes()

@@ -89,7 +89,7 @@ def field(value: str) -> str:
         "Long reasoning. " * 20 + "I do not think the answer is C.",
     ],
 )
-def test_what_is_denied_or_guessed_at_is_no_answer(reply: str) -> None:
+def test_denied_and_guessed_options_are_no_answers(reply: str) -> None:
     reading = read_reply(reply, "ABCD")
     assert reading.strict is None
     assert reading.lenient is None
@@ -130,7 +130,7 @@ def test_several_options_are_no_answer(value: str) -> None:
         ("C. maybe", "C"),
     ],
 )
-def test_one_option_in_many_forms(value: str, letter: str) -> None:
+def test_an_option_is_read_in_many_notations(value: str, letter: str) -> None:
     assert read_reply(field(value), "ABCD").strict == letter
 
 
@@ -146,7 +146,7 @@ def test_one_option_in_many_forms(value: str, letter: str) -> None:
         '{"answer_choice": "\\u0042"}',
     ],
 )
-def test_answer_fields_by_many_names(reply: str) -> None:
+def test_answer_fields_are_found_under_many_names(reply: str) -> None:
     assert read_reply(reply, "ABCD").strict == "B"
 
 
@@ -166,7 +166,7 @@ def test_answer_fields_by_many_names(reply: str) -> None:
         "B. copper\n\nExplanation: " + "long " * 60,
     ],
 )
-def test_what_only_the_lenient_column_takes(reply: str) -> None:
+def test_replies_that_only_lenient_reading_accepts(reply: str) -> None:
     reading = read_reply(reply, "ABCD")
     assert (reading.strict, reading.lenient) == (None, "B")
 
@@ -193,11 +193,11 @@ None of A, B, C, D|None of above|Neither|Cannot be determined|Error in question 
         ),
     ],
 )
-def test_declining_is_told_from_saying_something_else(value: str, outcome: str) -> None:
+def test_declined_and_unreadable_replies_are_told_apart(value: str, outcome: str) -> None:
     assert read_reply(field(value), "ABCD").outcome.value == outcome
 
 
-def test_a_genus_is_not_a_letter() -> None:
+def test_an_abbreviated_genus_is_not_read_as_a_letter() -> None:
     options = ("RhO(D) immunoglobulin", "C. difficile colitis", "E. coli", "H. pylori testing")
     for letter, option in zip("ABCD", options, strict=True):
         for text in (f"{letter}. {option}", f"{option} ({letter}) [1]", f"({letter}) {option}"):

@@ -222,7 +222,7 @@ def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp
 
 
 @pytest.mark.parametrize("applied_to", ["step", "gradient"])
-def test_a_cut_is_remembered(experience, tmp_path, applied_to) -> None:
+def test_a_remembered_cut_shortens_later_steps(experience, tmp_path, applied_to) -> None:
     """What stays of a cut shortens the steps after it, where theirs is smaller.
 
     Over iterations, and over a resumption from a real checkpoint.
