@@ -47,7 +47,7 @@ print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_m
 
 
 def write_corpus(files: list[Path], folder: Path, number: int, max_tokens: int) -> None:
-    """Copies of the files, repeated with their sentences in another order until they give about so many different passages."""
+    """Write the files' rows, then copies with sentences in another order, until they give about `number` passages."""
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     rng = random.Random(0)
     words = 0

@@ -57,7 +57,9 @@ model:
   critic_lora: {{rank: 16, alpha: 32}}
   policy_lr: 1.0e-3
 data:
-  benchmark: {{class_path: evaluation.benchmarks.MedQABenchmark, init_args: {{path: {questions}, hub: null, split: validation, start: 0, stop: null}}}}
+  benchmark:
+    class_path: evaluation.benchmarks.MedQABenchmark
+    init_args: {{path: {questions}, hub: null, split: validation, start: 0, stop: null}}
   retriever: {{class_path: retrieval.search.HybridRetriever, init_args: {{index: {index}}}}}
   reward: {{class_path: training.rewards.TurnRewards, init_args: {{search_cost: 0.1}}}}
   agent:
@@ -71,7 +73,7 @@ data:
 
 
 def make_tokenizer(texts: Path, folder: Path) -> None:
-    """A byte-level BPE tokenizer of the corpus's own words, with ChatML's marks, a chat template, and the protocol's tags as tokens."""
+    """A byte-level BPE tokenizer of the corpus's words, with ChatML's marks and template, and protocol tags as tokens."""
 
     def lines() -> Iterator[str]:
         with texts.open(encoding="utf-8") as file:

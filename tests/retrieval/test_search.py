@@ -24,7 +24,7 @@ from tests.retrieval.support import PASSAGES
 
 def built(folder: Path, passages: list[Passage] = PASSAGES, **settings: float) -> HybridRetriever:
     build_index(folder, passages, HashedNgramEmbedder())
-    return HybridRetriever(str(folder), settings=SearchSettings(**settings) if settings else None)  # type: ignore[arg-type]
+    return HybridRetriever(str(folder), settings=SearchSettings(**settings) if settings else None)
 
 
 def test_ids_follow_from_content() -> None:

@@ -239,7 +239,7 @@ def test_the_demo_from_end_to_end(tmp_path: Path, monkeypatch, capsys) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "<svg" in page
     assert "The collapse monitor saw no collapse." in page
-    assert Path(read_spec(tmp_path / "agent").retriever.index) == (tmp_path / "index").resolve()  # type: ignore[union-attr]
+    assert Path(read_spec(tmp_path / "agent").retriever.index) == (tmp_path / "index").resolve()
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, tmp_path: Path) -> None:

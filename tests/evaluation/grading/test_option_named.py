@@ -14,6 +14,28 @@ from tests.support import ROOT, SHARED_DATA
 
 ANSWERS = SHARED_DATA / "answers"
 LABELS = ROOT / "tests" / "evaluation" / "answer_labels.jsonl"
+DECLINED = (
+    "The documents do not mention this",
+    "The documents don't provide enough information",
+    "do not address any of the options",
+    "No information available",
+    "No relevant information",
+    "More information needed",
+    "Not stated",
+    "Not found in the documents",
+    "Unclear",
+    "Undetermined",
+    "Not determinable",
+    "Lack of information",
+    "Don't know",
+    "None of A, B, C, D",
+    "None of above",
+    "Neither",
+    "Cannot be determined",
+    "Error in question or answer choices",
+    "The question is incomplete",
+    "Insufficient information",
+)
 OPTIONS = ("iron deficiency anemia", "anemia", "None of the above", "zinc")
 
 
@@ -174,14 +196,7 @@ def test_replies_that_only_lenient_reading_accepts(reply: str) -> None:
 @pytest.mark.parametrize(
     ("value", "outcome"),
     [
-        *(
-            (value, "abstained")
-            for value in """The documents do not mention this|The documents don't provide enough information|do not address any of the options|No information available
-No relevant information|More information needed|Not stated|Not found in the documents|Unclear|Undetermined|Not determinable|Lack of information|Don't know
-None of A, B, C, D|None of above|Neither|Cannot be determined|Error in question or answer choices|The question is incomplete|Insufficient information""".replace(
-                "\n", "|"
-            ).split("|")
-        ),
+        *((value, "abstained") for value in DECLINED),
         *(
             (value, "unparsed")
             for value in (

@@ -184,7 +184,10 @@ class Saboteur(Callback):
 
 
 def sabotaged(run: Path, index: Path, *, action: str, **thresholds: object) -> list[str]:
-    """The command line of a run that is ruined after iteration 2, under a monitor that takes unreadable answers for collapse."""
+    """The command line of a run that is ruined after iteration 2.
+
+    Its monitor takes unreadable answers for collapse.
+    """
     callbacks = [
         {"class_path": f"{__name__}.Saboteur"},
         {
