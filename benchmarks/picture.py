@@ -1,7 +1,9 @@
 """Draws docs/images/demo.svg and the README's table from the folders of finished demos.
 
-for seed in 0 1 2; do medagent demo --out runs/demo-$seed --seed $seed; done
-python -m benchmarks.picture runs/demo-0 runs/demo-1 runs/demo-2
+    for seed in 0 1 2; do medagent demo --out runs/demo-$seed --seed $seed; done
+    python -m benchmarks.picture runs/demo-0 runs/demo-1 runs/demo-2
+
+Prints the table in Markdown.
 """
 
 from __future__ import annotations
