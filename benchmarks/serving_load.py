@@ -79,7 +79,7 @@ class Load:
             self.other += found.json()["answer"]["text"] != self.wanted[question.id]
 
     def run(self, clients: int, seconds: float, answers: int = sys.maxsize) -> float:
-        """Answers a second of so many clients, for so long or until so many answers."""
+        """Answers per second of `clients`, until time or number of answers is reached."""
 
         async def go() -> None:
             limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)

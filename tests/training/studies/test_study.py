@@ -39,13 +39,13 @@ STUDIES = sorted(path.stem for path in module.STUDIES.glob("*.yaml") if "\narms:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_packaged_study_loads_with_several_runs(name: str) -> None:
+def test_the_packaged_studies_are_whole(name: str) -> None:
     assert {"stability", "ablation", "rescue", "collapse"} <= set(STUDIES)
     study = load_study(name)
     assert len(study.arms) * len(study.seeds) > 1
 
 
-def test_a_study_with_wrong_settings_is_refused(tmp_path: Path) -> None:
+def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     plan = {
         "title": "x",
         "task": ["starter.yaml", "studies/measured.yaml"],
