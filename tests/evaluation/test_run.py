@@ -53,9 +53,7 @@ REAL = [
 @pytest.mark.real_data
 @pytest.mark.skipif(not SHARED_DATA.exists(), reason="the real benchmark files are not there")
 @pytest.mark.parametrize(("name", "path"), REAL)
-def test_scripted_answers_to_real_benchmarks_get_their_exact_accuracy(
-    tmp_path: Path, name: BenchmarkName, path: str
-) -> None:
+def test_a_lookup_table_on_every_real_benchmark(tmp_path: Path, name: BenchmarkName, path: str) -> None:
     questions, _, _ = Source(name, path=str(SHARED_DATA / path)).questions()
     unique = {
         neutralise(question.text): question for question in questions

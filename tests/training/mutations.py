@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.support import ROOT
 
-TESTS = ["advantages", "objectives", "reference", "correction", "module", "data", "golden"]
+TESTS = ["advantages", "estimators", "objectives", "reference", "correction", "module", "data", "golden"]
 PARTS = ("configs", "evaluation", "medagent", "retrieval", "tests", "training", "pyproject.toml")
 
 

@@ -55,7 +55,7 @@ def test_segment_mean_by_hand_and_rows_apart() -> None:
 
 @pytest.mark.parametrize("clip", [0.05, 0.2, 0.9])
 @pytest.mark.parametrize("level", ["token", "turn", "sequence"])
-def test_the_common_clip_fraction_is_independent_of_level_and_range(level: str, clip: float) -> None:
+def test_the_common_clip_fraction_knows_neither_level_nor_range(level: str, clip: float) -> None:
     """Ratios 1.5, 0.5, 1.1, 0.7 and 1.3 with A = 1, -1, 1, 1 and -1: token weights at 0.2 clip the first two."""
     ratios = row(1.0, 1.5, 0.5, 1.0, 1.1, 0.7, 1.3, 1.0)
     advantages = row(0.0, 1.0, -1.0, 0.0, 1.0, 1.0, -1.0, 0.0)

@@ -5,16 +5,17 @@ from collections import Counter
 import pytest
 
 from medagent.starter.templates import INHERITANCE, RELATIONS, query
-from medagent.starter.world import SPLITS, World, passage_id, split_counts
+from medagent.starter.world import SPLITS, World, passage_id
 
 
 def test_the_knowledge_base_has_its_promised_size(world: World) -> None:
     assert len(world.conditions) >= 250
     assert sum(len(condition.facts) for condition in world.conditions) >= 1000
     assert len({condition.name.lower() for condition in world.conditions}) == len(world.conditions)
-    counts = split_counts(world)
-    assert counts["test"][2] + counts["test"][3] >= 300
-    assert min(counts["test"][2:]) >= 200
+    kinds = Counter(question.kind for question in world.questions("test"))
+    assert set(kinds) == {"one_hop", "two_hop"}
+    assert kinds.total() >= 300
+    assert min(kinds.values()) >= 200
 
 
 def test_facts_are_well_formed(world: World) -> None:

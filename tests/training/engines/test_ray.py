@@ -58,7 +58,7 @@ def test_actors_sample_what_the_module_does_and_one_may_die(engine: Ray, retriev
         greedy(policy, retriever)  # never a sample of weights that were not asked for
 
 
-def test_more_gpus_than_there_are_and_no_replica_are_refused(engine: Ray, tmp_path: Path) -> None:
+def test_too_much_is_refused(engine: Ray, tmp_path: Path) -> None:
     module = make_module()
     with pytest.raises(ConfigError, match="replicas want 400 GPU"):
         Ray(num_replicas=4, cpus=0.1, gpus=100).start(module, setup_of(module, tmp_path))

@@ -48,7 +48,7 @@ def test_one_study_at_a_time_uses_a_folder_and_so_does_a_run_left_behind(tmp_pat
         pass
 
 
-def test_runs_inherit_only_the_files_they_are_given(tmp_path: Path) -> None:
+def test_runs_inherit_what_they_are_to_keep(tmp_path: Path) -> None:
     with (tmp_path / "kept").open("w") as file:
         command = [sys.executable, "-c", f"import os; os.write({file.fileno()}, b'here')"]
         assert Children([file.fileno()]).run(command, log=tmp_path / "log", environment={}) == 0

@@ -49,7 +49,7 @@ def test_a_run_that_never_learnt_has_not_collapsed() -> None:
     assert outcome(run_of(0.3, 0.36, 0.36, 0.2, 0.1)).collapsed
 
 
-def test_the_monitor_is_judged_by_the_iteration_of_its_alarm() -> None:
+def test_the_monitor_is_judged_by_when_it_speaks() -> None:
     def at(start: int | None, alarm: int | None) -> Outcome:
         return Outcome(
             best=1,
