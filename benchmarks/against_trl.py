@@ -1,11 +1,13 @@
-"""Rollouts per second over the whole training step, beside TRL's GRPO trainer with a search tool, in one run.
+"""Rollouts per second of whole training steps, beside TRL's GRPO trainer with a search tool.
 
-The job is the same for both: 32 questions x 4 rollouts, three forced searches and a last turn of 64 sampled tokens
-each, LoRA rank 16 on all linear layers, one optimizer step, the same model, tokenizer and index. Ours is PPO: its
-critic and reference passes are included. It runs twice: with an adapter as critic, and with the demo's critic
-(configs/critic/group.yaml), which makes no pass of the base.
+    python -m benchmarks.against_trl --repeats 3        # needs the extra `bench`
 
-    python -m benchmarks.against_trl --repeats 3        (needs the extra `bench`)
+Both do one job, in alternation: 32 questions, 4 rollouts per question, three forced searches per rollout, and a last
+turn of 64 sampled tokens. Model, tokenizer, index, LoRA (rank 16 on all linear layers) and optimizer step are equal.
+Ours is PPO, and its critic and reference passes are included. It runs twice: with an adapter as critic, and with the
+demo's critic (configs/critic/group.yaml), which makes no pass of the base.
+
+Prints seconds per step, rollouts and tokens per second of each, and the ratios to TRL.
 """
 
 from __future__ import annotations
@@ -215,7 +217,7 @@ def main() -> None:
         middle = statistics.median(seconds)
         tokens = ROLLOUTS * (SEARCHES + 1) * TURN_TOKENS / middle
         print(
-            f"{name:26s} {middle:6.2f} s a step (of {len(seconds)}: {min(seconds):.2f} to {max(seconds):.2f}), "
+            f"{name:26s} {middle:6.2f} s per step (of {len(seconds)}: {min(seconds):.2f} to {max(seconds):.2f}), "
             f"{ROLLOUTS / middle:6.2f} rollouts/s, {tokens:7,.0f} sampled tokens/s over the step"
         )
     for name in critics:

@@ -1,4 +1,4 @@
-"""What every benchmark prints first, and the model and questions that they share."""
+"""What the benchmarks share: the machine's description, which each prints first, and peaks of memory."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """What the evaluation loop adds to the policy's own time.
 
-2,000 questions, 64 at once, a policy that sleeps 500 ms a turn.
-
     python -m benchmarks.evaluation_overhead [--questions 2000] [--concurrent 64] [--turns 2] [--repeats 3]
 
-Ideal: questions x turns / concurrent, rounded up to whole waves, x 0.5 s. Grading, writing and the running interval
-are inside the measured time.
+The policy sleeps 0.5 s per turn. The ideal is questions x turns / concurrent, rounded up to whole waves, x 0.5 s.
+Grading, writing and the running interval are inside the measured time.
+
+Prints the seconds of each repeat beside the ideal, and the median of their ratios.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """What a build costs on real text, and whether it survives being killed.
 
-python -m benchmarks.index_build --medquad FILE [--openstax FILE] [--passages 100000] [--kills 10] [--json OUT]
+    python -m benchmarks.index_build --medquad FILE [--openstax FILE] [--passages 100000] [--kills 10] [--json OUT]
 
-Builds an index with hashed n-grams in a process of its own and reports passages a second, peak memory and disk; then
-builds it again, killed (SIGKILL) at random moments, and compares what comes out with `medagent index verify` and with
-the digests of the uninterrupted one.
+Builds an index with hashed n-grams in a process of its own. Then builds it again, and kills that build (SIGKILL) at
+random moments until it is complete.
+
+Prints passages per second, peak memory and disk. Then it compares the second index with the first by their digests,
+and by `medagent index verify`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_m
 
 
 def write_corpus(files: list[Path], folder: Path, number: int, max_tokens: int) -> None:
-    """Copies of the files, repeated with their sentences in another order until they give about so many different passages."""
+    """Write the files' rows, then copies with sentences in another order, until they give about `number` passages."""
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     rng = random.Random(0)
     words = 0
@@ -102,7 +104,7 @@ def main() -> None:
         "passages": stats["passages"],
         "corpus MB": (work / "corpus.jsonl").stat().st_size / 1e6,
         "seconds": float(total_s),
-        "passages a second": stats["passages"] / float(total_s),
+        "passages per second": stats["passages"] / float(total_s),
         "peak memory, MB": float(peak) / 1e6,
         **{f"disk, MB: {part}": size / 1e6 for part, size in stats["bytes"].items()},
     }

@@ -1,11 +1,14 @@
-"""Peak memory of one base with three roles against three separate models, each in a process of its own.
-
-Roles: policy and critic trained by LoRA rank 16 on all linear layers, reference frozen. Both variants run the same
-update: forward and backward passes of policy and critic, a forward pass of the reference. The three separate models
-carry the same LoRA each. Neither figure includes the merged sampling copy that `sampling copy` adds on a line of its
-own. Every freed block is given back at once, so that the figures are what the processes hold.
+"""Peak memory of one base with three roles against three separate models.
 
     python -m benchmarks.memory --hidden 1536 --layers 16
+
+Policy and critic are trained by LoRA (rank 16 on all linear layers), and the reference is frozen. Each variant runs
+the same update in a process of its own: forward and backward passes of policy and critic, a forward pass of the
+reference. The three separate models carry the same LoRA each. Every freed block is given back at once, so that the
+figures are what the processes hold.
+
+Prints the peak of each variant above the libraries' own memory, and the ratios. The merged copy that samples has a
+line of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Draws docs/images/demo.svg and the README's table from the folders of finished demos.
 
-for seed in 0 1 2; do medagent demo --out runs/demo-$seed --seed $seed; done
-python -m benchmarks.picture runs/demo-0 runs/demo-1 runs/demo-2
+    for seed in 0 1 2; do medagent demo --out runs/demo-$seed --seed $seed; done
+    python -m benchmarks.picture runs/demo-0 runs/demo-1 runs/demo-2
+
+Prints the table in Markdown.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ ROWS = {
     "accuracy, sampled at temperature 1": ("sampled_accuracy", None),
     "with a search forced on the first turn": ("forced_search_accuracy", None),
     "searches return unrelated passages (chance: 25%)": ("no_search_accuracy", None),
-    "searches a question": ("searches_per_question", None),
+    "searches per question": ("searches_per_question", None),
 }
 
 
@@ -79,7 +81,7 @@ def main() -> None:
         curve.plot(range(1, len(rows) + 1), [row["reward/success"] for row in rows], color="#0b6b3a", alpha=0.7)
         searches.plot(range(1, len(rows) + 1), [row["rollout/searches"] for row in rows], color="#22577a", alpha=0.7)
     curve.set_title("success of sampled rollouts in training", fontsize=10)
-    searches.set_title("searches a question in training", fontsize=10)
+    searches.set_title("searches per question in training", fontsize=10)
     for axes in (bars, curve):
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter("{x:.0%}")

@@ -1,9 +1,12 @@
-"""Predicted against measured peak memory.
+"""Predicted against measured peak memory of a training iteration.
 
-A base of random weights, rollouts as long as the limits allow, one whole iteration, each in a process of its own.
+    python -m benchmarks.plan_accuracy                       # sizes that calibrated nothing
+    python -m benchmarks.plan_accuracy --sizes calibration   # sizes that the constants come from
 
-python -m benchmarks.plan_accuracy            # sizes that calibrated nothing
-python -m benchmarks.plan_accuracy --sizes calibration
+Each size is a base of random weights with rollouts as long as the limits allow, in a process of its own. One whole
+iteration runs: hand-over, sampling, preparation, update.
+
+Prints `medagent plan`'s figure and the measured one, per size and part.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""Qwen2.5-0.5B's shape end to end on a CPU.
+r"""Qwen2.5-0.5B's shape end to end on a CPU.
 
-Two iterations of ST-PPO on MedQA over an index of real texts, then the exported adapter in plain transformers + peft
-and in vLLM.
+    medagent index build medquad.jsonl openstax.jsonl --out indexes/real
+    python -m benchmarks.real_shape --index indexes/real --questions train_sample_1000.jsonl \
+        --texts medquad.jsonl --folder /tmp/shape
 
-    medagent index build medquad.jsonl openstax.jsonl --out indexes/real python -m benchmarks.real_shape --index
-    indexes/real --questions train_sample_1000.jsonl --texts medquad.jsonl --folder /tmp/shape
+Runs two iterations of ST-PPO on MedQA over an index of real texts. Then compares the exported adapter with plain
+transformers and peft, and with vLLM. Weights are random, in the hub's layout: bfloat16 safetensors, a tokenizer with
+a chat template. They are made so that an untrained model does search: the last layer adds one direction to every
+hidden state, along which the tags' embeddings are likely. The reward is `TurnRewards`, so that searches differ.
+Finished stages are not run again.
 
-The weights are random, in the hub's layout (bfloat16 safetensors, tokenizer with a chat template), and made so that
-an untrained model does search: the last layer adds one direction to every hidden state, along which the tags'
-embeddings are likely. The reward is `TurnRewards`, of which searches differ. What is finished is not done again.
+Prints the metrics of each iteration, how many greedy continuations are equal, and how far log-probs are apart.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ model:
   critic_lora: {{rank: 16, alpha: 32}}
   policy_lr: 1.0e-3
 data:
-  benchmark: {{class_path: evaluation.benchmarks.MedQABenchmark, init_args: {{path: {questions}, hub: null, split: validation, start: 0, stop: null}}}}
+  benchmark:
+    class_path: evaluation.benchmarks.MedQABenchmark
+    init_args: {{path: {questions}, hub: null, split: validation, start: 0, stop: null}}
   retriever: {{class_path: retrieval.search.HybridRetriever, init_args: {{index: {index}}}}}
   reward: {{class_path: training.rewards.TurnRewards, init_args: {{search_cost: 0.1}}}}
   agent:
@@ -71,7 +75,7 @@ data:
 
 
 def make_tokenizer(texts: Path, folder: Path) -> None:
-    """A byte-level BPE tokenizer of the corpus's own words, with ChatML's marks, a chat template, and the protocol's tags as tokens."""
+    """A byte-level BPE tokenizer of the corpus's words, with ChatML's marks and template, and protocol tags as tokens."""
 
     def lines() -> Iterator[str]:
         with texts.open(encoding="utf-8") as file:

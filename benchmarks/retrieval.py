@@ -1,11 +1,15 @@
-"""Quality of search on real questions: BM25, dense and fusion side by side, ours against the plain libraries.
+"""Quality of search on real questions: BM25, dense and fusion, ours beside the plain libraries.
 
-python -m benchmarks.retrieval --bioasq DIR --pubmedqa FILE [--medquad FILE] --json OUT
+    python -m benchmarks.retrieval --bioasq DIR --pubmedqa FILE [--medquad FILE] --json OUT
 
 The reference is plain bm25s with its defaults, exact dense search over the same vectors, and reciprocal rank fusion
-(k = 60) of 100 each. Ours is `HybridRetriever` on an index built with its defaults. Gold: BioASQ, a question's
-snippets among all distinct snippets; PubMedQA, the question's abstract; MedQuAD, the question's answer among all
-answers.
+(k = 60) of 100 results each. Ours is `HybridRetriever` on an index with its defaults. What counts as found:
+
+- BioASQ: a question's snippets, among all distinct snippets.
+- PubMedQA: the question's abstract, among all abstracts.
+- MedQuAD: the question's answer, among all answers.
+
+Prints hit@10 and mean reciprocal rank of each ranking, and what HNSW loses against exact search.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Speed of search on 100,000 passages, side by side with bare chromadb and bare bm25s in one run.
+"""Speed of search on 100,000 passages, beside bare chromadb and bare bm25s in one run.
 
-python -m benchmarks.retrieval_speed --medquad FILE [--bioasq DIR] [--json OUT]
+    python -m benchmarks.retrieval_speed --medquad FILE [--passages 100000] [--json OUT]
 
-Passages are cut from MedQuAD with several settings until there are enough; queries are its questions, each asked
-once. The bare pipeline embeds the whole batch, queries Chroma and bm25s in one call each, and fuses; ours does what
-`HybridRetriever` and `SearchDesk` do.
+Passages are cut from MedQuAD with several settings until there are enough. Queries are its questions, each asked
+once. The bare pipeline embeds the whole batch, queries Chroma and bm25s in one call each, and fuses. Ours does what
+`HybridRetriever` and the batching of searches do.
+
+Prints per embedder: the time of a build, queries per second, waits, and the ratios to the bare pipeline.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ def measure(folder: Path, embedder: Embedder, queries: list[str], rounds: int) -
         "256 callers: queries/s": ours,
         "256 callers: ours / bare (throughput)": statistics.median(plain / seconds for plain, seconds in together),
         "256 callers: p95 wait, ms": float(np.quantile(waits, 0.95)) * 1e3,
-        "one by one: ms a query": statistics.median(single) * 1e3,
+        "one by one: ms per query": statistics.median(single) * 1e3,
         "256 callers / one by one (throughput)": ours * statistics.median(single),
         "cache hit, ms": statistics.median(hits) * 1e3,
     }

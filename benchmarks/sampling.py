@@ -1,11 +1,12 @@
-"""Tokens per second of the ways to sample, side by side in one run: the in-process policy, `model.generate`, vLLM.
+"""Tokens per second of the ways to sample: the in-process policy, `model.generate` and vLLM.
 
-And a dialogue with its KV cache kept, or read again.
-
-    python -m benchmarks.sampling                 # vLLM too, where it is installed
+    python -m benchmarks.sampling                            # vLLM too, where it is installed
     python -m benchmarks.sampling --hidden 512 --layers 12
 
-A Qwen2 of random weights, 64 prompts, no stops. Rounds alternate, so that a slow moment of the machine meets all.
+The model is a Qwen2 of random weights with 64 prompts and no stops. A dialogue of several turns is measured with its
+KV cache kept, and read again. Rounds alternate, so that a slow moment of the machine meets all.
+
+Prints the median and range of sampled tokens per second of each way.
 """
 
 from __future__ import annotations

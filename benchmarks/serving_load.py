@@ -1,12 +1,12 @@
-"""A served agent under load.
+"""A served agent under load: answers per second with one client and with many.
 
-Answers a second and their times with one client and with 64, answers that are not the evaluated ones, memory.
+    python -m benchmarks.serving_load --agent runs/demo/agent          # without --agent, the starter agent
+    python -m benchmarks.serving_load --seconds 10 --memory_answers 0  # a short look
 
-    python -m benchmarks.serving_load                                  # the starter agent; --agent runs/demo/agent for a trained one
-    python -m benchmarks.serving_load --seconds 10 --memory_answers 0  # a look
+The service is `medagent serve` in a process of its own, and the clients share the machine with it. One client asks
+before and after the many.
 
-The service is `medagent serve` in a process of its own; the clients share the machine with it. One client asks before
-and after the many.
+Prints answers per second, their times and memory. It counts failures, and answers that differ from the evaluated ones.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Load:
             self.other += found.json()["answer"]["text"] != self.wanted[question.id]
 
     def run(self, clients: int, seconds: float, answers: int = sys.maxsize) -> float:
-        """Answers a second of so many clients, for so long or until so many answers."""
+        """Answers per second of `clients`, until time or number of answers is reached."""
 
         async def go() -> None:
             limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)

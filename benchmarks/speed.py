@@ -1,6 +1,8 @@
-"""Speed of the starter task: rollouts and tokens per second in sampling, tokens per second in training.
+"""Speed of the starter task.
 
-python -m benchmarks.speed --repeats 5
+    python -m benchmarks.speed --repeats 5
+
+Prints medians and ranges: rollouts and tokens per second in sampling, tokens per second in training.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_the_supervised_configuration_parses() -> None:
 
 
 @pytest.mark.parametrize("action", ["report", "stop", "rollback"])
-def test_the_watch_for_collapse_goes_with_a_task_and_an_algorithm(action: str) -> None:
+def test_a_collapse_monitor_goes_with_a_task_and_an_algorithm(action: str) -> None:
     files = [ROOT / "configs" / name for name in ("own_model.yaml", "algorithms/ppo.yaml", f"collapse/{action}.yaml")]
     parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
     assert parsed.trainer.callbacks[-1].class_path == "training.callbacks.CollapseMonitor"
@@ -109,7 +109,7 @@ def test_a_misspelt_setting_is_refused(tmp_path: Path) -> None:
         parser().parse_path(str(tmp_path / "bad.yaml"))
 
 
-def test_the_demo_speaks_the_format_of_its_base() -> None:
+def test_the_demo_uses_protocol_and_limits_of_its_base() -> None:
     agent = yaml.safe_load((ROOT / "configs" / "starter.yaml").read_text())["data"]["agent"]
     spec = read_spec(Path(model_path(STARTER)))
     assert agent["protocol"] == {
@@ -140,7 +140,7 @@ def test_every_configuration_is_installed_with_the_package() -> None:
     assert {name for name, patterns in packaged.items() if "*.yaml" in patterns} >= folders
 
 
-def test_the_demo_goes_with_a_watch_for_collapse_and_its_own_rate() -> None:
+def test_the_demo_has_a_collapse_monitor_and_its_own_rate() -> None:
     given = [argument for path in demo_configs() for argument in ("--config", str(path))]
     parsed = parser().parse_args(given)
     assert parsed.trainer.max_epochs < parsed.model.lr_decay_iterations

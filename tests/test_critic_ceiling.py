@@ -1,4 +1,7 @@
-"""The ceiling that the critic's explained variance is held against (studies/critic/tools/critic.py), where what can be known is known."""
+"""The ceiling of the critic's explained variance, where what can be known is known.
+
+`studies/critic/tools/critic.py` measures it.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_near_duplicates_by_the_share_of_common_grams() -> None:
         contamination(tests, [], threshold=0)
 
 
-def test_siblings_of_a_template_are_no_duplicates() -> None:
+def test_questions_from_one_template_are_no_duplicates() -> None:
     stem = [f"a{number}" for number in range(14)]  # two common grams of three
     report = contamination([question("t", [*stem, "gout"])], [("s", " ".join([*stem, "mumps"]))])
     assert report.share == 0
@@ -85,7 +85,7 @@ def test_the_command_lists_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.real_data
 @pytest.mark.skipif(not DATA.exists(), reason="the real MedQA files are not there")
-def test_stock_phrases_trip_the_old_sign_and_not_ours() -> None:
+def test_stock_phrases_of_exam_questions_are_no_near_duplicates() -> None:
     tests = MedQABenchmark(str(DATA / "us_4options_dev.jsonl")).questions()
     train = MedQABenchmark(str(DATA / "train_sample_1000.jsonl")).questions()
     report = contamination(tests, question_texts(train))

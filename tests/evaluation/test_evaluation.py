@@ -69,7 +69,7 @@ def test_strict_parsing_never_defaults_to_a_letter(text: str, letter: str | None
         ("none of the above", Verdict.ABSTAINED),
     ],
 )
-def test_verdicts(text: str, verdict: Verdict) -> None:
+def test_each_kind_of_answer_gets_its_verdict(text: str, verdict: Verdict) -> None:
     assert grade(answered(text)).verdict is verdict
 
 

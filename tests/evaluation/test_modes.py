@@ -23,7 +23,7 @@ from tests.evaluation.support import PASSAGES, QUESTIONS, lookup, lookup_by_text
 from training.starter.lessons import STARTER_PROTOCOL
 
 
-def test_always_a_shows_in_the_rotations(tmp_path: Path) -> None:
+def test_rotations_expose_a_policy_that_always_answers_a(tmp_path: Path) -> None:
     agent = scripted(lambda read, turn: "<answer>(A)</answer>")
     predictions = run_plan(agent, QUESTIONS, Plan(rotations=True), tmp_path, identity={})
     rotations = report_mode(predictions).rotations
@@ -46,7 +46,7 @@ def test_rotation_by_hand() -> None:
     ]
 
 
-def test_modes_ask_what_they_say(tmp_path: Path) -> None:
+def test_each_mode_shows_the_policy_its_own_prompt(tmp_path: Path) -> None:
     prompts: dict[str, list[str]] = {}
 
     def noting(name: str):

@@ -31,7 +31,7 @@ from tests.evaluation.support import QUESTIONS, ROOMY, lookup, scripted
 from tests.support import ROOT, SHARED_DATA
 
 
-def test_a_lookup_table_gets_exactly_the_accuracy_it_should(tmp_path: Path) -> None:
+def test_scripted_answers_get_their_exact_accuracy(tmp_path: Path) -> None:
     wrong = {question.id for question in QUESTIONS[:7]}
     predictions = run_plan(scripted(lookup(QUESTIONS, wrong)), QUESTIONS, Plan(), tmp_path, identity={})
     summary = report_mode(predictions).summary
@@ -66,7 +66,7 @@ def test_a_lookup_table_on_every_real_benchmark(tmp_path: Path, name: BenchmarkN
     assert summary.unparsed == summary.no_answer == 0
 
 
-def test_what_cannot_be_asked_is_said_before_anything_is(tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_asked_is_refused_before_any_question(tmp_path: Path) -> None:
     asked: list[str] = []
     agent = scripted(lambda read, turn: asked.append(read) or "<answer>(A)</answer>")
     with pytest.raises(InputError, match="gold passage p0 is in neither"):
@@ -119,7 +119,7 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     assert 0.15 < summaries[0][0].overall.accuracy < 0.35  # answers are drawn by the seed
 
 
-def test_a_folder_is_not_mixed(tmp_path: Path) -> None:
+def test_a_folder_of_another_evaluation_is_refused(tmp_path: Path) -> None:
     agent = scripted(lookup(QUESTIONS, set()))
     run_plan(agent, QUESTIONS, Plan(), tmp_path, identity={"temperature": 0.0})
     with pytest.raises(ConfigError, match=r"temperature = 0\.0, now temperature = 1\.0"):
@@ -132,7 +132,7 @@ def test_a_folder_is_not_mixed(tmp_path: Path) -> None:
         run_plan(agent, QUESTIONS, Plan(), tmp_path, identity={"temperature": 0.0})
 
 
-def test_a_prediction_comes_back_as_it_went(tmp_path: Path) -> None:
+def test_a_prediction_survives_writing_and_reading(tmp_path: Path) -> None:
     def script(read: str, turn: int) -> str:
         number = re.findall(r"disease (\d+)", read)[-1]
         return "<answer>(A) [1]</answer>" if turn else f"<search>{number}</search>"
@@ -163,7 +163,7 @@ def test_line_separators_in_a_text_do_not_break_the_log(tmp_path: Path) -> None:
     assert (tmp_path / "predictions.jsonl").read_bytes() == before, "a reader changes nothing"
 
 
-def test_answers_never_stand_under_other_settings(tmp_path: Path) -> None:
+def test_overwrite_drops_answers_of_another_identity(tmp_path: Path) -> None:
     one, two = scripted(lambda read, turn: "<answer>(A)</answer>"), scripted(lambda read, turn: "<answer>(B)</answer>")
     run_plan(one, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 1})
     kept = run_plan(two, QUESTIONS[:3], Plan(), tmp_path, identity={"agent": 1}, overwrite=True)

@@ -73,7 +73,7 @@ def test_a_dialogue_is_one_sequence_with_a_mask(tokenizer) -> None:
         (lambda text, turn: "<answer></answer>", Limits(), StopReason.MALFORMED),
     ],
 )
-def test_every_other_end_is_a_recorded_reason(tokenizer, script, limits: Limits, stop: StopReason) -> None:
+def test_each_end_without_an_answer_has_its_stop_reason(tokenizer, script, limits: Limits, stop: StopReason) -> None:
     rollout = make_agent(tokenizer, script, limits=limits).run_all([Job(QUESTION)])[0]
     assert rollout.stop_reason is stop
     assert rollout.answer is None
@@ -94,7 +94,7 @@ def test_a_forced_search_is_not_an_action(tokenizer) -> None:
     assert len(first.token_ids) == len(first.logprobs)
 
 
-def test_concurrent_searches_travel_together(tokenizer) -> None:
+def test_concurrent_searches_are_batched(tokenizer) -> None:
     shelf = Shelf()
     agent = make_agent(tokenizer, search_then_answer, shelf=shelf)
     agent.run_all([Job(QUESTION, seed=seed) for seed in range(20)])
@@ -117,7 +117,7 @@ def test_batches_keep_the_order_of_jobs(tokenizer) -> None:
     assert [rollout.question.id for rollout in rollouts] == [str(i) for i in range(7)]
 
 
-def test_a_stream_has_no_barrier_and_keeps_its_width(tokenizer) -> None:
+def test_a_stream_opens_the_next_dialogue_as_soon_as_one_ends(tokenizer) -> None:
     opened: list[int] = []
 
     def script(text: str, turn: int) -> str:  # question 0 searches twice, the others answer at once

@@ -86,7 +86,8 @@ from retrieval.index import build_index
 from retrieval.settings import IndexSettings
 retrieval.ingest.BATCH = retrieval.vectors.BATCH = 16
 print("ready", flush=True)
-build_index(Path(sys.argv[2]), file_corpus(Path(sys.argv[1])), HashedNgramEmbedder(64), settings=IndexSettings(Chunking(40, 8)))
+settings = IndexSettings(Chunking(40, 8))
+build_index(Path(sys.argv[2]), file_corpus(Path(sys.argv[1])), HashedNgramEmbedder(64), settings=settings)
 print("done", flush=True)
 """
 

@@ -23,7 +23,9 @@ from tests.retrieval.support import (
 )
 
 
-def test_half_of_a_corpus_never_becomes_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_build_is_never_taken_for_the_whole_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("retrieval.ingest.BATCH", 8)
     with pytest.raises(KeyboardInterrupt):
         build_index(tmp_path, PASSAGES, CountingEmbedder(fail_after=16))
@@ -59,7 +61,7 @@ def test_a_removal_killed_on_the_way_is_finished_by_rebuild(tmp_path: Path, monk
     assert [row for row in range(40) if not np.any(vectors[row])] == [3]
 
 
-def test_damage_is_never_made_the_truth(tmp_path: Path) -> None:
+def test_a_damaged_index_refuses_rebuild_add_and_remove(tmp_path: Path) -> None:
     build_index(tmp_path, PASSAGES, SMALL)
     with (tmp_path / "embeddings.f32").open("r+b") as file:
         file.write(np.float32(9).tobytes())
@@ -85,7 +87,7 @@ def test_an_empty_corpus_does_not_replace_an_index(tmp_path: Path) -> None:
     assert len(HybridRetriever(str(tmp_path)).search(["agent7"], top_k=1)[0]) == 1
 
 
-def test_ids_with_suffixes_of_their_own_do_no_harm(tmp_path: Path) -> None:
+def test_ids_that_look_like_made_suffixes_keep_their_passages(tmp_path: Path) -> None:
     second = Passage("x", "t", "two")
     passages = [Passage("x", "t", "one"), Passage(f"x~{second.digest[:8]}", "t", "three"), second]
     build_index(tmp_path, passages, SMALL)

@@ -138,7 +138,7 @@ def test_a_server_that_is_down_is_an_outage_until_it_is_back(folder: Path) -> No
     again.stop()
 
 
-def test_a_circuit_breaker_lets_one_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_circuit_breaker_lets_one_request_through(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("retrieval.remote.time.monotonic", lambda: now[0])
     breaker = CircuitBreaker(threshold=2, cooldown_s=10)
@@ -159,7 +159,7 @@ def test_a_circuit_breaker_lets_one_try(monkeypatch: pytest.MonkeyPatch) -> None
     assert breaker.allows()
 
 
-def test_answers_that_are_no_service_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_of_other_services_are_outages_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     status = [503]
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -202,7 +202,7 @@ class Slow:
         return [[Hit(Passage(query, "", "t"), 1.0)] for query in queries]
 
 
-def test_the_desk_gathers_what_waits_and_measures_it() -> None:
+def test_waiting_searches_are_batched_and_timed() -> None:
     shelf = Slow(pause_s=0.02)
 
     async def run() -> SearchDesk:
@@ -225,7 +225,7 @@ def test_the_desk_gathers_what_waits_and_measures_it() -> None:
     assert metrics["time/search_p95"] >= metrics["time/search"] >= 0.02
 
 
-def test_the_desk_retries_and_gives_up_with_the_reason() -> None:
+def test_searches_are_retried_and_fail_with_the_reason() -> None:
     async def ask(shelf: Slow, **settings: float) -> SearchDesk:
         desk = SearchDesk(shelf, top_k=1, backoff_s=0.001, **settings)  # type: ignore[arg-type]
         await desk.search("x")

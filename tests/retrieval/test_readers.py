@@ -156,15 +156,18 @@ def test_markdown_headings_lists_and_code(tmp_path: Path) -> None:
 
 def jats(tmp_path: Path, inside: str, *, attributes: str = "", meta: str = "") -> tuple[list[Document], list[Skipped]]:
     (tmp_path / "x.nxml").write_text(
-        "<article "
-        f"{attributes}><front><article-meta>{meta}<title-group><article-title>T</article-title></title-group></article-meta></front>{inside}</article>"
+        f"<article {attributes}><front><article-meta>{meta}<title-group><article-title>T</article-title></title-group>"
+        f"</article-meta></front>{inside}</article>"
     )
     return items(tmp_path / "x.nxml")
 
 
 def test_dates_and_exponents_as_journals_write_them(tmp_path: Path) -> None:
     date = "<pub-date><day>15</day><month>3</month><year>2019</year></pub-date>"
-    body = "<body><p>Give 10<sup>−6</sup> CFU over 5 m<sup>2</sup><sup><xref>7</xref></sup> of <sup>18</sup>F.<break/>Stop.</p></body>"
+    body = (
+        "<body><p>Give 10<sup>−6</sup> CFU over 5 m<sup>2</sup><sup><xref>7</xref></sup> of <sup>18</sup>F."
+        "<break/>Stop.</p></body>"
+    )
     (document,), _ = jats(tmp_path, body, meta=date)
     assert document.year == 2019
     assert document.sections[0].text == "Give 10^−6 CFU over 5 m2 of 18F. Stop."
@@ -188,7 +191,10 @@ def test_what_was_retracted_is_left_out_and_appendices_are_not(tmp_path: Path) -
         assert not documents
         assert reason in skipped[0].reason
     inside = "<body><p>x</p></body><back><app-group><app><title>App</title><p>more</p></app></app-group></back>"
-    abstracts = '<abstract abstract-type="graphical"><p>picture</p></abstract><abstract abstract-type="executive-summary"><p>Short.</p></abstract>'
+    abstracts = (
+        '<abstract abstract-type="graphical"><p>picture</p></abstract>'
+        '<abstract abstract-type="executive-summary"><p>Short.</p></abstract>'
+    )
     (document,), _ = jats(tmp_path, inside, meta=abstracts)
     assert [(s.heading, s.text) for s in document.sections] == [
         ("Executive summary", "Short."),
@@ -199,8 +205,10 @@ def test_what_was_retracted_is_left_out_and_appendices_are_not(tmp_path: Path) -
 
 def test_bookshelf_chapters_are_read(tmp_path: Path) -> None:
     book = (
-        "<PubmedArticleSet><PubmedBookArticle><BookDocument><PMID>9</PMID><Book><BookTitle>StatPearls</BookTitle><PubDate><Year>2020</Year></PubDate></Book>"
-        "<ArticleTitle>Gout</ArticleTitle><Abstract><AbstractText>It hurts.</AbstractText></Abstract></BookDocument></PubmedBookArticle>"
+        "<PubmedArticleSet><PubmedBookArticle><BookDocument><PMID>9</PMID>"
+        "<Book><BookTitle>StatPearls</BookTitle><PubDate><Year>2020</Year></PubDate></Book>"
+        "<ArticleTitle>Gout</ArticleTitle><Abstract><AbstractText>It hurts.</AbstractText></Abstract>"
+        "</BookDocument></PubmedBookArticle>"
         "<PubmedBookArticle><BookDocument><PMID>10</PMID></BookDocument></PubmedBookArticle></PubmedArticleSet>"
     )
     (tmp_path / "b.xml").write_text(book)
@@ -214,7 +222,7 @@ def test_bookshelf_chapters_are_read(tmp_path: Path) -> None:
     assert "without PMID or abstract" in skipped[0].reason
 
 
-def test_a_date_that_makes_no_sense_loses_no_pdf(tmp_path: Path) -> None:
+def test_a_pdf_with_a_wrong_date_is_still_read(tmp_path: Path) -> None:
     write_pdf(tmp_path / "a.pdf", ["Rest helps."])
     writer = PdfWriter(clone_from=PdfReader(tmp_path / "a.pdf"))
     writer.add_metadata({"/CreationDate": "(Mon Jan  5 12:00:00 2004)", "/Title": "Rest"})

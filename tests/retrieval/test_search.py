@@ -25,7 +25,7 @@ from tests.retrieval.support import PASSAGES
 
 def built(folder: Path, passages: list[Passage] = PASSAGES, **settings: float) -> HybridRetriever:
     build_index(folder, passages, HashedNgramEmbedder())
-    return HybridRetriever(str(folder), settings=SearchSettings(**settings) if settings else None)  # type: ignore[arg-type]
+    return HybridRetriever(str(folder), settings=SearchSettings(**settings) if settings else None)
 
 
 def test_ids_follow_from_content() -> None:
@@ -91,7 +91,7 @@ def test_reciprocal_rank_fusion_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"num_candidates": 0}, {"rrf_k": -1}, {"collapse": 2}, {"dense_weight": -1}])
-def test_senseless_settings_are_refused(wrong: dict[str, float]) -> None:
+def test_wrong_search_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(RetrievalError, match="search settings"):
         SearchSettings(**wrong)  # type: ignore[arg-type]
     with pytest.raises(RetrievalError, match="one of them"):

@@ -30,12 +30,12 @@ count = HashedNgramEmbedder().count_tokens
         ("ﬁbrosis", "fibrosis"),
     ],
 )
-def test_names_meet_their_other_spellings(one: str, other: str) -> None:
+def test_other_spellings_of_a_name_give_the_same_terms(one: str, other: str) -> None:
     analyser = Analyser()
     assert set(analyser.tokens(other)) <= set(analyser.tokens(one))
 
 
-def test_what_tells_names_apart_stays() -> None:
+def test_letters_digits_and_negations_that_distinguish_are_kept() -> None:
     analyser = Analyser()
     assert analyser.tokens("What is the treatment of a stroke?") == ["treatment", "stroke"]
     assert analyser.tokens("Is the WAS gene involved in IT? A cat was there.") == ["was", "gene", "involv", "it", "cat"]
@@ -60,7 +60,7 @@ def test_what_tells_names_apart_stays() -> None:
         ("  \n ", []),
     ],
 )
-def test_sentences_end_where_they_end(text: str, sentences: list[str]) -> None:
+def test_sentences_are_split_at_their_ends_only(text: str, sentences: list[str]) -> None:
     assert split_sentences(text) == sentences
 
 
@@ -126,7 +126,7 @@ def test_texts_without_sentences_are_cut_too(text: str) -> None:
     assert all(count([p.text])[0] <= 30 for p in passages)
 
 
-def test_senseless_chunking_is_refused() -> None:
+def test_wrong_chunking_settings_are_refused() -> None:
     for wrong in ((-1, 0), (100, 51), (10, -1)):
         with pytest.raises(RetrievalError, match="chunking"):
             Chunking(*wrong)

@@ -95,7 +95,7 @@ def test_what_cannot_be_called_or_made_again_is_refused() -> None:
         type("Table", (Double,), {"name": "table", "__init__": lambda self, path: None})
 
 
-def test_a_tool_that_breaks_is_named_with_its_argument() -> None:
+def test_a_failing_tool_is_named_with_its_argument() -> None:
     box = Toolbox(Corpus(), [Broken()])
     with pytest.raises(ToolError, match=r"tool broken: 'x' ended in ZeroDivisionError.*raise ValueError"):
         box.search(["broken: x"], top_k=1)
@@ -124,7 +124,7 @@ def test_a_tools_text_cannot_speak_the_protocol(tokenizer) -> None:
     assert "<answer>" not in shown
 
 
-def test_wrappers_are_seen_through(retriever) -> None:
+def test_wrapped_retrievers_are_unwrapped(retriever) -> None:
     inner = UnreliableRetriever(retriever, share=0.5)
     box = Toolbox(inner, [Double()])
     assert corpus_of(box) is retriever

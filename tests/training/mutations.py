@@ -17,7 +17,19 @@ from pathlib import Path
 
 from tests.support import ROOT
 
-TESTS = ["advantages", "objectives", "reference", "correction", "module", "data", "golden"]
+TESTS = [
+    f"tests/training/{name}.py"
+    for name in (
+        "test_advantages",
+        "test_estimators",
+        "test_objectives",
+        "test_reference",
+        "callbacks/test_correction",
+        "test_module",
+        "test_data",
+        "test_golden",
+    )
+]
 PARTS = ("configs", "evaluation", "medagent", "retrieval", "tests", "training", "pyproject.toml")
 
 
@@ -167,9 +179,8 @@ def caught_by(mutation: Mutation) -> list[str]:
                 f"{mutation.what}: {mutation.file} has the text {text.count(mutation.right)} times, wanted once."
             )
         path.write_text(text.replace(mutation.right, mutation.wrong), encoding="utf-8")
-        files = [f"tests/training/test_{name}.py" for name in TESTS]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *files],
+            [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *TESTS],
             cwd=copy,
             capture_output=True,
             text=True,

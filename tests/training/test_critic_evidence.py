@@ -122,7 +122,7 @@ def test_the_critic_learns_what_only_the_group_tells(rollouts, tmp_path) -> None
     assert again.values_BT[right_BT].min() > 0.5 > again.values_BT[read_BT & ~right_BT].max()
 
 
-def test_it_makes_no_pass_of_the_base(rollouts, tmp_path) -> None:
+def test_the_evidence_critic_makes_no_pass_of_the_base(rollouts, tmp_path) -> None:
     """Neither values nor a pass of the critic's own, which leaves the policy as it is, moments or not."""
     module, further = make_evidence_module(), make_evidence_module()
     batch = ready(module, rollouts)
@@ -139,7 +139,7 @@ def test_it_makes_no_pass_of_the_base(rollouts, tmp_path) -> None:
     assert not any(torch.equal(one, other) for one, other in pairs)
 
 
-def test_the_policy_never_sees_it(rollouts, tmp_path) -> None:
+def test_evidence_never_reaches_the_policy(rollouts, tmp_path) -> None:
     """With the advantages held, the evidence reaches the critic's own network and no parameter of the policy."""
     one, other = (make_evidence_module() for _ in range(2))
     batch = ready(one, rollouts)
@@ -174,7 +174,7 @@ def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:
 @pytest.mark.parametrize(
     "execution", [Execution(max_tokens=600), Execution(packed=True, max_tokens=900)], ids=["split", "packed"]
 )
-def test_however_it_is_run_it_learns_the_same(rollouts, tmp_path, level, execution) -> None:
+def test_execution_settings_do_not_change_what_the_critic_learns(rollouts, tmp_path, level, execution) -> None:
     """Rows that are sorted, split or packed keep their own evidence, a value a token or a turn."""
     estimator, moved = GAE(whiten=False, level=level), []
     for each in (Execution(), execution):
@@ -191,7 +191,7 @@ def test_however_it_is_run_it_learns_the_same(rollouts, tmp_path, level, executi
         assert (one - two).norm() <= 0.01 * one.norm(), "in norm: Adam makes whole rates of rounding"
 
 
-def test_it_is_kept_in_checkpoints(rollouts, tmp_path) -> None:
+def test_the_evidence_critic_is_kept_in_checkpoints(rollouts, tmp_path) -> None:
     module = make_evidence_module()
     gradients(module, [ready(module, rollouts)], tmp_path, accumulate=1)
     checkpoint: dict[str, object] = {"state_dict": module.state_dict()}

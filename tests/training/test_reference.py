@@ -31,7 +31,7 @@ class Token:
 
 
 def ragged(seed: int) -> tuple[list[list[Token]], tuple[int, int]]:
-    """Rollouts of one to four turns of one to five tokens, observations of zero to three tokens between and after them."""
+    """Rollouts of one to four turns of one to five tokens, with zero to three observed tokens after each."""
     rng = random.Random(seed)
     rollouts: list[list[Token]] = []
     width = 0
@@ -189,7 +189,7 @@ def test_kl_and_value_loss_match_the_reference(seed: int) -> None:
     torch.testing.assert_close(gradient, dense(slopes, shape), rtol=0, atol=1e-8)
 
 
-def test_a_turn_a_token_is_token_level_and_one_turn_is_sequence_level() -> None:
+def test_one_token_per_turn_is_token_level_and_one_turn_is_sequence_level() -> None:
     """ST-PPO of one-token turns is S-PPO, and GSPO is turn level with one turn.
 
     The objective and its bias, bit for bit.

@@ -163,7 +163,7 @@ def test_a_folder_with_another_run_is_refused_and_kept(whole: Path, train_index:
     assert sorted(path.name for path in whole.rglob("*")) == before
 
 
-def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
+def test_a_truncated_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
     (tmp_path / "checkpoints").mkdir()
     torch.save({"x": 1}, tmp_path / "checkpoints" / "epoch=0.ckpt")
     data = (tmp_path / "checkpoints" / "epoch=0.ckpt").read_bytes()
@@ -239,7 +239,7 @@ def test_the_demo_from_end_to_end(tmp_path: Path, monkeypatch, capsys) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "<svg" in page
     assert "The collapse monitor saw no collapse." in page
-    assert Path(read_spec(tmp_path / "agent").retriever.index) == (tmp_path / "index").resolve()  # type: ignore[union-attr]
+    assert Path(read_spec(tmp_path / "agent").retriever.index) == (tmp_path / "index").resolve()
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, tmp_path: Path) -> None:

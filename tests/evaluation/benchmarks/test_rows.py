@@ -152,7 +152,7 @@ def raw(path: Path, text: str) -> str:
         ),
     ],
 )
-def test_what_no_reader_should_choke_on(
+def test_unreadable_rows_are_input_errors(
     tmp_path: Path, kind: type[FileBenchmark], name: str, text: str, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -172,7 +172,7 @@ def test_lines_are_found_in_a_large_file(tmp_path: Path) -> None:
         BioASQBenchmark(raw(tmp_path / "b.json", text)).questions()
 
 
-def test_what_a_format_allows_is_put_right_and_counted(tmp_path: Path) -> None:
+def test_allowed_irregularities_are_repaired_and_counted(tmp_path: Path) -> None:
     entity = {**MEDQA, "question": "Is pO&lt;sub&gt;2&lt;/sub&gt; &amp; pH low?"}
     empty = {**MEDQA, "options": {**MEDQA["options"], "D": ""}}
     text = "".join(json.dumps(row) + "\r\n" for row in (entity, empty))

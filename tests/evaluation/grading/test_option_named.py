@@ -14,6 +14,28 @@ from tests.support import ROOT, SHARED_DATA
 
 ANSWERS = SHARED_DATA / "answers"
 LABELS = ROOT / "tests" / "evaluation" / "answer_labels.jsonl"
+DECLINED = (
+    "The documents do not mention this",
+    "The documents don't provide enough information",
+    "do not address any of the options",
+    "No information available",
+    "No relevant information",
+    "More information needed",
+    "Not stated",
+    "Not found in the documents",
+    "Unclear",
+    "Undetermined",
+    "Not determinable",
+    "Lack of information",
+    "Don't know",
+    "None of A, B, C, D",
+    "None of above",
+    "Neither",
+    "Cannot be determined",
+    "Error in question or answer choices",
+    "The question is incomplete",
+    "Insufficient information",
+)
 OPTIONS = ("iron deficiency anemia", "anemia", "None of the above", "zinc")
 
 
@@ -89,7 +111,7 @@ def field(value: str) -> str:
         "Long reasoning. " * 20 + "I do not think the answer is C.",
     ],
 )
-def test_what_is_denied_or_guessed_at_is_no_answer(reply: str) -> None:
+def test_denied_and_guessed_options_are_no_answers(reply: str) -> None:
     reading = read_reply(reply, "ABCD")
     assert reading.strict is None
     assert reading.lenient is None
@@ -130,7 +152,7 @@ def test_several_options_are_no_answer(value: str) -> None:
         ("C. maybe", "C"),
     ],
 )
-def test_one_option_in_many_forms(value: str, letter: str) -> None:
+def test_an_option_is_read_in_many_notations(value: str, letter: str) -> None:
     assert read_reply(field(value), "ABCD").strict == letter
 
 
@@ -146,7 +168,7 @@ def test_one_option_in_many_forms(value: str, letter: str) -> None:
         '{"answer_choice": "\\u0042"}',
     ],
 )
-def test_answer_fields_by_many_names(reply: str) -> None:
+def test_answer_fields_are_found_under_many_names(reply: str) -> None:
     assert read_reply(reply, "ABCD").strict == "B"
 
 
@@ -166,7 +188,7 @@ def test_answer_fields_by_many_names(reply: str) -> None:
         "B. copper\n\nExplanation: " + "long " * 60,
     ],
 )
-def test_what_only_the_lenient_column_takes(reply: str) -> None:
+def test_replies_that_only_lenient_reading_accepts(reply: str) -> None:
     reading = read_reply(reply, "ABCD")
     assert (reading.strict, reading.lenient) == (None, "B")
 
@@ -174,14 +196,7 @@ def test_what_only_the_lenient_column_takes(reply: str) -> None:
 @pytest.mark.parametrize(
     ("value", "outcome"),
     [
-        *(
-            (value, "abstained")
-            for value in """The documents do not mention this|The documents don't provide enough information|do not address any of the options|No information available
-No relevant information|More information needed|Not stated|Not found in the documents|Unclear|Undetermined|Not determinable|Lack of information|Don't know
-None of A, B, C, D|None of above|Neither|Cannot be determined|Error in question or answer choices|The question is incomplete|Insufficient information""".replace(
-                "\n", "|"
-            ).split("|")
-        ),
+        *((value, "abstained") for value in DECLINED),
         *(
             (value, "unparsed")
             for value in (
@@ -193,11 +208,11 @@ None of A, B, C, D|None of above|Neither|Cannot be determined|Error in question 
         ),
     ],
 )
-def test_declining_is_told_from_saying_something_else(value: str, outcome: str) -> None:
+def test_declined_and_unreadable_replies_are_told_apart(value: str, outcome: str) -> None:
     assert read_reply(field(value), "ABCD").outcome.value == outcome
 
 
-def test_a_genus_is_not_a_letter() -> None:
+def test_an_abbreviated_genus_is_not_read_as_a_letter() -> None:
     options = ("RhO(D) immunoglobulin", "C. difficile colitis", "E. coli", "H. pylori testing")
     for letter, option in zip("ABCD", options, strict=True):
         for text in (f"{letter}. {option}", f"{option} ({letter}) [1]", f"({letter}) {option}"):

@@ -91,7 +91,7 @@ def test_comparison_refuses_other_questions(tmp_path: Path) -> None:
         compare_runs(tmp_path / "nothing", tmp_path / "b", mode=None, seed=0)
 
 
-def test_evaluate_says_what_is_wrong_first(tmp_path: Path) -> None:
+def test_evaluate_reports_wrong_settings_before_any_work(tmp_path: Path) -> None:
     plan, common = (
         Plan(),
         {
@@ -131,7 +131,7 @@ def test_evaluate_says_what_is_wrong_first(tmp_path: Path) -> None:
     assert (tmp_path / "x" / "thesis.txt").exists()
 
 
-def test_what_an_evaluation_is_of_can_be_told(index_folder: Path, train_index: Path, tmp_path: Path) -> None:
+def test_fingerprints_tell_agents_and_indexes_apart(index_folder: Path, train_index: Path, tmp_path: Path) -> None:
     shutil.copytree(index_folder, tmp_path / "copy")
     prints = [
         index_fingerprint(HybridRetriever(str(folder))) for folder in (index_folder, tmp_path / "copy", train_index)

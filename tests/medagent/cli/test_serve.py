@@ -16,7 +16,7 @@ from medagent.serving.middleware import digest, read_tokens
 from medagent.serving.page import read_examples
 
 
-def test_a_wrong_start_is_refused(tmp_path: Path) -> None:
+def test_wrong_settings_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"others could reach the agent.*--tokens"):
         Settings(host="0.0.0.0")
     (tmp_path / "tokens").write_text(f"{digest('a')} ward 3\nplain\n")

@@ -109,7 +109,7 @@ def test_how_a_turn_ends(endpoint: Endpoint, text: str, reason: str, stop: StopR
     assert rollout.stop_reason is stop
 
 
-def test_passing_failures_are_retried(endpoint: Endpoint) -> None:
+def test_temporary_failures_are_retried(endpoint: Endpoint) -> None:
     endpoint.replies = [(503, "busy", ""), (429, "slow down", ""), (200, "<answer>(B)", "stop")]
     (rollout,) = agent(endpoint).run_all([Job(QUESTION)])
     assert rollout.answer == "(B)"
@@ -149,7 +149,7 @@ def test_the_tag_opened_last_is_the_one_that_is_closed(endpoint: Endpoint) -> No
     assert rollout.answer == "(B)"
 
 
-def test_strange_endpoints_are_explained(endpoint: Endpoint) -> None:
+def test_endpoints_without_a_chat_completion_are_explained(endpoint: Endpoint) -> None:
     endpoint.replies = [(200, "", "")]
     endpoint.RequestHandlerClass = Strange  # type: ignore[assignment]
     with pytest.raises(PolicyError, match="wanted a chat completion"):

@@ -95,6 +95,6 @@ def test_an_endpoint_without_token_ids_is_refused(servers, retriever) -> None:
         servers[0].without_ids = False
 
 
-def test_none_and_nothing_are_refused(servers) -> None:
+def test_no_endpoint_is_refused(servers) -> None:
     with pytest.raises(PolicyError, match="none given"):
         CompletionPolicy([], "base", servers[0].tokenizer)

@@ -58,7 +58,7 @@ def test_greedy_is_the_argmax(starter, retriever, jobs) -> None:
             assert rollout.token_ids[position] == best[position - 1]
 
 
-def test_nothing_of_the_context_is_read_twice(starter, retriever, jobs, monkeypatch) -> None:
+def test_each_token_of_the_context_is_read_once(starter, retriever, jobs, monkeypatch) -> None:
     read = 0
     import medagent.policies.huggingface as module
 
@@ -204,7 +204,7 @@ def test_a_failure_reaches_every_caller(starter, retriever, jobs, monkeypatch) -
     assert agent.run_all(jobs[:1])[0].turns
 
 
-def test_a_failure_elsewhere_leaves_the_policy_usable(starter, retriever, jobs, monkeypatch) -> None:
+def test_a_failed_search_leaves_the_policy_usable(starter, retriever, jobs, monkeypatch) -> None:
     """A search that fails ends a batch of dialogues; the same policy then serves the next, in a new event loop."""
     agent = make_agent(starter, retriever)
     forced = [Job(job.question, seed=job.seed, force_search=i % 2 == 0) for i, job in enumerate(jobs)]
@@ -271,7 +271,7 @@ def test_a_waiting_dialogue_that_closes_does_not_hold_up_the_rest(starter, jobs)
     assert asyncio.run(go())
 
 
-def test_sampling_from_nothing_is_refused(starter) -> None:
+def test_sampling_from_an_empty_context_is_refused(starter) -> None:
     policy = HFPolicy(*starter)
 
     async def go() -> None:

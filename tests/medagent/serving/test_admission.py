@@ -18,7 +18,7 @@ from medagent.types import Question
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, served, soon
 
 
-def test_too_many_are_refused_and_the_slow_are_cut(tokenizer: Any) -> None:
+def test_excess_questions_are_refused_and_slow_answers_time_out(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
         async with client_of(slow, limits=AdmissionLimits(max_running=1, max_waiting=1, timeout_s=5)) as client:
@@ -112,7 +112,7 @@ def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> N
     asyncio.run(run())
 
 
-def test_who_waits_hears_how_many_are_ahead_and_silence_is_filled(tokenizer: Any) -> None:
+def test_waiting_clients_learn_their_place_and_get_keep_alives(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
         desk = AnswerDesk(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
@@ -165,7 +165,7 @@ def test_a_service_that_ends_lets_answers_end_first(tokenizer: Any) -> None:
     assert policy.open_now == 0
 
 
-def test_a_burst_is_refused_and_places_go_by_turn(tokenizer: Any) -> None:
+def test_a_burst_beyond_the_places_is_refused_and_waiters_go_in_order(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
         desk = AnswerDesk(Agent(slow, Corpus()), AdmissionLimits(max_running=1, max_waiting=2))
@@ -187,7 +187,7 @@ def test_a_burst_is_refused_and_places_go_by_turn(tokenizer: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_place_offered_to_one_who_leaves_goes_on_to_the_next(tokenizer: Any) -> None:
+def test_a_place_given_to_a_client_that_left_passes_to_the_next(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
         desk = AnswerDesk(Agent(slow, Corpus()), AdmissionLimits(max_running=1))

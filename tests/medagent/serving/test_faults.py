@@ -74,7 +74,7 @@ def test_bad_bodies_hosts_and_tokens_are_refused(policy: Any) -> None:
     assert len(opened.headers["x-request-id"]) == 32
 
 
-def test_what_fails_inside_stays_inside(policy: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_errors_are_not_disclosed(policy: Any, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     down = Corpus()
     down.failing = True
 
@@ -114,7 +114,7 @@ def test_questions_are_not_logged(policy: Any, caplog: pytest.LogCaptureFixture)
     "path",
     ["/page/../app.py", "/page/%2e%2e/app.py", "/page/..%2fapp.py", "/page//etc/passwd", "/..%2f..%2fetc%2fpasswd"],
 )
-def test_paths_lead_nowhere_else(policy: Any, path: str) -> None:
+def test_paths_outside_the_page_are_not_served(policy: Any, path: str) -> None:
     found = call(policy, "GET", path)
     assert found.status_code == 404
     assert found.json()["error"]["type"] == "invalid_request_error"
@@ -150,7 +150,7 @@ def test_a_document_can_neither_close_its_block_nor_speak_as_the_agent(tokenizer
     assert found["turns"][0]["passages"][0]["passage"]["text"] == ORDERS.text, "people see what it says, as text"
 
 
-def test_other_sites_may_not_ask(policy: Any) -> None:
+def test_requests_from_other_origins_are_refused(policy: Any) -> None:
     asked = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "POST"}
     preflight = call(policy, "OPTIONS", "/v1/answers", headers=asked)
     assert preflight.status_code == 405

@@ -46,7 +46,7 @@ def test_models_completions_and_streams(client: openai.OpenAI) -> None:
     assert steps[-1]["answer"] == whole.model_extra["medagent"]["answer"]
 
 
-def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
+def test_errors_raise_the_openai_clients_exceptions(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(model="gpt", messages=ASKED)
     assert unknown.value.code == "model_not_found"

@@ -195,7 +195,7 @@ def test_failures_are_said_and_can_be_tried_again(visit: Visit) -> None:
     expect(page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
 
 
-def test_a_keyboard_is_enough(visit: Visit) -> None:
+def test_the_page_works_by_keyboard_alone(visit: Visit) -> None:
     page = visit.page
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the answer")).to_be_focused()
@@ -229,7 +229,7 @@ def test_a_keyboard_is_enough(visit: Visit) -> None:
 @pytest.mark.parametrize(
     "visit", [{"context": {"viewport": {"width": 320, "height": 640}, "has_touch": True}}], indirect=True
 )
-def test_a_phone_is_wide_enough(visit: Visit) -> None:
+def test_the_page_fits_a_phone(visit: Visit) -> None:
     page = visit.page
     visit.ask("Pneumonoultramicroscopicsilicovolcanoconiosis" * 4)
     visit.policy.allow(2)
@@ -243,7 +243,7 @@ def test_a_phone_is_wide_enough(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("visit", [{"context": {"permissions": ["clipboard-read", "clipboard-write"]}}], indirect=True)
-def test_a_tab_remembers_and_copies(visit: Visit) -> None:
+def test_a_tab_keeps_its_answers_and_copies_them(visit: Visit) -> None:
     page = visit.page
     visit.answered()
     page.get_by_role("button", name="Copy as Markdown").click()
@@ -328,7 +328,7 @@ def test_an_answer_that_the_page_cannot_read_is_a_failure(visit: Visit) -> None:
     expect(page.get_by_role("button", name="Ask again")).to_be_enabled()
 
 
-def test_a_browser_that_keeps_nothing_will_do(visit: Visit, browser: Any) -> None:
+def test_the_page_works_without_browser_storage(visit: Visit, browser: Any) -> None:
     page = browser.new_page()
     page.add_init_script(
         "for (const name of ['localStorage', 'sessionStorage']) Object.defineProperty(window, name, { get() { throw "

@@ -35,7 +35,7 @@ def operations(tokenizer: Any) -> list[Any]:
 
 @pytest.mark.parametrize("number", range(OPERATIONS))
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_every_answer_is_described(operations: list[Any], number: int, mode: GenerationMode) -> None:
+def test_every_response_fits_the_openapi_schema(operations: list[Any], number: int, mode: GenerationMode) -> None:
     assert len(operations) == OPERATIONS
     asked, found = 0, set()
     chat = operations[number].path == "/v1/chat/completions" and mode is GenerationMode.POSITIVE

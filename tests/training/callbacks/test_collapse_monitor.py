@@ -36,7 +36,7 @@ def test_a_fall_below_two_thirds_of_the_best_is_an_alarm() -> None:
     assert alarms([*RISE, row(0.3), row(0.4)]) == [7]
 
 
-def test_what_never_learnt_cannot_collapse() -> None:
+def test_a_run_that_never_learnt_raises_no_alarm() -> None:
     assert alarms([row(success) for success in (0.3, 0.36, 0.2, 0.18, 0.17)]) == []
 
 
@@ -63,7 +63,7 @@ def test_each_metric_alone_is_a_warning(change: dict[str, float], metric: str) -
 @pytest.mark.parametrize(
     ("metric", "value"), [("policy/ratio_max", 9.0), ("policy/grad_norm", 2.1), ("kl/reference", 1.2)]
 )
-def test_what_has_heavy_tails_must_last(metric: str, value: float) -> None:
+def test_heavy_tailed_metrics_need_two_iterations_for_a_sign(metric: str, value: float) -> None:
     def signs(*values: float) -> list[list[str]]:
         detector = CollapseDetector()
         for each in RISE:
@@ -132,7 +132,7 @@ def test_after_going_back_only_what_comes_later_counts() -> None:
     assert [detector.observe(row(success)).alarm for success in (0.75, 0.7, 0.3, 0.3)] == [False, False, True, True]
 
 
-def test_what_is_no_number_is_a_sign_and_never_good() -> None:
+def test_a_metric_that_is_no_number_is_a_sign_and_never_good() -> None:
     detector = CollapseDetector()
     verdict = detector.observe(row(0.3, policy_grad_norm=float("nan")))
     assert [sign.metric for sign in verdict.signs] == ["policy/grad_norm"]
@@ -184,7 +184,10 @@ class Saboteur(Callback):
 
 
 def sabotaged(run: Path, index: Path, *, action: str, **thresholds: object) -> list[str]:
-    """The command line of a run that is ruined after iteration 2, under a monitor that takes unreadable answers for collapse."""
+    """The command line of a run that is ruined after iteration 2.
+
+    Its monitor takes unreadable answers for collapse.
+    """
     callbacks = [
         {"class_path": f"{__name__}.Saboteur"},
         {

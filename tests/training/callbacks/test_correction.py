@@ -97,7 +97,7 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
     callback = ClippingBiasCorrection(applied_to=applied_to, space=space)
     scales = []
     original = callback._scale
-    callback._scale = lambda g, c, step: scales.append(original(g, c, step)) or scales[-1]  # type: ignore[assignment,func-returns-value]
+    callback._scale = lambda g, c, step: scales.append(original(g, c, step)) or scales[-1]
     object.__setattr__(callback, "_scale", _Named(callback._scale, "relative"))
     corrected_snoop = gradients(corrected, [experience], tmp_path, accumulate=1, before=[callback])
     torch.testing.assert_close(corrected_snoop.critic[0], without.critic[0])
@@ -222,7 +222,7 @@ def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp
 
 
 @pytest.mark.parametrize("applied_to", ["step", "gradient"])
-def test_a_cut_is_remembered(experience, tmp_path, applied_to) -> None:
+def test_a_remembered_cut_shortens_later_steps(experience, tmp_path, applied_to) -> None:
     """What stays of a cut shortens the steps after it, where theirs is smaller.
 
     Over iterations, and over a resumption from a real checkpoint.

@@ -84,7 +84,7 @@ def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: 
         engine.hand_over(module, version=1)
 
 
-def test_a_server_that_is_gone_is_left_out_and_comes_back(module, servers, tmp_path: Path) -> None:
+def test_a_failing_server_is_left_out_until_it_answers_again(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
     engine.start(module, setup_of(module, tmp_path))
     servers[0].failing = True
@@ -97,7 +97,7 @@ def test_a_server_that_is_gone_is_left_out_and_comes_back(module, servers, tmp_p
         engine.hand_over(module, version=2)
 
 
-def test_what_cannot_work_is_refused_at_once(module, servers, tmp_path: Path) -> None:
+def test_wrong_servers_and_engines_that_were_not_started_are_refused(module, servers, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="urls is empty"):
         ServersEngine([], "base", str(tmp_path))
     wrong = ServersEngine([servers[0].url], "other", str(tmp_path))

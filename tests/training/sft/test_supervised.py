@@ -63,7 +63,7 @@ def taught(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_own_successes_teach_to_search(taught: Path, index_folder: Path) -> None:
+def test_fine_tuning_on_own_successes_teaches_to_search(taught: Path, index_folder: Path) -> None:
     questions = StarterBenchmark("validation", limit_per_kind=30).questions()
     results = {}
     for name, folder in {"before": Path(model_path(STARTER)), "after": taught / "agent"}.items():

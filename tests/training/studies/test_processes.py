@@ -16,14 +16,14 @@ from medagent.errors import ConfigError
 from training.studies.processes import Children, sole_use
 
 
-def test_what_was_stopped_before_it_began_does_not_begin(tmp_path: Path) -> None:
+def test_a_run_stopped_before_its_start_never_starts(tmp_path: Path) -> None:
     children = Children()
     children.stop()
     assert children.run(["touch", str(tmp_path / "made")], log=tmp_path / "log", environment={}) == 1
     assert not (tmp_path / "made").exists()
 
 
-def test_what_does_not_end_when_told_to_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ignores_termination_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.studies.processes.GRACE_S", 0.2)
     children, ready = Children(), tmp_path / "log"
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"

@@ -36,7 +36,7 @@ def test_a_run_that_keeps_its_success_has_not_collapsed() -> None:
     assert (found.best, found.final, found.start, found.alarm) == (pytest.approx(0.85), pytest.approx(0.75), None, None)
 
 
-def test_exactly_ninety_percent_is_learnt_however_it_was_rounded() -> None:
+def test_exactly_ninety_percent_counts_as_learnt() -> None:
     assert outcome(run_of(0.3, 0.9, float(np.float32(0.9)), 0.9)).learnt == 3
     assert outcome(run_of(0.3, *[float(np.float32(108 / 120))] * 2)).learnt == 3
 
@@ -48,12 +48,12 @@ def test_a_collapse_starts_where_success_stays_below_three_quarters_of_its_best(
     assert found.alarm == 6, "0.75 and 0.4 average 0.575: held-out accuracy decides"
 
 
-def test_what_ends_at_three_quarters_exactly_has_not_collapsed_however_it_rounds() -> None:
+def test_ending_at_exactly_three_quarters_is_no_collapse() -> None:
     assert not outcome(run_of(0.3, 0.8, 0.8, 0.6, 0.6)).collapsed  # 0.75 x 0.8 is 0.6000000000000001 to a computer
     assert outcome(run_of(0.3, 0.8, 0.8, 0.6, 0.59)).collapsed
 
 
-def test_what_never_learnt_has_nothing_to_lose() -> None:
+def test_a_run_that_never_learnt_has_not_collapsed() -> None:
     found = outcome(run_of(0.3, 0.34, 0.34, 0.2, 0.1))  # the base's sampled success is 0.3
     assert (found.never_learnt, found.start, found.collapsed) == (True, None, False)
     assert outcome(run_of(0.3, 0.36, 0.36, 0.2, 0.1)).collapsed
@@ -86,7 +86,7 @@ def test_the_monitor_is_judged_by_when_it_speaks() -> None:
     }
 
 
-def test_the_interval_is_students() -> None:
+def test_the_interval_is_students_t() -> None:
     # Mean 2, standard deviation 1, t(0.975, 2) = 4.3027: half = 4.3027 / sqrt(3).
     assert interval([1.0, 2.0, 3.0]) == f"2 ± {4.3027 / math.sqrt(3):.2g}"
     assert interval([0.5]) == "0.5"
@@ -128,7 +128,7 @@ def test_the_report_compares_what_the_study_names_on_the_seeds_that_both_have(tm
     assert "best (open) and final (filled)" in drawn
 
 
-def test_an_arm_that_differs_by_rounding_is_not_ahead(tmp_path: Path) -> None:
+def test_a_difference_of_rounding_puts_no_arm_ahead(tmp_path: Path) -> None:
     study = Study("a title", [], {"ours": Arm([]), "theirs": Arm([])}, [1, 2], compared=[("ours", "theirs")])
     ours = {("ours", seed): run_of(0.3, 0.8 + 1e-6, 0.8 + 1e-6) for seed in (1, 2)}
     runs = {**ours, ("theirs", 1): run_of(0.3, 0.8, 0.8), ("theirs", 2): run_of(0.3, 0.7, 0.7)}
