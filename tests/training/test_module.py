@@ -20,6 +20,7 @@ from training.data import AgentSettings, RolloutData
 from training.engines import InProcess
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
+from training.objectives import ClippedSurrogate
 from training.prepare import prepare
 from training.rewards import OutcomeReward
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
@@ -62,12 +63,7 @@ def rollouts(starter, retriever):
 
 @pytest.fixture
 def experience(module, retriever, rollouts):
-    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
-    batch.loss_weights_BT = loss_weights(
-        batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=len(rollouts), factor=1.0
-    )
-    batch.value_weights_BT = batch.loss_weights_BT
-    return batch
+    return prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
 
 
 class OneBatch(Dataset):
@@ -290,9 +286,11 @@ def test_the_order_of_hooks_is_what_the_callbacks_rely_on(experience, tmp_path) 
 
 
 def test_bad_settings_are_refused_with_their_name() -> None:
-    for name, value in {"clip_low": 1.5, "clip_high": 0.0, "dual_clip": 1.1, "temperature": 0.0}.items():
-        with pytest.raises(ConfigError, match=f"model.{name}: found"):
-            AgentModule(**{name: value})
+    for name, value in {"clip_low": 1.5, "clip_high": 0.0, "dual_clip": 1.1}.items():
+        with pytest.raises(ConfigError, match=f"ClippedSurrogate.{name}: found {value}"):
+            ClippedSurrogate(**{name: value})
+    with pytest.raises(ConfigError, match=r"model\.temperature: found"):
+        AgentModule(temperature=0.0)
     with pytest.raises(ConfigError, match="cannot be loaded"):
         AgentModule(base_model="/no/such/folder")
     with pytest.raises(ConfigError, match="not a torch type"):

@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from medagent.errors import ConfigError
 from training.module import AgentModule, PolicyTerms
-from training.objectives import logit_space_squares
+from training.objectives import PolicyLossResult, logit_space_squares
 
 Normaliser = Literal["paper", "triggered", "relative", "constant"]
 Place = Literal["gradient", "step", "rollouts", "rollouts_and_step"]
@@ -135,6 +135,13 @@ class ClippingBiasCorrection(Callback):
                 "other did. Keep one: st_ppo.yaml and the like bring their own, so begin with turn_ppo.yaml or "
                 "ppo.yaml."
             )
+        assert isinstance(pl_module, AgentModule)
+        if not pl_module.policy_loss.clips:
+            raise ConfigError(
+                f"ClippingBiasCorrection: found model.policy_loss {type(pl_module.policy_loss).__name__}, which clips "
+                "nothing, so there is no bias to correct. Take the callback out, or take a loss that clips "
+                "(training.objectives.ClippedSurrogate)."
+            )
         policy = trainer.optimizers[0].param_groups[0]
         if self._applied_to.endswith("step") and policy["weight_decay"] != 0:
             raise ConfigError(
@@ -170,10 +177,10 @@ class ClippingBiasCorrection(Callback):
         for total in (self._bias, self._gradient):  # of full size on every rank, also where nothing is clipped
             if not total:
                 total.extend(torch.zeros_like(parameter) for parameter in parameters)
-        if bool(terms.surrogate.metrics["clip_fraction"]) or pl_module.roles.sharded:  # a pass that all ranks make
-            self._add(self._bias, terms.surrogate.clipped * share, parameters)
+        if bool(terms.result.outside_BT.any()) or pl_module.roles.sharded:  # a pass that all ranks make
+            self._add(self._bias, _dropped(terms.result) * share, parameters)
         if self._scale.normaliser == "relative":
-            self._add(self._gradient, terms.surrogate.objective * share, parameters)
+            self._add(self._gradient, terms.result.objective * share, parameters)
 
     def _in_logits(self, terms: PolicyTerms, share: float) -> None:
         """Add this micro-batch's squared norms.
@@ -183,7 +190,7 @@ class ClippingBiasCorrection(Callback):
         """
         probability_BT = terms.logprobs_BT.detach().exp()
         squares = []
-        for scalar in (terms.surrogate.objective, terms.surrogate.clipped):
+        for scalar in (terms.result.objective, _dropped(terms.result)):
             (coefficients_BT,) = torch.autograd.grad(scalar * share, terms.logprobs_BT, retain_graph=True)
             squares.append(logit_space_squares(coefficients_BT, probability_BT, terms.collision_BT))
         self._squares += torch.stack(squares).sum(dim=1).double().cpu()
@@ -245,11 +252,18 @@ class ClippingBiasCorrection(Callback):
         return norms[0], norms[1]
 
 
-def _reduced(trainer: Trainer, tensor: Tensor, op: Literal["mean", "sum", "ddp"]) -> Tensor:
-    """Over ranks.
+def _dropped(result: PolicyLossResult) -> Tensor:
+    """The scalar whose gradient is C."""
+    if result.clipped is None:
+        raise ConfigError(
+            "model.policy_loss: found a loss whose `clips` is true and whose result has no `clipped`, which "
+            "ClippingBiasCorrection differentiates. Return the sum of the dropped terms, or set `clips` to false."
+        )
+    return result.clipped
 
-    "mean" as DDP does with gradients, "sum", or "ddp" of squares, each rank's in units of world_size^2.
-    """
+
+def _reduced(trainer: Trainer, tensor: Tensor, op: Literal["mean", "sum", "ddp"]) -> Tensor:
+    """The tensor over ranks: "mean" as DDP does with gradients, "sum", or "ddp" of squares in units of world_size^2."""
     if trainer.world_size == 1:
         return tensor
     total = trainer.strategy.reduce(
