@@ -30,9 +30,9 @@ from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.engines import InProcessEngine
 from training.execution import Execution
-from training.experience import loss_weights, split_by_length
+from training.experience import split_by_length
 from training.module import AgentModule
-from training.objectives import clipped_surrogate, reference_kl, value_loss
+from training.objectives import reference_kl, value_loss
 from training.plan import GIB, Load, ModelShape
 from training.prepare import prepare
 
@@ -95,11 +95,8 @@ def iteration(load: Load, folder: Path) -> None:
         turns = (Turn(tuple(ids[-acting:]), (-9.0,) * acting, ""),)
         question = Question(str(number), "")
         rollouts.append(Rollout(question, tuple(ids[:-acting]), turns, StopReason.ANSWERED, reward=float(number % 2)))
-    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
+    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor, reduction="token-mean")
     note("preparing")
-    batch.loss_weights_BT = batch.value_weights_BT = loss_weights(
-        batch.mask_BT, reduction="token-mean", num_tokens=int(batch.mask_BT.sum()), num_rollouts=0, factor=1.0
-    )
     optimizer = module.configure_optimizers()
     lengths = [tokens] * load.rollouts
     for rows in split_by_length(range(load.rollouts), lengths, parts=load.rollouts // load.micro_batch_rows):
@@ -134,22 +131,14 @@ def update(module: AgentModule, part) -> None:  # noqa: ANN001
     """Critic, then policy, as a training step propagates them."""
     inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
     values = module.roles.values(*inputs)
-    common = {"loss_weights_BT": part.loss_weights_BT}
-    value_loss(values, old_values_BT=part.values_BT, returns_BT=part.returns_BT, **common).backward()
+    value_loss(
+        values, old_values_BT=part.values_BT, returns_BT=part.returns_BT, loss_weights_BT=part.loss_weights_BT
+    ).backward()
     del values
     scores = module.roles.policy_scores(*inputs, temperature=1.0)
-    surrogate = clipped_surrogate(
-        scores.logprobs_BT,
-        old_logprobs_BT=part.old_logprobs_BT,
-        advantages_BT=part.advantages_BT,
-        mask_BT=part.mask_BT,
-        segments_BT=part.ratio_segments_BT,
-        clip_low=0.2,
-        clip_high=0.2,
-        **common,
-    )
+    result = module.policy_loss(scores.logprobs_BT, part)
     kl = (part.loss_weights_BT * reference_kl(scores.logprobs_BT, part.reference_logprobs_BT, part.mask_BT)).sum()
-    (kl - surrogate.objective).backward()
+    (kl - result.objective).backward()
 
 
 def main() -> None:

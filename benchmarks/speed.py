@@ -23,9 +23,8 @@ from medagent.starter.world import World
 from retrieval.search import HybridRetriever
 from training.data import AgentSettings, RolloutData
 from training.engines import InProcessEngine
-from training.experience import loss_weights
 from training.module import AgentModule
-from training.objectives import clipped_surrogate, value_loss
+from training.objectives import value_loss
 from training.prepare import prepare
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
@@ -66,30 +65,18 @@ def main() -> None:
             began = time.perf_counter()
             batch = prepare(module, rollouts, estimator=data.advantage, reduce=lambda tensor: tensor)
             prepare_s = time.perf_counter() - began
-            batch.loss_weights_BT = loss_weights(
-                batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=ROLLOUTS, factor=1.0
-            )
             began = time.perf_counter()
             for start in range(0, ROLLOUTS, 16):
                 part = batch.rows(range(start, start + 16))
                 inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
-                surrogate = clipped_surrogate(
-                    module.roles.policy_scores(*inputs, temperature=1.0).logprobs_BT,
-                    old_logprobs_BT=part.rollout_logprobs_BT,
-                    advantages_BT=part.advantages_BT,
-                    mask_BT=part.mask_BT,
-                    segments_BT=part.ratio_segments_BT,
-                    loss_weights_BT=part.loss_weights_BT,
-                    clip_low=0.2,
-                    clip_high=0.2,
-                )
+                result = module.policy_loss(module.roles.policy_scores(*inputs, temperature=1.0).logprobs_BT, part)
                 critic = value_loss(
                     module.roles.values(*inputs),
                     old_values_BT=part.values_BT,
                     returns_BT=part.returns_BT,
                     loss_weights_BT=part.loss_weights_BT,
                 )
-                (critic - surrogate.objective).backward()
+                (critic - result.objective).backward()
             update_s = time.perf_counter() - began
             if repeat == 0:
                 continue  # warms up

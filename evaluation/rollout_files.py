@@ -48,7 +48,7 @@ def readable(rollout: Rollout) -> dict[str, Any]:
         "cited": list(result.cited),
         "reward": rollout.reward,
         "stop_reason": rollout.stop_reason.value,
-        "iteration": rollout.iteration,
+        "policy_version": rollout.policy_version,
         "question_id": question.id,
         "sample": rollout.sample,
     }
@@ -89,7 +89,7 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
         (),
         tuple(turns),
         StopReason(row["stop_reason"]),
-        iteration=row["iteration"],
+        policy_version=row["policy_version"],
         sample=row["sample"],
         reward=row["reward"],
         success=row["verdict"] == "correct",

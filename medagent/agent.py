@@ -56,7 +56,7 @@ class Job:
     question: Question
     seed: int = 0
     temperature: float = 1.0
-    iteration: int = 0
+    policy_version: int = 0
     sample: int = 0
     force_search: bool = False
     force_answer: bool = False
@@ -222,7 +222,7 @@ class Agent:
                 stop = StopReason.ANSWERED if parsed.answer is not None else StopReason.MALFORMED
             break
         session.close()
-        return Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.iteration, job.sample)
+        return Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.policy_version, job.sample)
 
     async def _given_turn(self, given: GivenSearch, desk: SearchDesk) -> Turn:
         tokenizer = self.policy.tokenizer

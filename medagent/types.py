@@ -79,13 +79,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One episode, and the only source of training tokens. `iteration` is the version of the policy that sampled it."""
+    """One episode, and the only source of training tokens; `policy_version` is that of the weights that sampled it."""
 
     question: Question
     prompt_ids: tuple[int, ...]
     turns: tuple[Turn, ...]
     stop_reason: StopReason
-    iteration: int = 0
+    policy_version: int = 0
     sample: int = 0
     reward: float = 0.0
     success: bool = False

@@ -145,5 +145,6 @@ def test_the_demo_has_a_collapse_monitor_and_its_own_rate() -> None:
     parsed = parser().parse_args(given)
     assert parsed.trainer.max_epochs < parsed.model.lr_decay_iterations
     assert parsed.trainer.callbacks[-1].class_path == "training.callbacks.CollapseMonitor"
-    assert parsed.model.clip_low == parsed.model.clip_high == 0.05
+    assert parsed.model.policy_loss.class_path == "training.objectives.ClippedSurrogate"
+    assert parsed.model.policy_loss.init_args.as_dict() == {"clip_low": 0.05, "clip_high": 0.05, "dual_clip": None}
     assert (parsed.model.critic_sees, parsed.model.critic_lora) == ("evidence_and_group", None)

@@ -2,7 +2,7 @@
 
 Shapes: B rollouts, T tokens, A action tokens of the longest rollout. The environment's tokens are skipped, never
 bootstrapped through. An estimator sees this rank's whole rollout batch at once; `reduce` sums a tensor over ranks.
-All inputs are constants: nothing here has a gradient.
+All inputs are constants, and nothing here has a gradient.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from training.experience import Experience, first_of_turns
+from training.experience import RolloutTensors, first_of_turns
 from training.objectives import segment_sum
 
 Reduce = Callable[[Tensor], Tensor]
@@ -40,8 +40,8 @@ def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float,
     `values_BT[:, t]` is V before token t. The successor of a turn's last token is the first action token of the next
     turn; after the last action token the value is 0. Returns (advantages_BT, returns_BT), zero off the mask.
 
-    Example: one rollout, mask [0, 1, 0, 1], reward 1 at the last token, V = 0, gamma = lam = 1: advantages [0, 1, 0,
-    1].
+    Example: one rollout, mask [0, 1, 0, 1], reward 1 at the last token, V = 0 and gamma = lam = 1 give the advantages
+    [0, 1, 0, 1].
     """
     rewards_BA, valid_BA, positions_BA = pack_actions(rewards_BT, mask_BT)
     values_BA = torch.where(valid_BA, values_BT.gather(1, positions_BA), 0.0)
@@ -74,26 +74,33 @@ def whiten(values_BT: Tensor, mask_BT: Tensor, totals: Tensor) -> Tensor:
 
 
 class AdvantageEstimator(ABC):
-    """Fills `advantages_BT` and `returns_BT` from rewards, values and groups; 0 off the action tokens."""
+    """From rewards, values and groups to advantages: `data.advantage` names a subclass.
+
+    `needs_critic`: whether it reads values. `needs_groups`: whether it compares several rollouts of each question.
+    """
 
     needs_critic: ClassVar[bool]
-    needs_groups: ClassVar[bool] = False  # several rollouts of each question
+    needs_groups: ClassVar[bool] = False
 
     @abstractmethod
-    def estimate(self, batch: Experience, reduce: Reduce) -> None:
-        """Write the batch's advantages, and the critic's targets where there is a critic."""
+    def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
+        """(advantages_BT, returns_BT), both [B, T]: 0 off the action tokens, returns 0 where no critic is taught.
 
-    def value_mask(self, batch: Experience) -> Tensor:
+        `rollouts` are all of this rank's, with KL penalty and bootstrap in their rewards. `values_BT` is the critic's
+        value before each token that `value_mask` marks, 0 elsewhere. `reduce` sums a tensor over ranks.
+        """
+
+    def value_mask(self, mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
         """[B, T] where the critic is read and taught; nowhere without one."""
-        return torch.zeros_like(batch.mask_BT)
+        return torch.zeros_like(mask_BT)
 
 
 class GAE(AdvantageEstimator):
     """Generalised advantage estimation with the critic (arXiv 1506.02438).
 
-    `level` "token": one delta an action token. "turn": one value a turn, read before its first action token, one
-    delta a turn, and its advantage at every action token of the turn. `whiten` gives the action tokens of the batch
-    zero mean and unit variance.
+    `level` "token": one delta per action token. "turn": one value per turn, read before its first action token, and
+    one delta per turn; every action token of the turn gets its advantage. `whiten` gives the action tokens of the
+    batch zero mean and unit variance.
     """
 
     needs_critic = True
@@ -106,31 +113,30 @@ class GAE(AdvantageEstimator):
                 raise ConfigError(f"GAE.{name}: found {value}, wanted a number from 0 to 1.")
         self.gamma, self.lam, self.level, self.whiten = gamma, lam, level, whiten
 
-    def value_mask(self, batch: Experience) -> Tensor:
+    def value_mask(self, mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
         """See `AdvantageEstimator.value_mask`."""
-        return batch.mask_BT if self.level == "token" else first_of_turns(batch.mask_BT, batch.turn_ids_BT)
+        return mask_BT if self.level == "token" else first_of_turns(mask_BT, turn_ids_BT)
 
-    def estimate(self, batch: Experience, reduce: Reduce) -> None:
+    def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
         """See `AdvantageEstimator.estimate`."""
-        rewards_BT, read_BT = batch.rewards_BT, self.value_mask(batch)
+        mask_BT, turn_ids_BT, rewards_BT = rollouts.mask_BT, rollouts.turn_ids_BT, rollouts.rewards_BT
+        read_BT = self.value_mask(mask_BT, turn_ids_BT)
         if self.level == "turn":
-            rewards_BT = torch.where(read_BT, segment_sum(rewards_BT, batch.turn_ids_BT), 0.0)
-        advantages_BT, batch.returns_BT = gae(rewards_BT, batch.values_BT, read_BT, gamma=self.gamma, lam=self.lam)
+            rewards_BT = torch.where(read_BT, segment_sum(rewards_BT, turn_ids_BT), 0.0)
+        advantages_BT, returns_BT = gae(rewards_BT, values_BT, read_BT, gamma=self.gamma, lam=self.lam)
         if self.level == "turn":
-            advantages_BT = segment_sum(advantages_BT, batch.turn_ids_BT)
+            advantages_BT = segment_sum(advantages_BT, turn_ids_BT)
         if self.whiten:
-            totals = reduce(moments(advantages_BT, batch.mask_BT))
-            advantages_BT = whiten(advantages_BT, batch.mask_BT, totals)
-        batch.advantages_BT = advantages_BT
+            totals = reduce(moments(advantages_BT, mask_BT))
+            advantages_BT = whiten(advantages_BT, mask_BT, totals)
+        return advantages_BT, returns_BT
 
 
 class GroupNormalised(AdvantageEstimator):
-    """(r_i - mean of the group) / (its sample standard deviation + 1e-6), at every action token.
+    """GRPO (arXiv 2402.03300): (r_i - mean) / (standard deviation + 1e-6) within a group, at every action token.
 
-    GRPO (arXiv 2402.03300).
-
-    A group is the rollouts of one question; r_i is everything a rollout earned. Equal rewards give zero. With
-    `divide` false only the mean is taken off (Dr. GRPO, arXiv 2503.20783).
+    A group is the rollouts of one question, r_i is everything a rollout earned, and the deviation is the sample's.
+    Equal rewards give zero. With `divide` false only the mean is taken off (Dr. GRPO, arXiv 2503.20783).
     """
 
     needs_critic, needs_groups = False, True
@@ -138,36 +144,34 @@ class GroupNormalised(AdvantageEstimator):
     def __init__(self, divide: bool = True) -> None:
         self.divide = divide
 
-    def estimate(self, batch: Experience, reduce: Reduce) -> None:
+    def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
         """See `AdvantageEstimator.estimate`."""
-        outcomes_B = batch.rewards_BT.double().sum(dim=1)
-        counts_B, means_B = group_means(outcomes_B, batch.groups_B)
+        outcomes_B = rollouts.rewards_BT.double().sum(dim=1)
+        counts_B, means_B = group_means(outcomes_B, rollouts.groups_B)
         advantages_B = outcomes_B - means_B
         if self.divide:
             # Taken from the deviations: a difference of large squares would leave noise where all rewards are equal.
-            variance_B = _group_sums(advantages_B.square(), batch.groups_B) / (counts_B - 1).clamp(min=1)
+            variance_B = _group_sums(advantages_B.square(), rollouts.groups_B) / (counts_B - 1).clamp(min=1)
             equal_B = advantages_B.abs() < 1e-9
             advantages_B = torch.where(equal_B, 0.0, advantages_B / (variance_B.sqrt() + 1e-6))
-        batch.advantages_BT = _everywhere(advantages_B, batch)
+        return _everywhere(advantages_B, rollouts), torch.zeros_like(values_BT)
 
 
 class LeaveOneOut(AdvantageEstimator):
-    """r_i less the mean of the group's other rollouts, at every action token: RLOO (arXiv 2402.14740)."""
+    """RLOO (arXiv 2402.14740): r_i less the mean of the group's other rollouts, at every action token."""
 
     needs_critic, needs_groups = False, True
 
-    def estimate(self, batch: Experience, reduce: Reduce) -> None:
+    def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
         """See `AdvantageEstimator.estimate`."""
-        outcomes_B = batch.rewards_BT.double().sum(dim=1)
-        counts_B, means_B = group_means(outcomes_B, batch.groups_B)
+        outcomes_B = rollouts.rewards_BT.double().sum(dim=1)
+        counts_B, means_B = group_means(outcomes_B, rollouts.groups_B)
         advantages_B = (outcomes_B - means_B) * counts_B / (counts_B - 1).clamp(min=1)
-        batch.advantages_BT = _everywhere(advantages_B, batch)
+        return _everywhere(advantages_B, rollouts), torch.zeros_like(values_BT)
 
 
 class BatchBaseline(AdvantageEstimator):
-    """r_i less the mean over all rollouts of the batch and of all ranks, at every action token.
-
-    REINFORCE with a baseline.
+    """REINFORCE with a baseline: r_i less the mean over the batch and over ranks, at every action token.
 
     `whiten` divides by the standard deviation too, as REINFORCE++ does (arXiv 2501.03262).
     """
@@ -177,13 +181,13 @@ class BatchBaseline(AdvantageEstimator):
     def __init__(self, whiten: bool = False) -> None:
         self.whiten = whiten
 
-    def estimate(self, batch: Experience, reduce: Reduce) -> None:
+    def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
         """See `AdvantageEstimator.estimate`."""
-        outcomes_B = batch.rewards_BT.double().sum(dim=1)
+        outcomes_B = rollouts.rewards_BT.double().sum(dim=1)
         everyone_B = torch.ones_like(outcomes_B, dtype=torch.bool)
         totals = reduce(moments(outcomes_B, everyone_B))
         advantages_B = whiten(outcomes_B, everyone_B, totals) if self.whiten else outcomes_B - totals[1] / totals[0]
-        batch.advantages_BT = _everywhere(advantages_B, batch)
+        return _everywhere(advantages_B, rollouts), torch.zeros_like(values_BT)
 
 
 def _group_sums(values_B: Tensor, groups_B: Tensor) -> Tensor:
@@ -197,5 +201,5 @@ def group_means(values_B: Tensor, groups_B: Tensor) -> tuple[Tensor, Tensor]:
     return counts_B, _group_sums(values_B, groups_B) / counts_B
 
 
-def _everywhere(advantages_B: Tensor, batch: Experience) -> Tensor:
-    return torch.where(batch.mask_BT, advantages_B[:, None].to(batch.rewards_BT.dtype), 0.0)
+def _everywhere(advantages_B: Tensor, rollouts: RolloutTensors) -> Tensor:
+    return torch.where(rollouts.mask_BT, advantages_B[:, None].to(rollouts.rewards_BT.dtype), 0.0)

@@ -1,4 +1,4 @@
-"""Which settings fit together; what does not is refused, or warned of, with the reason, before the first rollout."""
+"""Which settings fit together: what does not is refused or warned of before the first rollout, with the reason."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ def check_composition(
     num_critic_epochs: int,
     truncated: TruncatedMode,
 ) -> None:
-    """Raise ConfigError where critic, advantage, groups and the treatment of truncated rollouts contradict one another."""
+    """Check critic, advantage, groups and truncated rollouts against each other.
+
+    Raises:
+        ConfigError: two of them contradict each other.
+    """
     name = type(estimator).__name__
     if estimator.needs_critic and not module.has_critic:
         raise ConfigError(
-            f"data.advantage is {name}, which needs a critic, and model.critic_lora is null: give the critic an "
+            f"data.advantage is {name}, which needs a critic, and model.critic_lora is null. Give the critic an "
             "adapter (model.critic_lora), let it see the evidence (model.critic_sees), or take an advantage without "
             "a critic."
         )
     if module.has_critic and not estimator.needs_critic:
         raise ConfigError(
             f"data.advantage is {name}, which needs no critic, and model.critic_lora or model.critic_sees allocates "
-            "one that nothing would read: set them to null and context."
+            "one that nothing would read. Set them to null and context."
         )
     if estimator.needs_groups and num_samples < 2:
         raise ConfigError(
-            f"data.advantage is {name} and data.num_samples is {num_samples}: a rollout is compared with others of "
-            "the same question, so there must be 2 or more. Raise data.num_samples (and lower data.num_questions to "
-            "keep the batch)."
+            f"data.advantage is {name} and data.num_samples is {num_samples}, wanted 2 or more: a rollout is compared "
+            "with others of the same question. Raise data.num_samples, and lower data.num_questions to keep the batch."
         )
     if module.critic_sees == "evidence_and_group" and num_samples < 2:
         raise ConfigError(
-            f"model.critic_sees is evidence_and_group and data.num_samples is {num_samples}: the critic weighs how a "
-            "question's other rollouts ended, so there must be 2 or more. Raise data.num_samples (and lower "
-            "data.num_questions to keep the batch), or take evidence."
+            f"model.critic_sees is evidence_and_group and data.num_samples is {num_samples}, wanted 2 or more: the "
+            "critic weighs how a question's other rollouts ended. Raise data.num_samples and lower data.num_questions "
+            "to keep the batch, or set model.critic_sees to evidence."
         )
     if num_critic_epochs and not module.has_critic:
-        raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic: set it to 0.")
+        raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic. Set it to 0.")
     if truncated == "bootstrap" and not isinstance(estimator, GAE):
         raise ConfigError(
-            f"data.truncated is bootstrap, and data.advantage ({name}) has no value to bootstrap from: use GAE."
+            f"data.truncated is bootstrap, and data.advantage ({name}) has no value to bootstrap from. Use GAE."
         )
 
 
 def warn_of_tight_limits(base_model: str, limits: Limits) -> None:
-    """Warn where turns will be cut shorter than the base was taught to make them.
-
-    Its folder may say how long they are (agent.json).
-    """
+    """Warn where turns will be cut shorter than those that the base was taught, if its agent.json says so."""
     folder = Path(model_path(base_model))
     if not (folder / SPEC_FILE).exists():
         return

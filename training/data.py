@@ -182,7 +182,7 @@ class RolloutData(AgentData):
                 question,
                 seed=rollout_seed(self.seed, iteration=iteration, question_id=question.id, sample=sample),
                 temperature=temperature,
-                iteration=version,
+                policy_version=version,
                 sample=sample,
             )
             for question, repeat in self._numbered(iteration)[rank::world_size]
@@ -238,7 +238,7 @@ class _Iteration(IterableDataset[Experience]):
             off_policy=data.off_policy,
             truncated=data.truncated,
         )
-        read_BT = data.advantage.value_mask(experience)
+        read_BT = data.advantage.value_mask(experience.mask_BT, experience.turn_ids_BT)
         metrics = {
             **rollout_metrics(data.rollouts, iteration=iteration),
             **({"critic/explained_variance": explained_variance(experience, read_BT)} if module.has_critic else {}),

@@ -1,89 +1,121 @@
-"""From graded rollouts to micro-batches of tensors; position t holds what belongs to token t, aligned once, here.
+"""Two records of a micro-batch: `RolloutTensors` as sampled, and `Experience` ready for the loss.
 
-Shapes: B rollouts, T tokens. The same tensors serve every algorithm; only `ratio_segments_BT` may be overwritten.
+Position t holds what belongs to token t: the alignment is made once, here. `tensorize` makes the first record from
+rollouts, `training.prepare.prepare` the second from the first. The same tensors serve every algorithm.
+
+Shapes: B rollouts, T tokens, K turns and the end of the last one, F numbers of evidence.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from medagent.types import Rollout
-from training.objectives import ratio_segments
 
 Reduction = Literal["rollout-mean", "token-mean"]
 
 
-@dataclass
-class Experience:
-    """A micro-batch. Boolean `mask_BT` marks action tokens; off it every float is 0 and every id -1.
-
-    `evidence_BKF` is what `training.critic_evidence` knows before turn k; F is 0 unless a critic sees it.
-    `old_logprobs_BT` are those of the policy that importance weights are taken against, and `truncation_BT` the
-    constant factor of every policy term (1 in mode `behaviour`). `groups_B` numbers the rollouts' questions.
-    `loss_weights_BT` is the share of each action token in its optimizer step, already multiplied by the factors that
-    Lightning (accumulation) and DDP (averaging) divide by; `value_weights_BT` the same for the tokens where the
-    critic is read. A `critic_only` batch trains the critic alone. `metrics` ride along for logging with the
-    iteration's first batch.
-    """
+@dataclass(frozen=True)
+class RolloutTensors:
+    """Rollouts as sampled, padded to the longest; off the mask floats are 0."""
 
     token_ids_BT: Tensor
+    """[B, T] integer: prompt, actions and observations, exactly as sampled."""
     attention_BT: Tensor
+    """[B, T] bool: True at tokens, False at padding."""
     mask_BT: Tensor
+    """[B, T] bool: True at action tokens, those that the policy sampled."""
     turn_ids_BT: Tensor
-    ratio_segments_BT: Tensor
+    """[B, T] integer: the turn of an action token, -1 elsewhere."""
     groups_B: Tensor
-    evidence_BKF: Tensor
+    """[B] integer: rollouts with equal numbers are samples of one question, to be compared with each other."""
     rollout_logprobs_BT: Tensor
-    old_logprobs_BT: Tensor
-    truncation_BT: Tensor
-    reference_logprobs_BT: Tensor
-    values_BT: Tensor
+    """[B, T] float: the sampler's log-prob of each action token."""
     rewards_BT: Tensor
+    """[B, T] float: what was earned at each action token; its row's sum is everything a rollout earned."""
+
+    def to(self, device: torch.device | str, **kwargs: Any) -> RolloutTensors:
+        """A copy on the device."""
+        return replace(self, **_moved(self, device, **kwargs))
+
+    def rows(self, indices: Sequence[int]) -> RolloutTensors:
+        """The chosen rollouts, cut to the longest of them."""
+        return replace(self, **_chosen(self, indices))
+
+
+@dataclass
+class Experience:
+    """A micro-batch that is ready for the loss; only `ratio_segments_BT` may be assigned to."""
+
+    token_ids_BT: Tensor
+    """[B, T] integer: prompt, actions and observations, exactly as sampled."""
+    attention_BT: Tensor
+    """[B, T] bool: True at tokens, False at padding."""
+    mask_BT: Tensor
+    """[B, T] bool: True at action tokens that count."""
+    turn_ids_BT: Tensor
+    """[B, T] integer: the turn of an action token, -1 elsewhere."""
+    ratio_segments_BT: Tensor
+    """[B, T] integer: action tokens of one segment share one importance weight; -1 elsewhere."""
+    groups_B: Tensor
+    """[B] integer: rollouts with equal numbers are samples of one question."""
+    evidence_BKF: Tensor
+    """[B, K, F] float: what the critic is told before each turn and after the last; F is 0 where it is told nothing."""
+    rollout_logprobs_BT: Tensor
+    """[B, T] float: the sampler's log-prob of each action token."""
+    old_logprobs_BT: Tensor
+    """[B, T] float: log-probs of the policy that importance weights are taken against."""
+    truncation_BT: Tensor
+    """[B, T] float: a constant factor of every policy term; 1 at action tokens in mode `behaviour`."""
+    reference_logprobs_BT: Tensor
+    """[B, T] float: log-probs of the frozen start."""
+    values_BT: Tensor
+    """[B, T] float: the critic's value before each token where it is read, 0 elsewhere."""
+    rewards_BT: Tensor
+    """[B, T] float: rewards as the advantage saw them, KL penalty and bootstrap included."""
     advantages_BT: Tensor
+    """[B, T] float: the advantage of each action token."""
     returns_BT: Tensor
+    """[B, T] float: the critic's targets where it is read, 0 elsewhere."""
     loss_weights_BT: Tensor
+    """[B, T] float: each action token's share of the optimizer step, times what Lightning and DDP divide by later."""
     value_weights_BT: Tensor
+    """[B, T] float: the same for the tokens where the critic is read."""
     metrics: dict[str, float]
+    """Means to be logged with the iteration's first micro-batch."""
     critic_only: bool = False
+    """Whether the micro-batch trains the critic alone."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set a field once; `ratio_segments_BT` again.
+
+        Raises:
+            FrozenInstanceError: any other field is there already.
+        """
+        if name in self.__dict__ and name != "ratio_segments_BT":
+            raise FrozenInstanceError(
+                f"Experience.{name}: found an assignment, wanted one to ratio_segments_BT alone. Make a changed copy "
+                "with dataclasses.replace."
+            )
+        object.__setattr__(self, name, value)
 
     def to(self, device: torch.device | str, **kwargs: Any) -> Experience:
         """A copy on the device (Lightning calls this)."""
-        moved = {
-            item.name: getattr(self, item.name).to(device, **kwargs)
-            for item in fields(self)
-            if isinstance(getattr(self, item.name), Tensor)
-        }
-        return replace(self, **moved)
+        return replace(self, **_moved(self, device, **kwargs))
 
     def rows(self, indices: Sequence[int]) -> Experience:
-        """The chosen rollouts, cut to the longest of them."""
-        index = torch.tensor(indices, dtype=torch.long)
-        width = max(1, int(self.attention_BT[index].sum(dim=1).max()))
-        chosen: dict[str, Any] = {}
-        for item in fields(self):
-            tensor = getattr(self, item.name)
-            if isinstance(tensor, Tensor):
-                chosen[item.name] = tensor[index, :width] if tensor.ndim == 2 else tensor[index]
-        return replace(self, **chosen, metrics={})
+        """The chosen rollouts, cut to the longest of them; metrics stay behind."""
+        return replace(self, **_chosen(self, indices), metrics={})
 
-    def evidence_at(self, read_BT: Tensor, *, after_last: bool = False) -> Tensor:
-        """[A, F] evidence before the turn of each token that is read.
-
-        With `after_last` a token beyond a rollout's end is read too, with the evidence of its end.
-        """
-        turns_BT = self.turn_ids_BT
-        if after_last:
-            turns_BT = torch.cat([turns_BT, torch.full_like(turns_BT[:, :1], -1)], dim=1)
-            ends_B = turns_BT.max(dim=1, keepdim=True).values + 1
-            turns_BT = turns_BT.scatter(1, self.attention_BT.sum(dim=1, keepdim=True), ends_B)
-        rows_BT = torch.arange(len(turns_BT), device=turns_BT.device)[:, None].expand_as(turns_BT)
-        return self.evidence_BKF[rows_BT[read_BT], turns_BT[read_BT]]
+    def evidence_at(self, read_BT: Tensor) -> Tensor:
+        """See the function of this name."""
+        return evidence_at(self.evidence_BKF, self.turn_ids_BT, read_BT)
 
     def idle(self) -> Experience:
         """The shortest row, acting nowhere: a pass over it adds nothing to any sum."""
@@ -99,11 +131,31 @@ class Experience:
         )
 
 
-def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1) -> Experience:
-    """Pad rollouts to the longest; log-probs of the reference, values, evidence, advantages and weights are still zero.
+def _tensors(batch: RolloutTensors | Experience) -> dict[str, Tensor]:
+    found = {item.name: getattr(batch, item.name) for item in fields(batch)}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
-    A group is `num_samples` rollouts of one question.
-    """
+
+def _moved(batch: RolloutTensors | Experience, device: torch.device | str, **kwargs: Any) -> dict[str, Any]:
+    return {name: tensor.to(device, **kwargs) for name, tensor in _tensors(batch).items()}
+
+
+def _chosen(batch: RolloutTensors | Experience, indices: Sequence[int]) -> dict[str, Any]:
+    index = torch.tensor(indices, dtype=torch.long)
+    width = max(1, int(batch.attention_BT[index].sum(dim=1).max()))
+    return {
+        name: tensor[index, :width] if tensor.ndim == 2 else tensor[index] for name, tensor in _tensors(batch).items()
+    }
+
+
+def evidence_at(evidence_BKF: Tensor, turn_ids_BT: Tensor, read_BT: Tensor) -> Tensor:
+    """[A, F] what the critic is told before the turn of each of the A tokens that `read_BT` marks."""
+    rows_BT = torch.arange(len(turn_ids_BT), device=turn_ids_BT.device)[:, None].expand_as(turn_ids_BT)
+    return evidence_BKF[rows_BT[read_BT], turn_ids_BT[read_BT]]
+
+
+def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1) -> RolloutTensors:
+    """Pad rollouts to the longest. A group is `num_samples` rollouts of one question."""
     width = max(len(rollout.token_ids) for rollout in rollouts)
     shape = (len(rollouts), width)
     ids, turns = torch.full(shape, pad_id), torch.full(shape, -1)
@@ -122,25 +174,14 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1)
         groups[row] = numbers.setdefault(key, len(numbers))
         for position, reward in turn_rewards(rollout).items():
             rewards[row, position] += reward
-    return Experience(
+    return RolloutTensors(
         token_ids_BT=ids,
         attention_BT=attention,
         mask_BT=mask,
         turn_ids_BT=turns,
-        ratio_segments_BT=ratio_segments("token", mask, turns),
         groups_B=groups,
-        evidence_BKF=torch.zeros(len(rollouts), 1 + max(len(r.turns) for r in rollouts), 0),
         rollout_logprobs_BT=logprobs,
-        old_logprobs_BT=logprobs,
-        truncation_BT=mask.float(),
-        reference_logprobs_BT=torch.zeros(shape),
-        values_BT=torch.zeros(shape),
         rewards_BT=rewards,
-        advantages_BT=torch.zeros(shape),
-        returns_BT=torch.zeros(shape),
-        loss_weights_BT=torch.zeros(shape),
-        value_weights_BT=torch.zeros(shape),
-        metrics={},
     )
 
 

@@ -1,6 +1,7 @@
-"""The LightningModule: one optimizer step of PPO over whatever experience, segments and advantages it is given.
+"""The LightningModule: one optimizer step over whatever experience, segments and advantages it is given.
 
-Algorithms are callbacks (`training.callbacks`): with none of them this is PPO with token-level ratios.
+The policy loss is a class that the YAML names. Algorithms are callbacks (`training.callbacks`). With neither set this
+is PPO with token-level ratios.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from lightning import LightningModule
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
@@ -22,30 +24,44 @@ from training.adapters import LoraSettings, SharedBase
 from training.critic_evidence import SIGHTS, CriticSees
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
-from training.objectives import Surrogate, clipped_surrogate, reference_kl, value_loss
+from training.objectives import (
+    ClippedSurrogate,
+    PolicyLoss,
+    PolicyLossResult,
+    reference_kl,
+    token_ratio_metrics,
+    value_loss,
+)
 
 KLMode = Literal["loss", "reward"]
 
 
 @dataclass(frozen=True)
 class PolicyTerms:
-    """What a training step knows about its policy loss, for callbacks that look inside (clipping-bias correction)."""
+    """A micro-batch's policy loss and what it was taken at, for callbacks that differentiate it again."""
 
-    surrogate: Surrogate
+    result: PolicyLossResult
     logprobs_BT: Tensor
+    """[B, T] the policy's log-probs, with gradient."""
     collision_BT: Tensor
+    """[B, T] the sum of the squared probabilities of all tokens at each action token."""
 
 
 class AgentModule(LightningModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
-    Settings carry the field's names. `critic_lora` none: no critic is allocated, and the advantage must need none.
-    `kl_mode` "loss": `kl_coef` times the k3 estimate of KL(policy || reference) is added to the loss; "reward":
-    `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. `critic_sees` "evidence"
-    (with `critic_lora` none): the critic is a small network that knows how near a rollout has come to the gold answer
-    and passages (`training.critic_evidence`), and nothing else; "evidence_and_group": how the question's other
-    rollouts ended too. With `lr_decay_iterations` both rates fall linearly to zero over so many iterations.
-    `temperature` is that of sampling; every log-prob is taken at it.
+    `policy_loss` is what the policy maximises.
+
+    `critic_lora` none: no critic is allocated, and the advantage must need none. `critic_sees` "evidence", with
+    `critic_lora` none: the critic is a small network of its own. It is told how near a rollout has come to the gold
+    answer and passages (`training.critic_evidence`), and nothing else. "evidence_and_group": it is also told how the
+    question's other rollouts ended.
+
+    `kl_mode` "loss": `kl_coef` times the k3 estimate of KL(policy || reference) is added to the loss. "reward":
+    `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward.
+
+    With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of
+    sampling, and every log-prob is taken at it.
     """
 
     def __init__(
@@ -59,9 +75,7 @@ class AgentModule(LightningModule):
         critic_sees: CriticSees = "context",
         lr_decay_iterations: int | None = None,
         weight_decay: float = 0.0,
-        clip_low: float = 0.2,
-        clip_high: float = 0.2,
-        dual_clip: float | None = None,
+        policy_loss: PolicyLoss = lazy_instance(ClippedSurrogate),
         kl_coef: float = 1e-3,
         kl_mode: KLMode = "loss",
         entropy_coef: float = 0.0,
@@ -73,9 +87,6 @@ class AgentModule(LightningModule):
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
         super().__init__()
-        _require(0 < clip_low < 1, "clip_low", clip_low, "a number between 0 and 1")
-        _require(clip_high > 0, "clip_high", clip_high, "a positive number")
-        _require(dual_clip is None or dual_clip > 1 + clip_high, "dual_clip", dual_clip, "none, or above 1 + clip_high")
         has_critic = critic_lora is not None or critic_sees != "context"
         _require(value_clip is None or has_critic, "value_clip", value_clip, "none, as there is no critic")
         _require(
@@ -85,10 +96,10 @@ class AgentModule(LightningModule):
             "context; or critic_lora null, as a critic that sees the evidence has no adapter",
         )
         _require(temperature > 0, "temperature", temperature, "a positive number (sampling must explore)")
-        self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "execution"])
+        self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "execution"])
         self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
-        self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
+        self.policy_loss = policy_loss
         self.lr_decay_iterations = lr_decay_iterations
         self.kl_coef, self.kl_mode = kl_coef, kl_mode
         self.entropy_coef, self.value_clip = entropy_coef, value_clip
@@ -133,13 +144,11 @@ class AgentModule(LightningModule):
         checkpoint["state_dict"] = {**self.state_dict(), **state}
 
     def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
-        """The last of a micro-batch's losses.
+        """The last of a micro-batch's losses, which Lightning propagates back; the others are propagated here.
 
-        Critic, and policy + KL - entropy, already scaled to their share of the step.
-
-        Losses are sums, so each is propagated back as soon as it is there, and one graph exists at a time: that of
-        the critic or of the policy, of the whole micro-batch or, where it is over the limit of tokens, of a part. The
-        last one is Lightning's to propagate.
+        The losses are the critic's, and policy + KL - entropy. Each is scaled to its share of the optimizer step. A
+        micro-batch over the limit of tokens is cut into parts with losses of their own. All of them are sums, so one
+        graph exists at a time.
         """
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
@@ -161,16 +170,12 @@ class AgentModule(LightningModule):
         return loss
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
-        """Nothing.
-
-        Lightning calls this between `training_step` and the backward pass, when the parts of a split micro-batch have
-        left gradients already.
-        """
+        """Nothing: Lightning calls this when the parts of a split micro-batch have left gradients already."""
 
     def most_passes(self, count: int) -> int:
         """`count`, or the largest of the ranks' counts where the base is sharded.
 
-        Weights are gathered in each pass, so every rank must make as many.
+        Weights are gathered in each pass, so all ranks must make equally many.
         """
         if not self.roles.sharded:
             return count
@@ -184,7 +189,7 @@ class AgentModule(LightningModule):
         return critic if batch.critic_only else [*critic, self._policy_loss]
 
     def add_to_sums(self, sums: Mapping[str, Tensor]) -> None:
-        """Add to what is logged of the optimizer step, of which Lightning would log only the last micro-batch's."""
+        """Add a micro-batch's figures to those of its optimizer step; Lightning would log the last one's alone."""
         for name, value in sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
@@ -210,36 +215,30 @@ class AgentModule(LightningModule):
             temperature=self.temperature,
             entropy_gradient=self.entropy_coef != 0,
         )
-        surrogate = clipped_surrogate(
+        result = self.policy_loss(scores.logprobs_BT, batch)
+        self.policy_terms = PolicyTerms(result, scores.logprobs_BT, scores.collision_BT)
+        kl_BT = reference_kl(scores.logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT)
+        kl = (batch.loss_weights_BT * kl_BT).sum()
+        entropy = (batch.loss_weights_BT * scores.entropy_BT).sum()
+        self._ratio_max = max(self._ratio_max, float(torch.where(batch.mask_BT, result.ratios_BT, 0.0).max()))
+        ratio_metrics = token_ratio_metrics(
             scores.logprobs_BT,
             old_logprobs_BT=batch.old_logprobs_BT,
             advantages_BT=batch.advantages_BT,
             mask_BT=batch.mask_BT,
-            segments_BT=batch.ratio_segments_BT,
-            loss_weights_BT=batch.loss_weights_BT,
-            clip_low=self.clip_low,
-            clip_high=self.clip_high,
-            dual_clip=self.dual_clip,
-            truncation_BT=batch.truncation_BT,
         )
-        self.policy_terms = PolicyTerms(surrogate, scores.logprobs_BT, scores.collision_BT)
-        kl_BT = reference_kl(scores.logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT)
-        kl = (batch.loss_weights_BT * kl_BT).sum()
-        entropy = (batch.loss_weights_BT * scores.entropy_BT).sum()
-        self._ratio_max = max(self._ratio_max, float(surrogate.metrics["ratio_max"]))
-        sums = {
-            "policy/loss": -surrogate.objective.detach() / self.trainer.accumulate_grad_batches,
-            "tokens": surrogate.metrics["tokens"],
-            "policy/clip_fraction": surrogate.metrics["clip_fraction"],
-            "policy/ratio_outside": surrogate.metrics["ratio_outside"],
-            "policy/token_clip_fraction": surrogate.metrics["token_clip_fraction"],
-            "policy/approx_kl": surrogate.metrics["approx_kl"],
-            "policy/entropy": scores.entropy_BT.detach().sum(),
-            "kl/reference": kl_BT.detach().sum(),
-        }
+        self.add_to_sums(
+            {
+                "policy/loss": -result.objective.detach() / self.trainer.accumulate_grad_batches,
+                "tokens": batch.mask_BT.sum(),
+                "policy/clip_fraction": result.outside_BT.sum(),
+                **{f"policy/{name}": value for name, value in {**result.metrics, **ratio_metrics}.items()},
+                "policy/entropy": scores.entropy_BT.detach().sum(),
+                "kl/reference": kl_BT.detach().sum(),
+            }
+        )
         kl_coef = self.kl_coef if self.kl_mode == "loss" else 0.0
-        self.add_to_sums(sums)
-        return -surrogate.objective + kl_coef * kl - self.entropy_coef * entropy
+        return -result.objective + kl_coef * kl - self.entropy_coef * entropy
 
     def _log_step(self) -> None:
         tokens = max(1.0, self._sums.pop("tokens", 0.0))
@@ -251,10 +250,7 @@ class AgentModule(LightningModule):
         self._sums, self._carried, self._ratio_max = {}, {}, 0.0
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """In a step of the critic alone the policy stays.
-
-        AdamW would move it by its moments, were its gradient zero and not none.
-        """
+        """In a step of the critic alone the policy has no gradient; AdamW would move it by a gradient of zero too."""
         if self._critic_alone:
             for parameter in self.roles.policy_parameters():
                 parameter.grad = None

@@ -1,36 +1,56 @@
-"""Pure functions of the policy and value objectives; none knows which algorithm runs.
+"""Policy and value objectives as pure functions, and the policy losses that a YAML names; none knows the algorithm.
 
-An algorithm shows only in `ratio_segments_BT`: tokens that share a segment share one importance weight, the geometric
-mean of their ratios (a segment per token: PPO; per turn: Turn-PPO; per rollout: GSPO). Source: arXiv 2511.20718; GSPO
-arXiv 2507.18071. Shapes: B rollouts, T tokens. `loss_weights_BT` is each action token's share of the optimizer step,
-0 elsewhere.
+An algorithm shows only in `ratio_segments_BT`. Tokens of one segment share one importance weight, the geometric mean
+of their ratios. A segment is a token (PPO), a turn (Turn-PPO) or a rollout (GSPO). Sources: arXiv 2511.20718, and for
+GSPO arXiv 2507.18071.
+
+Shapes: B rollouts, T tokens. `loss_weights_BT` is each action token's share of the optimizer step, 0 elsewhere.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from medagent.errors import ConfigError
+from training.experience import Experience
+
 RatioLevel = Literal["token", "turn", "sequence"]
 MAX_LOG_RATIO = 20.0
-COMMON_CLIP = 0.2  # at which `token_clip_fraction` compares weight levels and clip ranges
+COMMON_CLIP = 0.2  # at which `policy/token_clip_fraction` compares weight levels and clip ranges
 
 
 @dataclass(frozen=True)
-class Surrogate:
-    """The clipped surrogate of a micro-batch.
-
-    `objective`: J, to maximise. `clipped`: a scalar whose gradient is the clipping bias C: the terms that clipping
-    dropped. Both are sums with `loss_weights_BT`, so micro-batches add up. `metrics` are sums over action tokens or
-    maxima.
-    """
+class PolicyLossResult:
+    """What a policy loss makes of a micro-batch; scalars are sums with `loss_weights_BT`, so micro-batches add up."""
 
     objective: Tensor
-    clipped: Tensor
+    """[] J, to maximise, with the policy's gradient."""
+    ratios_BT: Tensor
+    """[B, T] the importance weight of each action token, without a gradient; not read off the mask."""
+    outside_BT: Tensor
+    """[B, T] True at action tokens whose gradient the loss drops: those outside the trust set."""
+    clipped: Tensor | None
+    """[] a scalar whose gradient is the clipping bias C, the dropped terms; none for a loss that clips nothing."""
     metrics: dict[str, Tensor]
+    """Sums over action tokens of the loss's own; the trainer logs each per action token as `policy/NAME`."""
+
+
+class PolicyLoss(ABC):
+    """What the policy maximises: `model.policy_loss` names a subclass.
+
+    `clips`: whether it drops terms. One that does returns their sum as `PolicyLossResult.clipped`.
+    """
+
+    clips: ClassVar[bool]
+
+    @abstractmethod
+    def __call__(self, policy_logprobs_BT: Tensor, batch: Experience) -> PolicyLossResult:
+        """The objective at the present log-probs, [B, T] with gradient; everything in `batch` is a constant."""
 
 
 def ratio_segments(level: RatioLevel, mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
@@ -76,7 +96,7 @@ def clipped_surrogate(
     clip_high: float,
     dual_clip: float | None = None,
     truncation_BT: Tensor | None = None,
-) -> Surrogate:
+) -> PolicyLossResult:
     """J = sum of loss_weight * min(w A, clip(w, 1 - clip_low, 1 + clip_high) A), with w per segment.
 
     `truncation_BT`, where given, is a constant factor of every term (truncated importance sampling). With `dual_clip`
@@ -97,25 +117,70 @@ def clipped_surrogate(
         outside_BT = outside_BT | floored_BT
     outside_BT = outside_BT & mask_BT
     away_BT = mask_BT & ((ratio_BT > 1 + clip_high) | (ratio_BT < 1 - clip_low))
-    with torch.no_grad():
-        gap = gap_BT.detach()
-        own_BT = gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # each token's ratio, whatever the level
-        too_far_BT = ((advantages_BT > 0) & (own_BT > 1 + COMMON_CLIP)) | (
-            (advantages_BT < 0) & (own_BT < 1 - COMMON_CLIP)
-        )
-        metrics = {
-            "tokens": mask_BT.sum(),
-            "clip_fraction": outside_BT.sum(),
-            "ratio_outside": away_BT.sum(),
-            "token_clip_fraction": (too_far_BT & mask_BT).sum(),
-            "approx_kl": torch.where(mask_BT, torch.expm1(gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)) - gap, 0.0).sum(),
-            "ratio_max": torch.where(mask_BT, ratio_BT, 0.0).max(),
-        }
-    return Surrogate(
+    return PolicyLossResult(
         objective=(loss_weights_BT * term_BT).sum(),
+        ratios_BT=ratio_BT,
+        outside_BT=outside_BT,
         clipped=(loss_weights_BT * torch.where(outside_BT, unclipped_BT, 0.0)).sum(),
-        metrics=metrics,
+        metrics={"ratio_outside": away_BT.sum()},
     )
+
+
+class ClippedSurrogate(PolicyLoss):
+    """PPO's clipped surrogate (arXiv 1707.06347, eq. 7), at the level that `ratio_segments_BT` says.
+
+    A ratio r counts between 1 - `clip_low` and 1 + `clip_high`. With `dual_clip` c, a term of negative advantage A is
+    at least c A (arXiv 1912.09729, eq. 5).
+
+    Raises:
+        ConfigError: wanted are 0 < `clip_low` < 1, 0 < `clip_high`, and `dual_clip` none or above 1 + `clip_high`.
+    """
+
+    clips = True
+
+    def __init__(self, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None) -> None:
+        for name, value, holds, wanted in (
+            ("clip_low", clip_low, 0 < clip_low < 1, "a number between 0 and 1"),
+            ("clip_high", clip_high, clip_high > 0, "a positive number"),
+            ("dual_clip", dual_clip, dual_clip is None or dual_clip > 1 + clip_high, "none, or above 1 + clip_high"),
+        ):
+            if not holds:
+                raise ConfigError(f"ClippedSurrogate.{name}: found {value}, wanted {wanted}.")
+        self.clip_low, self.clip_high, self.dual_clip = clip_low, clip_high, dual_clip
+
+    def __call__(self, policy_logprobs_BT: Tensor, batch: Experience) -> PolicyLossResult:
+        """See `clipped_surrogate`."""
+        return clipped_surrogate(
+            policy_logprobs_BT,
+            old_logprobs_BT=batch.old_logprobs_BT,
+            advantages_BT=batch.advantages_BT,
+            mask_BT=batch.mask_BT,
+            segments_BT=batch.ratio_segments_BT,
+            loss_weights_BT=batch.loss_weights_BT,
+            clip_low=self.clip_low,
+            clip_high=self.clip_high,
+            dual_clip=self.dual_clip,
+            truncation_BT=batch.truncation_BT,
+        )
+
+
+@torch.no_grad()
+def token_ratio_metrics(
+    policy_logprobs_BT: Tensor, *, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor
+) -> dict[str, Tensor]:
+    """Sums over action tokens of what each token's own ratio says, whatever the loss and the level.
+
+    `approx_kl`: the k3 estimate of KL(old || policy). `token_clip_fraction`: tokens that PPO would clip at 0.2.
+    """
+    gap_BT = torch.where(mask_BT, policy_logprobs_BT - old_logprobs_BT, 0.0)
+    bounded_BT = gap_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio_BT = bounded_BT.exp()
+    above_BT = (advantages_BT > 0) & (ratio_BT > 1 + COMMON_CLIP)
+    below_BT = (advantages_BT < 0) & (ratio_BT < 1 - COMMON_CLIP)
+    return {
+        "approx_kl": torch.where(mask_BT, torch.expm1(bounded_BT) - gap_BT, 0.0).sum(),
+        "token_clip_fraction": ((above_BT | below_BT) & mask_BT).sum(),
+    }
 
 
 def reference_kl(policy_logprobs_BT: Tensor, reference_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import torch
 from lightning import Trainer
-from lightning.pytorch.cli import LightningArgumentParser
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from medagent.agent import Limits
@@ -25,6 +24,7 @@ from training.critic_evidence import CriticSees
 from training.data import RolloutData
 from training.execution import Execution
 from training.module import AgentModule
+from training.protocols import AgentParser
 
 GIB = 2**30
 FP32 = 4
@@ -289,7 +289,7 @@ def plan(args: list[str]) -> None:
 
     `--memory_gib` says what a device has, if it is not the one here.
     """
-    parser = LightningArgumentParser(prog="medagent plan", description=str(plan.__doc__))
+    parser = AgentParser(prog="medagent plan", description=str(plan.__doc__))
     parser.add_lightning_class_args(Trainer, "trainer")
     parser.add_lightning_class_args(AgentModule, "model")
     parser.add_lightning_class_args(RolloutData, "data")

@@ -1,14 +1,13 @@
-"""From graded rollouts to experience: reference and proximal log-probs, values, KL as reward, advantages.
+"""From graded rollouts to experience, and what is logged of them.
 
-And what is logged of them.
-
-Everything here is a constant of the update: it is read once, before the first optimizer step on these rollouts.
+Reference and proximal log-probs, values, rewards with their penalties and advantages are constants of the update.
+They are read once, before the first optimizer step on these rollouts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -19,8 +18,17 @@ from medagent.types import Rollout, StopReason
 from training.advantages import GAE, AdvantageEstimator, Reduce
 from training.critic_evidence import evidence_of
 from training.execution import split_by_tokens
-from training.experience import Experience, split_by_length, tensorize
+from training.experience import (
+    Experience,
+    Reduction,
+    RolloutTensors,
+    evidence_at,
+    loss_weights,
+    split_by_length,
+    tensorize,
+)
 from training.module import AgentModule
+from training.objectives import ratio_segments
 
 ImportanceMode = Literal["behaviour", "decoupled"]
 TruncatedMode = Literal["terminal", "bootstrap", "mask"]
@@ -30,11 +38,13 @@ TruncatedMode = Literal["terminal", "bootstrap", "mask"]
 class OffPolicy:
     """What importance weights are taken against, and how old rollouts may be.
 
-    `staleness` s: iteration i trains on rollouts of the policy of iteration i - s (the first s + 1 on those of the
-    start), as asynchronous systems do. With `overlap` the rollouts of iteration i + s are sampled while iteration i
-    updates (the same rollouts: the weights are those before that update). `importance` "behaviour": w = pi_theta /
-    pi_rollout, with the sampler's own log-probs. "decoupled": w = pi_theta / pi_prox, recomputed before the update,
-    and every policy term times min(pi_prox / pi_rollout, `cap`) (truncated importance sampling).
+    `staleness` s: iteration i trains on rollouts of the policy of iteration i - s, as asynchronous systems do. The
+    first s + 1 iterations train on those of the start. With `overlap` the rollouts of iteration i + s are sampled
+    while iteration i updates, with the weights from before that update.
+
+    `importance` "behaviour": w = pi_theta / pi_rollout, with the sampler's own log-probs. "decoupled": w = pi_theta /
+    pi_prox, recomputed before the update. Every policy term then counts min(pi_prox / pi_rollout, `cap`) times, which
+    is truncated importance sampling.
     """
 
     staleness: int = 0
@@ -48,7 +58,7 @@ class OffPolicy:
             raise ConfigError(f"OffPolicy.staleness: found {self.staleness}, wanted 0 or more iterations.")
         if self.overlap and not self.staleness:
             raise ConfigError(
-                "OffPolicy.overlap: true found with staleness 0; what is sampled during an update is one iteration "
+                "OffPolicy.overlap: found true with staleness 0. What is sampled during an update is one iteration "
                 "old when it is used. Set staleness to 1."
             )
         if self.cap < 1:
@@ -67,62 +77,105 @@ def prepare(
     num_samples: int = 1,
     off_policy: OffPolicy = OffPolicy(),
     truncated: TruncatedMode = "terminal",
+    reduction: Reduction = "rollout-mean",
 ) -> Experience:
-    """Tensors of the rollouts, ready for the update; `reduce` sums over ranks.
+    """The rollouts as experience, weighted for one optimizer step over all of them; `reduce` sums over ranks.
 
-    `truncated` says what a rollout that a limit cut counts as: "terminal", an end like any other; "bootstrap", its
-    last reward plus gamma times the critic's value of where it was cut; "mask", nothing (no loss, though its reward
-    counts in its group).
+    `truncated` says what a rollout that a limit cut counts as. "terminal": an end like any other. "bootstrap": gamma
+    times the critic's value of where it was cut is added to its last reward. "mask": it has no loss, though its reward
+    counts in its group.
     """
-    batch = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
-    if module.critic_sees != "context":
-        in_groups = module.critic_sees == "evidence_and_group"
-        batch.evidence_BKF = evidence_of(rollouts, batch.groups_B if in_groups else None)
+    tensors = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
     cut_B = torch.tensor([rollout.stop_reason.truncated for rollout in rollouts])
     if truncated == "mask":
-        batch.mask_BT = batch.mask_BT & ~cut_B[:, None]
-        batch.turn_ids_BT = batch.turn_ids_BT.masked_fill(cut_B[:, None], -1)
-        batch.ratio_segments_BT = batch.ratio_segments_BT.masked_fill(cut_B[:, None], -1)
-    read_BT = estimator.value_mask(batch)
-    proximal_BT = torch.zeros_like(batch.rollout_logprobs_BT)
+        tensors = replace(
+            tensors,
+            mask_BT=tensors.mask_BT & ~cut_B[:, None],
+            turn_ids_BT=tensors.turn_ids_BT.masked_fill(cut_B[:, None], -1),
+        )
+    mask_BT = tensors.mask_BT
+    evidence_BKF = _evidence(module, rollouts, tensors)
+    read_BT = estimator.value_mask(mask_BT, tensors.turn_ids_BT)
+    reference_BT, proximal_BT, values_BT = (torch.zeros_like(tensors.rollout_logprobs_BT) for _ in range(3))
     ends_B = torch.zeros(len(rollouts))
-    lengths = batch.attention_BT.sum(dim=1).tolist()
-    budget = module.execution
-    groups = (
-        split_by_tokens(lengths, max_tokens=budget.max_tokens, packed=budget.packed)
-        if budget.max_tokens
-        else split_by_length(range(len(rollouts)), lengths, parts=max(1, len(rollouts) // 32))
-    )
-    shortest = min(range(len(lengths)), key=lambda row: lengths[row])
-    groups += [[shortest]] * (module.most_passes(len(groups)) - len(groups))  # read again, to the same end
-    for rows in groups:
-        part = batch.rows(rows).to(module.device)
+    for rows in _passes(module, tensors):
+        part = tensors.rows(rows).to(module.device)
         inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
         width = part.token_ids_BT.shape[1]
-        reference_BT = module.roles.reference_logprobs(*inputs, temperature=module.temperature)
-        batch.reference_logprobs_BT[rows, :width] = reference_BT.cpu()
+        reference_BT[rows, :width] = module.roles.reference_logprobs(*inputs, temperature=module.temperature).cpu()
         if off_policy.importance == "decoupled":
             scores = module.roles.policy_scores(*inputs, temperature=module.temperature)
             proximal_BT[rows, :width] = scores.logprobs_BT.cpu()
         if estimator.needs_critic:
-            values_BT, ends = _values(module, part, read_BT[rows, :width].to(module.device))
-            batch.values_BT[rows, :width], ends_B[rows] = values_BT.cpu(), ends.cpu()
+            seen_BKF, where_BT = evidence_BKF[rows].to(module.device), read_BT[rows, :width].to(module.device)
+            found_BT, ends = _values(module, part, seen_BKF, where_BT)
+            values_BT[rows, :width], ends_B[rows] = found_BT.cpu(), ends.cpu()
+    old_BT, truncation_BT = tensors.rollout_logprobs_BT, mask_BT.float()
     if off_policy.importance == "decoupled":
-        batch.old_logprobs_BT = proximal_BT
-        gap_BT = torch.where(batch.mask_BT, proximal_BT - batch.rollout_logprobs_BT, 0.0)
-        batch.truncation_BT = gap_BT.exp().clamp(max=off_policy.cap) * batch.mask_BT
+        gap_BT = torch.where(mask_BT, proximal_BT - tensors.rollout_logprobs_BT, 0.0)
+        old_BT, truncation_BT = proximal_BT, gap_BT.exp().clamp(max=off_policy.cap) * mask_BT
+    rewards_BT = tensors.rewards_BT
     if module.kl_mode == "reward":
-        k1_BT = batch.rollout_logprobs_BT - batch.reference_logprobs_BT
-        batch.rewards_BT = batch.rewards_BT - module.kl_coef * torch.where(batch.mask_BT, k1_BT, 0.0)
+        k1_BT = tensors.rollout_logprobs_BT - reference_BT
+        rewards_BT = rewards_BT - module.kl_coef * torch.where(mask_BT, k1_BT, 0.0)
     if truncated == "bootstrap":
         assert isinstance(estimator, GAE)  # see training.compatibility
-        last_BT = batch.mask_BT & (batch.mask_BT.long().cumsum(1) == batch.mask_BT.long().sum(1, keepdim=True))
-        batch.rewards_BT = batch.rewards_BT + last_BT * (estimator.gamma * ends_B * cut_B)[:, None]
-    estimator.estimate(batch, reduce)
-    return batch
+        last_BT = mask_BT & (mask_BT.long().cumsum(1) == mask_BT.long().sum(1, keepdim=True))
+        rewards_BT = rewards_BT + last_BT * (estimator.gamma * ends_B * cut_B)[:, None]
+    tensors = replace(tensors, rewards_BT=rewards_BT)
+    advantages_BT, returns_BT = estimator.estimate(tensors, values_BT, reduce)
+    return Experience(
+        token_ids_BT=tensors.token_ids_BT,
+        attention_BT=tensors.attention_BT,
+        mask_BT=mask_BT,
+        turn_ids_BT=tensors.turn_ids_BT,
+        ratio_segments_BT=ratio_segments("token", mask_BT, tensors.turn_ids_BT),
+        groups_B=tensors.groups_B,
+        evidence_BKF=evidence_BKF,
+        rollout_logprobs_BT=tensors.rollout_logprobs_BT,
+        old_logprobs_BT=old_BT,
+        truncation_BT=truncation_BT,
+        reference_logprobs_BT=reference_BT,
+        values_BT=values_BT,
+        rewards_BT=rewards_BT,
+        advantages_BT=advantages_BT,
+        returns_BT=returns_BT,
+        loss_weights_BT=_whole_step(mask_BT, reduction, reduce),
+        value_weights_BT=_whole_step(read_BT, reduction, reduce),
+        metrics={},
+    )
 
 
-def _values(module: AgentModule, part: Experience, read_BT: Tensor) -> tuple[Tensor, Tensor]:
+def _whole_step(mask_BT: Tensor, reduction: Reduction, reduce: Reduce) -> Tensor:
+    """[B, T] loss weights of one optimizer step over all rollouts of all ranks."""
+    counts = reduce(torch.tensor([float(mask_BT.sum()), float(mask_BT.any(dim=1).sum())]))
+    return loss_weights(
+        mask_BT, reduction=reduction, num_tokens=int(counts[0]), num_rollouts=int(counts[1]), factor=1.0
+    )
+
+
+def _evidence(module: AgentModule, rollouts: Sequence[Rollout], tensors: RolloutTensors) -> Tensor:
+    """[B, K, F] what the critic is told; F is 0 where it sees the context alone."""
+    if module.critic_sees == "context":
+        return torch.zeros(len(rollouts), 1 + max(len(rollout.turns) for rollout in rollouts), 0)
+    return evidence_of(rollouts, tensors.groups_B if module.critic_sees == "evidence_and_group" else None)
+
+
+def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
+    """The rows of each pass of the base, within the budget of tokens; as many passes on every rank."""
+    lengths = tensors.attention_BT.sum(dim=1).tolist()
+    budget = module.execution
+    groups = (
+        split_by_tokens(lengths, max_tokens=budget.max_tokens, packed=budget.packed)
+        if budget.max_tokens
+        else split_by_length(range(len(lengths)), lengths, parts=max(1, len(lengths) // 32))
+    )
+    shortest = min(range(len(lengths)), key=lambda row: lengths[row])
+    # Read again, to the same end.
+    return groups + [[shortest]] * (module.most_passes(len(groups)) - len(groups))
+
+
+def _values(module: AgentModule, part: RolloutTensors, evidence_BKF: Tensor, read_BT: Tensor) -> tuple[Tensor, Tensor]:
     """The critic's values where it is read, [B, T], and of the state after each row's last token, [B]."""
     rows = torch.arange(part.token_ids_BT.shape[0], device=read_BT.device)
     lengths_B = part.attention_BT.sum(dim=1)
@@ -131,7 +184,9 @@ def _values(module: AgentModule, part: Experience, read_BT: Tensor) -> tuple[Ten
     read = torch.cat([read_BT, torch.zeros_like(read_BT[:, :1])], dim=1)
     read[rows, lengths_B] = True
     attention = torch.cat([part.attention_BT, torch.zeros_like(part.attention_BT[:, :1])], dim=1)
-    values = module.roles.values(ids, attention, read, part.evidence_at(read, after_last=True))
+    turns = torch.cat([part.turn_ids_BT, torch.full_like(part.turn_ids_BT[:, :1], -1)], dim=1)
+    turns[rows, lengths_B] = turns.max(dim=1).values + 1  # what is known after the last turn
+    values = module.roles.values(ids, attention, read, evidence_at(evidence_BKF, turns, read))
     return torch.where(read_BT, values[:, :-1], 0.0), values[rows, lengths_B]
 
 
@@ -147,11 +202,10 @@ def explained_variance(batch: Experience, read_BT: Tensor) -> float:
 
 
 def logprob_gap(batch: Experience, *, off_policy: OffPolicy) -> dict[str, float]:
-    """How far the sampler's log-probs lie from the trainer's of the same moment, mean and largest.
+    """How far the sampler's log-probs lie from the trainer's before the update, mean and largest.
 
-    Only where those are known (decoupled).
-
-    On rollouts of the present policy it is arithmetic alone; on stale ones, the policy's way since then too.
+    Empty but for importance "decoupled", where the trainer's are known. Of rollouts of the present policy it measures
+    arithmetic alone. Of stale rollouts it measures the policy's way since then too.
     """
     if off_policy.importance != "decoupled" or not bool(batch.mask_BT.any()):
         return {}
@@ -174,5 +228,5 @@ def rollout_metrics(rollouts: Sequence[Rollout], *, iteration: int) -> dict[str,
         "rollout/tokens": mean([float(len(rollout.token_ids)) for rollout in rollouts]),
         "rollout/valid_answer": mean([float(rollout.stop_reason is StopReason.ANSWERED) for rollout in rollouts]),
         "rollout/truncated": mean([float(rollout.stop_reason.truncated) for rollout in rollouts]),
-        "rollout/staleness": mean([float(iteration - rollout.iteration) for rollout in rollouts]),
+        "rollout/staleness": mean([float(iteration - rollout.policy_version) for rollout in rollouts]),
     }

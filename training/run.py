@@ -33,6 +33,7 @@ from training.agent_data import AgentData
 from training.data import RolloutData
 from training.execution import keep_freed_memory
 from training.module import AgentModule
+from training.protocols import AgentParser
 from training.sft.supervised import SupervisedData, SupervisedModule
 
 RUN_PARTS = (
@@ -53,6 +54,11 @@ MARKER = ".medagent-run"  # only a folder that carries it is continued, or disca
 
 class AgentCLI(LightningCLI):
     """LightningCLI with the project's module and data, logs and checkpoints in `trainer.default_root_dir`."""
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """A parser that takes a user's classes by their methods."""
+        self.parser_class = AgentParser
+        return super().init_parser(**kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """`--overwrite` starts afresh in a folder that holds another run."""

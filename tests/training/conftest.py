@@ -9,7 +9,6 @@ from medagent.agent import Agent, Job
 from medagent.policies.huggingface import HFPolicy
 from tests.training.support import make_module
 from training.advantages import GAE
-from training.experience import loss_weights
 from training.module import AgentModule
 from training.prepare import prepare
 from training.rewards import OutcomeReward
@@ -31,9 +30,4 @@ def rollouts(starter, retriever):
 
 @pytest.fixture
 def experience(module, retriever, rollouts):
-    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
-    batch.loss_weights_BT = loss_weights(
-        batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=len(rollouts), factor=1.0
-    )
-    batch.value_weights_BT = batch.loss_weights_BT
-    return batch
+    return prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)

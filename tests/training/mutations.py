@@ -47,8 +47,8 @@ MUTATIONS = [
     Mutation(
         "sign of the policy loss",
         "module.py",
-        "return -surrogate.objective + kl_coef",
-        "return surrogate.objective + kl_coef",
+        "return -result.objective + kl_coef",
+        "return result.objective + kl_coef",
     ),
     Mutation(
         "sign of the entropy bonus",

@@ -86,11 +86,11 @@ TURNS_END = 4
 
 
 def ready(module: AgentModule, rollouts, **settings):
-    batch = prepare(module, rollouts, estimator=GAE(whiten=False, level="turn"), reduce=lambda x: x, **settings)
-    weights = {"reduction": "rollout-mean", "num_tokens": 0, "num_rollouts": len(rollouts), "factor": 1.0}
-    batch.loss_weights_BT = loss_weights(batch.mask_BT, **weights)
-    batch.value_weights_BT = loss_weights(GAE(level="turn").value_mask(batch), **weights)
-    return batch
+    return prepare(module, rollouts, estimator=GAE(whiten=False, level="turn"), reduce=lambda x: x, **settings)
+
+
+def turn_starts(batch):
+    return GAE(level="turn").value_mask(batch.mask_BT, batch.turn_ids_BT)
 
 
 def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> None:
@@ -99,7 +99,7 @@ def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> N
     seen = [replace(r, reward=evidence(r)[len(r.turns) - 1][TURNS_END]) for r in rollouts if len(r.turns) > 1][:8]
     assert 0 < sum(r.reward for r in seen) < len(seen)
     batch = ready(module, seen)
-    read_BT = GAE(level="turn").value_mask(batch)
+    read_BT = turn_starts(batch)
     assert batch.values_BT.abs().max() == 0, "an untrained critic says nothing"
     gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path, accumulate=1)
     again = ready(module, seen)
@@ -117,7 +117,7 @@ def test_the_critic_learns_what_only_the_group_tells(rollouts, tmp_path) -> None
     batch = ready(module, pairs, num_samples=2)
     gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path, accumulate=1)
     again = ready(module, pairs, num_samples=2)
-    read_BT = GAE(level="turn").value_mask(again)
+    read_BT = turn_starts(again)
     right_BT = read_BT & torch.tensor([bool(r.reward) for r in pairs])[:, None]
     assert again.values_BT[right_BT].min() > 0.5 > again.values_BT[read_BT & ~right_BT].max()
 
@@ -128,7 +128,7 @@ def test_the_evidence_critic_makes_no_pass_of_the_base(rollouts, tmp_path) -> No
     batch = ready(module, rollouts)
     gradients(module, [batch], tmp_path, accumulate=1)
     module.roles.base.register_forward_hook(lambda *_: pytest.fail("the base was passed"))
-    read_BT = GAE(level="turn").value_mask(batch)
+    read_BT = turn_starts(batch)
     values_BT = module.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
     assert values_BT[read_BT].abs().min() > 0
     assert values_BT[~read_BT].abs().max() == 0
@@ -166,7 +166,7 @@ def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:
     batch = ready(module, cut, truncated="bootstrap")
     for row, each in enumerate(cut):
         assert float(batch.rewards_BT[row].sum()) == pytest.approx(evidence(each)[-1][TURNS_END + 1], abs=1e-4)
-        firsts = batch.values_BT[row][GAE(level="turn").value_mask(batch)[row]]
+        firsts = batch.values_BT[row][turn_starts(batch)[row]]
         assert firsts.tolist() == pytest.approx([sight[TURNS_END + 1] for sight in evidence(each)[:-1]], abs=1e-4)
 
 
@@ -182,8 +182,12 @@ def test_execution_settings_do_not_change_what_the_critic_learns(rollouts, tmp_p
         for critic_only in (True, False, True):
             batch = prepare(module, rollouts, estimator=estimator, reduce=lambda x: x)
             weights = {"reduction": "token-mean", "num_tokens": 100, "num_rollouts": 16, "factor": 1.0}
-            batch.loss_weights_BT = loss_weights(batch.mask_BT, **weights)
-            batch.value_weights_BT = loss_weights(estimator.value_mask(batch), **weights)
+            read_BT = estimator.value_mask(batch.mask_BT, batch.turn_ids_BT)
+            batch = replace(
+                batch,
+                loss_weights_BT=loss_weights(batch.mask_BT, **weights),
+                value_weights_BT=loss_weights(read_BT, **weights),
+            )
             gradients(module, [replace(batch, critic_only=critic_only)], tmp_path, accumulate=1)
         moved.append([batch.values_BT, *module.roles.critic_parameters()])
     assert moved[0][0].abs().max() > 0.01

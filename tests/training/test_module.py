@@ -19,6 +19,7 @@ from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, Tu
 from training.engines import InProcessEngine
 from training.experience import loss_weights, split_by_length
 from training.module import AgentModule
+from training.objectives import ClippedSurrogate
 from training.prepare import prepare
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
@@ -191,9 +192,11 @@ def test_the_order_of_hooks_is_what_the_callbacks_rely_on(experience, tmp_path) 
 
 
 def test_bad_settings_are_refused_with_their_name() -> None:
-    for name, value in {"clip_low": 1.5, "clip_high": 0.0, "dual_clip": 1.1, "temperature": 0.0}.items():
-        with pytest.raises(ConfigError, match=f"model.{name}: found"):
-            AgentModule(**{name: value})
+    for name, value in {"clip_low": 1.5, "clip_high": 0.0, "dual_clip": 1.1}.items():
+        with pytest.raises(ConfigError, match=f"ClippedSurrogate.{name}: found {value}"):
+            ClippedSurrogate(**{name: value})
+    with pytest.raises(ConfigError, match=r"model\.temperature: found"):
+        AgentModule(temperature=0.0)
     with pytest.raises(ConfigError, match="cannot be loaded"):
         AgentModule(base_model="/no/such/folder")
     with pytest.raises(ConfigError, match="not a torch type"):

@@ -14,6 +14,7 @@ from training.objectives import (
     ratio_segments,
     reference_kl,
     segment_mean,
+    token_ratio_metrics,
     value_loss,
 )
 
@@ -53,16 +54,18 @@ def test_segment_mean_by_hand_and_rows_apart() -> None:
     assert segment_mean(values, segments).tolist() == [[0, 2, 2, 0, 4, 4, 4, 0], [0, 6, 6, 0, 1, 1, 1, 0]]
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.2, 0.9])
-@pytest.mark.parametrize("level", ["token", "turn", "sequence"])
-def test_the_common_clip_fraction_knows_neither_level_nor_range(level: str, clip: float) -> None:
+def test_what_each_token_s_own_ratio_says_by_hand() -> None:
     """Ratios 1.5, 0.5, 1.1, 0.7 and 1.3 with A = 1, -1, 1, 1 and -1: token weights at 0.2 clip the first two."""
-    ratios = row(1.0, 1.5, 0.5, 1.0, 1.1, 0.7, 1.3, 1.0)
-    advantages = row(0.0, 1.0, -1.0, 0.0, 1.0, 1.0, -1.0, 0.0)
-    result = surrogate(
-        ratios.log() - 1, torch.full((1, 8), -1.0, dtype=D), advantages, level=level, clip_low=clip, clip_high=clip
+    ratios = row(9.0, 1.5, 0.5, 9.0, 1.1, 0.7, 1.3, 9.0)
+    found = token_ratio_metrics(
+        ratios.log() - 1,
+        old_logprobs_BT=torch.full((1, 8), -1.0, dtype=D),
+        advantages_BT=row(1.0, 1.0, -1.0, 1.0, 1.0, 1.0, -1.0, 1.0),
+        mask_BT=MASK,
     )
-    assert result.metrics["token_clip_fraction"].item() == 2
+    assert found["token_clip_fraction"].item() == 2
+    expected = sum(ratio - 1 - math.log(ratio) for ratio in (1.5, 0.5, 1.1, 0.7, 1.3))
+    assert found["approx_kl"].item() == pytest.approx(expected)
 
 
 def test_value_and_gradient_by_hand_token_level() -> None:
@@ -80,9 +83,9 @@ def test_value_and_gradient_by_hand_token_level() -> None:
     assert logprobs.grad is not None
     # d(wA)/dlogp = wA where not clipped: positive advantage pushes up, negative pushes down.
     assert logprobs.grad[0].tolist() == pytest.approx([0, 0, -3 / 4, 1 / 4, 0])
-    assert result.metrics["clip_fraction"].item() == 2
+    assert result.outside_BT.sum().item() == 2
     assert result.metrics["ratio_outside"].item() == 4
-    assert result.metrics["ratio_max"].item() == pytest.approx(1.5)
+    assert result.ratios_BT.max().item() == pytest.approx(1.5)
     assert result.clipped.item() == pytest.approx((3 - 1) / 4)
 
 
@@ -127,7 +130,7 @@ def test_asymmetric_range_and_dual_clip() -> None:
     result.objective.backward()
     assert logprobs.grad is not None
     assert logprobs.grad[0].tolist() == pytest.approx([0, 1.25 / 2, 0])
-    assert result.metrics["clip_fraction"].item() == 1
+    assert result.outside_BT.sum().item() == 1
     assert result.clipped.item() == pytest.approx(-5 / 2)
 
 

@@ -77,7 +77,7 @@ def test_a_run_writes_what_it_promises(whole: Path) -> None:
     assert "validation/accuracy" in rows[1], "the held-out evaluation ran"
     records = [json.loads(line) for line in (whole / "rollouts" / "iteration_0002.jsonl").read_text().splitlines()]
     assert len(records) == 16
-    assert {record["iteration"] for record in records} == {2}
+    assert {record["policy_version"] for record in records} == {2}
     assert all(record["turns"] for record in records)
     assert list(whole.glob("tensorboard/**/events*"))
 

@@ -1,9 +1,7 @@
-"""Clipping-bias correction.
+"""Clipping-bias correction: scales the policy's update by a function of ||C||.
 
-Measures C, the gradient that clipping dropped, and scales the policy's update by a function of ||C||.
-
-Source: arXiv 2511.20718 (S-PPO, ST-PPO). C is accumulated and reduced over ranks like the gradient before its norm is
-taken. The critic is never touched.
+C is the gradient that clipping dropped. Source: arXiv 2511.20718 (S-PPO, ST-PPO).
+C is accumulated and reduced over ranks like the gradient, and its norm is taken last. The critic is never touched.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from medagent.errors import ConfigError
 from training.module import AgentModule, PolicyTerms
-from training.objectives import logit_space_squares
+from training.objectives import PolicyLossResult, logit_space_squares
 
 Normaliser = Literal["paper", "triggered", "relative", "constant"]
 Place = Literal["gradient", "step", "rollouts", "rollouts_and_step"]
@@ -32,12 +30,14 @@ RATIO = 1.0  # of ||C|| to ||g|| at which "relative" halves the update, where no
 
 @dataclass(frozen=True)
 class CorrectionScale:
-    """The scale of an update from ||g|| (surrogate gradient) and ||C||.
+    """The scale of an update from ||g||, the norm of the surrogate's gradient, and ||C||.
 
-    paper: 1 / max(||C||, floor). triggered: 1 / max(1, ||C|| / threshold), a norm. relative: ||g|| / (||g|| + ||C|| /
-    threshold), 1 where both are 0; here the threshold is a ratio, that of ||C|| to ||g|| at which the update is
-    halved. constant: fixed numbers that never look at C (the control), one for each optimizer step of an iteration,
-    the last of them for all that follow.
+    paper: 1 / max(||C||, floor).
+    triggered: 1 / max(1, ||C|| / threshold); the threshold is a norm.
+    relative: ||g|| / (||g|| + ||C|| / threshold), 1 where both are 0. The threshold is the ratio of ||C|| to ||g|| at
+        which the update is halved.
+    constant: fixed numbers that never look at C, as a control. There is one per optimizer step of an iteration, and
+        the last serves all that follow.
     """
 
     normaliser: Normaliser
@@ -58,18 +58,25 @@ class CorrectionScale:
 
 
 class ClippingBiasCorrection(Callback):
-    """Turns PPO into S-PPO, and Turn-PPO into ST-PPO.
+    """Turns PPO into S-PPO, and Turn-PPO into ST-PPO. It needs a `model.policy_loss` that clips.
 
-    `applied_to`: "gradient" scales it before gradient clipping (Adam takes a steady scale away again); "step" scales
-    the policy group's learning rate for this one optimizer step. "rollouts" weighs each rollout's part of the loss
-    (surrogate and KL) by a scale from its own g and C, so that the unreliable count less against the others (Adam
-    takes their mean away again); "rollouts_and_step" also scales the step by that mean. `space`: "parameters" is
-    exact (a second backward pass), "logits" is closed form and free; rollouts are told apart in "logits" alone.
-    `threshold`: of "relative" a ratio (none takes 1), of "triggered" a norm, which depends on model and space and so
-    has no default. `constant`: one scale, or a list of them, one for each optimizer step of an iteration (the
-    schedule of a correction without its look at C). `memory`: what stays of a cut (1 - scale) at the next step, whose
-    own cut counts where it is larger; 0 forgets at once. The first step of an update on fresh or decoupled weights
-    clips nothing, however far it goes, so only what earlier ones clipped can shorten it. Ours, not the paper's.
+    `normaliser`, `floor`: see `CorrectionScale`.
+
+    `applied_to` "gradient": the scale is on the gradient, before gradient clipping. Adam takes a steady scale away
+    again. "step": it is on the policy group's learning rate for this one optimizer step. "rollouts": each rollout's
+    part of the loss, surrogate and KL, has a scale from its own g and C. Adam takes their mean away again.
+    "rollouts_and_step": the step is scaled by that mean as well.
+
+    `space` "parameters": exact norms, by a second backward pass. "logits": a closed form without one. Rollouts are told
+    apart in "logits" alone.
+
+    `threshold`: for "relative" a ratio, 1 where none is given. For "triggered" a norm, which depends on model and
+    space and has no default.
+
+    `constant`: one scale, or one per optimizer step of an iteration.
+
+    `memory`: the share of a cut (1 - scale) that stays at the next step, whose own cut counts where it is larger. The
+    first step on fresh or decoupled weights clips nothing, so only the memory can shorten it. The paper has none.
     """
 
     def __init__(
@@ -85,19 +92,18 @@ class ClippingBiasCorrection(Callback):
         constants = constant if isinstance(constant, list) else [constant]
         if normaliser == "paper" and applied_to == "step":
             raise ConfigError(
-                "ClippingBiasCorrection: 'paper' on 'step' found; a learning rate of lr / ||C|| explodes where C is "
-                "small. Use applied_to: gradient, or normaliser: relative."
+                "ClippingBiasCorrection: found normaliser paper with applied_to step. A learning rate of lr / ||C|| "
+                "explodes where C is small. Set applied_to: gradient, or normaliser: relative."
             )
         if applied_to in ("rollouts", "rollouts_and_step") and (normaliser != "relative" or space != "logits"):
             raise ConfigError(
                 f"ClippingBiasCorrection: applied_to {applied_to} found with normaliser {normaliser} in space "
-                f"{space}; a rollout's own scale is relative, in logits. Set those, or applied_to: step."
+                f"{space}. A rollout's own scale is relative, in logits. Set those, or applied_to: step."
             )
         if normaliser != "relative" and (threshold is not None) != (normaliser == "triggered"):
             raise ConfigError(
-                f"ClippingBiasCorrection: threshold {threshold} found with normaliser {normaliser}; triggered needs "
-                "one (a norm, for your model and space: see policy/clip_bias_norm of a run), relative may have one "
-                "(a ratio), the others have none."
+                f"ClippingBiasCorrection: threshold {threshold} found with normaliser {normaliser}. Give triggered a "
+                "norm (policy/clip_bias_norm of a run says which), relative a ratio or none, and the others none."
             )
         if threshold is None:
             threshold = RATIO
@@ -111,8 +117,8 @@ class ClippingBiasCorrection(Callback):
         ):
             raise ConfigError(
                 f"ClippingBiasCorrection: memory {memory} found with normaliser {normaliser} applied to "
-                f"{applied_to}; wanted one in [0, 1), and 0 but for relative or triggered on the gradient or the "
-                "step, whose scales are at most 1 and belong to a step."
+                f"{applied_to}. Wanted one in [0, 1), and more than 0 only for relative or triggered on the gradient "
+                "or the step: there scales are at most 1 and belong to a step. Set memory: 0."
             )
         self._memory = memory
         self._scale = CorrectionScale(normaliser, floor, threshold, constants)
@@ -127,19 +133,27 @@ class ClippingBiasCorrection(Callback):
         self._hook: RemovableHandle | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore the learning rate after each step (in the step's own hook: later hooks would break schedulers)."""
-        corrections = [each for each in trainer.callbacks if isinstance(each, ClippingBiasCorrection)]  # type: ignore[attr-defined]
+        """Refuse what does not fit, and restore the learning rate in each step's own hook: later breaks schedulers."""
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        corrections = [each for each in callbacks if isinstance(each, ClippingBiasCorrection)]
         if len(corrections) > 1:
             raise ConfigError(
-                f"trainer.callbacks: found {len(corrections)} ClippingBiasCorrection; each would scale what the "
-                "other did. Keep one: st_ppo.yaml and the like bring their own, so begin with turn_ppo.yaml or "
+                f"trainer.callbacks: found {len(corrections)} ClippingBiasCorrection, wanted one: each would scale "
+                "what the other did. Files such as st_ppo.yaml bring their own, so begin with turn_ppo.yaml or "
                 "ppo.yaml."
+            )
+        assert isinstance(pl_module, AgentModule)
+        if not pl_module.policy_loss.clips:
+            raise ConfigError(
+                f"ClippingBiasCorrection: found model.policy_loss {type(pl_module.policy_loss).__name__}, which clips "
+                "nothing, so there is no bias to correct. Take the callback out, or take a loss that clips "
+                "(training.objectives.ClippedSurrogate)."
             )
         policy = trainer.optimizers[0].param_groups[0]
         if self._applied_to.endswith("step") and policy["weight_decay"] != 0:
             raise ConfigError(
-                f"ClippingBiasCorrection on the step with weight_decay {policy['weight_decay']}: the decay would be "
-                "scaled too. Set model.weight_decay to 0, or applied_to: gradient."
+                f"ClippingBiasCorrection on the step: found model.weight_decay {policy['weight_decay']}, wanted 0, or "
+                "the decay would be scaled too. Set it to 0, or applied_to: gradient."
             )
         self._hook = trainer.optimizers[0].register_step_post_hook(self._restore)
 
@@ -170,20 +184,19 @@ class ClippingBiasCorrection(Callback):
         for total in (self._bias, self._gradient):  # of full size on every rank, also where nothing is clipped
             if not total:
                 total.extend(torch.zeros_like(parameter) for parameter in parameters)
-        if bool(terms.surrogate.metrics["clip_fraction"]) or pl_module.roles.sharded:  # a pass that all ranks make
-            self._add(self._bias, terms.surrogate.clipped * share, parameters)
+        if bool(terms.result.outside_BT.any()) or pl_module.roles.sharded:  # a pass that all ranks make
+            self._add(self._bias, _dropped(terms.result) * share, parameters)
         if self._scale.normaliser == "relative":
-            self._add(self._gradient, terms.surrogate.objective * share, parameters)
+            self._add(self._gradient, terms.result.objective * share, parameters)
 
     def _in_logits(self, terms: PolicyTerms, share: float) -> None:
         """Add this micro-batch's squared norms.
 
-        Where rollouts have their own scales, put those on the gradient that is about to flow back through the
-        log-probs.
+        Where rollouts have their own scales, the gradient that flows back through the log-probs is multiplied by them.
         """
         probability_BT = terms.logprobs_BT.detach().exp()
         squares = []
-        for scalar in (terms.surrogate.objective, terms.surrogate.clipped):
+        for scalar in (terms.result.objective, _dropped(terms.result)):
             (coefficients_BT,) = torch.autograd.grad(scalar * share, terms.logprobs_BT, retain_graph=True)
             squares.append(logit_space_squares(coefficients_BT, probability_BT, terms.collision_BT))
         self._squares += torch.stack(squares).sum(dim=1).double().cpu()
@@ -245,11 +258,18 @@ class ClippingBiasCorrection(Callback):
         return norms[0], norms[1]
 
 
-def _reduced(trainer: Trainer, tensor: Tensor, op: Literal["mean", "sum", "ddp"]) -> Tensor:
-    """Over ranks.
+def _dropped(result: PolicyLossResult) -> Tensor:
+    """The scalar whose gradient is C."""
+    if result.clipped is None:
+        raise ConfigError(
+            "model.policy_loss: found a loss whose `clips` is true and whose result has no `clipped`, which "
+            "ClippingBiasCorrection differentiates. Return the sum of the dropped terms, or set `clips` to false."
+        )
+    return result.clipped
 
-    "mean" as DDP does with gradients, "sum", or "ddp" of squares, each rank's in units of world_size^2.
-    """
+
+def _reduced(trainer: Trainer, tensor: Tensor, op: Literal["mean", "sum", "ddp"]) -> Tensor:
+    """The tensor over ranks: "mean" as DDP does with gradients, "sum", or "ddp" of squares in units of world_size^2."""
     if trainer.world_size == 1:
         return tensor
     total = trainer.strategy.reduce(

@@ -84,9 +84,7 @@ def how_made(trainer: Trainer) -> dict[str, str]:
                 "num_samples",
             )
         },
-        **{
-            name: config["model"].get(name) for name in ("policy_lora", "policy_lr", "kl_coef", "clip_low", "clip_high")
-        },
+        **{name: config["model"].get(name) for name in ("policy_lora", "policy_lr", "kl_coef", "policy_loss")},
     }
     return made | {name: _in_words(value) for name, value in parts.items() if value is not None}
 

@@ -97,7 +97,7 @@ def _completed(row: dict[str, Any], number: int) -> dict[str, Any]:
     plain = {"options": {}, "gold": "", "kind": "all", "gold_passage_ids": [], "meta": {}, "aliases": []}
     outcome = {
         "answer": None,
-        "iteration": 0,
+        "policy_version": 0,
         "sample": 0,
         "reward": 0.0,
         "verdict": "correct",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,16 @@ from training.agent_data import AgentData, AgentSettings
 from training.callbacks.held_out import HeldOutEvaluation
 from training.engines import InProcessEngine, RolloutEngine
 from training.execution import Execution
-from training.experience import Experience, loss_weights, split_by_length, split_minibatches, tensorize
+from training.experience import (
+    Experience,
+    RolloutTensors,
+    loss_weights,
+    split_by_length,
+    split_minibatches,
+    tensorize,
+)
 from training.module import AgentModule
+from training.objectives import ratio_segments
 from training.sft.demonstrations import Demonstrations, encoded
 from training.sharding import ShardedBase
 
@@ -174,15 +181,41 @@ class _Pass(IterableDataset[Experience]):
             count = sum(sum(self._own[index].loss_mask) for index in indices)
             total = self._trainer.strategy.reduce(_tensor(count, module), reduce_op="sum")
             for part in split_by_length(indices, lengths, parts=data.num_micro_batches):
-                batch = tensorize([self._own[index] for index in part], pad_id=module.pad_id)
+                tensors = tensorize([self._own[index] for index in part], pad_id=module.pad_id)
                 weights = loss_weights(
-                    batch.mask_BT,
+                    tensors.mask_BT,
                     reduction="token-mean",
                     num_tokens=int(total),
                     num_rollouts=0,
                     factor=float(data.num_micro_batches * self._trainer.world_size),
                 )
-                yield replace(batch, loss_weights_BT=weights)
+                yield to_imitate(tensors, weights)
+
+
+def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
+    """Demonstrations as experience: every action has advantage 1, is on policy, and no critic reads it."""
+    ones_BT = tensors.mask_BT.float()
+    zeros_BT = 0.0 * ones_BT
+    return Experience(
+        token_ids_BT=tensors.token_ids_BT,
+        attention_BT=tensors.attention_BT,
+        mask_BT=tensors.mask_BT,
+        turn_ids_BT=tensors.turn_ids_BT,
+        ratio_segments_BT=ratio_segments("token", tensors.mask_BT, tensors.turn_ids_BT),
+        groups_B=tensors.groups_B,
+        evidence_BKF=zeros_BT.new_zeros(len(zeros_BT), 1, 0),
+        rollout_logprobs_BT=tensors.rollout_logprobs_BT,
+        old_logprobs_BT=tensors.rollout_logprobs_BT,
+        truncation_BT=ones_BT,
+        reference_logprobs_BT=zeros_BT,
+        values_BT=zeros_BT,
+        rewards_BT=tensors.rewards_BT,
+        advantages_BT=ones_BT,
+        returns_BT=zeros_BT,
+        loss_weights_BT=loss_weights_BT,
+        value_weights_BT=zeros_BT,
+        metrics={},
+    )
 
 
 def _tensor(count: int, module: AgentModule) -> Tensor:

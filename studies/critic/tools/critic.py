@@ -179,7 +179,7 @@ class Probe(Callback):
         tokens = sum(len(turn.token_ids) for rollout in rollouts for turn in rollout.turns)
         success = sum(r.success for r in rollouts) / len(rollouts)
         everywhere = ""
-        if bool((data.advantage.value_mask(batch) == batch.mask_BT).all()):
+        if bool((data.advantage.value_mask(batch.mask_BT, batch.turn_ids_BT) == batch.mask_BT).all()):
             ones = torch.ones(int(batch.mask_BT.sum()))
             share = explained(batch.values_BT[batch.mask_BT], returns[batch.mask_BT], ones)
             everywhere = f"  at all action tokens {share:6.2f}"

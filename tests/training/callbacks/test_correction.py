@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,8 +72,8 @@ def test_norms_accumulate_like_the_gradient(experience, tmp_path, space, parts) 
         weights = loss_weights(
             experience.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(len(split))
         )
-        experience.loss_weights_BT = weights
-        batches = [experience.rows(rows) for rows in split]
+        weighted = replace(experience, loss_weights_BT=weights)
+        batches = [weighted.rows(rows) for rows in split]
         gradients(fresh, batches, tmp_path, accumulate=len(split), before=[Peek(space=space)])
         return seen[-1]
 
@@ -163,9 +164,10 @@ def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, 
     for each in (fresh, plain, reference):
         perturb(each)
     experience.advantages_BT[3] = 0.0
-    experience.loss_weights_BT = loss_weights(
+    weights = loss_weights(
         experience.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(parts)
     )
+    experience = replace(experience, loss_weights_BT=weights)
     lengths = experience.attention_BT.sum(dim=1).tolist()
     split = [experience.rows(rows) for rows in split_by_length(range(16), lengths, parts=parts)]
     snoop = gradients(

@@ -154,12 +154,14 @@ def test_a_study_that_is_stopped_leaves_no_run_behind_and_goes_on(small: Study, 
 
 @pytest.mark.long
 def test_a_run_that_fails_is_named_and_another_plan_is_refused(small: Study, tmp_path: Path) -> None:
-    broken = Study("broken", small.task, {"PPO": Arm(["algorithms/ppo.yaml"], {"model.clip_low": 7})}, [1])
+    broken = Study(
+        "broken", small.task, {"PPO": Arm(["algorithms/ppo.yaml"], {"model.policy_loss.init_args.clip_low": 7})}, [1]
+    )
     cells = run_study(broken, tmp_path / "study", jobs=1, threads=1)
     with pytest.raises(MedagentError, match=r"1 of 1 runs failed; see .*log\.txt"):
         refuse_unfinished(cells)
     log = tmp_path / "study" / "runs" / "ppo-1" / "log.txt"
-    assert "model.clip_low" in log.read_text()
+    assert "ClippedSurrogate.clip_low: found 7" in log.read_text()
     (start,) = cells[0].starts
     assert start["returncode"] != 0
     assert start["wall_s"] > 0

@@ -1,0 +1,119 @@
+"""A user's class against the interface it is meant for: methods and parameter names must fit, annotations need not.
+
+Two kinds of interface are known. A protocol (`typing.Protocol`) is fitted by any class with its methods, and an
+abstract class by its subclasses.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from inspect import Parameter, Signature
+from typing import Any
+
+REFUSALS = (  # as jsonargparse words them
+    re.compile(
+        r"Import path (?P<found>[\w.]+) does not (?:implement protocol|correspond to a subclass of) (?P<wanted>\w+)"
+    ),
+    re.compile(r"Expected an instantiatable class, but (?P<found>[\w.]+) is (?P<wanted>abstract)"),
+)
+
+
+def misfit(found: type, wanted: type) -> str | None:
+    """What keeps a class from being used as `wanted`, with both signatures and the remedy; none where it fits.
+
+    Example: misfit(MyReward, Reward) for a class without methods is "my_task.MyReward does not fit
+    training.rewards.Reward. Wanted: def __call__(self, rollout: Rollout) -> Rollout. Found: no method __call__. Define
+    it."
+    """
+    said = f"{_name(found)} does not fit {_name(wanted)}."
+    if not vars(wanted).get("_is_protocol"):
+        return _misfit_of_base(found, wanted, said)
+    own = _methods(found)
+    for name, method in _methods(wanted).items():
+        if name not in own:
+            return f"{said} Wanted: {_written(name, method)}. Found: no method {name}. Define it."
+        if not _fits(own[name], method):
+            return (
+                f"{said} Wanted: {_written(name, method)}. Found: {_written(name, own[name])}. Name the parameters as "
+                "wanted, in that order, and give any others a default. Annotations may be left out."
+            )
+    return None
+
+
+def _misfit_of_base(found: type, wanted: type, said: str) -> str | None:
+    derived = issubclass(found, wanted)
+    methods = {name: method for name, method in _methods(found if derived else wanted).items() if _abstract(method)}
+    asked = " and ".join(_written(name, method) for name, method in methods.items())
+    if not derived:
+        return f"{said} Wanted: a subclass with {asked}. Found: no subclass. Derive it from {_name(wanted)}."
+    return f"{said} Wanted: {asked}. Found: no such method. Define it." if methods else None
+
+
+def compare_by_names(protocol: type) -> None:
+    """Let jsonargparse compare classes with a protocol by parameter names alone.
+
+    It refuses a class whose annotations are not equal to the protocol's, so also one that has none. It asks
+    `inspect.signature`, which is told here to leave annotations out. They stay in `__annotations__`.
+    """
+    for method in _methods(protocol).values():
+        plain = inspect.signature(method)
+        names = [parameter.replace(annotation=Parameter.empty) for parameter in plain.parameters.values()]
+        method.__signature__ = Signature(names, return_annotation=Any)  # type: ignore[attr-defined]
+
+
+def explained(message: str, interfaces: Sequence[type]) -> str:
+    """An error of jsonargparse; where it refuses a class for one of `interfaces`, with what keeps it from fitting."""
+    for refusal in REFUSALS:
+        for match in refusal.finditer(message):
+            module, _, name = match["found"].rpartition(".")
+            found = vars(import_module(module))[name]  # jsonargparse has just imported it
+            if not inspect.isclass(found):
+                continue
+            if match["wanted"] == "abstract":
+                wanted = [each for each in interfaces if each in found.__mro__]
+            else:
+                wanted = [each for each in interfaces if each.__name__ == match["wanted"]]
+            message += "".join(f"\n{reason}" for each in wanted if (reason := misfit(found, each)))
+    return message
+
+
+def _name(each: type) -> str:
+    return f"{each.__module__}.{each.__qualname__}"
+
+
+def _abstract(method: Callable[..., Any]) -> bool:
+    return bool(vars(method).get("__isabstractmethod__"))
+
+
+def _methods(each: type) -> dict[str, Callable[..., Any]]:
+    """A class's public methods and its `__call__`, by name."""
+    found = inspect.getmembers(each, predicate=inspect.isfunction)
+    return {name: method for name, method in found if name == "__call__" or not name.startswith("_")}
+
+
+def _written(name: str, method: Callable[..., Any]) -> str:
+    """The method as it is written, annotations included."""
+    notes = method.__annotations__
+    parameters = [
+        parameter.replace(annotation=notes.get(parameter.name, Parameter.empty))
+        for parameter in inspect.signature(method).parameters.values()
+    ]
+    written = Signature(parameters, return_annotation=notes.get("return", Signature.empty))
+    return f"def {name}{written}".replace("'", "")
+
+
+def _fits(found: Callable[..., Any], wanted: Callable[..., Any]) -> bool:
+    """Whether a method can be called in all the ways that the wanted one can; both have `self` first."""
+    own = Signature(list(inspect.signature(found).parameters.values())[1:])
+    asked = list(inspect.signature(wanted).parameters.values())[1:]
+    ordered = [each.name for each in asked if each.kind is not Parameter.KEYWORD_ONLY]
+    names = {each.name: each.name for each in asked}
+    try:
+        by_position = own.bind(*ordered, **{name: name for name in names if name not in ordered}).arguments
+        own.bind(**names)
+    except TypeError:
+        return False
+    return all(by_position.get(name, name) == name for name in ordered)

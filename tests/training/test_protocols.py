@@ -1,0 +1,131 @@
+"""A user's class in the YAML: taken by its methods, and refused with what was wanted."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from evaluation.benchmarks import Benchmark, StarterBenchmark
+from medagent.protocol_check import compare_by_names, explained, misfit
+from medagent.types import Question, Rollout, StopReason
+from retrieval.retriever import Retriever
+from tests.training import user_classes
+from training.advantages import GAE, AdvantageEstimator
+from training.data import RolloutData
+from training.objectives import PolicyLoss
+from training.protocols import AgentParser
+from training.rewards import OutcomeReward, Reward
+
+HERE = user_classes.__name__
+WANTED_REWARD = "Wanted: def __call__(self, rollout: Rollout) -> Rollout."
+
+
+def parse(capsys: pytest.CaptureFixture[str], **given: str) -> str:
+    """What the parser of a run says to settings of `data`, nothing where it takes them."""
+    parser = AgentParser()
+    parser.add_lightning_class_args(RolloutData, "data")
+    fitting = {
+        "benchmark": "evaluation.benchmarks.StarterBenchmark",
+        "retriever": "tests.training.golden.make.NoRetriever",
+    }
+    settings = {**fitting, **given}
+    try:
+        parser.parse_args([f"--data.{name}={value}" for name, value in settings.items()])
+    except SystemExit:
+        return " ".join(capsys.readouterr().err.split())
+    return ""
+
+
+def test_a_class_without_annotations_is_taken_by_its_names(capsys) -> None:
+    assert parse(capsys, reward=f"{HERE}.Unannotated") == ""
+    parser = AgentParser()
+    parser.add_argument("--reward", type=Reward)
+    made = parser.instantiate_classes(parser.parse_args([f"--reward={HERE}.Unannotated"]))
+    graded = made.reward(Rollout(Question("q", "?"), (1,), (), StopReason.MALFORMED))
+    assert (graded.reward, graded.success) == (1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "told"),
+    [
+        ("reward", "WithoutCall", f"{WANTED_REWARD} Found: no method __call__. Define it."),
+        (
+            "reward",
+            "OtherName",
+            f"{WANTED_REWARD} Found: def __call__(self, episode: Rollout) -> Rollout. Name the parameters as wanted",
+        ),
+        (
+            "retriever",
+            "Swapped",
+            "Wanted: def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]. Found: def "
+            "search(self, queries: Sequence[str]) -> list[list[Hit]]. Name the parameters as wanted",
+        ),
+        (
+            "benchmark",
+            "WithoutCall",
+            "does not fit evaluation.benchmarks.base.Benchmark. Wanted: def questions(self) -> list[Question]. Found: "
+            "no method questions. Define it.",
+        ),
+        (
+            "advantage",
+            "NotDerived",
+            "Wanted: a subclass with def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) "
+            "-> tuple[Tensor, Tensor]. Found: no subclass. Derive it from training.advantages.AdvantageEstimator.",
+        ),
+    ],
+)
+def test_a_class_that_does_not_fit_is_told_what_was_wanted(capsys, setting: str, name: str, told: str) -> None:
+    said = parse(capsys, **{setting: f"{HERE}.{name}"})
+    assert f"{HERE}.{name} does not fit" in said
+    assert told in said
+
+
+def test_a_subclass_without_its_method_is_told_which() -> None:
+    said = explained(f"Expected an instantiatable class, but {HERE}.Unfinished is abstract", [PolicyLoss, Reward])
+    assert said.splitlines()[1:] == [
+        f"{HERE}.Unfinished does not fit training.objectives.PolicyLoss. Wanted: def __call__(self, "
+        "policy_logprobs_BT: Tensor, batch: Experience) -> PolicyLossResult. Found: no such method. Define it."
+    ]
+
+
+def test_what_fits_has_no_misfit() -> None:
+    assert misfit(user_classes.Unannotated, Reward) is None
+    assert misfit(OutcomeReward, Reward) is None
+    assert misfit(StarterBenchmark, Benchmark) is None
+    assert misfit(GAE, AdvantageEstimator) is None
+    assert misfit(user_classes.PlainReinforce, PolicyLoss) is None
+
+
+def test_names_in_another_order_and_further_parameters() -> None:
+    class Order:
+        def pair(self, one: int, other: int) -> None: ...
+
+    class Wanted:
+        _is_protocol = True
+
+        def pair(self, other: int, one: int) -> None: ...
+
+    class Optional:
+        def pair(self, other, one, third=None): ...
+
+    class Anything:
+        def pair(self, *args, **kwargs): ...
+
+    class Required:
+        def pair(self, other, one, third): ...
+
+    assert misfit(Order, Wanted) is not None
+    assert misfit(Required, Wanted) is not None
+    assert misfit(Optional, Wanted) is None
+    assert misfit(Anything, Wanted) is None
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    assert explained("Expected a number, found 'x'", [Reward]) == "Expected a number, found 'x'"
+
+
+def test_a_protocol_keeps_its_annotations() -> None:
+    compare_by_names(Retriever)
+    assert "return" not in str(inspect.signature(Retriever.search))
+    assert set(Retriever.search.__annotations__) == {"queries", "top_k", "return"}
