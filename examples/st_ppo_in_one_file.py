@@ -68,8 +68,6 @@ class Settings:
     correction_threshold: float = 0.1  # ||C|| / ||g|| at which the policy's step is halved
     kl_coef: float = 0.02
     max_grad_norm: float = 1.0  # of the policy, and of the critic
-    gamma: float = 1.0
-    lam: float = 1.0
     temperature: float = 1.0  # every log-prob is taken at it
 
 
@@ -133,7 +131,7 @@ def prepare(roles: SharedBase, rollouts: list[Rollout], *, pad_id: int, settings
     # Generalised advantage estimation (arXiv 1506.02438) with one step per turn: a turn earns what its tokens earn,
     # the next state is that before the next turn, and all tokens of a turn share its advantage.
     rewards_BT = torch.where(read_BT, segment_sum(tensors.rewards_BT, turns_BT), 0.0)
-    advantages_BT, returns_BT = gae(rewards_BT, values_BT, read_BT, gamma=settings.gamma, lam=settings.lam)
+    advantages_BT, returns_BT = gae(rewards_BT, values_BT, read_BT, gamma=1.0, lam=1.0)
     advantages_BT = segment_sum(advantages_BT, turns_BT)
     advantages_BT = whiten(advantages_BT, mask_BT, moments(advantages_BT, mask_BT))
     # pi_old is the policy that sampled: its own log-probs are the denominator of every weight.
@@ -193,6 +191,7 @@ def train(settings: Settings, retriever: Retriever, *, iterations: int) -> tuple
                 (0.5 * (part.read_BT * read_weight * errors_BT).sum()).backward()
 
                 # Turn-level importance weight (Eq. 4): the geometric mean of the ratios of a turn's action tokens.
+                # Its gradient runs through every token of the turn (Lemma 4.1).
                 scores = roles.policy_scores(
                     part.token_ids_BT, part.attention_BT, mask_BT, temperature=settings.temperature
                 )
