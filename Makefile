@@ -6,7 +6,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo test test-long test-page test-vllm lint clean
+.PHONY: demo test miniature test-long test-page test-vllm lint clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "medagent needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -20,6 +20,10 @@ demo: .venv/ready
 
 test: .venv/ready
 	$(BIN)/python -m pytest -m "not vllm and not long and not page" -n $(WORKERS) --dist loadfile --durations=25 $(COVERAGE)
+
+# examples/st_ppo_in_one_file.py ends with the very weights of medagent train.
+miniature: .venv/ready
+	$(BIN)/python -m pytest tests/examples/test_one_file.py
 
 # Every algorithm, killed runs, DDP, a sharded base, a study.
 test-long: .venv/ready

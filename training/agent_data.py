@@ -50,3 +50,11 @@ class AgentData(LightningDataModule):
         """
         self.background.wait()
         return self.engine.hand_over(module, version=version)
+
+    def teardown(self, stage: str) -> None:
+        """Stop what the engine started: the run has ended."""
+        self.engine.close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Stop what the engine started: the run has failed, or was interrupted."""
+        self.engine.close()

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from torch import distributed
 
 from medagent.errors import ConfigError
@@ -75,25 +75,39 @@ class AgentCLI(LightningCLI):
         """The trainer, with CSV and TensorBoard logs and a checkpoint an iteration, unless the configuration says otherwise."""
         root = Path(self.config_init["trainer"]["default_root_dir"] or "runs/train")
         if self.config_init["trainer"]["logger"] is None:
-            csv = CSVLogger(root, name="logs", flush_logs_every_n_steps=1)
-            board = TensorBoardLogger(root, name="tensorboard", version=csv.version)
-            kwargs.setdefault("logger", [csv, board])
+            kwargs.setdefault("logger", run_loggers(root))
         configured = self.config_init["trainer"]["callbacks"] or []
         trainer: Any = super().instantiate_trainer(default_root_dir=str(root), **kwargs)
         for callback in [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]:
             if callback not in configured:
                 trainer.callbacks.remove(callback)  # Lightning's default, which would write beside the logs
-        trainer.callbacks.append(
-            ModelCheckpoint(
-                dirpath=root / "checkpoints",
-                filename="{epoch}",
-                monitor="epoch",
-                mode="max",
-                save_top_k=2,
-                save_on_train_epoch_end=True,
-            )
-        )
+        trainer.callbacks.append(run_checkpoints(root))
         return cast(Trainer, trainer)
+
+
+def quiet_lightning() -> None:
+    """Silence Lightning's tips, device lists and warnings; those of the project stay."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module=r"lightning\.")
+
+
+def run_loggers(run: Path) -> list[Logger]:
+    """The loggers of a run: CSV and TensorBoard, one version per start."""
+    csv = CSVLogger(run, name="logs", flush_logs_every_n_steps=1)
+    return [csv, TensorBoardLogger(run, name="tensorboard", version=csv.version)]
+
+
+def run_checkpoints(run: Path) -> ModelCheckpoint:
+    """A checkpoint per iteration, of which the two newest are kept."""
+    return ModelCheckpoint(
+        dirpath=run / "checkpoints",
+        filename="{epoch}",
+        monitor="epoch",
+        mode="max",
+        save_top_k=2,
+        save_on_train_epoch_end=True,
+    )
 
 
 def newest_checkpoint(run: Path) -> Path | None:
@@ -175,9 +189,7 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
 
     Of several ranks on CPUs each then has to `end_rank`.
     """
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # its tips and device lists; warnings of ours stay
-    warnings.filterwarnings("ignore", module=r"lightning\.")
+    quiet_lightning()
     cli = AgentCLI(
         module,
         data,
@@ -201,8 +213,6 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=checkpoint and str(checkpoint))
         except SystemExit as stop:  # Lightning turns Ctrl-C into an exit
             raise KeyboardInterrupt from stop
-        finally:
-            cli.datamodule.engine.close()
     return run
 
 

@@ -1,8 +1,8 @@
 """A task of one's own: open questions (no options), a reward by exact match, and a tool beside the corpus.
 
-examples/own_task/README.md explains it.
+README.md explains it. This writes dialogues.jsonl for `medagent sft`, and held_out.jsonl for `medagent evaluate`:
 
-python open_qa.py dialogues.jsonl        # demonstrations for medagent sft
+    python open_qa.py
 """
 
 from __future__ import annotations

@@ -37,6 +37,10 @@ class InProcessEngine(RolloutEngine):
         self._policy.load_weights(module.roles.merged_policy())
         return self._policy
 
+    def close(self) -> None:
+        """Drop the copy: an engine that serves a second run may have another base."""
+        self._policy = None
+
 
 def _refuse(sharded: bool) -> None:
     if sharded:

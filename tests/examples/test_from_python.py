@@ -1,0 +1,74 @@
+"""examples/from_python/train.py trains, goes on where it was, and leaves no engine open."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from lightning import Trainer
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.agent import Job
+from medagent.agent_folder import load_agent
+from medagent.starter.world import World
+from medagent.types import Rollout
+from retrieval.search import HybridRetriever
+from training.callbacks.export import read_metrics
+from training.data import RolloutData
+from training.engines import InProcess
+from training.module import AgentModule
+from training.run import quiet_lightning
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "from_python" / "train.py"
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[InProcess]:
+    """The engines that were closed, in order."""
+    engines: list[InProcess] = []
+    close = InProcess.close
+
+    def noted(engine: InProcess) -> None:
+        engines.append(engine)
+        close(engine)
+
+    monkeypatch.setattr(InProcess, "close", noted)
+    return engines
+
+
+@pytest.mark.slow
+def test_the_script_trains_an_agent_and_goes_on_when_it_is_called_again(
+    tmp_path: Path, closed: list[InProcess]
+) -> None:
+    train = runpy.run_path(str(SCRIPT))["train"]
+    first = train(tmp_path / "run", iterations=1, num_questions=8, held_out=2)
+    assert len(closed) == 1, "the run's engine, with nobody asking for it"
+    assert [row["epoch"] for row in read_metrics(tmp_path / "run")] == [0]
+    assert train(tmp_path / "run", iterations=2, num_questions=8, held_out=2) == first
+    rows = read_metrics(tmp_path / "run")
+    assert [row["epoch"] for row in rows] == [0, 1], "the second call began at the second iteration"
+    assert "validation/accuracy" in rows[1]
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == [
+        "epoch=0.ckpt",
+        "epoch=1.ckpt",
+    ]
+    question = World.load().questions("validation")[0]
+    assert load_agent(first).run_all([Job(question, temperature=0.0)])[0].turns
+
+
+def test_a_run_that_fails_closes_its_engine(
+    tmp_path: Path, retriever: HybridRetriever, closed: list[InProcess]
+) -> None:
+    def broken(rollout: Rollout) -> Rollout:
+        raise LookupError("no such grade")
+
+    quiet_lightning()
+    small = {"num_questions": 2, "num_minibatches": 1, "num_micro_batches": 1}
+    data = RolloutData(StarterBenchmark("train"), retriever, reward=broken, **small)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(default_root_dir=tmp_path, max_epochs=1, accelerator="cpu", devices=1, **quiet)
+    with pytest.raises(LookupError, match="no such grade"):
+        trainer.fit(AgentModule(), datamodule=data)
+    assert closed == [data.engine]
