@@ -147,10 +147,7 @@ class Cell:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """Every start of it.
-
-        Seconds, exit status (none while it runs), and what its numbers hang on besides the plan (`made_by`).
-        """
+        """Every start of it: seconds, exit status (none while it runs), and what `made_by` says."""
         path = self.folder / STARTS
         return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
 

@@ -33,7 +33,7 @@ ARMS = {
 def main() -> None:
     """Train each arm for a few iterations, in turns, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="times that every arm is run")
     parser.add_argument("--iterations", type=int, default=4, help="the first is left out")
     options = parser.parse_args()
     print(describe_machine())
