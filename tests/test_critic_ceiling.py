@@ -1,4 +1,4 @@
-"""The ceiling that the critic's explained variance is held against (studies/critic/tools/critic.py), where what can be known is known."""
+"""The ceiling that the critic's explained variance is held against (studies/critic/tools/critic.py)."""
 
 from __future__ import annotations
 
