@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonargparse import auto_parser
 
+from medagent.cli.commands.train import TRAINING_COMMANDS
 from medagent.errors import ConfigError
-from studies.stability.tools import bases, places, rates
-from studies.stability.tools.committed import FOLDER, SAME, kept_runs
+from studies.stability.tools import conditions, learning_rates, model_sizes
+from studies.stability.tools.committed import METRICS, SAME, kept_runs, study_of
+from studies.stability.tools.folders import FIGURES, RESULTS
+from studies.stability.tools.keep import reduced
 from tests.training.support import parser
 from training.studies.report import outcome
-from training.studies.study import STUDIES as STUDY_CONFIGS
-from training.studies.study import config_path, load_study
+from training.studies.study import known_studies, load_study
 
-TRANSFERRED = ("stale", "decoupled", "gentle")
-NAMES = sorted(
-    f"transfer_{stem}" if stem in TRANSFERRED else stem
-    for stem in (path.name.removesuffix("-runs.csv") for path in FOLDER.glob("*-runs.csv"))
-)
-# A study among the packaged files says what it compares; the others are parts of it.
-STUDIES = sorted(path.stem for path in STUDY_CONFIGS.glob("*.yaml") if "\narms:" in path.read_text())
+NAMES = sorted(path.name.removesuffix("-runs.csv") for path in RESULTS.glob("*-runs.csv"))
+with (RESULTS / "bases.csv").open(encoding="utf-8", newline="") as opened:
+    BASES = {line["folder"]: line for line in csv.DictReader(opened)}
 
 
 study_named, one_parser = cache(load_study), cache(parser)
@@ -36,7 +35,7 @@ study_named, one_parser = cache(load_study), cache(parser)
 def settings_of(name: str, arm: str) -> dict[str, Any]:
     """All settings of an arm, as its runs resolve them."""
     study = study_named(name)
-    files = [str(config_path(file)) for file in (*study.task, *study.arms[arm].configs)]
+    files = [str(study.path(file)) for file in (*study.task, *study.arms[arm].configs)]
     values = {**study.limits, **study.arms[arm].settings}
     given = [argument for file in files for argument in ("--config", file)]
     parsed = one_parser().parse_args([*given, *(f"--{key}={json.dumps(value)}" for key, value in values.items())])
@@ -46,7 +45,7 @@ def settings_of(name: str, arm: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_summary_of_each_run_follows_from_its_iterations(name: str) -> None:
-    with Path(FOLDER / f"{name.removeprefix('transfer_')}-runs.csv").open(encoding="utf-8", newline="") as file:
+    with (RESULTS / f"{name}-runs.csv").open(encoding="utf-8", newline="") as file:
         summaries = {(line["arm"], int(line["seed"])): line for line in csv.DictReader(file)}
     runs = kept_runs(name)
     assert summaries
@@ -66,13 +65,31 @@ def test_the_summary_of_each_run_follows_from_its_iterations(name: str) -> None:
 
 
 def test_a_study_without_kept_numbers_is_an_error_that_names_those_with_some(tmp_path: Path) -> None:
-    (tmp_path / "forms-metrics.csv").touch()
-    with pytest.raises(ConfigError, match=r"ablation.*no numbers.*medagent study ablation.*forms"):
-        kept_runs("ablation", folder=tmp_path)
+    (tmp_path / f"correction-forms{METRICS}").touch()
+    with pytest.raises(ConfigError, match=r"rollback.*no numbers.*medagent study rollback.*correction-forms"):
+        kept_runs("rollback", folder=tmp_path)
+
+
+def test_kept_numbers_belong_to_the_study_that_their_name_begins_with() -> None:
+    assert study_of("without-critic-no-stress") == "without-critic-no-stress"
+    assert study_of("model-sizes-starter-192") == "model-sizes"
+    with pytest.raises(ConfigError, match=r"'without': found no study.*Name one of collapse"):
+        study_of("without")
+
+
+def test_kept_numbers_leave_out_times_and_keep_the_digits_that_decide() -> None:
+    given = (
+        "arm,seed,iteration,reward/success,kl/reference,validation/accuracy,policy/clip_bias_scale,time/update\n"
+        '"one, or two",1,1,0.359375,0.0137668,0.216667,,4.49552\n'
+    )
+    assert reduced(given) == (
+        "arm,seed,iteration,reward/success,kl/reference,validation/accuracy,policy/clip_bias_scale\n"
+        '"one, or two",1,1,0.359375,0.013767,0.216667,\n'
+    )
 
 
 @pytest.mark.parametrize(
-    "name", sorted(file.name.removesuffix("-reference.csv") for file in FOLDER.glob("*-reference.csv"))
+    "name", sorted(file.name.removesuffix("-reference.csv.gz") for file in RESULTS.glob("*-reference.csv.gz"))
 )
 def test_arms_run_again_are_the_borrowed_ones_and_other_runs(name: str) -> None:
     borrowed, again = kept_runs(name), kept_runs(name, reference=True)
@@ -82,17 +99,17 @@ def test_arms_run_again_are_the_borrowed_ones_and_other_runs(name: str) -> None:
 
 
 def test_a_study_whose_borrowed_arms_were_not_run_again_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"token_range.*reference\.csv not found.*Leave --reference out"):
-        kept_runs("token_range", reference=True)
+    with pytest.raises(ConfigError, match=r"token-clip-range.*reference\.csv\.gz not found.*Leave --reference out"):
+        kept_runs("token-clip-range", reference=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_committed_arm_can_be_run_again(name: str) -> None:
     arms = {arm for arm, _ in kept_runs(name)}
-    assert arms <= set(study_named(name.partition("-")[0]).arms)
+    assert arms <= set(study_named(study_of(name)).arms)
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", known_studies())
 def test_every_arm_of_a_study_parses_and_no_two_are_the_same(name: str) -> None:
     arms = [settings_of(name, arm) for arm in study_named(name).arms]
     assert not any(arm in arms[:number] for number, arm in enumerate(arms))
@@ -103,15 +120,38 @@ def test_an_arm_that_borrows_runs_has_the_settings_of_its_lender(name: str, arm:
     assert settings_of(name, arm) == settings_of(*SAME[name][arm])
 
 
-@pytest.mark.parametrize("folder", sorted((FOLDER / "bases").iterdir()), ids=lambda folder: folder.name)
-def test_the_base_of_kept_runs_can_be_run_again(folder: Path) -> None:
-    study = replace(study_named("bases"), base=str(folder))
-    limits = settings_of("bases", "PPO")["data"]["agent"]["limits"]
+def test_no_part_of_a_study_lies_about_unused() -> None:
+    for folder in {path.parent for path in known_studies().values()}:
+        studies = [study_named(name) for name, path in known_studies().items() if path.parent == folder]
+        used = {
+            study.path(file)
+            for study in studies
+            for file in (*study.task, *(file for arm in study.arms.values() for file in arm.configs))
+        }
+        assert set((folder / "parts").rglob("*.yaml")) <= used
+
+
+@pytest.mark.parametrize("folder", BASES)
+def test_the_command_that_makes_a_base_is_one_and_its_runs_are_kept(folder: str) -> None:
+    arguments = BASES[folder]["command"].split()
+    assert arguments[0] == "medagent"
+    made = auto_parser(TRAINING_COMMANDS, as_positional=True).parse_args(arguments[1:])
+    given = made.starter[made.starter.subcommand]
+    assert Path(given.out or f"runs/starter-thinking-{given.thinking}").name == folder
+    assert f"model-sizes-{folder}" in NAMES
+
+
+@pytest.mark.parametrize("folder", BASES)
+def test_a_base_that_was_made_here_can_be_studied(folder: str) -> None:
+    base = Path("runs") / folder
+    if not base.is_dir():
+        pytest.skip(f"{base} was not made here ({BASES[folder]['command']})")
+    study = replace(study_named("model-sizes"), base=str(base))
+    limits = settings_of("model-sizes", "PPO")["data"]["agent"]["limits"]
     assert set(study.limits) == {f"data.agent.limits.{name}" for name in limits}
-    assert (FOLDER / f"bases-{folder.name}-runs.csv").exists()
 
 
-@pytest.mark.parametrize("drawing", [bases, places, rates])
+@pytest.mark.parametrize("drawing", [conditions, learning_rates, model_sizes])
 def test_the_drawn_figures_show_the_kept_runs(drawing: Any, tmp_path: Path) -> None:
     def marks(path: Path) -> list[float]:
         return [
@@ -120,7 +160,7 @@ def test_the_drawn_figures_show_the_kept_runs(drawing: Any, tmp_path: Path) -> N
             for number in pair
         ]
 
-    file = f"{drawing.__name__.rpartition('.')[2]}.svg"
+    file = f"{drawing.__name__.rpartition('.')[2].replace('_', '-')}.svg"
     drawing.draw(tmp_path / file)
-    assert marks(FOLDER / file)
-    assert marks(FOLDER / file) == pytest.approx(marks(tmp_path / file), abs=0.01)
+    assert marks(FIGURES / file)
+    assert marks(FIGURES / file) == pytest.approx(marks(tmp_path / file), abs=0.01)

@@ -1,7 +1,4 @@
-"""The ceiling of the critic's explained variance, where what can be known is known.
-
-`studies/critic/tools/critic.py` measures it.
-"""
+"""The ceiling that the critic's explained variance is held against (studies/critic/tools/critic.py)."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from training.callbacks import (
 )
 from training.data import RolloutData
 from training.module import AgentModule
+from training.objectives import ClippedSurrogate
 from training.rewards import OutcomeReward
 from training.run import newest_checkpoint, quiet_lightning, run_checkpoints, run_loggers
 
@@ -43,7 +44,11 @@ def train(run: Path, *, iterations: int, num_questions: int, held_out: int) -> P
     quiet_lightning()
     seed_everything(0, verbose=False)
     module = AgentModule(
-        base_model="starter", policy_lr=2e-3, critic_lr=1e-3, kl_coef=0.02, clip_low=0.05, clip_high=0.05
+        base_model="starter",
+        policy_lr=2e-3,
+        critic_lr=1e-3,
+        kl_coef=0.02,
+        policy_loss=ClippedSurrogate(clip_low=0.05, clip_high=0.05),
     )
     data = RolloutData(
         benchmark=StarterBenchmark("train"),

@@ -16,7 +16,7 @@ from medagent.types import Rollout
 from retrieval.search import HybridRetriever
 from training.callbacks.export import read_metrics
 from training.data import RolloutData
-from training.engines import InProcess
+from training.engines import InProcessEngine
 from training.module import AgentModule
 from training.run import quiet_lightning
 
@@ -25,22 +25,22 @@ SCRIPT = ROOT / "examples" / "from_python" / "train.py"
 
 
 @pytest.fixture
-def closed(monkeypatch: pytest.MonkeyPatch) -> list[InProcess]:
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[InProcessEngine]:
     """The engines that were closed, in order."""
-    engines: list[InProcess] = []
-    close = InProcess.close
+    engines: list[InProcessEngine] = []
+    close = InProcessEngine.close
 
-    def noted(engine: InProcess) -> None:
+    def noted(engine: InProcessEngine) -> None:
         engines.append(engine)
         close(engine)
 
-    monkeypatch.setattr(InProcess, "close", noted)
+    monkeypatch.setattr(InProcessEngine, "close", noted)
     return engines
 
 
 @pytest.mark.slow
 def test_the_script_trains_an_agent_and_goes_on_when_it_is_called_again(
-    tmp_path: Path, closed: list[InProcess]
+    tmp_path: Path, closed: list[InProcessEngine]
 ) -> None:
     train = runpy.run_path(str(SCRIPT))["train"]
     first = train(tmp_path / "run", iterations=1, num_questions=8, held_out=2)
@@ -59,7 +59,7 @@ def test_the_script_trains_an_agent_and_goes_on_when_it_is_called_again(
 
 
 def test_a_run_that_fails_closes_its_engine(
-    tmp_path: Path, retriever: HybridRetriever, closed: list[InProcess]
+    tmp_path: Path, retriever: HybridRetriever, closed: list[InProcessEngine]
 ) -> None:
     def broken(rollout: Rollout) -> Rollout:
         raise LookupError("no such grade")

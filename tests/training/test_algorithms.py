@@ -315,7 +315,7 @@ def test_the_correction_leaves_the_schedule_alone(correction: str, train_index: 
     extra.write_text(f"trainer:\n  callbacks+:\n    - class_path: {__name__}.Rates\n")
     settings = {"data.num_critic_epochs": 1, "data.num_epochs": 2}
     command = arguments(tmp_path / "run", train_index, epochs=2, algorithm="turn_ppo", **settings)
-    file = STUDIES / "correction" / f"{correction}.yaml"
+    file = STUDIES / "stability" / "configs" / "parts" / "correction" / f"{correction}.yaml"
     Rates.seen.clear()
     train([*command, "--config", str(file), "--config", str(extra)])
     assert {number: sorted(rates) for number, rates in Rates.seen.items()} == {

@@ -18,9 +18,9 @@ PANELS = (
     ("validation/accuracy", "held-out accuracy (greedy)"),
     ("reward/success", "success of sampled rollouts"),
     ("policy/clip_fraction", "clip fraction"),
-    ("kl/reference", "KL to the reference (k3, nats a token)"),
+    ("kl/reference", "KL to the reference (k3, nats per token)"),
     ("policy/grad_norm", "policy gradient norm"),
-    ("rollout/searches", "searches a question"),
+    ("rollout/searches", "searches per question"),
 )
 HEAVY_TAILED = ("kl/reference", "policy/grad_norm")
 Row = Mapping[str, float]
@@ -29,8 +29,8 @@ Row = Mapping[str, float]
 def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[Row]], path: Path) -> None:
     """Each metric against the iteration.
 
-    The mean over seeds with its 95% t-interval as a band (from three seeds on); of heavy-tailed ones the median and
-    the range.
+    Lines are means over seeds, with the 95% t-interval as a band from three seeds on. Heavy-tailed metrics have the
+    median and the range instead.
     """
     shown = [arm for arm in arms if any(a == arm for a, _ in runs)]
     many = len(shown) > 10
@@ -69,7 +69,7 @@ def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[R
 def summary_figure(points: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> None:
     """(best, final) held-out accuracy of every seed, by arm.
 
-    A line from best to final, so that its length is what was lost; a bar at the mean final.
+    A line leads from best to final, so its length is what was lost. A bar marks the mean final.
     """
     shown = {arm: pairs for arm, pairs in points.items() if pairs}
     figure = Figure(figsize=(8, 0.8 + 0.45 * len(shown)), layout="constrained")

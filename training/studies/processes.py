@@ -25,7 +25,7 @@ GRACE_S = 20.0  # for a run to end by itself once it was told to; it goes on fro
 class Children:
     """Processes that other threads start and wait for.
 
-    They inherit the file descriptors `kept`, and so a lock that hangs on one of those.
+    They inherit the file descriptors `kept`, and with them any lock on those files.
     """
 
     def __init__(self, kept: Sequence[int] = ()) -> None:
@@ -35,9 +35,10 @@ class Children:
         self._stopped = False
 
     def run(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> int:
-        """Run a command to its end, with what it prints added to `log`.
+        """Run a command to its end, and append what it prints to `log`.
 
-        Return its exit status (1 where all were stopped before it began).
+        Returns:
+            Its exit status, or 1 where all were stopped before it began.
         """
         with log.open("a", encoding="utf-8") as file:
             with self._lock:
@@ -99,7 +100,7 @@ def sole_use(folder: Path) -> Iterator[int]:
 
 
 def _code() -> str:
-    """A short digest of the project's own files: code, packaged base, world, prompts."""
+    """The first 12 digits of a SHA-256 over the project's files: code, packaged base, world, prompts."""
     digest, root = hashlib.sha256(), Path(__file__).parents[2]
     for package in ("evaluation", "medagent", "retrieval", "training"):
         for path in sorted((root / package).rglob("*")):
@@ -110,10 +111,7 @@ def _code() -> str:
 
 
 def made_by(threads: int) -> dict[str, Any]:
-    """What a run's numbers hang on besides its plan.
-
-    Code, libraries, processor and threads, as they are when it is started.
-    """
+    """What a run's numbers depend on besides its plan: code, libraries, processor and threads."""
     cpuinfo, processor = Path("/proc/cpuinfo"), platform.processor()
     if cpuinfo.exists():
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
@@ -134,7 +132,7 @@ def made_by(threads: int) -> dict[str, Any]:
 def signals_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGHUP (a closed terminal) stop this process as Ctrl-C does.
 
-    A second signal while it stops is not heeded.
+    A second signal while it stops is ignored.
     """
 
     def interrupt(number: int, frame: object) -> None:

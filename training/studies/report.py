@@ -2,10 +2,10 @@
 
 A CSV, a table with intervals over seeds, figures, and how the collapse monitor did.
 
-Collapse, defined beforehand: the last two held-out accuracies average less than three quarters of the best two in a
-row. It starts at the first iteration after that best from which held-out accuracy stays below three quarters of it
-(the last one where it ends above). A run whose best is not five points above the sampled success of the first
-iteration never learnt, and so has nothing to lose: its ups and downs are noise.
+A run has collapsed if its last two held-out accuracies average less than three quarters of the best two in a row. The
+collapse starts at the first iteration after that best from which held-out accuracy stays below three quarters of it. A
+run whose best is not five points above the sampled success of the first iteration never learnt. It has nothing to
+lose, and its ups and downs are noise.
 """
 
 from __future__ import annotations
@@ -49,12 +49,14 @@ Row = dict[str, float]
 class RunOutcome:
     """One run in numbers.
 
-    `learnt` (two held-out accuracies in a row average 90%), `start` and `alarm` are iterations, 1 the first, or none.
+    `learnt`, `start` and `alarm` are iterations, 1 the first, or none. `learnt`: the first at which two held-out
+    accuracies in a row average 90%. `start`: where a collapse begins. `alarm`: where the monitor first speaks. `kl` is
+    the median in nats per token, `mean` the accuracy averaged over all iterations.
     """
 
     best: float
     final: float
-    mean: float  # over all iterations: how fast it learns, and how much it keeps
+    mean: float
     never_learnt: bool
     learnt: int | None
     start: int | None
@@ -76,7 +78,7 @@ class RunOutcome:
 
 
 def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> RunOutcome:
-    """Sum up a run from its rows, one an iteration."""
+    """Sum up a run from its rows, one per iteration."""
     accuracy = [row["validation/accuracy"] for row in rows]
     pairs = [(a + b) / 2 for a, b in pairwise(accuracy)] or accuracy
     best, final = max(pairs), pairs[-1]
@@ -104,7 +106,7 @@ def outcome(rows: Sequence[Row], thresholds: Thresholds = MONITOR) -> RunOutcome
 
 
 def interval(values: Sequence[float]) -> str:
-    """Mean ± half the 95% t-interval over seeds; nothing where a metric was not logged."""
+    """Mean ± half the 95% t-interval over seeds, or nothing where a metric was not logged."""
     if any(map(math.isnan, values)):
         return ""
     if len(values) < 2:
@@ -143,7 +145,7 @@ def write_report(study: Study, cells: Iterable[Cell], out: Path) -> str:
 
 
 def _origins(cells: Iterable[Cell]) -> list[str]:
-    """With what the runs were made; where they differ in it, a caution."""
+    """With what the runs were made, and a caution where they differ in it."""
     starts = [
         {k: v for k, v in start.items() if k not in ("wall_s", "returncode")} for c in cells for start in c.starts
     ]
@@ -162,7 +164,7 @@ def report(
 ) -> str:
     """The table, comparisons and monitor's record of runs by (arm, seed), as text.
 
-    Runs.csv and the figures in `out`.
+    Writes runs.csv, figures.svg and summary.svg to `out`.
     """
     outcomes = {key: outcome(rows) for key, rows in runs.items()}
     _write_outcomes(out / "runs.csv", outcomes, wall_s)
@@ -255,17 +257,14 @@ def _table(
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
-    """Mean difference of two arms on the same seeds, half its 95% t-interval, and the two-sided p of a paired t-test."""
+    """How often the first alarm names a collapse in time, early, late or never, and how often it is false."""
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     half = float(student_t.ppf(0.975, len(differences) - 1)) * stdev(differences) / math.sqrt(len(differences))
     return mean(differences), half, float(ttest_rel(ours, theirs).pvalue)
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values corrected for their number (Holm 1979, step-down).
-
-    No false one among all with the probability that each names.
-    """
+    """p-values corrected for their number (Holm 1979, step-down), in the order given."""
     corrected, least = [0.0] * len(p), 0.0
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         least = max(least, min(1.0, p[place] * (len(p) - rank)))
@@ -274,7 +273,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _compared(study: Study, outcomes: Mapping[tuple[str, int], RunOutcome]) -> list[str]:
-    """The pairs that the study names, by final and by mean held-out accuracy on the seeds that both have."""
+    """The pairs that the study compares, by final and by mean held-out accuracy on the seeds that both have."""
     found = []
     for measure in ("final", "mean"):
         for ours, theirs in study.compared:
@@ -309,10 +308,7 @@ def _reached(iterations: Sequence[int | None]) -> str:
 
 
 def confusion(outcomes: Iterable[RunOutcome]) -> dict[str, int]:
-    """How the monitor's first alarms meet the collapses: named in time, early, late or missed.
-
-    False and no alarm on the others.
-    """
+    """How often the monitor's first alarm names a collapse in time, early, late or never, and how often it is false."""
     counts = dict.fromkeys(("named in time", "named early", "named late", "missed", "false alarm", "rightly silent"), 0)
     for o in outcomes:
         if o.start is None:

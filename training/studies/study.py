@@ -1,6 +1,6 @@
 """`medagent study`: a grid of arms x seeds, each cell an ordinary `medagent train` run in its own process.
 
-A finished cell is kept, an interrupted one goes on from its checkpoint, so the same command always completes the study.
+A finished cell is kept. An interrupted one goes on from its checkpoint. So the same command always completes the study.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from medagent.starter.world import World
 from training.studies.processes import Children, made_by, signals_interrupt, sole_use
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-STUDIES = CONFIGS.parent / "studies" / "stability" / "configs"  # of a checkout; not part of the installed package
+STUDIES = CONFIGS.parent / "studies"  # part of a checkout, not of the installed package
 PLAN, STARTS = "plan.json", "starts.json"
 WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One row of the comparison: configuration files (under configs/, or paths), and settings on top."""
+    """One row of the comparison: configuration files, and settings on top."""
 
     configs: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -47,10 +47,14 @@ class Arm:
 class Study:
     """What is compared: every arm is trained with every seed on the same task.
 
-    `task`: configuration files that all arms begin with. `tuned`: the arm that tells what can be learnt without
-    stress; another arm counts as stable only if its best is at most five points lower. `compared`: pairs of arms
-    whose final accuracies are tested against each other, seed by seed. `base`: what all arms train, the packaged base
-    or a folder of `medagent starter build` or `lengthen`; turns may then be as long as that folder says.
+    `task`: configuration files that all arms begin with. `tuned`: the arm that shows what can be learnt without
+    stress. Another arm counts as stable only if its best is at most five points lower. `compared`: pairs of arms
+    whose accuracies are tested against each other, seed by seed. `base`: what all arms train, the packaged base
+    or a folder of `medagent starter build` or `lengthen`. Turns may then be as long as that folder says. `folder`:
+    where the study's own files lie; `load_study` gives that of the YAML file.
+
+    Raises:
+        ConfigError: no arm, a repeated seed, an unknown arm, a file that does not exist, or a base without weights.
     """
 
     title: str
@@ -60,6 +64,7 @@ class Study:
     tuned: str | None = None
     compared: list[tuple[str, str]] = field(default_factory=list)
     base: str = STARTER
+    folder: Path = Path()
 
     def __post_init__(self) -> None:
         """Check that it can run."""
@@ -80,13 +85,38 @@ class Study:
                 f"study {self.title!r}: two arms would share a folder; name them apart by letters or digits."
             )
         for name in [*self.task, *(name for arm in self.arms.values() for name in arm.configs)]:
-            config_path(name)
+            self.path(name)
         for name in (SPEC_FILE, WEIGHTS):
             if not (Path(model_path(self.base)) / name).is_file():
                 raise ConfigError(
                     f"study {self.title!r}: the base {self.base} has no {name}. Give a folder that `medagent starter "
                     "build` or `medagent starter lengthen` wrote."
                 )
+
+    def path(self, name: str) -> Path:
+        """A configuration file by its path from the study's folder, from configs/ or from here, in that order."""
+        for path in (self.folder / name, CONFIGS / name, Path(name)):
+            if path.is_file():
+                return path
+        raise ConfigError(
+            f"study {self.title!r}: found no configuration file {name}, neither in {self.folder.resolve()} nor in "
+            f"{CONFIGS}. Give its path from one of these."
+        )
+
+    def measures_every_iteration(self, arm: str) -> bool:
+        """Whether the callbacks that an arm's files leave in force evaluate after every iteration."""
+        callbacks: list[dict[str, Any]] = []
+        for name in (*self.task, *self.arms[arm].configs):
+            trainer = (yaml.safe_load(self.path(name).read_text(encoding="utf-8")) or {}).get("trainer") or {}
+            callbacks = [
+                *(trainer.get("callbacks") or ([] if "callbacks" in trainer else callbacks)),
+                *(trainer.get("callbacks+") or []),
+            ]
+        return any(
+            str(each.get("class_path")).endswith("HeldOutEvaluation")
+            and (each.get("init_args") or {}).get("every") == 1
+            for each in callbacks
+        )
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -117,56 +147,41 @@ class Cell:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """Every start of it.
-
-        Seconds, exit status (none while it runs), and what its numbers hang on besides the plan (`made_by`).
-        """
+        """Every start of it: seconds, exit status (none while it runs), and what `made_by` says."""
         path = self.folder / STARTS
         return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
 
 
-def config_path(name: str) -> Path:
-    """A configuration file by its name under configs/ or by its path."""
-    for path in (CONFIGS / name, STUDIES / name, Path(name)):
-        if path.is_file():
-            return path
-    raise ConfigError(f"study: there is no configuration file {name} (looked in {CONFIGS} and here).")
-
-
-def _measures_every_iteration(configs: Sequence[str]) -> bool:
-    """Whether the callbacks that these files leave in force evaluate every iteration."""
-    callbacks: list[dict[str, Any]] = []
-    for name in configs:
-        trainer = (yaml.safe_load(config_path(name).read_text(encoding="utf-8")) or {}).get("trainer") or {}
-        callbacks = [
-            *(trainer.get("callbacks") or ([] if "callbacks" in trainer else callbacks)),
-            *(trainer.get("callbacks+") or []),
-        ]
-    return any(
-        str(each.get("class_path")).endswith("HeldOutEvaluation") and (each.get("init_args") or {}).get("every") == 1
-        for each in callbacks
-    )
+def known_studies() -> dict[str, Path]:
+    """The studies of a checkout by name: studies/*/configs/NAME.yaml. None in an installed package."""
+    return {path.stem: path for path in sorted(STUDIES.glob("*/configs/*.yaml"), key=lambda each: each.stem)}
 
 
 def load_study(name: str) -> Study:
-    """A packaged study ("collapse", say: studies/stability/configs), or one from a YAML file of yours."""
-    packaged = STUDIES / f"{name}.yaml"
+    """A study by its name in a checkout (studies/*/configs/NAME.yaml), or from a YAML file.
+
+    Raises:
+        ConfigError: no such study or file, or one that cannot be run.
+    """
+    known = known_studies()
+    path = known.get(name, Path(name))
+    if not path.is_file():
+        remedy = f"Name one of {', '.join(known)}," if known else f"Get a checkout (there is no {STUDIES}),"
+        raise ConfigError(f"study {name}: found no study of this name and no such file. {remedy} or give a YAML file.")
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Study)
-    path = packaged if packaged.exists() else config_path(name)
+    parser.add_class_arguments(Study, skip={"folder"})
     try:
         values = parser.instantiate_classes(parser.parse_path(str(path)))
     except Exception as error:  # jsonargparse raises several kinds
         if isinstance(error, MedagentError):
             raise
         raise ConfigError(f"study {path}: {error}") from error
-    study = Study(**values.as_dict())
-    for name, arm in study.arms.items():
-        if not _measures_every_iteration([*study.task, *arm.configs]):
+    study = Study(**values.as_dict(), folder=path.parent)
+    for arm in study.arms:
+        if not study.measures_every_iteration(arm):
             raise ConfigError(
-                f"study {study.title!r}: arm {name} is not measured on held-out questions after every iteration, "
-                "which verdicts need. Put measured.yaml into its task, or a HeldOutEvaluation with every: 1 of your "
-                "own."
+                f"study {study.title!r}: arm {arm} is not measured on held-out questions after every iteration, "
+                "which verdicts need. Add a HeldOutEvaluation with every: 1 to its task."
             )
     return study
 
@@ -174,7 +189,7 @@ def load_study(name: str) -> Study:
 def study_cells(study: Study, out: Path) -> list[Cell]:
     """Every run of a study.
 
-    Seeds outside, arms inside, so that a study that is cut short has compared all arms on the seeds it has.
+    Seeds outside, arms inside: a study that is cut short has compared all arms on the seeds it has.
     """
     return [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
 
@@ -193,9 +208,10 @@ def run_study(
     arms: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Cell]:
-    """Run every cell (of some `arms` and `seeds` alone, where given) that is not finished, `jobs` at a time with `threads` torch threads each.
+    """Run every cell that is not finished, `jobs` at a time with `threads` torch threads each.
 
-    Interrupted (Ctrl-C, SIGTERM, SIGHUP), it ends its runs, which go on from their checkpoints when it is called again.
+    `arms` and `seeds` choose some of the cells; without them all are run. Interrupted (Ctrl-C, SIGTERM, SIGHUP), it
+    ends its runs. They go on from their checkpoints when it is called again.
 
     Returns:
         The cells asked for, those that failed among them.
@@ -269,20 +285,16 @@ def _plan(study: Study, cell: Cell) -> str:
     """Everything that decides a cell's numbers, as text: settings, the contents of its files in order, and the base."""
     settings = {**study.limits, **study.arms[cell.arm].settings}
     contents = [
-        (name, config_path(name).read_text(encoding="utf-8")) for name in (*study.task, *study.arms[cell.arm].configs)
+        (name, study.path(name).read_text(encoding="utf-8")) for name in (*study.task, *study.arms[cell.arm].configs)
     ]
     base = hashlib.sha256((Path(model_path(study.base)) / WEIGHTS).read_bytes()).hexdigest()
     return json.dumps({"seed": cell.seed, "settings": settings, "configs": contents, "starter": base}, indent=1)
 
 
 def _meaning(plan: str) -> dict[str, Any]:
-    """A plan without the comments and the layout of its files.
-
-    What two plans must agree in for their numbers to be comparable.
-    """
+    """A plan without the comments and the layout of its files: where two agree in it, numbers are comparable."""
     values = json.loads(plan)
-    configs = values["configs"]
-    return {**values, "configs": [(name, yaml.safe_load(text)) for name, text in configs]}
+    return {**values, "configs": [(name, yaml.safe_load(text)) for name, text in values["configs"]]}
 
 
 def _run_cell(study: Study, cell: Cell, plan: str, index: Path, threads: int, children: Children) -> None:

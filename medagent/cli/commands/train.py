@@ -100,23 +100,19 @@ def study(
     jobs: int = 1,
     threads: int = 1,
 ) -> None:
-    """Compare arms over seeds on the starter world; run it again after an interruption and it goes on.
+    """Compare arms over seeds on the starter world. After an interruption the same command goes on.
 
-    Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md, of all the study's runs that OUT has; each
-    run is an ordinary `medagent train` in OUT/runs.
+    Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md of all runs that OUT has. Each run is an
+    ordinary `medagent train` in OUT/runs.
 
-    Args: name: "collapse" or "stability" (algorithms under a hard and a milder stress), "ablation" (settings of the
-        clipping-bias correction), "forms", "forms_grid" (the same under the harder stress), "controls" (what in the
-        correction does it), "groups", "groups_stale", "groups_decoupled", "groups_gentle" (algorithms without a
-        critic), "rates" (over what range of rates an algorithm does), "bases" (for other bases: longer turns, other
-        sizes), "transfer_stale", "transfer_decoupled", "transfer_gentle" (one setting in other places),
-        "matched_token", "matched_decoupled", "matched_gentle" (a constant share of the correction's own size),
-        "token_range", "equal_range" (clip ranges of token and turn weights), "memory" (a correction that remembers
-        its cut), "rescue", "turn_rewards", or a YAML file of yours. out: Folder of the study; none takes
-        runs/study-NAME (with the base's name, where one is given). arms: Arms to run, e.g. --arms '[PPO, S-PPO]';
-        none runs all. seeds: Seeds to run, the study's own or others, e.g. --seeds '[1, 6]'; none runs the study's
-        own. base: Folder of another base for all arms, of `medagent starter build` or `lengthen`: other sizes, longer
-        turns. jobs: Runs at a time, each in a process of its own. threads: Torch threads of each run.
+    Args:
+        name: A study of studies/*/configs (studies/stability/README.md says what each asks), or a YAML file.
+        out: Folder of the study; none takes runs/study-NAME, with the name of the base where one is given.
+        arms: Arms to run, such as --arms '[PPO, S-PPO]'; none runs all.
+        seeds: Seeds to run, the study's own or others, such as --seeds '[1, 6]'; none runs the study's own.
+        base: Folder of another base for all arms, which `medagent starter build` or `lengthen` wrote.
+        jobs: Runs at a time, each in a process of its own.
+        threads: Torch threads per run.
     """
     from dataclasses import replace
 

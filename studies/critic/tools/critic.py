@@ -1,18 +1,21 @@
-"""Is the critic worth having? Its explained variance on held-out rollouts over training, against a ceiling.
-
-Held out: 16 rollouts each of questions on validation conditions, and of questions on training conditions (of which
-some were asked in training), sampled by the policy of the moment and never trained on; the searches that fail are
-drawn anew for each of a question's rollouts. The ceiling is the share of outcome variance that the question and the
-passages read so far can explain: rollouts that share both form a group at each turn, and the ceiling is 1 - (mean
-variance within groups, unbiased) / (total variance). In both, and in what the critic explains, a turn weighs as much
-as its group's turns have action tokens on average: how long this rollout's became is known only after it. The critic
-is read at each turn's first token (where what it knows of the rollout is what the ceiling knows) and, where it has a
-value for each, at all action tokens too (where it also sees what the policy has begun to write).
+"""How much of the outcome the critic explains on held-out rollouts over training, against a ceiling.
 
     python -m studies.critic.tools.critic --out /tmp/critic --at 1 3 5 8 12 [--set data.num_critic_epochs=0 ...]
 
-It trains by the demo's configuration. For a critic that sees its group, a question's 16 rollouts are dealt into
-groups of `data.num_samples`. In training the rollouts of a group also share which queries fail; here they do not.
+Held out are questions on validation conditions, and questions on training conditions, some of which were asked in
+training. The policy of the moment samples 16 rollouts of each, which are never trained on. The searches that fail are
+drawn anew for each rollout of a question.
+
+The ceiling is the share of outcome variance that the question and the passages read so far can explain. Rollouts that
+share both form a group at each turn. The ceiling is 1 - (mean variance within groups, unbiased) / (total variance). A
+turn weighs as much as its group's turns have action tokens on average, here and in what the critic explains. How long
+a rollout's turn became is known only after it.
+
+The critic is read at each turn's first token, where it knows of the rollout what the ceiling knows. Where it has a
+value for each token, it is read at all action tokens too, where it also sees what the policy has begun to write.
+
+Training takes the demo's configuration. For a critic that sees its group, a question's 16 rollouts are dealt into
+groups of `data.num_samples`. In training the rollouts of a group also share which queries fail, here they do not.
 With `--context` the critic is an adapter that sees what the policy sees.
 """
 
@@ -51,8 +54,8 @@ SAMPLES = 16
 class Ceiling:
     """The turns S that share their reading with another, in the rollouts' order.
 
-    Which they are of all turns, and of each its outcome, weight, number within its rollout, and the unbiased variance
-    of outcomes within its group.
+    `shared` says which they are of all turns. Each has its outcome, its weight, its number within its rollout, and the
+    unbiased variance of outcomes within its group.
     """
 
     shared: torch.Tensor
@@ -72,7 +75,7 @@ class Ceiling:
 def ceiling(rollouts: list[Rollout]) -> Ceiling:
     """Group the turns by question and passages read.
 
-    One that shares its reading with no other says nothing about the variance within groups.
+    A turn that shares its reading with no other says nothing about the variance within groups, and is left out.
     """
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     outcomes, tokens, numbers = [], [], []
@@ -110,9 +113,8 @@ def repeated(
 ) -> list[Rollout]:
     """`count` graded rollouts of each question, sampled at temperature 1.
 
-    Where a retriever fails its share of the queries, by their hash, each repeat has a hash of its own. With one hash
-    for all, a query that fails once fails in every repeat, and the ceiling counts as explained by the question what
-    nothing about it can tell.
+    A retriever that fails a share of the queries, by their hash, gets another hash for each repeat. With one hash for
+    all, a query that fails once fails in every repeat. The ceiling would count that as explained by the question.
     """
     rollouts = []
     for number in range(count):
@@ -228,7 +230,7 @@ def main() -> None:
     )
     if SAMPLES % cli.datamodule.num_samples:
         parser.error(
-            f"data.num_samples is {cli.datamodule.num_samples}; it must divide the {SAMPLES} rollouts a question"
+            f"data.num_samples is {cli.datamodule.num_samples}; it must divide the {SAMPLES} rollouts per question"
         )
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
 

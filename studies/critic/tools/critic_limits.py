@@ -1,10 +1,10 @@
 """What a critic could know at the start of a turn, and what the network's states there hold, without training a critic.
 
-On rollouts of a trained agent (1,536 training questions, one each; then 240 validation and 240 other training
-questions, 16 each): the ceiling of studies/critic/tools/critic.py; boosted trees on features that an observer of
-question and passages can compute, alone and with what a critic may see beyond them (training/critic_evidence.py);
-ridge regression on the policy's hidden states. Explained variance of the reward at the start of turns, weighted by
-action tokens.
+Fitted on rollouts of a trained agent for 1,536 training questions, one each. Judged on 240 validation and 240 other
+training questions, 16 rollouts each, against the ceiling of studies/critic/tools/critic.py. Three models are fitted:
+boosted trees on features that an observer of question and passages can compute, the same with what a critic may see
+beyond them (training/critic_evidence.py), and ridge regression on the policy's hidden states. Printed is the explained
+variance of the reward at the start of turns, weighted by action tokens.
 
     python -m studies.critic.tools.critic_limits runs/demo-0        (a folder that `medagent demo` left)
 """
@@ -34,7 +34,7 @@ from training.rewards import OutcomeReward
 
 
 def features(rollout: Rollout, turn: int) -> list[float]:
-    """What an observer knows before a turn.
+    """What an observer knows before a turn, as numbers.
 
     The question, how much was written, what was asked for last, and whether what came back names an option.
     """
@@ -70,7 +70,7 @@ def states(policy: HFPolicy, rollout: Rollout) -> list[np.ndarray]:
 def main() -> None:
     """Sample, fit on the first set, and print what each explains of the others."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("demo", type=Path)
+    parser.add_argument("demo", type=Path, help="folder that `medagent demo` left, such as runs/demo-0")
     options = parser.parse_args()
     print(describe_machine())
     retriever = UnreliableRetriever(HybridRetriever(str(options.demo / "index-train")), share=0.05)

@@ -1,12 +1,14 @@
-"""Prints the tables and tests of a study from the numbers kept in docs/stability.
+"""Prints the tables and tests of a study from the numbers kept in studies/stability/results.
 
-python -m studies.stability.tools.committed forms    # or any other whose metrics.csv lies there; --curves FILE draws its curves, --reference takes borrowed arms as run again beside it
+python -m studies.stability.tools.committed correction-forms
+python -m studies.stability.tools.committed collapse --curves /tmp/collapse.svg
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -14,68 +16,85 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 from medagent.errors import ConfigError
+from studies.stability.tools.folders import RESULTS
 from training.studies.report import Row, report
-from training.studies.study import load_study
+from training.studies.study import known_studies, load_study
 
-FOLDER = Path(__file__).parents[1] / "results"
-# Arms that have the settings of an arm of another study, whose runs stand for them; where one of `collapse` was run
-# under both names, with one seed, the numbers were the same.
+METRICS = "-metrics.csv.gz"
+# Arms that have the settings of an arm of another study, whose runs stand for them. Where an arm of `collapse` was run
+# under both names with the same seed, the numbers were equal.
 SAME = {
-    "forms": {
+    "correction-forms": {
         "none": ("collapse", "Turn-PPO"),
         "relative on the step, logits": ("collapse", "ST-PPO"),
         "constant, a quarter of the step": ("collapse", "Turn-PPO at a quarter of its step"),
     },
-    "forms_grid": {
+    "correction-forms-grid": {
         "none": ("collapse", "Turn-PPO"),
         "relative on the step, logits": ("collapse", "ST-PPO"),
     },
-    "equal_range": {
+    "equal-clip-ranges": {
         "S-PPO": ("collapse", "S-PPO"),
         "ST-PPO": ("collapse", "ST-PPO"),
         "Turn-PPO (0.2)": ("collapse", "Turn-PPO (0.2)"),
     },
-    "token_range": {
+    "token-clip-range": {
         "PPO at 0.2": ("collapse", "PPO"),
         "S-PPO at 0.2": ("collapse", "S-PPO"),
         "Turn-PPO": ("collapse", "Turn-PPO"),
         "ST-PPO": ("collapse", "ST-PPO"),
     },
-    "matched_decoupled": {
-        "S-PPO": ("transfer_decoupled", "S-PPO"),
-        "ST-PPO": ("transfer_decoupled", "ST-PPO"),
-        "SO-GRPO": ("groups_decoupled", "SO-GRPO"),
+    "matched-step-decoupled": {
+        "S-PPO": ("decoupled", "S-PPO"),
+        "ST-PPO": ("decoupled", "ST-PPO"),
+        "SO-GRPO": ("without-critic-decoupled", "SO-GRPO"),
     },
-    "matched_gentle": {
-        "S-PPO": ("transfer_gentle", "S-PPO"),
-        "ST-PPO": ("transfer_gentle", "ST-PPO"),
-        "SO-GRPO": ("groups_gentle", "SO-GRPO"),
+    "matched-step-no-stress": {
+        "S-PPO": ("no-stress", "S-PPO"),
+        "ST-PPO": ("no-stress", "ST-PPO"),
+        "SO-GRPO": ("without-critic-no-stress", "SO-GRPO"),
     },
 }
 
 
-def kept_runs(name: str, *, folder: Path = FOLDER, reference: bool = False) -> dict[tuple[str, int], list[Row]]:
-    """The rows (one an iteration) of every run of study `name` (or `name-BASE`, with another base) in `folder`, by (arm, seed); arms that it shares with another study are taken from there, for its own seeds, or with `reference` from the runs of them that were made again beside its own.
+def study_of(name: str) -> str:
+    """The study that kept numbers belong to: `name` itself, or what stands before the name of a base.
 
-    Raises ConfigError where the study is unknown, or no such numbers of it are kept.
+    Raises:
+        ConfigError: no known study is called so.
     """
-    study = load_study(name.partition("-")[0])
-    path = _file(folder, name)
+    matching = [known for known in known_studies() if f"{name}-".startswith(f"{known}-")]
+    if not matching:
+        raise ConfigError(f"study {name!r}: found no study of this name. Name one of {', '.join(known_studies())}.")
+    return max(matching, key=len)
+
+
+def kept_runs(name: str, *, folder: Path = RESULTS, reference: bool = False) -> dict[tuple[str, int], list[Row]]:
+    """The rows (one per iteration) of every run of study `name`, or `name-BASE`, by (arm, seed).
+
+    Arms that it shares with another study are taken from there, for its own seeds. With `reference` they are the runs
+    that were made again beside its own.
+
+    Raises:
+        ConfigError: the study is unknown, no such numbers are kept, or an arm has numbers in two places.
+    """
+    study = load_study(study_of(name))
+    path = folder / f"{name}{METRICS}"
     if not path.exists():
-        kept = ", ".join(sorted(file.name.removesuffix("-metrics.csv") for file in folder.glob("*-metrics.csv")))
+        kept = ", ".join(sorted(file.name.removesuffix(METRICS) for file in folder.glob(f"*{METRICS}")))
         raise ConfigError(
             f"study {name!r}: no numbers are kept in {folder}. Run it (medagent study {name}), or name one of: {kept}."
         )
-    runs, shared = _read(path), SAME.get(name, {})
+    runs, shared = read_kept(path), SAME.get(name, {})
     if reference:
-        beside = folder / f"{name}-reference.csv"
+        beside = folder / f"{name}-reference.csv.gz"
         if not beside.exists():
             raise ConfigError(
                 f"study {name!r}: {beside} not found, so its borrowed arms were not run again. Leave --reference out."
             )
-        return runs | _read(beside)
+        return runs | read_kept(beside)
     if shared:
-        others = {lender: _read(_file(folder, lender)) for lender, _ in shared.values()}
+        others = {lender: read_kept(folder / f"{lender}{METRICS}") for lender, _ in shared.values()}
         borrowed = {
             (arm, seed): rows
             for arm, (lender, theirs) in shared.items()
@@ -91,13 +110,10 @@ def kept_runs(name: str, *, folder: Path = FOLDER, reference: bool = False) -> d
     return runs
 
 
-def _file(folder: Path, name: str) -> Path:
-    return folder / f"{name.removeprefix('transfer_')}-metrics.csv"
-
-
-def _read(path: Path) -> dict[tuple[str, int], list[Row]]:
+def read_kept(path: Path) -> dict[tuple[str, int], list[Row]]:
+    """The rows (one per iteration) that a compressed CSV keeps, by (arm, seed)."""
     runs: dict[tuple[str, int], list[Row]] = defaultdict(list)
-    with path.open(encoding="utf-8", newline="") as file:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
             arm, seed, _ = line.pop("arm"), int(line.pop("seed")), line.pop("iteration")
             runs[arm, seed].append({column: float(value) for column, value in line.items() if value})
@@ -113,14 +129,12 @@ def mean_scale(rows: list[Row]) -> float:
 def main() -> None:
     """Print the report, and the mean scale of each arm that has one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="collapse, controls, transfer_stale, bases-starter-thinking-22, ...")
-    parser.add_argument("--curves", type=Path, help="draw the curves of all its arms, borrowed ones too, to this file")
-    parser.add_argument(
-        "--reference", action="store_true", help="borrowed arms as they were run again beside the study's own"
-    )
+    parser.add_argument("name", help="collapse, stale, model-sizes-starter-thinking-22, ...")
+    parser.add_argument("--curves", type=Path, help="draw the curves of all arms to this file (SVG)")
+    parser.add_argument("--reference", action="store_true", help="take borrowed arms as they were run again beside it")
     options = parser.parse_args()
-    name = options.name
-    study, runs = load_study(name.partition("-")[0]), kept_runs(name, reference=options.reference)
+    runs = kept_runs(options.name, reference=options.reference)
+    study = load_study(study_of(options.name))
     with TemporaryDirectory() as scratch:
         print(report(study, runs, {}, Path(scratch)))
         if options.curves:

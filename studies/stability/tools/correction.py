@@ -1,9 +1,7 @@
-"""What the clipping-bias correction costs.
+"""What the clipping-bias correction costs: an iteration with it, in each space and normaliser, beside one without.
 
-An iteration with it, in each space and normaliser, beside the same without it.
-
-Arms take turns within a repeat, in the stress setting (so that there is something clipped), and every arm begins from
-the same weights and seed. Quoted: the ratio of the medians to plain PPO's.
+Arms take turns within a repeat, in a setting in which tokens are clipped. Every arm begins from the same weights and
+seed. The ratio of the medians to plain PPO's is what to quote.
 
     python -m studies.stability.tools.correction --repeats 3
 """
@@ -23,6 +21,7 @@ from training.callbacks.export import read_metrics
 from training.run import train
 from training.studies.study import CONFIGS, STUDIES
 
+PARTS = STUDIES / "stability" / "configs" / "parts"
 ARMS = {
     "PPO": None,
     "relative, logits": "relative_step_logits",
@@ -34,7 +33,7 @@ ARMS = {
 def main() -> None:
     """Train each arm for a few iterations, in turns, and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="times that every arm is run")
     parser.add_argument("--iterations", type=int, default=4, help="the first is left out")
     options = parser.parse_args()
     print(describe_machine())
@@ -45,9 +44,9 @@ def main() -> None:
         build_starter_index(folder / "index", World.load().passages(("train", "validation")))
         for repeat in range(options.repeats):
             for arm, correction in ARMS.items():
-                configs = [CONFIGS / "starter.yaml", STUDIES / "reuse.yaml"]
+                configs = [CONFIGS / "starter.yaml", PARTS / "reuse.yaml"]
                 if correction:
-                    configs.append(STUDIES / "correction" / f"{correction}.yaml")
+                    configs.append(PARTS / "correction" / f"{correction}.yaml")
                 run = train(
                     [
                         *(argument for path in configs for argument in ("--config", str(path))),

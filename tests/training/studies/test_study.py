@@ -34,21 +34,46 @@ from training.studies.study import (
     study_cells,
 )
 
-# A study among the packaged files says what it compares; the others are parts of it.
-STUDIES = sorted(path.stem for path in module.STUDIES.glob("*.yaml") if "\narms:" in path.read_text())
+MEASURED = module.STUDIES / "stability" / "configs" / "parts" / "measured.yaml"
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_packaged_studies_are_whole(name: str) -> None:
-    assert {"stability", "ablation", "rescue", "collapse"} <= set(STUDIES)
+@pytest.mark.parametrize("name", module.known_studies())
+def test_every_study_of_the_checkout_loads(name: str) -> None:
     study = load_study(name)
     assert len(study.arms) * len(study.seeds) > 1
+
+
+def test_an_unknown_study_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"study stabilty: found no study.*collapse,.*mild-stress,.*give a YAML file"):
+        load_study("stabilty")
+
+
+def test_without_the_folder_of_studies_a_name_is_an_error_that_asks_for_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STUDIES", tmp_path / "studies")
+    with pytest.raises(ConfigError, match=r"study collapse: found no study.*there is no .*studies.*give a YAML file"):
+        load_study("collapse")
+
+
+def test_a_study_finds_its_parts_beside_itself_before_those_under_configs(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "parts").mkdir(parents=True)
+    plan = tmp_path / "mine" / "plan.yaml"
+    plan.write_text("title: x\ntask: [starter.yaml, parts/measured.yaml]\narms: {PPO: {configs: []}}\nseeds: [1]\n")
+    with pytest.raises(ConfigError, match=r"no configuration file parts/measured\.yaml, neither in .*mine nor in"):
+        load_study(str(plan))
+    (tmp_path / "mine" / "parts" / "measured.yaml").write_text(MEASURED.read_text())
+    study = load_study(str(plan))
+    assert study.path("parts/measured.yaml") == plan.parent / "parts" / "measured.yaml"
+    assert study.path("starter.yaml") == module.CONFIGS / "starter.yaml"
+    (tmp_path / "mine" / "starter.yaml").write_text("seed_everything: 7\n")
+    assert study.path("starter.yaml") == plan.parent / "starter.yaml"
 
 
 def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     plan = {
         "title": "x",
-        "task": ["starter.yaml", "studies/measured.yaml"],
+        "task": ["starter.yaml", str(MEASURED)],
         "arms": {"PPO": {"configs": ["algorithms/ppo.yaml"]}},
         "seeds": [1],
     }
@@ -78,15 +103,13 @@ def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError):
         load(arms={"PPO": {"config": "algorithms/ppo.yaml"}})
-    with pytest.raises(ConfigError, match="no configuration file missing"):
-        load_study("missing")
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Study:
     """Two cells of two tiny iterations."""
     extra = tmp_path / "small.yaml"
-    measured = (module.STUDIES / "measured.yaml").read_text().replace("per_kind: 60", "per_kind: 4")
+    measured = MEASURED.read_text().replace("per_kind: 60", "per_kind: 4")
     extra.write_text(
         measured.replace("trainer:", "trainer:\n  max_epochs: 2") + "data: {num_questions: 8, num_minibatches: 1}\n"
     )
