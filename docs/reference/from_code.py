@@ -176,12 +176,17 @@ def fits(candidate: type, base: type) -> bool:
     if not is_protocol(base):
         return issubclass(candidate, base)
     wanted = {name: method for name, method in vars(base).items() if inspect.isfunction(method) and name != "__init__"}
-    own = {name: method for name, method in wanted.items() if not name.startswith("_") or name == "__call__"}
+    own = {name: shape_of(method) for name, method in wanted.items() if name[0] != "_" or name == "__call__"}
+    found = {name: inspect.getattr_static(candidate, name, None) for name in own}
     return bool(own) and all(
-        inspect.isfunction(method := inspect.getattr_static(candidate, name, None))
-        and list(inspect.signature(method).parameters) == list(inspect.signature(wanted_method).parameters)
-        for name, wanted_method in own.items()
+        inspect.isfunction(method) and shape_of(method) == own[name] for name, method in found.items()
     )
+
+
+def shape_of(method: Callable[..., Any]) -> tuple[list[str], Any]:
+    """The names of a method's arguments, and what it returns."""
+    signature = inspect.signature(method)
+    return list(signature.parameters), signature.return_annotation
 
 
 def classes_in(hint: Any) -> Iterator[type]:
@@ -260,7 +265,7 @@ def nameable(command: str) -> dict[str, list[type]]:
         base = bases.pop(0)
         if base.__name__ in found or issubclass(base, Enum):
             continue
-        found[base.__name__] = [each for each in project_classes() if fits(each, base)]
+        found[base.__name__] = sorted((each for each in project_classes() if fits(each, base)), key=class_path)
         bases += [inner for each in found[base.__name__] for inner in class_entries(each)[1]]
     return {name: classes for name, classes in found.items() if classes}
 
@@ -303,7 +308,8 @@ def logged_metrics() -> dict[str, str]:
     """Name or pattern -> the first module that logs it, over the packages."""
     found: dict[str, str] = {}
     for package in ("training", "retrieval"):
-        for path in sorted((ROOT / package).rglob("*.py")):
+        paths = [path for path in sorted((ROOT / package).rglob("*.py")) if path.name != "metric_names.py"]
+        for path in paths:
             for name in sorted(metrics_in(path.read_text(encoding="utf-8"))):
                 found.setdefault(name, path.relative_to(ROOT).as_posix())
     return found
