@@ -1,4 +1,6 @@
-"""Every metric that training logs, and what it means; the reference is made from this table, and a test holds the code against it.
+"""Every metric that training logs, and what it means.
+
+The reference is made from this table, and a test holds the code against it.
 
 A name in capitals stands for what varies: a kind of question, or a group of parameters.
 """
@@ -15,21 +17,32 @@ METRICS: dict[str, str] = {
     "rollout/truncated": "Share of rollouts that a limit of turns or tokens cut.",
     "rollout/staleness": "Mean age of the rollouts, in iterations of the policy; 0 is on-policy.",
     "rollout/search_retries": "Searches that failed and were tried again.",
-    "rollout/logprob_gap": "Mean difference between the sampler's and the trainer's log-probs, in nats per action token. "
-    "Decoupled importance weights only.",
+    "rollout/logprob_gap": (
+        "Mean difference between the sampler's and the trainer's log-probs, in nats per action token. "
+        "Decoupled importance weights only."
+    ),
     "rollout/logprob_gap_max": "The largest of these differences, in nats.",
     "policy/loss": "Policy loss of an optimizer step: the negative clipped surrogate, without KL and entropy.",
     "policy/clip_fraction": "Share of action tokens whose term is clipped, so that it carries no gradient.",
-    "policy/token_clip_fraction": "Share of action tokens that a weight per token with a range of 0.2 would clip, for comparing levels.",
-    "policy/ratio_outside": "Share of action tokens whose importance weight lies outside the clip range, whichever way the advantage points.",
+    "policy/token_clip_fraction": (
+        "Share of action tokens that a weight per token with a range of 0.2 would clip, for comparing levels."
+    ),
+    "policy/ratio_outside": (
+        "Share of action tokens whose importance weight lies outside the clip range, whichever way the "
+        "advantage points."
+    ),
     "policy/ratio_max": "Largest importance weight of an optimizer step.",
-    "policy/approx_kl": "Estimate of the KL divergence from the sampling policy to the present one, in nats per action token.",
+    "policy/approx_kl": (
+        "Estimate of the KL divergence from the sampling policy to the present one, in nats per action token."
+    ),
     "policy/entropy": "Entropy of the policy, in nats per action token.",
     "policy/grad_norm": "L2 norm of the policy's gradient before gradient clipping.",
     "policy/clip_bias_norm": "L2 norm of the gradient that clipping removes. Needs `ClippingBiasCorrection`.",
     "policy/clip_bias_scale": "Factor that the correction puts on the policy's step; 1 leaves it whole.",
     "critic/loss": "Squared error of the critic's values against the returns, halved.",
-    "critic/explained_variance": "1 - Var(return - value) / Var(return), on rollouts that the critic has not been taught.",
+    "critic/explained_variance": (
+        "1 - Var(return - value) / Var(return), on rollouts that the critic has not been taught."
+    ),
     "critic/grad_norm": "L2 norm of the critic's gradient before gradient clipping.",
     "kl/reference": "k3 estimate of KL(policy || reference), in nats per action token.",
     "sft/loss": "Negative log-likelihood of the demonstrations, in nats per action token. `medagent sft` only.",
@@ -37,7 +50,9 @@ METRICS: dict[str, str] = {
     "validation/KIND": "The same for each kind of question.",
     "monitor/signs": "Signs of collapse seen in this iteration. Needs `CollapseMonitor`.",
     "monitor/alarm": "1 where the signs amount to a collapse, else 0.",
-    "sampler/probe_gap": "Mean difference between sampler and trainer on the probe after a hand-over, in nats per token.",
+    "sampler/probe_gap": (
+        "Mean difference between sampler and trainer on the probe after a hand-over, in nats per token."
+    ),
     "sampler/arrived": "Share of the trainer's last change that the sampler followed; 1 when all is well.",
     "sampler/replicas": "Servers or actors that sample.",
     "sampler/lost": "Ray actors lost since the start of the run.",

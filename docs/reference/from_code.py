@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from jsonargparse import ArgumentParser, capture_parser
 from jsonargparse._typehints import ActionTypeHint
 
+from docs.reference.words import WORDS
 from training.data import RolloutData
 from training.module import AgentModule
 from training.plan import plan
@@ -252,9 +253,18 @@ def parser_of(command: str) -> ArgumentParser:
 
 
 def settings_of(command: str) -> list[Entry]:
-    """The rows of a training command's settings."""
+    """The rows of a training command's settings, with words for each."""
     parser, kinds = parser_of(command), CONFIGURABLE[command][1]
-    return entries(parser, kinds, {action.dest for action in parser._actions if action.required})
+    rows = entries(parser, kinds, {action.dest for action in parser._actions if action.required})
+    classes = {name: [kind.__name__ for kind in families_in(hint)] for name, hint, _ in named_settings(parser)}
+    named = nameable(command)
+
+    def words(row: Entry) -> str:
+        text = WORDS.get(row.name, row.text)
+        told = [f"Classes: [{name}](settings.md#{name.lower()})." for name in classes[row.name] if name in named]
+        return " ".join([text, *told]).strip()
+
+    return [replace(row, text=words(row)) for row in rows]
 
 
 def nameable(command: str) -> dict[str, list[type]]:

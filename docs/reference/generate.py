@@ -25,6 +25,7 @@ from docs.reference.from_code import (
     settings_of,
     summary,
 )
+from docs.reference.words import WORDS
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS
 from training.metric_names import METRICS
@@ -60,7 +61,7 @@ def cli_page() -> str:
         command = name.removeprefix("medagent ")
         if command in CONFIGURED:
             own = [row for row in settings_of(command) if "." not in row.name]
-            rows = [Entry("config", "file", "", "A YAML file of settings; several are laid over each other."), *own]
+            rows = [Entry("config", "file", "", WORDS["config"]), *own]
             parts += [table(rows, first="option", prefix="--"), "Every setting besides: [settings](settings.md)."]
         elif rows := command_entries(function):
             positional = [row for row in rows if row.default == "required"]
