@@ -6,7 +6,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo test miniature test-long test-page test-vllm lint clean
+.PHONY: demo test miniature test-long test-page test-vllm lint reference clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "medagent needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -51,6 +51,10 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# docs/reference, written from the code; `make test` says where it is stale.
+reference: .venv/ready
+	$(BIN)/python docs/reference/generate.py
 
 clean:
 	rm -rf .venv .axe runs indexes .mypy_cache .ruff_cache .pytest_cache .coverage *.egg-info

@@ -1,0 +1,142 @@
+"""Writes cli.md, settings.md and metrics.md from the code, so that they cannot say anything else.
+
+`python docs/reference/generate.py` writes them; with `--check` it writes nothing, and exits with 1 where one is stale.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from docs.reference.from_code import (
+    Entry,
+    class_entries,
+    class_path,
+    command_entries,
+    commands,
+    describes,
+    logged_metrics,
+    nameable,
+    settings_of,
+    summary,
+)
+from docs.reference.words import WORDS
+from medagent.cli.commands.train import CONFIGURED
+from medagent.cli.main import COMMANDS
+from training.metric_names import METRICS
+
+HERE = Path(__file__).parent
+WRITTEN_BY = "<!-- Written by docs/reference/generate.py from the code: change it there, then `make reference`. -->"
+
+
+def cell(text: str) -> str:
+    """Text as a cell of a table holds it."""
+    return text.replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Text as inline code; nothing of nothing."""
+    return f"`{cell(text)}`" if text else ""
+
+
+def table(rows: Iterable[Entry], *, first: str, prefix: str = "") -> str:
+    """Entries as a Markdown table."""
+    lines = [f"| {first} | type | default | |", "|---|---|---|---|"]
+    for row in rows:
+        default = row.default if row.default == "required" else code(row.default)
+        lines.append(f"| {code(prefix + row.name)} | {cell(row.type)} | {default} | {cell(row.text)} |")
+    return "\n".join(lines)
+
+
+def cli_page() -> str:
+    """Commands and their options."""
+    parts = ["# Commands", "Every command with its options. `medagent COMMAND --help` says the same."]
+    for name, function in commands(COMMANDS):
+        parts += [f"## {name}", summary(function)]
+        command = name.removeprefix("medagent ")
+        if command in CONFIGURED:
+            own = [row for row in settings_of(command) if "." not in row.name]
+            rows = [Entry("config", "file", "", WORDS["config"]), *own]
+            parts += [table(rows, first="option", prefix="--"), "Every setting besides: [settings](settings.md)."]
+        elif rows := command_entries(function):
+            positional = [row for row in rows if row.default == "required"]
+            options = [row for row in rows if row.default != "required"]
+            named = [*positional, *(Entry(f"--{row.name}", row.type, row.default, row.text) for row in options)]
+            parts.append(table(named, first="option"))
+    return "\n\n".join([WRITTEN_BY, *parts]) + "\n"
+
+
+def settings_page() -> str:
+    """Settings, and the classes that they can name."""
+    of_train, of_sft = settings_of("train"), settings_of("sft")
+    plain = {replace(row, text="") for row in of_train}
+    only_sft = [row for row in of_sft if replace(row, text="") not in plain]
+    shared = [row for row in of_sft if row not in only_sft and not row.name.startswith("trainer.")]
+    parts = [
+        "# Settings",
+        "Every setting of a training run. A YAML nests them; the command line writes `--model.policy_lr 1e-5`.",
+        "## medagent train",
+        table([row for row in of_train if not row.name.startswith("trainer.")], first="setting"),
+        "## medagent sft",
+        "What `medagent train` lacks, or has with another default:",
+        table(only_sft, first="setting"),
+        "What both have: " + ", ".join(code(row.name) for row in shared) + ".",
+        "## Trainer",
+        "Both commands take the settings of [Lightning's Trainer]"
+        "(https://lightning.ai/docs/pytorch/stable/common/trainer.html), which describes them.",
+        table([replace(row, text="") for row in of_train if row.name.startswith("trainer.")], first="setting"),
+        "## Classes",
+        "What `class_path` can name, with its `init_args`. A class of your own goes by its dotted path too.",
+    ]
+    for base, classes in {**nameable("train"), **nameable("sft")}.items():
+        parts.append(f"### {base}")
+        for kind in classes:
+            rows, _ = class_entries(kind)
+            parts += [f"#### {class_path(kind)}", summary(kind)]
+            parts += [table(rows, first="init_args")] if rows else []
+    return "\n\n".join(part for part in [WRITTEN_BY, *parts] if part) + "\n"
+
+
+def metrics_page() -> str:
+    """Metrics with their meaning."""
+    logged = logged_metrics()
+    lines = ["| metric | meaning | logged by |", "|---|---|---|"]
+    for name, text in METRICS.items():
+        where = next((path for found, path in sorted(logged.items()) if describes(name, found)), "")
+        lines.append(f"| {code(name)} | {cell(text)} | {where} |")
+    intro = (
+        "What a run logs into `logs/version_*/metrics.csv` and TensorBoard. An iteration's rollouts are described with "
+        "its first optimizer step; names under `policy`, `critic` and `kl` are logged at every step."
+    )
+    return "\n\n".join([WRITTEN_BY, "# Metrics", intro, "\n".join(lines)]) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "settings.md": settings_page, "metrics.md": metrics_page}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with `--check` say which are stale and how."""
+    stale = 0
+    for name, make in PAGES.items():
+        path, text = HERE / name, make()
+        found = path.read_text(encoding="utf-8") if path.exists() else ""
+        if found == text:
+            continue
+        stale += 1
+        if "--check" in arguments:
+            changes = list(difflib.unified_diff(found.splitlines(), text.splitlines(), "there", "code", "", "", 0, ""))
+            shown = "\n  ".join(changes[2:12])
+            print(f"docs/reference/{name}: stale, {len(changes)} lines of difference. Run make reference.\n  {shown}")
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"Wrote docs/reference/{name}.")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

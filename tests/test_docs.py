@@ -1,0 +1,344 @@
+"""The documents say what is so: links lead somewhere, commands parse, the reference is current, sentences are short."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonargparse import ArgumentParser, auto_cli, capture_parser
+
+from docs.reference import from_code, generate
+from docs.reference.words import WORDS
+from medagent.cli.commands.train import CONFIGURED
+from medagent.cli.main import COMMANDS, with_flags_said
+from tests import markdown
+from training.metric_names import METRICS
+
+ROOT = Path(__file__).parent.parent
+LONGEST_SENTENCE, LONGEST_MEAN = 35, 16  # words
+LOGS = "studies/*/log.md"
+WORDS_AT_MOST = {
+    "README.md": 700,
+    "docs/README.md": 150,
+    "docs/quickstart.md": 400,
+    "docs/your-model-and-corpus.md": 900,
+    "docs/how-it-works.md": 900,
+    "docs/extending.md": 900,
+    "docs/algorithms.md": 1200,
+    "docs/training-runs.md": 600,
+    "docs/evaluation.md": 1200,
+    "docs/retrieval.md": 1200,
+    "docs/serving.md": 1200,
+    "docs/scaling.md": 1200,
+    "docs/benchmarks.md": 600,
+    "docs/starter-world.md": 700,
+    "studies/stability/README.md": 1500,
+    "studies/critic/README.md": 1500,
+}
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return sorted(name for name in listed.stdout.split() if (ROOT / name).exists())
+
+
+PAGES = tracked()
+WRITTEN = [name for name in PAGES if not name.startswith("docs/reference/")]
+
+
+@cache
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def broken_links(page: str, folder: Path) -> list[str]:
+    """The links of a page in `folder` that lead to no file, or to no heading of it."""
+    broken = []
+    for line, target in markdown.links_of(page):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        found = folder / path if path else None
+        if found is not None and not found.exists():
+            broken.append(f"line {line}: {target}")
+        elif anchor:
+            there = page if found is None else found.read_text(encoding="utf-8")
+            broken += [] if anchor in markdown.anchors_of(there) else [f"line {line}: {target}"]
+    return broken
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_to_a_file_and_a_heading(name: str) -> None:
+    assert not broken_links(text_of(name), (ROOT / name).parent)
+
+
+@pytest.mark.parametrize("name", [name for name in WRITTEN if not fnmatch(name, LOGS)])
+def test_no_sentence_is_too_long(name: str) -> None:
+    assert not markdown.long_sentences(text_of(name), LONGEST_SENTENCE)
+
+
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name == "README.md" or name.startswith("docs/")])
+def test_sentences_are_short_on_average(name: str) -> None:
+    assert markdown.mean_words(text_of(name)) <= LONGEST_MEAN
+
+
+@pytest.mark.parametrize("name", sorted(WORDS_AT_MOST))
+def test_a_page_keeps_to_its_length(name: str) -> None:
+    assert 0 < markdown.page_words(text_of(name)) <= WORDS_AT_MOST[name]
+
+
+def test_every_page_of_the_documents_has_a_length() -> None:
+    assert {name for name in WRITTEN if name.startswith("docs/")} <= set(WORDS_AT_MOST)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_lines_are_wrapped(name: str) -> None:
+    assert not markdown.long_lines(text_of(name))
+
+
+# Commands.
+
+
+@cache
+def parser_of(command: str) -> ArgumentParser:
+    if command in CONFIGURED:
+        return from_code.parser_of(command)
+    return capture_parser(auto_cli, COMMANDS, args=[], prog="medagent", as_positional=True)
+
+
+def parse(words: tuple[str, ...]) -> None:
+    """What `medagent` does with its arguments before it does anything; `...` stands for a task's own file."""
+    given = [part for word in words for part in (["--config", TASK] if word == "..." else [word])]
+    if given and given[0] in CONFIGURED:
+        parser_of(given[0]).parse_args(given[1:])
+    else:
+        parser_of("").parse_args(with_flags_said(given))
+
+
+TASK = str(ROOT / "configs" / "own_model.yaml")
+GIVEN = [(name, command) for name in PAGES for command in markdown.commands_of(text_of(name))]
+
+
+@pytest.mark.parametrize(("name", "command"), GIVEN, ids=lambda each: each if isinstance(each, str) else each.line)
+def test_every_command_parses(
+    name: str, command: markdown.Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ROOT / command.folder
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)  # where the modules lie that a YAML names
+    status: object = 0
+    try:
+        parse(tuple(word.replace("../", f"{ROOT}/") if command.copied else word for word in command.words))
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 0, f"{name}:{command.line}: {' '.join(command.words)}\n{capsys.readouterr().err}"
+
+
+def test_there_are_commands_to_parse() -> None:
+    assert len(GIVEN) > 20
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "evaluate --agnet x",
+        "evaluate --config configs/eval/nowhere.yaml",
+        "index biuld papers/",
+        "train --config configs/own_model.yaml --model.policy_rate 1",
+        "train --config configs/nowhere.yaml",
+        "serve --port eighty",
+    ],
+)
+def test_a_wrong_command_is_found(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as stop:
+        parse(markdown.words_of(f"medagent {line}"))
+    assert stop.value.code != 0
+
+
+# The reference.
+
+
+def test_the_reference_is_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_a_stale_reference_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate, "HERE", tmp_path)
+    monkeypatch.setattr(generate, "PAGES", {"metrics.md": generate.metrics_page})
+    assert generate.main(["--check"]) == 1
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+    page = tmp_path / "metrics.md"
+    page.write_text(page.read_text().replace("`reward/mean`", "`reward/average`"))
+    assert generate.main(["--check"]) == 1
+    assert "reward/average" in capsys.readouterr().out
+
+
+def test_the_reference_is_written_alike_by_another_process() -> None:
+    asked = [sys.executable, str(ROOT / "docs" / "reference" / "generate.py"), "--check"]
+    done = subprocess.run(asked, cwd=ROOT.anchor, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_logged_metric_is_described_and_every_described_one_is_logged() -> None:
+    logged = from_code.logged_metrics()
+    assert len(logged) > 30
+    undescribed = {
+        name: where for name, where in logged.items() if not any(from_code.describes(own, name) for own in METRICS)
+    }
+    assert not undescribed, "give them a line in training/metric_names.py, then make reference"
+    assert not [own for own in METRICS if not any(from_code.describes(own, name) for name in logged)]
+    page = text_of("docs/reference/metrics.md")
+    assert not [own for own in METRICS if f"`{own}`" not in page]
+
+
+def test_metrics_are_found_wherever_they_are_logged() -> None:
+    source = """
+def step(self):
+    found = {"new/metric": 1.0, **other, "plain": 2, f"kinds/{kind}": 3.0}
+    found["late/metric"] = found["read/only"]
+    self.log(f"{group}/norm", 1.0)
+    self.post("chat/completions", {kind + "/x": 1})
+    return {f"by/{kind}": 1 for kind in kinds}
+"""
+    assert from_code.metrics_in(source) == {"new/metric", "kinds/*", "late/metric", "*/norm", "by/*"}
+
+
+@pytest.mark.parametrize(
+    ("described", "logged", "wanted"),
+    [
+        ("policy/grad_norm", "*/grad_norm", True),
+        ("validation/KIND", "validation/*", True),
+        ("validation/accuracy", "validation/accuracy", True),
+        ("policy/loss", "policy/losses", False),
+        ("validation/accuracy", "monitor/*", False),
+    ],
+)
+def test_a_description_stands_for_its_own_metric(described: str, logged: str, wanted: bool) -> None:
+    assert from_code.describes(described, logged) is wanted
+
+
+def settings_in(tree: object, prefix: str = "") -> set[str]:
+    """Dotted settings and init_args of a configuration, apart from what is a list or a value."""
+    found: set[str] = set()
+    if isinstance(tree, list):
+        return found.union(*(settings_in(each, "") for each in tree))
+    if not isinstance(tree, dict):
+        return {prefix} if prefix else found
+    if "class_path" in tree:
+        inner = settings_in(tree.get("init_args", {}))
+        return inner | {tree["class_path"].rsplit(".", 1)[1]} | ({prefix} if prefix else set())
+    for name, value in tree.items():
+        found |= settings_in(value, f"{prefix}.{name}".strip(".").rstrip("+"))
+    return found
+
+
+CONFIGS = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "eval"]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.relative_to(ROOT / "configs").as_posix())
+def test_every_setting_of_a_configuration_is_in_the_reference(path: Path) -> None:
+    page = text_of("docs/reference/settings.md")
+    used = settings_in(yaml.safe_load(path.read_text(encoding="utf-8")))
+    known = [name for name in used if f"`{name}`" in page or f".{name}\n" in page]
+    records = ("model.critic_lora.", "thresholds.", "vllm.", "settings.")  # told of where their record is
+    assert used
+    assert not [name for name in used if name not in known and not name.startswith(records)]
+
+
+def test_every_setting_of_the_parsers_is_in_the_reference() -> None:
+    page = text_of("docs/reference/settings.md")
+    for command in from_code.CONFIGURABLE:
+        named = [name for name, _, _ in from_code.named_settings(from_code.parser_of(command))]
+        assert len(named) > 50
+        assert not [name for name in named if f"`{name}`" not in page and name != "memory_gib"]
+
+
+def test_every_setting_has_words_and_no_word_is_left_over() -> None:
+    rows = {row for command in from_code.CONFIGURABLE for row in from_code.settings_of(command)}
+    bare = {row.name for row in rows if not row.text and not row.name.startswith("trainer.")}
+    assert not bare, "name them in the docstring of their class, or in docs/reference/words.py"
+    assert not set(WORDS) - {row.name for row in rows} - {"config"}
+
+
+def test_every_option_is_in_the_reference() -> None:
+    page = text_of("docs/reference/cli.md")
+    for name, function in from_code.commands(COMMANDS):
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert section, name
+        for row in from_code.command_entries(function):
+            assert row.text, f"{name}: {row.name} has no words in its docstring"
+            assert f"`--{row.name}`" in section or f"`{row.name}`" in section
+
+
+# That the checks can fail.
+
+PAGE = """# A page
+
+Short one. The name `a b c` counts once, as e.g. this does, and [a link](x.md) by its words. Ends?
+
+    medagent indented --code
+
+- An item. It has two.
+- Another (in brackets). Last
+
+| a table | is not. Read. |
+|---|---|
+
+```sh
+medagent train --config a.yaml \\
+  --model.policy_lr 1   # a comment
+$ KEY=x medagent ask "two words" | head
+cp -r docs mine && cd mine
+medagent sft
+```
+"""
+
+
+def test_sentences_are_split_and_counted() -> None:
+    said = markdown.sentences_of(PAGE)
+    lengths = [markdown.words_in(sentence) for sentence in said]
+    assert lengths == [2, 15, 1, 2, 3, 3, 1]
+    assert markdown.mean_words(PAGE) == pytest.approx(27 / 7)
+    assert markdown.long_sentences(PAGE, 14) == [said[1]]
+    assert markdown.page_words(PAGE) == 27 + 2 + 5
+
+
+def test_commands_are_found_with_their_folder() -> None:
+    found = [(command.words, command.folder) for command in markdown.commands_of(PAGE)]
+    assert found == [
+        (("indented", "--code"), "."),
+        (("train", "--config", "a.yaml", "--model.policy_lr", "1"), "."),
+        (("ask", "two words"), "."),
+        (("sft",), "docs"),
+    ]
+    assert [command.copied for command in markdown.commands_of(PAGE)] == [False, False, False, True]
+
+
+def test_broken_links_and_long_lines_are_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# The `first` heading\n## Twice\n## Twice\n")
+    right = "[a](there.md) [b](there.md#the-first-heading) ![c](there.md) [d](there.md#twice-1) [e](https://x.y)\n"
+    assert not broken_links(right, tmp_path)
+    wrong = "[a](nowhere.md)\n\n`[code](is/no/link.md)`\n\n[![b](gone.png)](there.md#twice-2)\n[c](#here)\n"
+    assert broken_links(wrong, tmp_path) == [
+        "line 1: nowhere.md",
+        "line 5: there.md#twice-2",
+        "line 5: gone.png",
+        "line 6: #here",
+    ]
+    long = "x" * 101
+    assert markdown.long_lines(f"{long}\n\n```\n{long}\n```\n| {long} |\n[words]({long})\n") == [1]
+
+
+def test_settings_of_a_configuration_are_found() -> None:
+    tree = {"trainer": {"callbacks+": [{"class_path": "a.B", "init_args": {"c": 1}}]}, "data": {"d": {"e": [1]}}}
+    assert settings_in(tree) == {"B", "c"}
+    assert settings_in({"data": {"d": {"e": 1}}, "seed": 0}) == {"data.d.e", "seed"}

@@ -1,0 +1,65 @@
+"""Every metric that training logs, and what it means.
+
+The reference is made from this table, and a test holds the code against it.
+
+A name in capitals stands for what varies: a kind of question, or a group of parameters.
+"""
+
+from __future__ import annotations
+
+METRICS: dict[str, str] = {
+    "reward/mean": "Mean reward per rollout, rewards of turns included.",
+    "reward/success": "Share of sampled rollouts whose answer is right.",
+    "rollout/turns": "Turns per rollout.",
+    "rollout/searches": "Searches per rollout.",
+    "rollout/tokens": "Tokens per rollout: prompt, turns and passages.",
+    "rollout/valid_answer": "Share of rollouts that ended with an answer of the required form.",
+    "rollout/truncated": "Share of rollouts that a limit of turns or tokens cut.",
+    "rollout/staleness": "Mean age of the rollouts, in iterations of the policy; 0 is on-policy.",
+    "rollout/search_retries": "Searches that failed and were tried again.",
+    "rollout/logprob_gap": (
+        "Mean difference between the sampler's and the trainer's log-probs, in nats per action token. "
+        "Decoupled importance weights only."
+    ),
+    "rollout/logprob_gap_max": "The largest of these differences, in nats.",
+    "policy/loss": "Policy loss of an optimizer step: the negative clipped surrogate, without KL and entropy.",
+    "policy/clip_fraction": "Share of action tokens whose term is clipped, so that it carries no gradient.",
+    "policy/token_clip_fraction": (
+        "Share of action tokens that a weight per token with a range of 0.2 would clip, for comparing levels."
+    ),
+    "policy/ratio_outside": (
+        "Share of action tokens whose importance weight lies outside the clip range, whichever way the "
+        "advantage points."
+    ),
+    "policy/ratio_max": "Largest importance weight of an optimizer step.",
+    "policy/approx_kl": (
+        "Estimate of the KL divergence from the sampling policy to the present one, in nats per action token."
+    ),
+    "policy/entropy": "Entropy of the policy, in nats per action token.",
+    "policy/grad_norm": "L2 norm of the policy's gradient before gradient clipping.",
+    "policy/clip_bias_norm": "L2 norm of the gradient that clipping removes. Needs `ClippingBiasCorrection`.",
+    "policy/clip_bias_scale": "Factor that the correction puts on the policy's step; 1 leaves it whole.",
+    "critic/loss": "Squared error of the critic's values against the returns, halved.",
+    "critic/explained_variance": (
+        "1 - Var(return - value) / Var(return), on rollouts that the critic has not been taught."
+    ),
+    "critic/grad_norm": "L2 norm of the critic's gradient before gradient clipping.",
+    "kl/reference": "k3 estimate of KL(policy || reference), in nats per action token.",
+    "sft/loss": "Negative log-likelihood of the demonstrations, in nats per action token. `medagent sft` only.",
+    "validation/accuracy": "Accuracy of greedy answers to the held-out questions. Needs `HeldOutEvaluation`.",
+    "validation/KIND": "The same for each kind of question.",
+    "monitor/signs": "Signs of collapse seen in this iteration. Needs `CollapseMonitor`.",
+    "monitor/alarm": "1 where the signs amount to a collapse, else 0.",
+    "sampler/probe_gap": (
+        "Mean difference between sampler and trainer on the probe after a hand-over, in nats per token."
+    ),
+    "sampler/arrived": "Share of the trainer's last change that the sampler followed; 1 when all is well.",
+    "sampler/replicas": "Servers or actors that sample.",
+    "sampler/lost": "Ray actors lost since the start of the run.",
+    "time/rollout": "Seconds per iteration that the trainer waited for rollouts.",
+    "time/update": "Seconds per iteration from its start to its last update, rollouts left out.",
+    "time/search": "Mean seconds from asking for a search to its result.",
+    "time/search_p95": "The 95th percentile of these seconds.",
+    "throughput/action_tokens_per_s": "Sampled tokens per second of sampling, wherever it ran.",
+    "throughput/queries_per_search": "Queries that share one call of the retriever, on average.",
+}
