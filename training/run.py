@@ -13,14 +13,12 @@ import shutil
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import yaml
-from filelock import FileLock, Timeout
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -29,6 +27,7 @@ from torch import distributed
 
 from medagent.errors import ConfigError
 from medagent.files import write_whole
+from medagent.run_folder import RunFolder
 from training.agent_data import AgentData
 from training.data import RolloutData
 from training.execution import keep_freed_memory
@@ -47,8 +46,6 @@ RUN_PARTS = (
     "collapse.json",
     "config.yaml",
 )
-LOCK = ".lock"
-MARKER = ".medagent-run"  # only a folder that carries it is continued, or discarded with --overwrite
 
 
 class AgentCLI(LightningCLI):
@@ -113,14 +110,10 @@ def _discard(run: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _claim(run: Path, resolved: dict[str, Any], *, overwrite: bool) -> None:
+def _claim(folder: RunFolder, resolved: dict[str, Any], *, overwrite: bool) -> None:
     """Make the folder this run's, or go on with the run it holds; refuse what is not ours and what differs."""
-    found = [name for name in RUN_PARTS if (run / name).exists()]
-    if found and not (run / MARKER).exists():
-        raise ConfigError(
-            f"run folder {run}: holds {', '.join(found)} that no run of ours wrote. Give another folder with "
-            "--trainer.default_root_dir."
-        )
+    run = folder.path
+    folder.refuse_others(*RUN_PARTS)
     if overwrite:
         _discard(run)
     path = run / "config.yaml"
@@ -136,8 +129,7 @@ def _claim(run: Path, resolved: dict[str, Any], *, overwrite: bool) -> None:
                 f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder "
                 "with --trainer.default_root_dir, or --overwrite true to discard that run."
             )
-    run.mkdir(parents=True, exist_ok=True)
-    (run / MARKER).touch()
+    folder.mark()
     write_whole(path, yaml.safe_dump(resolved, sort_keys=False))
 
 
@@ -186,8 +178,9 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
     resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
     for how in ("overwrite", "threads"):  # ways of running, not settings of the run
         resolved.pop(how)
-    with _sole_trainer(run) if cli.trainer.is_global_zero else nullcontext():
-        _claim(run, resolved, overwrite=cli.config["overwrite"])
+    folder = RunFolder(run, "run", "--trainer.default_root_dir")
+    with folder.sole_writer() if cli.trainer.is_global_zero else nullcontext():
+        _claim(folder, resolved, overwrite=cli.config["overwrite"])
         checkpoint = newest_checkpoint(run)
         if checkpoint is not None:
             print(f"Going on from {checkpoint}.")
@@ -216,17 +209,3 @@ def end_rank() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
-
-
-@contextmanager
-def _sole_trainer(run: Path) -> Iterator[None]:
-    """Hold the folder's lock; the system lets go of it however the process ends."""
-    run.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(run / LOCK, timeout=0):
-            yield
-    except Timeout as error:
-        raise ConfigError(
-            f"run folder {run}: another process is training in it. Wait for it, stop it, or give another folder with "
-            "--trainer.default_root_dir."
-        ) from error
