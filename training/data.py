@@ -59,6 +59,12 @@ class RolloutData(AgentData):
     "mask" (no loss).
     """
 
+    default_callbacks = (
+        "training.callbacks.RolloutRecords",
+        "training.callbacks.AgentExport",
+        "training.callbacks.ProgressLine",
+    )
+
     def __init__(
         self,
         benchmark: Benchmark,

@@ -13,6 +13,7 @@ import shutil
 import sys
 import threading
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +30,7 @@ from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
 from training.agent_data import AgentData
+from training.callbacks.held_out import HeldOutEvaluation
 from training.data import RolloutData
 from training.execution import keep_freed_memory
 from training.module import AgentModule
@@ -47,17 +49,65 @@ RUN_PARTS = (
     "config.yaml",
 )
 
+# What every run wants of Lightning's trainer; a configuration's own values go before these.
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "devices": 1,
+    "log_every_n_steps": 1,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
+
+
+def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> None:
+    """Defaults of the trainer, its callbacks those of `data`, and what `medagent train` adds to Lightning's settings."""
+    callbacks = [{"class_path": name} for name in data.default_callbacks]
+    parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
+    parser.set_defaults({"trainer.callbacks": callbacks})
+    parser.add_argument("--overwrite", type=bool, default=False, help="discard the run that the folder holds")
+    parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 keeps torch's own choice")
+
+
+def in_order(callbacks: Sequence[Any], defaults: Sequence[str]) -> list[Any]:
+    """Configured callbacks (each with a `class_path`) in the order in which they are to run.
+
+    Held-out evaluation comes first, since what follows prints and keeps its figures. A default callback that is
+    configured again stands once, with the later settings.
+    """
+    settings = {callback.class_path: callback for callback in callbacks}
+    seen: set[str] = set()
+    kept = []
+    for callback in callbacks:
+        name = callback.class_path
+        if name not in defaults:
+            kept.append(callback)
+        elif name not in seen:
+            kept.append(settings[name])
+        seen.add(name)
+    return sorted(kept, key=lambda callback: callback.class_path.rsplit(".", 1)[-1] != HeldOutEvaluation.__name__)
+
 
 class AgentCLI(LightningCLI):
-    """LightningCLI with the project's module and data, logs and checkpoints in `trainer.default_root_dir`."""
+    """LightningCLI with the project's module and data, logs and checkpoints in `trainer.default_root_dir`.
+
+    A configuration's `trainer.callbacks+` adds to the default callbacks, and `trainer.callbacks` replaces them.
+    """
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """`--overwrite` starts afresh in a folder that holds another run."""
-        parser.add_argument("--overwrite", type=bool, default=False, help="discard the run that the folder holds")
-        parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 keeps torch's own choice")
+        """See `add_run_settings`."""
+        add_run_settings(parser, self._data)
+
+    @property
+    def _data(self) -> type[AgentData]:
+        data = self.datamodule_class
+        assert isinstance(data, type)
+        assert issubclass(data, AgentData)
+        return data
 
     def before_instantiate_classes(self) -> None:
         """Settings that must hold before a model is built."""
+        trainer = self.config["trainer"]
+        trainer["callbacks"] = in_order(trainer["callbacks"] or [], self._data.default_callbacks)
         keep_freed_memory()
         if self.config["threads"]:
             torch.set_num_threads(self.config["threads"])

@@ -84,6 +84,8 @@ class SupervisedData(AgentData):
     look there.
     """
 
+    default_callbacks = ("training.callbacks.AgentExport", "training.sft.supervised.SupervisedProgress")
+
     def __init__(
         self,
         demonstrations: Demonstrations,
