@@ -14,7 +14,10 @@ from retrieval.passages import Passage
 
 
 def named_corpus(corpus: str) -> Corpus:
-    """A corpus by name: starter, starter:train, pubmedqa:FILE or pubmedqa:hub:DATASET, bioasq:PATH, hub:DATASET[:SPLIT], or a path."""
+    """A corpus by name or path.
+
+    Names: starter, starter:train, pubmedqa:FILE, pubmedqa:hub:DATASET, bioasq:PATH, hub:DATASET[:SPLIT].
+    """
     if corpus == "starter":
         return memory_corpus(World.load().passages(), corpus)
     if corpus == "starter:train":

@@ -20,7 +20,11 @@ WATCHED = ("validation/accuracy", "reward/success", "rollout/searches", "rollout
 
 
 def export_merged(agent: Path, out: Path, *, overwrite: bool = False) -> None:
-    """Write the base with the adapter merged in (safetensors), the tokenizer, README.md (the model card) and agent.json to `out`."""
+    """Write an agent to `out` as one model.
+
+    The folder holds the base with the adapter merged in (safetensors), the tokenizer, the model card (README.md) and
+    agent.json. Raises `ConfigError` where `out` holds other files, or an export and `overwrite` is false.
+    """
     spec = read_spec(agent)
     folder = RunFolder(out, "export")
     folder.refuse_others()

@@ -83,8 +83,8 @@ class RunFolder:
         names = sorted(path.name for path in self.path.iterdir() if path.name != LOCK)
         if found := [name for name in names if not parts or name in parts]:
             raise ConfigError(
-                f"{self.kind} folder {self.path}: holds {', '.join(found[:3])} that no {self.kind} of ours wrote (there "
-                f"is no {self._marker.name}). Give another folder with {self.option}."
+                f"{self.kind} folder {self.path}: holds {', '.join(found[:3])} that no {self.kind} of ours wrote "
+                f"(there is no {self._marker.name}). Give another folder with {self.option}."
             )
 
     def claim(self, *parts: str) -> None:

@@ -23,7 +23,7 @@ def check_composition(
     num_critic_epochs: int,
     truncated: TruncatedMode,
 ) -> None:
-    """Raise ConfigError where critic, advantage, groups and the treatment of truncated rollouts contradict one another."""
+    """Raise ConfigError where critic, advantage, groups and `truncated` contradict one another."""
     name = type(estimator).__name__
     if estimator.needs_critic and not module.has_critic:
         raise ConfigError(

@@ -60,7 +60,7 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 
 
 def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> None:
-    """Defaults of the trainer, its callbacks those of `data`, and what `medagent train` adds to Lightning's settings."""
+    """Set the trainer's defaults, with the callbacks of `data`, and add the settings that are no one's but ours."""
     callbacks = [{"class_path": name} for name in data.default_callbacks]
     parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
     parser.set_defaults({"trainer.callbacks": callbacks})
@@ -113,7 +113,10 @@ class AgentCLI(LightningCLI):
             torch.set_num_threads(self.config["threads"])
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """The trainer, with CSV and TensorBoard logs and a checkpoint an iteration, unless the configuration says otherwise."""
+        """The trainer.
+
+        It logs to CSV and TensorBoard unless the configuration says otherwise, and writes a checkpoint per iteration.
+        """
         root = Path(self.config_init["trainer"]["default_root_dir"] or "runs/train")
         if self.config_init["trainer"]["logger"] is None:
             csv = CSVLogger(root, name="logs", flush_logs_every_n_steps=1)

@@ -18,7 +18,9 @@ from training.module import AgentModule
 
 
 class ShardedBase(DDPStrategy):
-    """DDP, but each decoder layer of the frozen base is held in equal parts by the ranks, and gathered for as long as a pass is in it (FSDP2, arXiv 2304.11277).
+    """DDP, but the ranks share out the decoder layers of the frozen base (FSDP2, arXiv 2304.11277).
+
+    Each rank holds an equal part of each layer. A layer is gathered for as long as a pass is in it.
 
     What is trained is small and stays whole on every rank, so optimizer, clipping, checkpoints and hand-overs are
     those of DDP; embeddings and head stay whole too. Every pass is a meeting of all ranks. `timeout_s`: how long a

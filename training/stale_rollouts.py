@@ -77,10 +77,14 @@ class PendingRollouts:
             path = self._path(coming)
             if path.exists():
                 continue
-            if self._overlap and coming > iteration:
-                self._background.start(lambda path=path, coming=coming: write_rollouts(path, collect(coming)))  # type: ignore[misc]
-            else:
+
+            def roll_out(path: Path = path, coming: int = coming) -> None:
                 write_rollouts(path, collect(coming))
+
+            if self._overlap and coming > iteration:
+                self._background.start(roll_out)
+            else:
+                roll_out()
         # The one before is kept: a torn newest checkpoint sends the run back by one iteration.
         for path in self._folder.glob(f"*.rank{self._rank}.jsonl"):
             if int(path.name.split(".")[0]) < iteration - 1:

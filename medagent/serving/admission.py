@@ -45,7 +45,7 @@ class TooLongError(MedagentError):
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """`max_running` questions are answered at once, `max_waiting` more may wait, each has `timeout_s` from its admission."""
+    """How many questions are answered at once and how many more may wait; each has `timeout_s` from its admission."""
 
     max_running: int = 64
     max_waiting: int = 256
@@ -77,7 +77,10 @@ class Answering:
     queue: asyncio.Queue[Event | None]
 
     async def events(self) -> AsyncGenerator[Event]:
-        """("waiting", how many are ahead) where no place was free, ("turn", its event) for each turn as it ends, then ("answer", `Answer.to_json`).
+        """What happens to the question, as pairs of a name and a value.
+
+        ("waiting", how many are ahead) where no place was free, ("turn", its event) for each turn as it ends, then
+        ("answer", `Answer.to_json`).
 
         Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout
         raises.

@@ -150,7 +150,10 @@ class VllmSampling:
 
 @dataclass(frozen=True)
 class ServersSampling:
-    """vLLM servers elsewhere that serve the agent's weights under one name (an adapter, or what `medagent export` wrote); they say themselves when those change."""
+    """vLLM servers elsewhere that serve the agent's weights under one name: an adapter, or an export.
+
+    They say themselves when the weights change.
+    """
 
     addresses: Sequence[str]
     model: str

@@ -63,7 +63,9 @@ def question_text(messages: list[Message]) -> str:
     Earlier questions and answers stand before it as context, the newest as far as there is room. System messages are
     left out: the agent's instructions are its own.
 
-    >>> question_text([Message(role="user", content="What treats gout?"), Message(role="assistant", content="Colchicine [1]"), Message(role="user", content="And its dose?")])
+    >>> asked = Message(role="user", content="What treats gout?")
+    >>> answered = Message(role="assistant", content="Colchicine [1]")
+    >>> question_text([asked, answered, Message(role="user", content="And its dose?")])
     'Earlier in this conversation: Q: What treats gout? A: Colchicine [1] Now: And its dose?'
     """
     said = [(message.role, message.text) for message in messages if message.role in ("user", "assistant")]

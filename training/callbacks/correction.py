@@ -128,7 +128,8 @@ class ClippingBiasCorrection(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the learning rate after each step (in the step's own hook: later hooks would break schedulers)."""
-        corrections = [each for each in trainer.callbacks if isinstance(each, ClippingBiasCorrection)]  # type: ignore[attr-defined]
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        corrections = [each for each in callbacks if isinstance(each, ClippingBiasCorrection)]
         if len(corrections) > 1:
             raise ConfigError(
                 f"trainer.callbacks: found {len(corrections)} ClippingBiasCorrection; each would scale what the "

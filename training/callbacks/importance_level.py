@@ -18,7 +18,8 @@ class _LevelSampling(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse two levels at once."""
-        levels = [type(each).__name__ for each in trainer.callbacks if isinstance(each, _LevelSampling)]  # type: ignore[attr-defined]
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        levels = [type(each).__name__ for each in callbacks if isinstance(each, _LevelSampling)]
         if len(levels) > 1:
             raise ConfigError(
                 f"trainer.callbacks: found {' and '.join(levels)}; a ratio has one level. Keep one of them."

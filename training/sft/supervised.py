@@ -99,8 +99,8 @@ class SupervisedData(AgentData):
         super().__init__(agent, retriever, engine, seed=seed)
         if not isinstance(engine, InProcessEngine):
             raise ConfigError(
-                f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers alone "
-                "here. Who samples demonstrations is theirs to say."
+                f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers "
+                "alone here. Who samples demonstrations is theirs to say."
             )
         if batch_size < num_micro_batches:
             raise ConfigError(
@@ -120,7 +120,8 @@ class SupervisedData(AgentData):
                 f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, data.num_micro_batches is "
                 f"{self.num_micro_batches}: they must be equal. Set both to the same number."
             )
-        watched = any(isinstance(callback, HeldOutEvaluation) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        watched = any(isinstance(callback, HeldOutEvaluation) for callback in callbacks)
         if isinstance(trainer.strategy, ShardedBase) and watched:
             raise ConfigError(
                 "HeldOutEvaluation in medagent sft with ShardedBase: answers would need a whole copy of the base on "

@@ -150,9 +150,10 @@ class Stage:
 
 
 def curriculum(tokenizer: PreTrainedTokenizerBase, config: WarmStartConfig, forbidden: frozenset[str]) -> list[Stage]:
-    """First copying alone and easy names, then searching and reading (at a high rate, then a falling one), then the bad habits.
+    """First copying alone and easy names, then searching and reading, then the bad habits.
 
-    The falling rate is what makes the copying of rare names sure.
+    Searching and reading are taught at a high rate and then at a falling one. The falling rate is what makes the
+    copying of rare names sure.
     """
     pad_id = int(tokenizer.pad_token_id)
 

@@ -34,7 +34,10 @@ def lengthen(
     seed: int = 0,
     report: Callable[[str], None] = print,
 ) -> dict[str, float]:
-    """Teach the packaged base to think `thinking` tokens a turn and then to the end of the sentence (eight to ten more; the action takes ten), and save it with limits that leave room for them; returns the measured figures.
+    """Teach the packaged base to think `thinking` tokens per turn, and then to the end of the sentence.
+
+    The sentence ends eight to ten tokens later, and the action takes ten more. The base is saved with limits that
+    leave room for them. Returns the measured figures.
 
     With `thinking` 0 it is only taught on, for as many steps: the control of a comparison of lengths. `forbidden` are
     the names of the knowledge base, which no lesson may use. Raises ConfigError where `out` is not empty.

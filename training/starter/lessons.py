@@ -75,7 +75,10 @@ class Lesson:
 
 
 def word_pieces(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[str]]:
-    """The tokenizer's pieces that begin a word (a space before them) and those that go on, of letters, digits and hyphens."""
+    """The tokenizer's pieces that begin a word (a space before them) and those that go on.
+
+    All are of letters, digits and hyphens.
+    """
     texts = [str(tokenizer.decode([token])) for token in range(len(tokenizer))]
     plain = [text for text in texts if text.strip().replace("-", "").isalnum() and text.isascii()]
     return [text[1:] for text in plain if text[0] == " "], [text for text in plain if text[0] != " "]

@@ -194,7 +194,9 @@ def run_study(
     arms: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[Cell]:
-    """Run every cell (of some `arms` and `seeds` alone, where given) that is not finished, `jobs` at a time with `threads` torch threads each.
+    """Run every cell that is not finished, `jobs` at a time with `threads` torch threads each.
+
+    Where `arms` or `seeds` are given, only their cells are run.
 
     Interrupted (Ctrl-C, SIGTERM, SIGHUP), it ends its runs, which go on from their checkpoints when it is called again.
 
