@@ -14,13 +14,16 @@ from retrieval.passages import Passage
 
 
 def named_corpus(corpus: str) -> Corpus:
-    """A corpus by name: starter, starter:train, pubmedqa:FILE, bioasq:PATH, hub:DATASET[:SPLIT], or a path."""
+    """A corpus by name or path.
+
+    Names: starter, starter:train, pubmedqa:FILE, pubmedqa:hub:DATASET, bioasq:PATH, hub:DATASET[:SPLIT].
+    """
     if corpus == "starter":
         return memory_corpus(World.load().passages(), corpus)
     if corpus == "starter:train":
         return memory_corpus(World.load().passages(("train", "validation")), corpus)
     if corpus.startswith("pubmedqa:"):
-        return memory_corpus(pubmedqa_passages(Path(corpus.removeprefix("pubmedqa:"))), "pubmedqa")
+        return memory_corpus(pubmedqa_passages(corpus.removeprefix("pubmedqa:")), "pubmedqa")
     if corpus.startswith("bioasq:"):
         return memory_corpus(bioasq_passages(Path(corpus.removeprefix("bioasq:"))), "bioasq")
     if corpus.startswith("hub:"):

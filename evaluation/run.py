@@ -9,13 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from evaluation.modes import Mode, agent_for, job_for, rotate
 from evaluation.predictions import Key, Prediction, PredictionLog, confidence
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.files import write_whole
+from medagent.run_folder import RunFolder
 from medagent.types import Question, Rollout
 from retrieval.passages import Passage
 
@@ -98,18 +97,11 @@ def run_plan(
         raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
     askings = _askings(agent, questions, plan, evidence or {})
     agents = {mode: agent_for(agent, mode, corpus) for mode in plan.modes}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made a folder ({error.strerror}). Give another --out.") from error
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            _claim(folder, {**identity, "questions_sha256": digest(questions)}, overwrite=overwrite)
-            return _run(agent, askings, agents, folder, concurrency, on_found, on_done)
-    except Timeout as error:
-        raise ConfigError(
-            f"{folder}: another evaluation is writing there. Wait for it, or give another --out."
-        ) from error
+    written = RunFolder(folder, "evaluation")
+    with written.sole_writer():
+        written.claim()
+        _begin(folder, {**identity, "questions_sha256": digest(questions)}, overwrite=overwrite)
+        return _run(agent, askings, agents, folder, concurrency, on_found, on_done)
 
 
 def _askings(agent: Agent, questions: Sequence[Question], plan: Plan, evidence: Mapping[str, Passage]) -> list[Asking]:
@@ -176,14 +168,13 @@ def digest(questions: Sequence[Question]) -> str:
     return sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def _claim(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
-    """Take a new folder, or one that holds the same evaluation; call under the folder's lock."""
+def _begin(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
+    """Begin an evaluation, or go on with the same one; call under the folder's lock."""
     path, log = folder / "config.json", folder / "predictions.jsonl"
     wanted = json.loads(json.dumps(identity))
     if not path.exists():
-        others = sorted(file.name for file in folder.iterdir() if file.name not in (".lock", "config.json.part"))
-        if others:
-            raise ConfigError(f"{folder}: holds {others[0]!r} and no evaluation (no config.json). Give another --out.")
+        if log.exists():
+            raise ConfigError(f"{folder}: holds predictions.jsonl and no config.json. Give another --out.")
         write_whole(path, json.dumps(wanted, indent=2) + "\n")
         return
     try:

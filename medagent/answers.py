@@ -18,7 +18,10 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class CitedPassage:
-    """A passage under the number by which it was shown, and where in its text the sentence lies that is nearest to the answer (characters)."""
+    """A passage under the number by which it was shown.
+
+    It says where in its text the sentence lies that is nearest to the answer, in characters.
+    """
 
     number: int
     passage: Passage

@@ -14,26 +14,29 @@ from medagent.agent_folder import AgentSpec, load_weights, read_spec, save_agent
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.protocol import NOT_ADVICE
+from medagent.run_folder import RunFolder
 
-MARKER = ".medagent-export"
 WATCHED = ("validation/accuracy", "reward/success", "rollout/searches", "rollout/valid_answer", "sft/loss")
 
 
 def export_merged(agent: Path, out: Path, *, overwrite: bool = False) -> None:
-    """Write the base with the adapter merged in (safetensors), the tokenizer, README.md (the model card) and agent.json to `out`."""
+    """Write an agent to `out` as one model.
+
+    The folder holds the base with the adapter merged in (safetensors), the tokenizer, the model card (README.md) and
+    agent.json. Raises `ConfigError` where `out` holds other files, or an export and `overwrite` is false.
+    """
     spec = read_spec(agent)
-    if out.exists() and any(out.iterdir()):
-        if not (out / MARKER).exists():
-            raise ConfigError(f"{out}: holds files that no export wrote. Give another folder with --out.")
-        if not overwrite:
-            raise ConfigError(f"{out}: holds an export. Give another folder with --out, or --overwrite.")
+    folder = RunFolder(out, "export")
+    folder.refuse_others()
+    if folder.is_marked and not overwrite:
+        raise ConfigError(f"{out}: holds an export. Give another folder with --out, or --overwrite.")
     model, tokenizer = load_weights(agent, spec)
     fresh = out.with_name(out.name + ".part")
     shutil.rmtree(fresh, ignore_errors=True)
     save_agent(fresh, replace(spec, base_model="."), tokenizer)
     model.save_pretrained(fresh)
     write_whole(fresh / "README.md", model_card(spec, agent))
-    (fresh / MARKER).touch()
+    RunFolder(fresh, "export").mark()
     if out.exists():
         shutil.rmtree(out)
     fresh.rename(out)

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 import yaml
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from evaluation.benchmarks.source import BenchmarkSource
@@ -21,6 +21,9 @@ from medagent.cli.commands.evaluate import evaluate
 from medagent.cli.demo import demo_configs
 from tests.support import ROOT
 from tests.training.support import parser
+from training.data import RolloutData
+from training.module import AgentModule
+from training.run import AgentCLI, in_order
 from training.sft.supervised import SupervisedData, SupervisedModule
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -29,16 +32,66 @@ ALGORITHMS = sorted((ROOT / "configs" / "algorithms").glob("*.yaml"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_a_configuration_parses_and_its_batches_fit(path: Path) -> None:
-    parsed = parser().parse_path(str(path))
+    parsed = parser().parse_args(["--config", str(path)])
     assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches
     names = [callback.class_path.rsplit(".", 1)[1] for callback in parsed.trainer.callbacks]
     assert {"AgentExport", "ProgressLine", "RolloutRecords"} <= set(names)
 
 
+class Parsed(AgentCLI):
+    """The command's own parsing, without building what was configured."""
+
+    def instantiate_classes(self) -> None:
+        pass
+
+
+def resolved_callbacks(*files: Path, sft: bool = False) -> list[str]:
+    """Names of the callbacks that a run with these files would have, in the order in which they run."""
+    kinds = (SupervisedModule, SupervisedData) if sft else (AgentModule, RolloutData)
+    args = [argument for file in files for argument in ("--config", str(file))]
+    cli = Parsed(*kinds, run=False, args=args, save_config_callback=None, auto_configure_optimizers=False)
+    return [callback.class_path.rsplit(".", 1)[1] for callback in cli.config.trainer.callbacks]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_what_is_measured_is_there_before_it_is_kept_and_printed(path: Path) -> None:
+    measured = ["HeldOutEvaluation"] if path.stem != "pubmedqa" else []
+    kept = ["RolloutRecords", "AgentExport", "ProgressLine"]
+    algorithm = ["TurnLevelSampling", "ClippingBiasCorrection"]
+    found = resolved_callbacks(path, ROOT / "configs" / "algorithms" / "st_ppo.yaml")
+    assert found == measured + kept + algorithm
+
+
+def test_a_list_of_ones_own_replaces_the_default_callbacks(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("trainer:\n  callbacks:\n    - class_path: training.callbacks.ProgressLine\n")
+    assert resolved_callbacks(ROOT / "configs" / "starter.yaml", mine) == ["ProgressLine"]
+    assert resolved_callbacks(ROOT / "configs" / "sft" / "own_model.yaml", sft=True) == [
+        "AgentExport",
+        "SupervisedProgress",
+    ]
+
+
+def test_a_default_callback_that_is_named_again_stands_once_with_its_own_settings() -> None:
+    def named(class_path: str, **settings: int) -> Namespace:
+        return Namespace(class_path=class_path, init_args=Namespace(**settings))
+
+    export, line = named("my.AgentExport", every=1), named("my.ProgressLine")
+    other, held_out = named("my.Other"), named("training.callbacks.HeldOutEvaluation", every=2)
+    mine = named("my.AgentExport", every=10)
+    defaults = ("my.AgentExport", "my.ProgressLine")
+    assert in_order([export, line, other, mine, held_out, other], defaults) == [held_out, mine, line, other, other]
+
+
+def test_no_configuration_names_a_file_outside_a_users_reach() -> None:
+    for path in (ROOT / "configs").rglob("*.yaml"):
+        assert "../" not in path.read_text(encoding="utf-8"), path
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
 def test_every_algorithm_goes_with_every_task(task: Path, algorithm: Path) -> None:
-    alone = parser().parse_path(str(task))
+    alone = parser().parse_args(["--config", str(task)])
     parsed = parser().parse_args(["--config", str(task), "--config", str(algorithm)])
     own, both = ([callback.class_path for callback in made.trainer.callbacks] for made in (alone, parsed))
     added = [
@@ -56,7 +109,7 @@ OVERLAYS = [path for folder in ("engines", "hardware") for path in sorted((ROOT 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
 def test_engines_and_hardware_go_with_every_task(task: Path, overlay: Path) -> None:
-    own = parser().parse_path(str(task))
+    own = parser().parse_args(["--config", str(task)])
     parsed = parser().parse_args(["--config", str(task), "--config", str(overlay)])
     wanted = yaml.safe_load(overlay.read_text())["data"]["engine"]["class_path"]
     assert parsed.data.engine.class_path == wanted
@@ -106,7 +159,7 @@ def test_a_misspelt_setting_is_refused(tmp_path: Path) -> None:
     text = (ROOT / "configs" / "starter.yaml").read_text().replace("policy_lr", "policy_learning_rate")
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(SystemExit):
-        parser().parse_path(str(tmp_path / "bad.yaml"))
+        parser().parse_args(["--config", str(tmp_path / "bad.yaml")])
 
 
 def test_the_demo_uses_protocol_and_limits_of_its_base() -> None:

@@ -6,7 +6,7 @@ The dialogue's rules, what is searched, and where the present policy can be aske
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning import LightningDataModule
 
@@ -30,7 +30,13 @@ class AgentSettings:
 
 
 class AgentData(LightningDataModule):
-    """Base of the data modules; `questions` are those trained on."""
+    """Base of the data modules.
+
+    `questions` are those trained on. `default_callbacks` are class paths: what a run gets unless its configuration
+    has a list of its own.
+    """
+
+    default_callbacks: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, agent: AgentSettings, retriever: Retriever, engine: RolloutEngine, *, seed: int) -> None:
         super().__init__()

@@ -59,6 +59,12 @@ class RolloutData(AgentData):
     "mask" (no loss).
     """
 
+    default_callbacks = (
+        "training.callbacks.RolloutRecords",
+        "training.callbacks.AgentExport",
+        "training.callbacks.ProgressLine",
+    )
+
     def __init__(
         self,
         benchmark: Benchmark,
@@ -173,7 +179,7 @@ class RolloutData(AgentData):
     def collect(
         self, policy: Policy, *, temperature: float, iteration: int, version: int, rank: int, world_size: int
     ) -> list[Rollout]:
-        """Sample and grade this rank's rollouts for an iteration with a policy whose weights are of iteration `version`."""
+        """Sample and grade this rank's rollouts for an iteration; the policy's weights are of iteration `version`."""
         began = time.perf_counter()
         settings = self.agent_settings
         agent = Agent(policy, self.retriever, settings.protocol, settings.limits, top_k=settings.top_k)

@@ -13,14 +13,13 @@ import shutil
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import yaml
-from filelock import FileLock, Timeout
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -29,7 +28,9 @@ from torch import distributed
 
 from medagent.errors import ConfigError
 from medagent.files import write_whole
+from medagent.run_folder import RunFolder
 from training.agent_data import AgentData
+from training.callbacks.held_out import HeldOutEvaluation
 from training.data import RolloutData
 from training.execution import keep_freed_memory
 from training.module import AgentModule
@@ -48,12 +49,50 @@ RUN_PARTS = (
     "collapse.json",
     "config.yaml",
 )
-LOCK = ".lock"
-MARKER = ".medagent-run"  # only a folder that carries it is continued, or discarded with --overwrite
+
+# What every run wants of Lightning's trainer; a configuration's own values go before these.
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "devices": 1,
+    "log_every_n_steps": 1,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
+
+
+def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> None:
+    """Set the trainer's defaults, with the callbacks of `data`, and add the settings that are no one's but ours."""
+    callbacks = [{"class_path": name} for name in data.default_callbacks]
+    parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
+    parser.set_defaults({"trainer.callbacks": callbacks})
+    parser.add_argument("--overwrite", type=bool, default=False, help="discard the run that the folder holds")
+    parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 keeps torch's own choice")
+
+
+def in_order(callbacks: Sequence[Any], defaults: Sequence[str]) -> list[Any]:
+    """Configured callbacks (each with a `class_path`) in the order in which they are to run.
+
+    Held-out evaluation comes first, since what follows prints and keeps its figures. A default callback that is
+    configured again stands once, with the later settings.
+    """
+    settings = {callback.class_path: callback for callback in callbacks}
+    seen: set[str] = set()
+    kept = []
+    for callback in callbacks:
+        name = callback.class_path
+        if name not in defaults:
+            kept.append(callback)
+        elif name not in seen:
+            kept.append(settings[name])
+        seen.add(name)
+    return sorted(kept, key=lambda callback: callback.class_path.rsplit(".", 1)[-1] != HeldOutEvaluation.__name__)
 
 
 class AgentCLI(LightningCLI):
-    """LightningCLI with the project's module and data, logs and checkpoints in `trainer.default_root_dir`."""
+    """LightningCLI with the project's module and data, logs and checkpoints in `trainer.default_root_dir`.
+
+    A configuration's `trainer.callbacks+` adds to the default callbacks, and `trainer.callbacks` replaces them.
+    """
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         """A parser that takes a user's classes by their methods."""
@@ -61,18 +100,29 @@ class AgentCLI(LightningCLI):
         return super().init_parser(**kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """`--overwrite` starts afresh in a folder that holds another run."""
-        parser.add_argument("--overwrite", type=bool, default=False, help="discard the run that the folder holds")
-        parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 keeps torch's own choice")
+        """See `add_run_settings`."""
+        add_run_settings(parser, self._data)
+
+    @property
+    def _data(self) -> type[AgentData]:
+        data = self.datamodule_class
+        assert isinstance(data, type)
+        assert issubclass(data, AgentData)
+        return data
 
     def before_instantiate_classes(self) -> None:
         """Settings that must hold before a model is built."""
+        trainer = self.config["trainer"]
+        trainer["callbacks"] = in_order(trainer["callbacks"] or [], self._data.default_callbacks)
         keep_freed_memory()
         if self.config["threads"]:
             torch.set_num_threads(self.config["threads"])
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """The trainer, with CSV and TensorBoard logs and a checkpoint an iteration, unless the configuration says otherwise."""
+        """The trainer.
+
+        It logs to CSV and TensorBoard unless the configuration says otherwise, and writes a checkpoint per iteration.
+        """
         root = Path(self.config_init["trainer"]["default_root_dir"] or "runs/train")
         if self.config_init["trainer"]["logger"] is None:
             kwargs.setdefault("logger", run_loggers(root))
@@ -133,14 +183,10 @@ def _discard(run: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _claim(run: Path, resolved: dict[str, Any], *, overwrite: bool) -> None:
+def _claim(folder: RunFolder, resolved: dict[str, Any], *, overwrite: bool) -> None:
     """Make the folder this run's, or go on with the run it holds; refuse what is not ours and what differs."""
-    found = [name for name in RUN_PARTS if (run / name).exists()]
-    if found and not (run / MARKER).exists():
-        raise ConfigError(
-            f"run folder {run}: holds {', '.join(found)} that no run of ours wrote. Give another folder with "
-            "--trainer.default_root_dir."
-        )
+    run = folder.path
+    folder.refuse_others(*RUN_PARTS)
     if overwrite:
         _discard(run)
     path = run / "config.yaml"
@@ -156,8 +202,7 @@ def _claim(run: Path, resolved: dict[str, Any], *, overwrite: bool) -> None:
                 f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder "
                 "with --trainer.default_root_dir, or --overwrite true to discard that run."
             )
-    run.mkdir(parents=True, exist_ok=True)
-    (run / MARKER).touch()
+    folder.mark()
     write_whole(path, yaml.safe_dump(resolved, sort_keys=False))
 
 
@@ -204,8 +249,9 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
     resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
     for how in ("overwrite", "threads"):  # ways of running, not settings of the run
         resolved.pop(how)
-    with _sole_trainer(run) if cli.trainer.is_global_zero else nullcontext():
-        _claim(run, resolved, overwrite=cli.config["overwrite"])
+    folder = RunFolder(run, "run", "--trainer.default_root_dir")
+    with folder.sole_writer() if cli.trainer.is_global_zero else nullcontext():
+        _claim(folder, resolved, overwrite=cli.config["overwrite"])
         checkpoint = newest_checkpoint(run)
         if checkpoint is not None:
             print(f"Going on from {checkpoint}.")
@@ -232,17 +278,3 @@ def end_rank() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
-
-
-@contextmanager
-def _sole_trainer(run: Path) -> Iterator[None]:
-    """Hold the folder's lock; the system lets go of it however the process ends."""
-    run.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(run / LOCK, timeout=0):
-            yield
-    except Timeout as error:
-        raise ConfigError(
-            f"run folder {run}: another process is training in it. Wait for it, stop it, or give another folder with "
-            "--trainer.default_root_dir."
-        ) from error

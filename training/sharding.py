@@ -18,9 +18,9 @@ from training.module import AgentModule
 
 
 class ShardedBase(DDPStrategy):
-    """DDP with the frozen base sharded (FSDP2, arXiv 2304.11277).
+    """DDP, but the ranks share out the decoder layers of the frozen base (FSDP2, arXiv 2304.11277).
 
-    The ranks hold each decoder layer in equal parts, and gather it for as long as a pass is in it.
+    Each rank holds an equal part of each layer. A layer is gathered for as long as a pass is in it.
 
     What is trained is small and stays whole on every rank, so optimizer, clipping, checkpoints and hand-overs are
     those of DDP; embeddings and head stay whole too. Every pass is a meeting of all ranks. `timeout_s`: how long a

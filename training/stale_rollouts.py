@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -56,10 +55,6 @@ class Background:
             raise error
 
 
-def _collect_to(path: Path, collect: Callable[[int], list[Rollout]], iteration: int) -> None:
-    write_rollouts(path, collect(iteration))
-
-
 class PendingRollouts:
     """The rollouts of the coming iterations, one file each, in `RUN/pending`.
 
@@ -82,10 +77,14 @@ class PendingRollouts:
             path = self._path(coming)
             if path.exists():
                 continue
-            if self._overlap and coming > iteration:
-                self._background.start(partial(_collect_to, path, collect, coming))
-            else:
+
+            def roll_out(path: Path = path, coming: int = coming) -> None:
                 write_rollouts(path, collect(coming))
+
+            if self._overlap and coming > iteration:
+                self._background.start(roll_out)
+            else:
+                roll_out()
         # The one before is kept: a torn newest checkpoint sends the run back by one iteration.
         for path in self._folder.glob(f"*.rank{self._rank}.jsonl"):
             if int(path.name.split(".")[0]) < iteration - 1:

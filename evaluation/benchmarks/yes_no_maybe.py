@@ -114,9 +114,14 @@ class BioASQBenchmark(FileBenchmark):
         ]
 
 
-def pubmedqa_passages(path: Path) -> list[Passage]:
-    """The abstracts of a PubMedQA file: CONTEXTS only, titled by PMID (the question would give the passage away)."""
-    return PubMedQABenchmark(str(path)).passages()
+def pubmedqa_passages(source: str) -> list[Passage]:
+    """The abstracts of PubMedQA: CONTEXTS only, titled by PMID (the question would give the passage away).
+
+    `source` is a file, or hub:DATASET for the labelled questions of a dataset on the hub.
+    """
+    if source.startswith("hub:"):
+        return PubMedQABenchmark(hub=source.removeprefix("hub:")).passages()
+    return PubMedQABenchmark(source).passages()
 
 
 def bioasq_passages(path: Path) -> list[Passage]:

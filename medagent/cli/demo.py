@@ -25,7 +25,7 @@ from medagent.agent import Agent
 from medagent.agent_folder import load_agent, read_spec, write_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.cli.console import TurnPrinter, show_answer, show_question
-from medagent.errors import ConfigError
+from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.types import Question, Rollout
@@ -36,15 +36,11 @@ from training.callbacks.export import read_metrics
 from training.run import train
 
 QUESTIONS_PER_KIND = 200
-DEMO_MARKER = ".medagent-demo"
 
 
 def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> dict[str, Any]:
     """Run the demonstration in the folder `out`, replacing an earlier one there, and return the report."""
-    if out.exists() and any(out.iterdir()) and not (out / DEMO_MARKER).exists():
-        raise ConfigError(f"demo folder {out}: holds files that no demo wrote. Give an empty one with --out.")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / DEMO_MARKER).touch()
+    RunFolder(out, "demo").claim()
     console, started = Console(highlight=False), time.monotonic()
     if threads:
         torch.set_num_threads(threads)

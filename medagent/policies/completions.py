@@ -96,7 +96,7 @@ class HttpCompletions:
 
 @dataclass
 class Replica:
-    """One of the sources, how many dialogues it has, and until when it is left alone (a reading of the monotonic clock)."""
+    """One of the sources, how many dialogues it has, and until when (by the monotonic clock) it is left alone."""
 
     source: Completions
     dialogues: int = 0

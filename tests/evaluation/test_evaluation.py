@@ -192,7 +192,7 @@ def test_pubmedqa_passages_hold_no_conclusion(tmp_path: Path) -> None:
     entry = {"QUESTION": "Does it?", "CONTEXTS": ["First.", "Second."], "LONG_ANSWER": "SECRET", "YEAR": "2001"}
     path = tmp_path / "pqal.json"
     path.write_text(json.dumps({"11": {**entry, "final_decision": "maybe"}, "12": {**entry, "final_decision": "yes"}}))
-    passages = pubmedqa_passages(path)
+    passages = pubmedqa_passages(str(path))
     assert [p.id for p in passages] == ["pubmed:11", "pubmed:12"]
     assert passages[0].text == "First. Second."
     assert "2001" in passages[0].source

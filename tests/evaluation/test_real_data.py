@@ -25,7 +25,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def abstracts(tmp_path_factory: pytest.TempPathFactory) -> HybridRetriever:
     folder = tmp_path_factory.mktemp("pubmedqa")
-    build_index(folder, pubmedqa_passages(PUBMEDQA), HashedNgramEmbedder())
+    build_index(folder, pubmedqa_passages(str(PUBMEDQA)), HashedNgramEmbedder())
     return HybridRetriever(str(folder))
 
 

@@ -16,7 +16,7 @@ from training.callbacks.export import read_metrics
 from training.data import AgentSettings, RolloutData
 from training.engines import EngineSetup
 from training.module import AgentModule
-from training.run import AgentCLI
+from training.run import add_run_settings
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
@@ -140,7 +140,7 @@ def parser() -> LightningArgumentParser:
     made.add_lightning_class_args(RolloutData, "data")
     made.add_argument("--seed_everything", type=int)
     made.add_argument("--config", action="config")
-    AgentCLI.add_arguments_to_parser(None, made)  # type: ignore[arg-type]
+    add_run_settings(made, RolloutData)
     return made
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from filelock import FileLock
 
 from evaluation.rollout_files import readable
 from medagent.agent import Job
@@ -22,6 +21,7 @@ from medagent.causal_lm import STARTER, model_path
 from medagent.cli.demo import run_demo
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
+from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
 from retrieval.batching import SearchDesk
 from retrieval.errors import RetrieverUnavailableError
@@ -29,7 +29,7 @@ from retrieval.remote import RemoteRetriever
 from tests.retrieval.server import Serving
 from tests.training.support import arguments, numbers
 from training.callbacks.export import read_metrics
-from training.run import LOCK, newest_checkpoint, train
+from training.run import newest_checkpoint, train
 
 FIXED_NAMES = [
     "reward/mean",
@@ -151,7 +151,7 @@ def test_a_folder_that_is_not_a_run_is_never_touched(train_index: Path, tmp_path
     with pytest.raises(ConfigError, match="no run of ours"):
         train(arguments(tmp_path, train_index, epochs=1, overwrite=True))
     assert (tmp_path / "logs" / "mine.txt").read_text() == "precious"
-    with pytest.raises(ConfigError, match="no demo wrote"):
+    with pytest.raises(ConfigError, match="no demo of ours wrote"):
         run_demo(tmp_path, seed=0, iterations=1, threads=0)
 
 
@@ -243,7 +243,8 @@ def test_the_demo_from_end_to_end(tmp_path: Path, monkeypatch, capsys) -> None:
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, tmp_path: Path) -> None:
-    with FileLock(tmp_path / LOCK), pytest.raises(ConfigError, match="another process is training in it"):
+    other = RunFolder(tmp_path, "run")
+    with other.sole_writer(), pytest.raises(ConfigError, match=r"at work there \(run, process \d+\).*default_root_dir"):
         train(arguments(tmp_path, train_index, epochs=1))
     assert [path.name for path in tmp_path.iterdir()] == [LOCK], "nothing else was written"
 

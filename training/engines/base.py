@@ -43,7 +43,10 @@ class RolloutEngine(ABC):
 
     @abstractmethod
     def hand_over(self, module: AgentModule, *, version: int) -> Policy:
-        """Take the module's present policy weights, which are of iteration `version`, and return a policy that samples with them."""
+        """Take the module's present policy weights and return a policy that samples with them.
+
+        `version` is the iteration that the weights are of.
+        """
 
     def rest(self) -> None:  # noqa: B027
         """The iteration's rollouts are there; free what the update may need."""

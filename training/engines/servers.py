@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 
 class ServersEngine(RolloutEngine):
-    """`urls` are the servers' addresses (such as http://node1:8000), `model` the name under which they serve the base that is trained.
+    """vLLM servers that serve the trained base, each iteration with a new adapter.
+
+    `urls` are their addresses, such as http://node1:8000. `model` is the name under which they serve the base.
 
     Each iteration's adapter is written to `adapters`, a folder that trainer and servers see under the same path, and
     loaded over their API under a name of its own. Start them with `vllm serve MODEL --enable-lora --max-lora-rank

@@ -35,10 +35,8 @@ from training.agent_data import AgentSettings
 class Demonstrations(ABC):
     """A source of dialogues."""
 
-    def make(  # noqa: B027 (given ones are there)
-        self, settings: AgentSettings, retriever: Retriever, folder: Path
-    ) -> None:
-        """Write to `folder` what is not there yet; one process does so."""
+    def make(self, settings: AgentSettings, retriever: Retriever, folder: Path) -> None:  # noqa: B027
+        """Write to `folder` what is not there yet; one process does so. Dialogues that are given need nothing."""
 
     @abstractmethod
     def read(self, folder: Path) -> list[Rollout]:

@@ -91,6 +91,8 @@ class SupervisedData(AgentData):
     look there.
     """
 
+    default_callbacks = ("training.callbacks.AgentExport", "training.sft.supervised.SupervisedProgress")
+
     def __init__(
         self,
         demonstrations: Demonstrations,
@@ -104,8 +106,8 @@ class SupervisedData(AgentData):
         super().__init__(agent, retriever, engine, seed=seed)
         if not isinstance(engine, InProcessEngine):
             raise ConfigError(
-                f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers alone "
-                "here. Who samples demonstrations is theirs to say."
+                f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers "
+                "alone here. Who samples demonstrations is theirs to say."
             )
         if batch_size < num_micro_batches:
             raise ConfigError(

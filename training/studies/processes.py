@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import platform
 import signal
 import subprocess
@@ -16,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from medagent.errors import ConfigError
 
 GRACE_S = 20.0  # for a run to end by itself once it was told to; it goes on from its last checkpoint either way
 
@@ -72,31 +68,6 @@ class Children:
                 process.wait(timeout=GRACE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-@contextmanager
-def sole_use(folder: Path) -> Iterator[int]:
-    """Keep other studies out of `folder`.
-
-    Gives the file descriptor to hand to the runs, so that one that outlives a killed study keeps it locked.
-
-    Raises:
-        ConfigError: another study, or a run that one left behind, is at work there.
-    """
-    with (folder / "lock").open("a+", encoding="utf-8") as file:
-        file.seek(0)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"study folder {folder}: another study is at work there (process {file.read().strip()}), or a run "
-                "that it left behind when it was killed (ps -ef shows the folder in its command). Wait, end it, or "
-                "give another folder with --out."
-            ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield file.fileno()
 
 
 def _code() -> str:

@@ -257,7 +257,7 @@ def _table(
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
-    """How often the first alarm names a collapse in time, early, late or never, and how often it is false."""
+    """Two arms on the same seeds: mean difference, half its 95% t-interval, two-sided p of a paired t-test."""
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     half = float(student_t.ppf(0.975, len(differences) - 1)) * stdev(differences) / math.sqrt(len(differences))
     return mean(differences), half, float(ttest_rel(ours, theirs).pvalue)

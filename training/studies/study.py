@@ -25,9 +25,10 @@ from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
 from medagent.files import write_whole
+from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from training.studies.processes import Children, made_by, signals_interrupt, sole_use
+from training.studies.processes import Children, made_by, signals_interrupt
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STUDIES = CONFIGS.parent / "studies"  # part of a checkout, not of the installed package
@@ -227,8 +228,9 @@ def run_study(
                 raise ConfigError(f"study {study.title!r}: found no {what} {each!r}, wanted some of {known}.")
     plans = {cell: _plan(study, cell) for cell in study_cells(study, out)}
     cells = [cell for cell in plans if (not arms or cell.arm in arms) and (not seeds or cell.seed in seeds)]
-    out.mkdir(parents=True, exist_ok=True)
-    with sole_use(out) as lock:
+    folder = RunFolder(out, "study")
+    with folder.sole_writer() as lock:
+        folder.claim("runs", "index")
         for cell, plan in plans.items():
             path = cell.folder / PLAN
             if path.exists() and _meaning(path.read_text(encoding="utf-8")) != _meaning(plan):

@@ -22,6 +22,7 @@ from evaluation.benchmarks import (
     StarterBenchmark,
     bioasq_passages,
 )
+from evaluation.corpora import corpus_passages
 from medagent.errors import ConfigError, InputError
 from tests.evaluation.benchmarks.support import BIOASQ, MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines
 from tests.support import SHARED_DATA
@@ -164,6 +165,26 @@ def test_the_hubs_rows_are_the_same_questions(
     (question,) = benchmark.questions()
     assert question.answer == answer
     assert question.text in ("Which drug?", "Which?", "Does it?", "Where?", "A man has a fever. What is it?", "who?")
+
+
+def test_pubmedqas_abstracts_come_from_the_hub_as_from_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "hub"
+    (folder / "pqa_labeled").mkdir(parents=True)
+    row = {"pubid": 11, "question": "Does it?", "context": {"contexts": ["One.", "Two."]}, "final_decision": "no"}
+    datasets.Dataset.from_list([row]).to_parquet(str(folder / "pqa_labeled" / "train-00000-of-00001.parquet"))
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: pqa_labeled\n  data_files:\n"
+        "  - split: train\n    path: pqa_labeled/train-*\n---\n"
+    )
+    published = {"11": {"QUESTION": "Does it?", "CONTEXTS": ["One.", "Two."], "final_decision": "no"}}
+    (tmp_path / "pqal.json").write_text(json.dumps(published))
+    from_hub, from_file = (
+        corpus_passages(f"pubmedqa:{source}") for source in (f"hub:{folder}", tmp_path / "pqal.json")
+    )
+    assert from_hub == from_file
+    assert [passage.id for passage in from_hub] == ["pubmed:11"]
+    (question,) = PubMedQABenchmark(hub=str(folder)).questions()
+    assert question.gold_passage_ids == ("pubmed:11",)
 
 
 def test_a_dataset_that_is_not_there_is_explained(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
-"""The processes of a study: who may use its folder, what they inherit, and that all of them end."""
+"""The processes of a study: what they inherit, and that all of them end."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from medagent.errors import ConfigError
-from training.studies.processes import Children, sole_use
+from training.studies.processes import Children
 
 
 def test_a_run_stopped_before_its_start_never_starts(tmp_path: Path) -> None:
@@ -33,19 +30,6 @@ def test_a_process_that_ignores_termination_is_killed(tmp_path: Path, monkeypatc
             time.sleep(0.02)
         children.stop()
         assert ended.result(timeout=10) == -signal.SIGKILL
-
-
-def test_one_study_at_a_time_uses_a_folder_and_so_does_a_run_left_behind(tmp_path: Path) -> None:
-    with sole_use(tmp_path) as lock:
-        mine = rf"another study is at work there \(process {os.getpid()}\).*--out"
-        with pytest.raises(ConfigError, match=mine), sole_use(tmp_path):
-            pass
-        left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
-    with pytest.raises(ConfigError, match="another study is at work there"), sole_use(tmp_path):
-        pass
-    left.communicate()
-    with sole_use(tmp_path):
-        pass
 
 
 def test_runs_inherit_what_they_are_to_keep(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""A folder of results has one writer at a time, and nothing is written among files that are not ours.
+
+Its lock is `.lock`, which says who holds it. Its marker is `.medagent-KIND`. The system releases the lock when the
+writer ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from medagent.errors import ConfigError
+
+LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder that a command writes.
+
+    `kind` is what it holds in one word, such as "study". `option` is the setting by which a user names another folder.
+    """
+
+    path: Path
+    kind: str
+    option: str = "--out"
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the folder holds something of this kind."""
+        return self._marker.exists()
+
+    @property
+    def _marker(self) -> Path:
+        return self.path / f".medagent-{self.kind}"
+
+    def make(self) -> None:
+        """Create the folder where there is none. Raises `ConfigError` where that cannot be."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{self.kind} folder {self.path}: cannot be made ({error.strerror}). Give another folder with "
+                f"{self.option}."
+            ) from error
+
+    @contextmanager
+    def sole_writer(self) -> Iterator[int]:
+        """Lock the folder, which is created where there is none.
+
+        Gives the lock's file descriptor. A process that inherits it keeps the lock for as long as it lives.
+
+        Raises:
+            ConfigError: another process holds the lock, or the folder cannot be made.
+        """
+        self.make()
+        with (self.path / LOCK).open("a+", encoding="utf-8") as file:
+            file.seek(0)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{self.kind} folder {self.path}: another process is at work there ({file.read().strip()}), or "
+                    "one that it started. Wait for it, end it (ps -ef shows the folder in its command), or give "
+                    f"another folder with {self.option}."
+                ) from None
+            file.truncate(0)
+            file.write(f"{self.kind}, process {os.getpid()}\n")
+            file.flush()
+            yield file.fileno()
+
+    def refuse_others(self, *parts: str) -> None:
+        """Raise `ConfigError` where the folder holds files and no marker of this kind.
+
+        `parts` are the names that this kind writes; other files may then lie there. Without any, no file may.
+        """
+        if self.is_marked or not self.path.exists():
+            return
+        names = sorted(path.name for path in self.path.iterdir() if path.name != LOCK)
+        if found := [name for name in names if not parts or name in parts]:
+            raise ConfigError(
+                f"{self.kind} folder {self.path}: holds {', '.join(found[:3])} that no {self.kind} of ours wrote "
+                f"(there is no {self._marker.name}). Give another folder with {self.option}."
+            )
+
+    def claim(self, *parts: str) -> None:
+        """Mark the folder as one of this kind, or raise `ConfigError` as `refuse_others` does."""
+        self.refuse_others(*parts)
+        self.mark()
+
+    def mark(self) -> None:
+        """Say that the folder, which is created where there is none, holds something of this kind."""
+        self.make()
+        self._marker.touch()
