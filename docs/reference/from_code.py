@@ -184,10 +184,9 @@ def fits(candidate: type, base: type) -> bool:
     )
 
 
-def shape_of(method: Callable[..., Any]) -> tuple[list[str], Any]:
-    """The names of a method's arguments, and what it returns."""
-    signature = inspect.signature(method)
-    return list(signature.parameters), signature.return_annotation
+def shape_of(method: types.FunctionType) -> tuple[list[str], Any]:
+    """The names of a method's arguments, and what it returns as it is written."""
+    return list(inspect.signature(method).parameters), method.__annotations__.get("return")
 
 
 def classes_in(hint: Any) -> Iterator[type]:
