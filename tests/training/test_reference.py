@@ -31,7 +31,7 @@ class Token:
 
 
 def ragged(seed: int) -> tuple[list[list[Token]], tuple[int, int]]:
-    """Rollouts of one to four turns of one to five tokens, observations of zero to three tokens between and after them."""
+    """Rollouts of one to four turns of one to five tokens, each followed by an observation of up to three tokens."""
     rng = random.Random(seed)
     rollouts: list[list[Token]] = []
     width = 0
