@@ -1,6 +1,6 @@
 """One optimizer step on stored experience, then one of the critic alone, on all ranks; rank 0 writes what it saw.
 
-    python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS STRATEGY
+    python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker IN OUT SPACE MAX_TOKENS STRATEGY
 
 SPACE is that of the norms, parameters or logits. It is rollouts for scales of their own, in logits. It is evidence for
 parameters with a critic that sees the evidence.
