@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from inspect import Parameter, Signature
+from pydoc import locate
 from typing import Any
 
 REFUSALS = (  # as jsonargparse words them
@@ -68,8 +68,7 @@ def explained(message: str, interfaces: Sequence[type]) -> str:
     """An error of jsonargparse; where it refuses a class for one of `interfaces`, with what keeps it from fitting."""
     for refusal in REFUSALS:
         for match in refusal.finditer(message):
-            module, _, name = match["found"].rpartition(".")
-            found = vars(import_module(module))[name]  # jsonargparse has just imported it
+            found = locate(match["found"])  # which jsonargparse has just imported
             if not inspect.isclass(found):
                 continue
             if match["wanted"] == "abstract":

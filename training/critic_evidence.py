@@ -1,12 +1,12 @@
-"""What a critic may know and the policy may not.
+"""What a critic may know and the policy may not: how near a rollout is to its evidence, and how its group ended.
 
-How near a rollout is to its evidence, and how its group's others ended (asymmetric actor-critic, arXiv 1710.06542).
+This is an asymmetric actor-critic (arXiv 1710.06542). A baseline may depend on anything that a turn's tokens do not
+decide. The gold answer and the gold passages of a training question therefore bias no gradient. Neither do the outcomes
+of the question's other rollouts, which were sampled without regard to this one. RLOO's baseline is of that kind (arXiv
+2402.14740). Here it is one of several inputs, and without the KL penalty.
 
-A baseline may hang on anything that a turn's tokens do not decide, so as a baseline the gold answer and the gold
-passages of a training question bias no gradient; nor do the outcomes of the question's other rollouts, sampled
-without regard to this one (like RLOO's baseline, arXiv 2402.14740, but as one of the things that a critic weighs, and
-without the KL penalty). Where values are targets too (`lam` below 1, truncated rollouts that are bootstrapped), what
-the critic gets wrong enters it, as with any critic. The policy never sees any of it, in training or after.
+Where values are targets too, the critic's errors enter the gradient, as with any critic. That is so with `lam` below 1,
+and for truncated rollouts that are bootstrapped. The policy never sees any of this, in training or after.
 """
 
 from __future__ import annotations
@@ -31,11 +31,16 @@ SIGHTS: dict[CriticSees, int] = {"context": 0, "evidence": EVIDENCE, "evidence_a
 def evidence(rollout: Rollout) -> list[list[float]]:
     """[turns + 1][EVIDENCE] numbers: what is known before each turn, and after the last.
 
-    Which turn it is (one of TURNS); whether a passage read so far supports the gold answer
-    (`evaluation.grading.citations.supports`); the share of the gold passages read, and whether that is all; their
-    number, up to 4, halved; one over the rank at which the last search gave a gold passage (0: it gave none), and the
-    highest of that so far (an agent follows what stands first). Without a gold answer (yes, no and maybe are none
-    that words could support), or gold passages, theirs are 0.
+    In this order:
+    - which turn it is, one of TURNS;
+    - whether a passage read so far supports the gold answer (`evaluation.grading.citations.supports`);
+    - the share of the gold passages read, and whether that is all of them;
+    - the number of gold passages, at most 4, halved;
+    - one over the rank at which the last search gave a gold passage, 0 where it gave none;
+    - the highest such number so far.
+
+    Without gold passages theirs are 0. Without a gold answer its own is 0, and so it is for yes, no and maybe, which no
+    words could support.
     """
     question = rollout.question
     texts = [text for text in gold_texts(question) if text.lower() not in DECISIONS] if question.answer else []
@@ -55,10 +60,10 @@ def evidence(rollout: Rollout) -> list[list[float]]:
 
 
 def evidence_of(rollouts: Sequence[Rollout], groups_B: Tensor | None = None) -> Tensor:
-    """[B, K, F] for K the most turns + 1; 0 beyond a rollout's own.
+    """[B, K, F] with K the most turns + 1; 0 beyond a rollout's own.
 
-    F is EVIDENCE; one more, last, where `groups_B` tells which rollouts are of one group: the mean return of the
-    others in it, 0 where there are none.
+    F is EVIDENCE. With `groups_B`, the numbers of the rollouts' groups, F is one more. The last number is then the mean
+    return of the group's other rollouts, 0 where there are none.
     """
     rows = [evidence(rollout) for rollout in rollouts]
     if groups_B is not None:

@@ -117,8 +117,8 @@ class ClippingBiasCorrection(Callback):
         ):
             raise ConfigError(
                 f"ClippingBiasCorrection: memory {memory} found with normaliser {normaliser} applied to "
-                f"{applied_to}. Wanted one in [0, 1), and more than 0 only for relative or triggered on the gradient "
-                "or the step: there scales are at most 1 and belong to a step. Set memory: 0."
+                f"{applied_to}. Wanted one in [0, 1), and 0 but for relative or triggered on the gradient or the step. "
+                "There scales are at most 1 and belong to a step. Set memory: 0."
             )
         self._memory = memory
         self._scale = CorrectionScale(normaliser, floor, threshold, constants)
