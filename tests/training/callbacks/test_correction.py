@@ -97,7 +97,7 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
     callback = ClippingBiasCorrection(applied_to=applied_to, space=space)
     scales = []
     original = callback._scale
-    callback._scale = lambda g, c, step: scales.append(original(g, c, step)) or scales[-1]
+    callback._scale = lambda g, c, step: scales.append(original(g, c, step)) or scales[-1]  # type: ignore[assignment,func-returns-value]
     object.__setattr__(callback, "_scale", _Named(callback._scale, "relative"))
     corrected_snoop = gradients(corrected, [experience], tmp_path, accumulate=1, before=[callback])
     torch.testing.assert_close(corrected_snoop.critic[0], without.critic[0])
