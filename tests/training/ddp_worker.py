@@ -1,10 +1,6 @@
-"""One optimizer step on stored experience, then one of the critic alone, on any number of ranks.
+"""One optimizer step on stored experience, then one of the critic alone, on as many ranks as `torch.distributed.run` starts; rank 0 writes what it saw.
 
-    python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker \\
-        INPUT OUTPUT SPACE MAX_TOKENS STRATEGY
-
-SPACE is where the correction measures norms: `parameters`, `logits`, or `rollouts` (each by its own scale).
-`evidence` measures in parameters, with a critic that sees the evidence. Rank 0 writes what it saw.
+python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS STRATEGY   (SPACE: parameters, logits, rollouts: each by its own scale, or evidence: parameters, and a critic that sees it)
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Token:
 
 
 def ragged(seed: int) -> tuple[list[list[Token]], tuple[int, int]]:
-    """Rollouts of one to four turns of one to five tokens, with zero to three observed tokens after each."""
+    """Rollouts of one to four turns of one to five tokens, observations of zero to three tokens between and after them."""
     rng = random.Random(seed)
     rollouts: list[list[Token]] = []
     width = 0
