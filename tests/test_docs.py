@@ -17,9 +17,9 @@ from docs.reference.words import WORDS
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS, with_flags_said
 from tests import markdown
+from tests.support import ROOT
 from training.metric_names import METRICS
 
-ROOT = Path(__file__).parent.parent
 LONGEST_SENTENCE, LONGEST_MEAN = 35, 16  # words
 LOGS = "studies/*/log.md"
 WORDS_AT_MOST = {

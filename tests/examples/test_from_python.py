@@ -14,13 +14,13 @@ from medagent.agent_folder import load_agent
 from medagent.starter.world import World
 from medagent.types import Rollout
 from retrieval.search import HybridRetriever
+from tests.support import ROOT
 from training.callbacks.export import read_metrics
 from training.data import RolloutData
 from training.engines import InProcessEngine
 from training.module import AgentModule
 from training.run import quiet_lightning
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "from_python" / "train.py"
 
 

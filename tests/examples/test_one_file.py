@@ -12,10 +12,10 @@ import yaml
 
 from retrieval.controls import UnreliableRetriever
 from retrieval.search import HybridRetriever
+from tests.support import ROOT
 from training.callbacks.export import read_metrics
 from training.run import newest_checkpoint, train
 
-ROOT = Path(__file__).parents[2]
 CONFIGS = ("configs/starter.yaml", "configs/algorithms/st_ppo.yaml")
 ITERATIONS = 2
 
