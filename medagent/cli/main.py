@@ -78,10 +78,10 @@ def main(argv: list[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     arguments = sys.argv[1:] if argv is None else argv
     own_classes = (arguments[:1] and arguments[0] in CONFIGURED) or any(
-        each.startswith("--tools") for each in arguments
+        each.startswith(("--tools", "--benchmark", "--train_benchmark")) for each in arguments
     )
     if own_classes and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where the modules lie that a YAML or --tools names
+        sys.path.append(str(Path.cwd()))  # where the modules lie that a YAML, --tools or --benchmark names
     try:
         if arguments[:1] and arguments[0] in CONFIGURED:
             CONFIGURED[arguments[0]](arguments[1:])

@@ -7,7 +7,7 @@ import pytest
 
 from medagent.agent import Agent, Job, Limits, rollout_seed
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.protocol import Protocol
+from medagent.protocol import TagProtocol
 from medagent.types import Question, StopReason
 from retrieval.batching import SearchDesk
 from retrieval.controls import NoRetriever
@@ -33,7 +33,7 @@ class Shelf:
 
 
 def make_agent(tokenizer, script, *, limits: Limits = Limits(), shelf: Shelf | None = None) -> Agent:
-    return Agent(ScriptedPolicy(tokenizer, script), shelf or Shelf(), Protocol(instructions=""), limits, top_k=1)
+    return Agent(ScriptedPolicy(tokenizer, script), shelf or Shelf(), TagProtocol(instructions=""), limits, top_k=1)
 
 
 def search_then_answer(text: str, turn: int) -> str:
@@ -127,7 +127,7 @@ def test_a_stream_has_no_barrier_and_keeps_its_width(tokenizer) -> None:
     open_session = agent.policy.open
     running = 0
 
-    def counted(*, seed: int, temperature: float):
+    def counted(*, seed: int, temperature: float, blocks: tuple[Block, ...]):
         nonlocal running
         running += 1
         opened.append(running)

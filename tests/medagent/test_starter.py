@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from medagent.protocol import Protocol
+from medagent.protocol import TagProtocol
 from medagent.starter.templates import INHERITANCE, RELATIONS, query
 from medagent.starter.world import SPLITS, World, passage_id, split_counts
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, Habits, LessonMaker, answer_turn, word_pieces
@@ -146,7 +146,7 @@ def test_lessons_are_dialogues_in_the_format_of_rollouts(tokenizer, world: World
                 turns.append(tokenizer.decode(current))
                 current = []
         turns.append(tokenizer.decode(current))
-        parsed = [Protocol.parse(turn) for turn in turns]
+        parsed = [TagProtocol().parse(turn) for turn in turns]
         assert all(part.query for part in parsed[:-1])
         assert parsed[-1].answer
         assert len(turns) <= STARTER_LIMITS.max_turns
