@@ -7,7 +7,7 @@ import pytest
 
 from medagent.agent import Agent, Job, Limits, rollout_seed
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.protocol import TagProtocol
+from medagent.protocol import Block, TagProtocol
 from medagent.types import Question, StopReason
 from retrieval.batching import SearchDesk
 from retrieval.controls import NoRetriever
@@ -131,7 +131,7 @@ def test_a_stream_has_no_barrier_and_keeps_its_width(tokenizer) -> None:
         nonlocal running
         running += 1
         opened.append(running)
-        return open_session(seed=seed, temperature=temperature)
+        return open_session(seed=seed, temperature=temperature, blocks=blocks)
 
     agent.policy.open = counted  # type: ignore[method-assign]
     ended: list[str] = []
