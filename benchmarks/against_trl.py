@@ -31,7 +31,7 @@ from medagent.agent import Limits
 from medagent.causal_lm import STARTER, load_causal_lm
 from medagent.policies.huggingface import _Batch, _Row
 from medagent.policy import TurnStop
-from medagent.protocol import ParsedTurn, Protocol
+from medagent.protocol import ParsedTurn, TagProtocol
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from retrieval.search import HybridRetriever
@@ -45,7 +45,7 @@ GROUP_CRITIC = ROOT / "configs" / "critic" / "group.yaml"
 
 
 @dataclass(frozen=True)
-class ForcedProtocol(Protocol):
+class ForcedProtocol(TagProtocol):
     """Every turn searches for what it says."""
 
     instructions: str = ""

@@ -26,7 +26,7 @@ from medagent.agent import Agent, Limits
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy, ScriptedSession
 from medagent.policy import SampledTurn
-from medagent.protocol import Protocol
+from medagent.protocol import Block, TagProtocol
 from medagent.types import Question
 from retrieval.passages import Hit, Passage
 
@@ -45,7 +45,7 @@ class SleepingSession(ScriptedSession):
 class SleepingPolicy(ScriptedPolicy):
     """A scripted policy whose turns take `TURN_S`."""
 
-    def open(self, *, seed: int, temperature: float) -> ScriptedSession:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> ScriptedSession:
         """See `Policy.open`."""
         return SleepingSession(self.tokenizer, self._script)
 
@@ -72,7 +72,7 @@ def main() -> None:
         Question(f"q{i}", f"What is {i}?", ("one", "two", "three", "four"), "A") for i in range(asked.questions)
     ]
     agent = Agent(
-        SleepingPolicy(byte_tokenizer(), script), Instant(), Protocol(instructions=""), Limits(8, 500, 2_000, 50_000)
+        SleepingPolicy(byte_tokenizer(), script), Instant(), TagProtocol(instructions=""), Limits(8, 500, 2_000, 50_000)
     )
     ideal = math.ceil(asked.questions / asked.concurrent) * asked.turns * TURN_S
     print(describe_machine())

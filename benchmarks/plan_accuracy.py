@@ -25,6 +25,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from benchmarks.common import HELD_ALONE, Peaks, describe_machine
 from medagent.agent import Limits
 from medagent.causal_lm import load_causal_lm
+from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
 from training.adapters import LoraSettings
 from training.advantages import GAE
@@ -115,7 +116,9 @@ def sample_full_turns(policy, load: Load, generator: torch.Generator) -> None:  
     import asyncio
 
     async def run() -> None:
-        sessions = [policy.open(seed=number, temperature=1.0) for number in range(load.rollouts)]
+        sessions = [
+            policy.open(seed=number, temperature=1.0, blocks=TagProtocol().blocks) for number in range(load.rollouts)
+        ]
         width = load.limits.max_total_tokens - load.limits.max_turn_tokens
         for session in sessions:
             session.append(torch.randint(100, 8000, (width,), generator=generator).tolist())

@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from benchmarks.common import describe_machine
 from evaluation.benchmarks import MedQABenchmark
-from medagent.protocol import TAG_TOKENS, Protocol
+from medagent.protocol import TagProtocol
 from training.callbacks.export import read_metrics
 
 VOCABULARY, TOKENIZER_SIZE = 151_936, 32_000
@@ -88,11 +88,11 @@ def make_tokenizer(texts: Path, folder: Path) -> None:
     marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=TOKENIZER_SIZE - len(TAG_TOKENS), special_tokens=marks, initial_alphabet=alphabet
+        vocab_size=TOKENIZER_SIZE - len(TagProtocol.tag_tokens), special_tokens=marks, initial_alphabet=alphabet
     )
     tokenizer.train_from_iterator(lines(), trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    fast.add_tokens(list(TAG_TOKENS))
+    fast.add_tokens(list(TagProtocol.tag_tokens))
     fast.chat_template = CHATML
     fast.save_pretrained(folder)
 
@@ -145,7 +145,7 @@ def prompts(folder: Path, questions: Path) -> list[list[int]]:
     """Prompts of four questions in the chat template, as the agent reads them."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "run" / "agent")
     chosen = MedQABenchmark(path=str(questions), limit=4).questions()
-    return [Protocol(chat=True).encode_prompt(tokenizer, question) for question in chosen]
+    return [TagProtocol(chat=True).encode_prompt(tokenizer, question) for question in chosen]
 
 
 @torch.no_grad()

@@ -30,6 +30,7 @@ from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.vllm.server import MODEL, VllmServer
 from medagent.policy import Policy
+from medagent.protocol import TagProtocol
 
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 64, 128, 48
 TURNS, TURN_TOKENS, OBSERVATION_TOKENS = 4, 16, 128
@@ -60,7 +61,9 @@ def by_policy(policy: Policy, prompts: list[list[int]]) -> int:
     """One turn of every prompt; the number of tokens sampled."""
 
     async def run() -> int:
-        sessions = [policy.open(seed=number, temperature=1.0) for number in range(len(prompts))]
+        sessions = [
+            policy.open(seed=number, temperature=1.0, blocks=TagProtocol().blocks) for number in range(len(prompts))
+        ]
         for session, prompt in zip(sessions, prompts, strict=True):
             session.append(list(prompt))
         turns = await asyncio.gather(*(session.sample(max_tokens=NEW_TOKENS) for session in sessions))
@@ -92,7 +95,7 @@ def dialogues(policy: Policy, prompts: list[list[int]], *, keep: bool) -> int:
 
     async def one(number: int, prompt: list[int]) -> int:
         said, sampled = list(prompt), 0
-        session = policy.open(seed=number, temperature=1.0)
+        session = policy.open(seed=number, temperature=1.0, blocks=TagProtocol().blocks)
         session.append(list(prompt))
         for _ in range(TURNS):
             turn = await session.sample(max_tokens=TURN_TOKENS)
@@ -103,7 +106,7 @@ def dialogues(policy: Policy, prompts: list[list[int]], *, keep: bool) -> int:
                 session.append(list(observation))
             else:
                 session.close()
-                session = policy.open(seed=number, temperature=1.0)
+                session = policy.open(seed=number, temperature=1.0, blocks=TagProtocol().blocks)
                 session.append(list(said))
         session.close()
         return sampled

@@ -24,12 +24,6 @@ from medagent.types import Question
 from retrieval.controls import UnrelatedRetriever
 from retrieval.passages import Hit, Passage
 
-CLOSED_BOOK = """You answer medical questions from what you know. Think inside <think>...</think>, then answer with <answer>...</answer>. \
-In the answer name one option by its letter in parentheses, like (B); where no options are given, answer in a few words."""
-GIVEN = """You answer medical questions from search results. They are already given, inside <information>...</information>; each passage ends \
-with its number in brackets, like [1]. Think inside <think>...</think>, then answer with <answer>...</answer>. In the answer name one option by its \
-letter in parentheses, like (B), or answer in a few words where no options are given, and cite the passages that support it, like [1]."""
-
 
 class Mode(StrEnum):
     """See the module."""
@@ -64,11 +58,13 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
             "out."
         )
     closed, protocol = mode is Mode.CLOSED_BOOK, agent.protocol
-    if mode in (Mode.SEARCH, Mode.FORCED_SEARCH) or (mode is Mode.GOLD and not protocol.instructions):
+    if mode in (Mode.SEARCH, Mode.FORCED_SEARCH) or (mode is Mode.GOLD and not protocol.instructed):
         return agent
-    if protocol.instructions:
-        protocol = replace(protocol, instructions=CLOSED_BOOK if closed else GIVEN)
-    return replace(agent, protocol=protocol, limits=replace(agent.limits, max_turns=1 if closed else 2))
+    return replace(
+        agent,
+        protocol=protocol.answering_only(given=not closed),
+        limits=replace(agent.limits, max_turns=1 if closed else 2),
+    )
 
 
 def job_for(
@@ -123,7 +119,10 @@ def rotate(question: Question, by: int) -> Question:
 
 
 def baselines(questions: Sequence[Question]) -> dict[str, Accuracy | float]:
-    """Majority (always the letter that is right most often among these very questions) and the expectation of a random choice."""
+    """What two trivial guessers reach.
+
+    Majority always names the letter that is right most often among these very questions. Random is an expectation.
+    """
     choices = [question for question in questions if question.options]
     if not choices:
         return {}

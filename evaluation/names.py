@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 BenchmarkName = Literal[
     "starter",
@@ -17,4 +17,5 @@ BenchmarkName = Literal[
     "open",
     "jsonl",
 ]
+BENCHMARKS: tuple[str, ...] = get_args(BenchmarkName)
 ModeName = Literal["search", "forced_search", "closed_book", "gold", "single_shot", "unrelated"]

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from evaluation.grading.grade import grade
 from evaluation.rollout_files import readable, rollout_from
 from medagent.errors import ConfigError
+from medagent.protocol import TurnProtocol
 from medagent.types import Rollout
 
 Key = tuple[str, str, int, int]
@@ -50,7 +51,7 @@ class Prediction:
         return Prediction(row["mode"], row["rotation"], rollout_from(row), row["confidence"])
 
 
-def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> float | None:
+def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: TurnProtocol) -> float | None:
     """The probability of the answer up to and with its letter, at temperature 1 where it was greedy.
 
     Exp of the sum of its tokens' log-probs.
@@ -64,7 +65,8 @@ def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase) -> float | 
     if not any(turn.logprobs):
         return None
     decoded = [str(tokenizer.decode(list(turn.token_ids[:count]))) for count in range(len(turn.token_ids) + 1)]
-    start = decoded[-1].rfind("<answer>") + len("<answer>")
+    opening = protocol.answer.start
+    start = decoded[-1].rfind(opening) + len(opening)
     mark = re.search(rf"\({letter}\)|(?<!\w){letter}(?!\w)", decoded[-1][start:])
     if mark is None:
         return None

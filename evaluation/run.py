@@ -114,7 +114,7 @@ def _askings(agent: Agent, questions: Sequence[Question], plan: Plan, evidence: 
                 seed=plan.seed,
                 temperature=plan.temperature,
                 sample=sample,
-                instructed=bool(agent.protocol.instructions),
+                instructed=agent.protocol.instructed,
                 evidence=evidence,
             ),
             (mode.value, question.id, rotation, sample),
@@ -144,7 +144,9 @@ def _run(
 
         def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
             mode_name, _, rotation, _ = key_of[id(job)]
-            prediction = Prediction(mode_name, rotation, rollout, confidence(rollout, agent.policy.tokenizer))
+            prediction = Prediction(
+                mode_name, rotation, rollout, confidence(rollout, agent.policy.tokenizer, agent.protocol)
+            )
             log.append(prediction)
             done[prediction.key] = prediction
             on_done(prediction)

@@ -36,7 +36,7 @@ from evaluation.run import run_benchmark
 from medagent.agent import Agent, Job, Limits, rollout_seed
 from medagent.causal_lm import load_causal_lm
 from medagent.policies.huggingface import HFPolicy
-from medagent.protocol import Protocol
+from medagent.protocol import TagProtocol
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.types import Question, Rollout
@@ -49,7 +49,7 @@ from training.experience import first_of_turns, split_by_length, split_minibatch
 from training.objectives import logit_space_squares, reference_kl, segment_mean, segment_sum
 from training.rewards import OutcomeReward
 
-PROTOCOL = Protocol(instructions="", options_style="letter_last")
+PROTOCOL = TagProtocol(instructions="", options_style="letter_last")
 LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512)
 
 

@@ -12,15 +12,12 @@ from hashlib import sha256
 
 from medagent.errors import MedagentError
 from medagent.policy import Policy, Session, TurnStop
-from medagent.protocol import Piece, Protocol, encode, neutralise
+from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.batching import SearchDesk, SearchStats
 from retrieval.errors import RetrievalError
 from retrieval.passages import Hit
 from retrieval.retriever import Retriever
-
-FORCED_SEARCH = "<search>"
-FORCED_ANSWER = "<answer>"
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,8 @@ class GivenSearch:
 class Job:
     """A question to roll out. Equal seeds sample equal rollouts.
 
-    `given` puts a search into the agent's mouth before its first turn; `force_search` opens that turn with
-    `<search>`, `force_answer` with `<answer>`, and then it is the last. What was put there is not the policy's: it is
+    `given` puts a search into the agent's mouth before its first turn; `force_search` opens that turn as a
+    search, `force_answer` as an answer, and then it is the last. What was put there is not the policy's: it is
     masked in training and has log-prob 0.
     """
 
@@ -62,10 +59,9 @@ class Job:
     force_answer: bool = False
     given: GivenSearch | None = None
 
-    @property
-    def opening(self) -> str:
-        """What the policy's first turn is opened with."""
-        return FORCED_ANSWER if self.force_answer else FORCED_SEARCH if self.force_search else ""
+    def opening(self, protocol: TurnProtocol) -> str:
+        """What the policy's first turn is opened with; empty where it opens its own."""
+        return protocol.answer.start if self.force_answer else protocol.search.start if self.force_search else ""
 
 
 def rollout_seed(seed: int, *, iteration: int, question_id: str, sample: int) -> int:
@@ -83,7 +79,7 @@ class Agent:
 
     policy: Policy
     retriever: Retriever
-    protocol: Protocol = field(default_factory=Protocol)
+    protocol: TurnProtocol = field(default_factory=TagProtocol)
     limits: Limits = field(default_factory=Limits)
     top_k: int = 3
     search_stats: SearchStats = field(default_factory=SearchStats)
@@ -97,7 +93,7 @@ class Agent:
 
         async def run_batch(batch: Sequence[Job]) -> list[Rollout]:
             desk = self.search_desk()
-            sessions = [self.policy.open(seed=job.seed, temperature=job.temperature) for job in batch]
+            sessions = [self._session(job) for job in batch]
             tasks = [
                 asyncio.create_task(self._roll_out(job, session, desk))
                 for job, session in zip(batch, sessions, strict=True)
@@ -127,7 +123,7 @@ class Agent:
 
         async def work(waiting: Iterator[Job], desk: SearchDesk) -> None:
             for job in waiting:
-                session = self.policy.open(seed=job.seed, temperature=job.temperature)
+                session = self._session(job)
                 try:
                     rollout = await self._roll_out(job, session, desk)
                 finally:
@@ -154,11 +150,14 @@ class Agent:
 
         Callers that share a `desk` share batches of searches.
         """
-        session = self.policy.open(seed=job.seed, temperature=job.temperature)
+        session = self._session(job)
         try:
             return await self._roll_out(job, session, desk or self.search_desk(), on_turn=on_turn)
         finally:
             session.close()
+
+    def _session(self, job: Job) -> Session:
+        return self.policy.open(seed=job.seed, temperature=job.temperature, blocks=self.protocol.blocks)
 
     def search_desk(self, *, retries: int = 5) -> SearchDesk:
         """A desk for this agent's searches; it belongs to one event loop."""
@@ -179,16 +178,16 @@ class Agent:
             if on_turn:
                 on_turn(turns[0])
         stop = StopReason.MAX_TURNS
-        first = len(turns)
+        first, opening = len(turns), job.opening(self.protocol)
         for number in range(first, first + 1 if job.force_answer else limits.max_turns):
-            forced = encode(tokenizer, [Piece(job.opening)]) if job.opening and number == first else []
+            forced = encode(tokenizer, [Piece(opening)]) if opening and number == first else []
             room = min(limits.max_turn_tokens, limits.max_total_tokens - total - len(forced))
             if room < 1:
                 stop = StopReason.MAX_TOTAL_TOKENS
                 break
             session.append(forced)
             sampled = await session.sample(max_tokens=room)
-            text = (job.opening if forced else "") + sampled.text
+            text = (opening if forced else "") + sampled.text
             parsed = self.protocol.parse(text)
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
@@ -226,8 +225,8 @@ class Agent:
 
     async def _given_turn(self, given: GivenSearch, desk: SearchDesk) -> Turn:
         tokenizer = self.policy.tokenizer
-        query = neutralise(given.query)
-        ids = encode(tokenizer, [Piece(FORCED_SEARCH), Piece(query, trusted=False), Piece("</search>")])
+        query, block = self.protocol.neutralise(given.query), self.protocol.search
+        ids = encode(tokenizer, [Piece(block.start), Piece(query, trusted=False), Piece(block.end)])
         hits = list(given.hits) if given.hits is not None else await desk.search(query)
         observation_ids, shown = self.protocol.encode_observation(
             tokenizer, [hit.passage for hit in hits], first_number=1, max_tokens=self.limits.max_observation_tokens
@@ -235,7 +234,7 @@ class Agent:
         return Turn(
             tuple(ids),
             (0.0,) * len(ids),
-            f"{FORCED_SEARCH}{query}</search>",
+            f"{block.start}{query}{block.end}",
             query,
             hits=tuple(hits[:shown]),
             observation_ids=tuple(observation_ids),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from medagent.causal_lm import fastest_device, load_causal_lm
 from medagent.errors import ConfigError
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy
-from medagent.protocol import NOT_ADVICE, Protocol
+from medagent.protocol import NOT_ADVICE, TurnProtocol
 from retrieval.embedders import embedder_from_identity
 from retrieval.remote import RemoteRetriever
 from retrieval.retriever import Retriever
@@ -29,7 +30,7 @@ from retrieval.settings import SearchSettings
 from retrieval.tools import Tool, Toolbox, class_path, corpus_of
 
 SPEC_FILE = "agent.json"
-FORMAT = 2
+FORMAT = 3
 URL = ("http://", "https://")
 
 
@@ -70,7 +71,7 @@ class AgentSpec:
 
     base_model: str
     dtype: str
-    protocol: Protocol
+    protocol: TurnProtocol
     limits: Limits
     top_k: int
     retriever: RetrieverSpec | None
@@ -80,7 +81,17 @@ class AgentSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {"format": FORMAT, "notice": NOT_ADVICE, **asdict(self)}
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            "format": FORMAT,
+            "notice": NOT_ADVICE,
+            **plain,
+            "protocol": protocol_to_json(self.protocol),
+            "limits": asdict(self.limits),
+            "retriever": asdict(self.retriever) if self.retriever else None,
+            "metrics": dict(self.metrics),
+            "training": dict(self.training),
+        }
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> AgentSpec:
@@ -89,7 +100,7 @@ class AgentSpec:
         return AgentSpec(
             base_model=row["base_model"],
             dtype=row["dtype"],
-            protocol=Protocol(**row["protocol"]),
+            protocol=protocol_from_json(row["protocol"]),
             limits=Limits(**row["limits"]),
             top_k=row["top_k"],
             retriever=RetrieverSpec.from_json(retriever) if retriever else None,
@@ -97,6 +108,40 @@ class AgentSpec:
             training=row.get("training", {}),
             tools=tuple(row.get("tools", ())),
         )
+
+
+def protocol_to_json(protocol: TurnProtocol) -> dict[str, Any]:
+    """The protocol by name: its class and its arguments."""
+    made = type(protocol)
+    return {"class_path": f"{made.__module__}.{made.__qualname__}", "init_args": protocol.init_args()}
+
+
+def protocol_from_json(row: Any) -> TurnProtocol:
+    """The inverse of `protocol_to_json`. Raises `ConfigError` for a class that cannot be had or made."""
+    if not isinstance(row, dict) or set(row) != {"class_path", "init_args"}:
+        raise ConfigError(
+            f"protocol: found {str(row)[:80]!r}, wanted class_path and init_args. Export the agent again."
+        )
+    path, arguments = str(row["class_path"]), row["init_args"]
+    module, _, name = path.rpartition(".")
+    try:
+        found = vars(import_module(module))[name]
+    except Exception as error:  # whatever a module of the user's does when it is imported
+        raise ConfigError(
+            f"protocol {path!r}: cannot be imported ({error!r}), wanted a subclass of "
+            "medagent.protocol.TurnProtocol. Run the command where its module lies, or install it."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, TurnProtocol)):
+        raise ConfigError(
+            f"protocol {path!r}: found {found!r}, wanted a subclass of medagent.protocol.TurnProtocol. Name its class."
+        )
+    try:
+        return found(**arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"protocol {path!r}: found the arguments {arguments!r} ({error}), wanted those of its constructor. "
+            "Correct init_args in agent.json."
+        ) from error
 
 
 OpenPolicy = Callable[[Path, AgentSpec], Policy]

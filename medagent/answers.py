@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from medagent.protocol import NOT_ADVICE, Protocol, citations, marked_letters
+from medagent.protocol import NOT_ADVICE, TurnProtocol, citations, marked_letters
 from medagent.types import Rollout, StopReason, Turn
 from retrieval.chunking import sentence_spans
 from retrieval.passages import Hit, Passage
@@ -143,15 +143,15 @@ def _confidence(rollout: Rollout) -> float | None:
 class Steps:
     """Turns as events, passages numbered as the agent sees them."""
 
-    def __init__(self) -> None:
-        self._shown = 0
+    def __init__(self, protocol: TurnProtocol) -> None:
+        self._protocol, self._shown = protocol, 0
 
     def __call__(self, turn: Turn) -> dict[str, Any]:
         """The event of one turn: what it thought, what it searched for, what it was shown."""
         first = self._shown + 1
         self._shown += len(turn.hits)
         return {
-            "thought": Protocol.parse(turn.text).think,
+            "thought": self._protocol.parse(turn.text).think,
             "query": turn.query,
             "passages": [_shown(hit, number) for number, hit in enumerate(turn.hits, start=first)],
         }

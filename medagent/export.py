@@ -77,9 +77,8 @@ def model_card(spec: AgentSpec, agent: Path) -> str:
         "",
         "## How to use it",
         "",
-        "It expects the dialogue that it was trained in: the prompt of agent.json (`protocol`), searches in "
-        "`<search>...</search>`, results in `<information>...</information>`, the answer in `<answer>...</answer>` "
-        "with passage numbers in brackets. `medagent ask --agent THIS_FOLDER --index INDEX` does all that.",
+        "It expects the dialogue that it was trained in: the prompt of agent.json (`protocol`), "
+        f"{spec.protocol.described()}. `medagent ask --agent THIS_FOLDER --index INDEX` does all that.",
         *(
             ["", f"It calls tools, whose code is not here: {', '.join(spec.tools)}. Give them with `--tools`."]
             if spec.tools

@@ -12,7 +12,7 @@ from medagent.causal_lm import STARTER, fastest_device, load_causal_lm, model_pa
 from medagent.errors import InputError
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
-from medagent.protocol import Protocol
+from medagent.protocol import TagProtocol
 from retrieval.controls import NoRetriever
 from retrieval.retriever import Retriever
 from retrieval.tools import Tool, Toolbox, tool_named
@@ -58,12 +58,12 @@ def open_agent(
         if not model:
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
         policy = RemotePolicy(name, model, api_key=os.environ.get("MEDAGENT_API_KEY", ""))
-        return Agent(policy, searched, Protocol(), REMOTE_LIMITS)
+        return Agent(policy, searched, TagProtocol(), REMOTE_LIMITS)
     if name.startswith("hf:"):
         device = fastest_device()
         dtype = "float32" if device == "cpu" else "bfloat16"
         weights, tokenizer = load_causal_lm(name.removeprefix("hf:"), dtype=dtype, device=device)
-        protocol = Protocol(chat=bool(tokenizer.chat_template))
+        protocol = TagProtocol(chat=bool(tokenizer.chat_template))
         return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), searched, protocol, UNTRAINED_LIMITS)
     return load_agent(Path(model_path(STARTER)), retriever=searched, lockstep=lockstep)
 

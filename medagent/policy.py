@@ -12,6 +12,8 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.protocol import Block
+
 
 class TurnStop(StrEnum):
     """Why a turn ended."""
@@ -55,8 +57,11 @@ class Policy(Protocol):
         """The tokenizer of prompts and observations."""
         ...
 
-    def open(self, *, seed: int, temperature: float) -> Session:
-        """Start a dialogue. Equal seeds give equal samples; temperature 0 is greedy."""
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> Session:
+        """Start a dialogue. Equal seeds give equal samples; temperature 0 is greedy.
+
+        A turn ends after the `end` of any of `blocks` (`TurnProtocol.blocks`).
+        """
         ...
 
     async def disconnect(self) -> None:

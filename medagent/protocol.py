@@ -1,6 +1,7 @@
 """The turn protocol: how a question, a turn and retrieved passages look as text, and how a turn is read back.
 
-The policy's turn ends at `</search>` or `</answer>`; the environment then inserts an `<information>` block.
+`TurnProtocol` is the interface, `TagProtocol` the implementation that the packaged agents use. No other module spells
+a tag. With `TagProtocol` a turn ends at `</search>` or `</answer>`; the environment then inserts `<information>`.
 Text that did not come from the policy or from this module (questions, passages) is *untrusted*: protocol tags in it are
 neutralised, and it is encoded with special tokens disabled, so it can neither close its block nor speak as the agent.
 """
@@ -8,10 +9,11 @@ neutralised, and it is encoded with special tokens disabled, so it can neither c
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, ClassVar, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
 
@@ -20,8 +22,6 @@ from medagent.types import LETTERS, Question
 from retrieval.passages import Passage
 
 TAGS = ("think", "search", "information", "answer")
-TAG_TOKENS = tuple(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/"))
-END_TAGS = ("</search>", "</answer>")
 LONGEST_KEPT = 2_000  # characters of a piece whose tokens are remembered
 NOT_ADVICE = "For research and education; this is not medical advice."
 
@@ -29,6 +29,7 @@ _TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(TAGS) + r")\b)", re.IGNORECASE)
 _CITATION = re.compile(r"\[(\d{1,3})\]")
 _MARKED_LETTER = re.compile(r"\(([A-J])\)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_TAGGED_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
 _SENTINEL = "\u2063question\u2063"
 
 INSTRUCTIONS = """You answer medical questions with the help of a search engine over a medical corpus.
@@ -36,6 +37,22 @@ In each turn think inside <think>...</think>, then do exactly one of two things:
 or answer with <answer>...</answer>. Search results come back inside <information>...</information>; each passage ends \
 with its number in brackets, like [1]. Search as often as you need. In the answer name one option by its letter in \
 parentheses, like (B), and cite the passages that support it by their numbers, like [1]."""
+
+CLOSED_BOOK = """You answer medical questions from what you know. Think inside <think>...</think>, then answer with \
+<answer>...</answer>. In the answer name one option by its letter in parentheses, like (B); where no options are given, \
+answer in a few words."""
+GIVEN = """You answer medical questions from search results. They are already given, inside \
+<information>...</information>; each passage ends with its number in brackets, like [1]. Think inside \
+<think>...</think>, then answer with <answer>...</answer>. In the answer name one option by its letter in parentheses, \
+like (B), or answer in a few words where no options are given, and cite the passages that support it, like [1]."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What opens a stretch of a turn, and what ends it."""
+
+    start: str
+    end: str
 
 
 @dataclass(frozen=True)
@@ -67,17 +84,112 @@ def neutralise(text: str) -> str:
     return " ".join(plain.split())
 
 
+class TurnProtocol(ABC):
+    """The text format of a dialogue: what the rollout loop, the policies and the readers know of it.
+
+    Subclass it and name the class in the YAML: `data.agent.protocol: {class_path: my_task.MyProtocol}`. An instance is
+    immutable. The agent folder stores its class and its `init_args`.
+    """
+
+    search: ClassVar[Block]  # around a query
+    answer: ClassVar[Block]  # around an answer
+    tag_tokens: ClassVar[tuple[str, ...]]  # texts that a new tokenizer may hold as one token each
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that end a turn; a policy stops after the `end` of any."""
+        return self.search, self.answer
+
+    @property
+    @abstractmethod
+    def instructed(self) -> bool:
+        """Whether the prompt tells the agent what to do."""
+
+    @abstractmethod
+    def init_args(self) -> dict[str, Any]:
+        """The constructor's arguments, as JSON can hold them."""
+
+    @abstractmethod
+    def answering_only(self, *, given: bool) -> Self:
+        """The protocol with the instructions to answer at once.
+
+        `given`: search results stand before the answer. Without it there are none.
+        """
+
+    @abstractmethod
+    def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
+        """Token ids of the first message, up to where the policy starts to write."""
+
+    @abstractmethod
+    def encode_observation(
+        self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
+    ) -> tuple[list[int], int]:
+        """Token ids of search results within `max_tokens`, and how many passages they show.
+
+        The first passage is numbered `first_number`.
+        """
+
+    @abstractmethod
+    def parse(self, text: str) -> ParsedTurn:
+        """Read one turn."""
+
+    @abstractmethod
+    def neutralise(self, text: str) -> str:
+        """Untrusted `text` (a query, a question, a passage) that can neither speak the protocol nor cite."""
+
+    @abstractmethod
+    def citations(self, answer: str) -> list[int]:
+        """Passage numbers cited in an answer, in order, without repeats."""
+
+    @abstractmethod
+    def described(self) -> str:
+        """One sentence on the format, in Markdown, for the model card."""
+
+
 @dataclass(frozen=True)
-class Protocol:
-    """The text format of a dialogue; stored with a trained agent, because a space more or less is another format.
+class TagProtocol(TurnProtocol):
+    """Today's tags. A space more or less is another format, hence it is stored with a trained agent.
 
     `options_style`: "letter_first" writes "A) name" lines; "letter_last" writes "name (A)" in one line (small models
     learn to match against it far sooner). `chat` wraps the first message in the tokenizer's chat template.
     """
 
+    think: ClassVar[Block] = Block("<think>", "</think>")
+    search: ClassVar[Block] = Block("<search>", "</search>")
+    answer: ClassVar[Block] = Block("<answer>", "</answer>")
+    tag_tokens: ClassVar[tuple[str, ...]] = tuple(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/"))
+
     instructions: str = INSTRUCTIONS
     options_style: Literal["letter_first", "letter_last"] = "letter_first"
     chat: bool = False
+
+    @property
+    def instructed(self) -> bool:
+        """See `TurnProtocol.instructed`."""
+        return bool(self.instructions)
+
+    def init_args(self) -> dict[str, Any]:
+        """See `TurnProtocol.init_args`."""
+        return asdict(self)
+
+    def answering_only(self, *, given: bool) -> Self:
+        """See `TurnProtocol.answering_only`."""
+        return replace(self, instructions=GIVEN if given else CLOSED_BOOK) if self.instructions else self
+
+    def neutralise(self, text: str) -> str:
+        """See `neutralise`."""
+        return neutralise(text)
+
+    def citations(self, answer: str) -> list[int]:
+        """See `citations`."""
+        return citations(answer)
+
+    def described(self) -> str:
+        """See `TurnProtocol.described`."""
+        return (
+            "searches in `<search>...</search>`, results in `<information>...</information>`, the answer in "
+            "`<answer>...</answer>` with passage numbers in brackets"
+        )
 
     def prompt(self, question: Question) -> list[Piece]:
         """The first message, as pieces; the chat template (if any) is applied by `encode_prompt`."""
@@ -151,11 +263,10 @@ class Protocol:
             shown += 1
         return ids + tail[0], shown
 
-    @staticmethod
-    def parse(text: str) -> ParsedTurn:
+    def parse(self, text: str) -> ParsedTurn:
         """Read one turn. Exactly one closed search or answer block, at the end of the turn, counts.
 
-        >>> Protocol.parse("<think>dose?</think><search>aspirin dose</search>").query
+        >>> TagProtocol().parse("<think>dose?</think><search>aspirin dose</search>").query
         'aspirin dose'
         """
         think = "".join(re.findall(r"<think>(.*?)</think>", text, flags=re.DOTALL)).strip()
@@ -171,6 +282,15 @@ class Protocol:
         if answer and answer[1].strip():
             return ParsedTurn(think, None, answer[1].strip())
         return ParsedTurn(think, None, None)
+
+
+def tagged_answers(reply: str) -> list[str]:
+    """What stands between answer tags anywhere in a raw reply, in order.
+
+    >>> tagged_answers("So <Answer>B</Answer>.")
+    ['B']
+    """
+    return [str(found) for found in _TAGGED_ANSWER.findall(reply)]
 
 
 def citations(answer: str) -> list[int]:
@@ -192,8 +312,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[
     return ids
 
 
-@lru_cache(
-    maxsize=20_000
-)  # marks repeat in every prompt, passages in every iteration; bounded, as what people ask passes here too
+# Marks repeat in every prompt, passages in every iteration. Bounded, as what people ask passes here too.
+@lru_cache(maxsize=20_000)
 def _encode_piece(tokenizer: PreTrainedTokenizerBase, text: str, trusted: bool) -> tuple[int, ...]:
     return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=not trusted)["input_ids"])

@@ -13,7 +13,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.causal_lm import STARTER, load_causal_lm
-from medagent.protocol import END_TAGS
+from medagent.protocol import TagProtocol
 
 
 class FakeVllm(ThreadingHTTPServer):
@@ -65,7 +65,9 @@ def _greedy(
         logprobs = torch.log_softmax(model(torch.tensor([ids + sampled])).logits[0, -1].float(), -1)
         sampled.append(int(logprobs.argmax()))
         values.append(float(logprobs.max()))
-        if sampled[-1] == tokenizer.eos_token_id or tokenizer.decode(sampled).endswith(END_TAGS):
+        if sampled[-1] == tokenizer.eos_token_id or tokenizer.decode(sampled).endswith(
+            tuple(block.end for block in TagProtocol().blocks)
+        ):
             reason = "stop"
             break
     return {"token_ids": sampled, "logprobs": {"token_logprobs": values}, "finish_reason": reason}

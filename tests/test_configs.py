@@ -165,10 +165,9 @@ def test_a_misspelt_setting_is_refused(tmp_path: Path) -> None:
 def test_the_demo_uses_protocol_and_limits_of_its_base() -> None:
     agent = yaml.safe_load((ROOT / "configs" / "starter.yaml").read_text())["data"]["agent"]
     spec = read_spec(Path(model_path(STARTER)))
-    assert agent["protocol"] == {
-        "instructions": spec.protocol.instructions,
-        "options_style": spec.protocol.options_style,
-    }
+    named = spec.to_json()["protocol"]
+    assert agent["protocol"]["class_path"] == named["class_path"]
+    assert {**named["init_args"], **agent["protocol"]["init_args"]} == named["init_args"]
     assert agent["limits"] == spec.to_json()["limits"]
     assert agent["top_k"] == spec.top_k
 

@@ -5,14 +5,14 @@ The dialogue's rules, what is searched, and where the present policy can be aske
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from lightning import LightningDataModule
 
 from medagent.agent import Limits
 from medagent.policy import Policy
-from medagent.protocol import Protocol
+from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.types import Question
 from retrieval.retriever import Retriever
 from training.engines import RolloutEngine
@@ -24,7 +24,7 @@ from training.stale_rollouts import Background
 class AgentSettings:
     """The dialogue's rules; exported with the agent."""
 
-    protocol: Protocol = Protocol()
+    protocol: TurnProtocol = field(default_factory=TagProtocol)
     limits: Limits = Limits()
     top_k: int = 3
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib import import_module
+from inspect import getsource, signature
 from typing import Any
 
 from evaluation.benchmarks import (
@@ -17,8 +21,8 @@ from evaluation.benchmarks import (
     PubMedQABenchmark,
     StarterBenchmark,
 )
-from evaluation.benchmarks.base import sample
-from evaluation.names import BenchmarkName
+from evaluation.benchmarks.base import Benchmark, sample
+from evaluation.names import BENCHMARKS
 from medagent.errors import InputError
 from medagent.starter.world import SPLITS
 from medagent.types import Question
@@ -37,9 +41,9 @@ _FILES: dict[str, type[FileBenchmark]] = {
 
 @dataclass(frozen=True)
 class BenchmarkSource:
-    """Where questions come from: a benchmark by name, its file or its name on the hub, and which of its questions."""
+    """Where questions come from: a benchmark by name or class path, its file or hub name, and which of its questions."""
 
-    benchmark: BenchmarkName = "starter"
+    benchmark: str = "starter"
     path: str | None = None
     hub: str | None = None
     subset: str | None = None
@@ -48,12 +52,20 @@ class BenchmarkSource:
     stop: int | None = None
     limit: int | None = None
     limit_seed: int = 0
+    benchmark_args: Mapping[str, Any] = field(default_factory=dict)
 
-    def open(self) -> FileBenchmark | StarterBenchmark:
+    def open(self) -> Benchmark:
         """The benchmark."""
         if self.start < 0 or (self.stop is not None and self.stop <= self.start):
             raise InputError(
                 f"--start {self.start} and --stop {self.stop}: wanted a range of the file's order, from 0."
+            )
+        if self.benchmark not in BENCHMARKS:
+            return self._own()
+        if self.benchmark_args:
+            raise InputError(
+                f"benchmark {self.benchmark!r}: found --benchmark_args {dict(self.benchmark_args)}, wanted none. They "
+                "are for a class of your own."
             )
         if self.benchmark == "starter" and (self.path or self.hub):
             raise InputError(
@@ -90,4 +102,48 @@ class BenchmarkSource:
         questions = benchmark.questions()[self.start : self.stop]
         if not questions:
             raise InputError("no question is left after --start and --stop. Widen the range.")
-        return sample(questions, self.limit, self.limit_seed), benchmark.passages(), {}
+        passages = benchmark.passages() if isinstance(benchmark, StarterBenchmark) else []
+        return sample(questions, self.limit, self.limit_seed), passages, {}
+
+    def _own(self) -> Benchmark:
+        """A benchmark of the user's: `benchmark_args`, and `path`, `hub`, `subset` and `split` where given."""
+        found = benchmark_class(self.benchmark)
+        given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split")}
+        arguments = {**{name: value for name, value in given.items() if value is not None}, **self.benchmark_args}
+        if issubclass(found, FileBenchmark):
+            ranges = {"start": self.start, "stop": self.stop, "limit": self.limit, "limit_seed": self.limit_seed}
+            arguments = {**ranges, **arguments}
+        wanted = signature(found)
+        try:
+            wanted.bind(**arguments)
+        except TypeError as error:
+            raise InputError(
+                f"benchmark {self.benchmark!r}: found the arguments {arguments} ({error}), wanted those of "
+                f"{found.__name__}{wanted}. Give them with --benchmark_args '{{\"name\": value}}'."
+            ) from error
+        made: Benchmark = found(**arguments)
+        return made
+
+
+def benchmark_class(path: str) -> type[Any]:
+    """The class of a benchmark by its path, such as "my_task.MyBenchmark"; `InputError` where there is none."""
+    module, _, name = path.rpartition(".")
+    remedy = (
+        f"Give one of {', '.join(BENCHMARKS)}, or a class that Python finds from here, such as my_task.MyBenchmark."
+    )
+    try:
+        found = vars(import_module(module))[name]
+    except Exception as error:  # whatever a module of the user's does when it is imported
+        raise InputError(
+            f"benchmark {path!r}: cannot be imported ({error!r}), wanted a known name or a class path. {remedy}"
+        ) from error
+    if not (isinstance(found, type) and any(callable(vars(base).get("questions")) for base in found.__mro__)):
+        raise InputError(
+            f"benchmark {path!r}: found {found!r}, wanted a class with the method questions() -> list[Question]. {remedy}"
+        )
+    return found
+
+
+def benchmark_digest(path: str) -> str:
+    """A digest of a class's source; empty for a known name."""
+    return "" if path in BENCHMARKS else sha256(getsource(benchmark_class(path)).encode()).hexdigest()

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from medagent.protocol import tagged_answers
+
 
 class Outcome(StrEnum):
     """What an answer is, whether or not it is right."""
@@ -63,7 +65,6 @@ _GUESSED = re.compile(
 _DECLINED = re.compile(
     r"\s*(?:not enough|insufficient|no) (?:information|data)|\s*none of the above \((?![A-J]\)\W*$)", re.IGNORECASE
 )
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
 _FIELD = re.compile(
     r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']|\banswer_(?:choice|idx)|\bfinal_answer)
     \s*:\s*(?:("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|\[\s*"([^"\]]*)"\s*\]|([^\s"'{\[,}][^,}\n]*))""",
@@ -180,7 +181,7 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = ()) -> Reading
     >>> read_reply('So the answer is {"reason": "...", "answer_choice": "C. zinc"}', "ABCD").strict
     'C'
     """
-    values = _TAGGED.findall(reply) or [_value(match) for match in _FIELD.finditer(reply)]
+    values = tagged_answers(reply) or [_value(match) for match in _FIELD.finditer(reply)]
     if values:
         readings = [read_answer(value, letters, options) for value in values]
         told = {reading.strict for reading in readings if reading.outcome is not Outcome.UNPARSED}

@@ -12,7 +12,7 @@ from lightning import Trainer, seed_everything
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
-from medagent.protocol import Protocol
+from medagent.protocol import TagProtocol
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from retrieval.search import HybridRetriever
@@ -54,7 +54,7 @@ def train(run: Path, *, iterations: int, num_questions: int, held_out: int) -> P
         benchmark=StarterBenchmark("train"),
         retriever=HybridRetriever(str(index)),
         agent=AgentSettings(
-            protocol=Protocol(instructions="", options_style="letter_last"),
+            protocol=TagProtocol(instructions="", options_style="letter_last"),
             limits=Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512),
             top_k=2,
         ),

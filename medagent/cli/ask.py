@@ -29,7 +29,7 @@ def question_of(text: str, options: Sequence[str] = ()) -> Question:
 async def answer_aloud(agent: Agent, question: Question, *, temperature: float, console: Console) -> Rollout:
     """Roll out one question, printing each turn as it ends."""
     show_question(console, question)
-    rollout = await agent.run(Job(question, temperature=temperature), on_turn=TurnPrinter(console))
+    rollout = await agent.run(Job(question, temperature=temperature), on_turn=TurnPrinter(console, agent.protocol))
     show_answer(console, rollout)
     return rollout
 
@@ -37,7 +37,7 @@ async def answer_aloud(agent: Agent, question: Question, *, temperature: float, 
 async def answer_as_json(agent: Agent, question: Question, *, temperature: float) -> dict[str, Any]:
     """What POST /v1/answers tells: the turns' events and the checked answer."""
     rollout = await agent.run(Job(question, temperature=temperature))
-    tell = Steps()
+    tell = Steps(agent.protocol)
     return {
         "question": question.text,
         "turns": [tell(turn) for turn in rollout.turns],

@@ -9,7 +9,7 @@ from rich import markup
 from rich.console import Console
 
 from medagent.answers import checked
-from medagent.protocol import NOT_ADVICE, Protocol
+from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.types import Question, Rollout, Turn
 from retrieval.passages import Hit
 
@@ -29,12 +29,12 @@ def show_question(console: Console, question: Question) -> None:
 class TurnPrinter:
     """Prints turns as they end, numbering passages as the agent sees them."""
 
-    def __init__(self, console: Console) -> None:
-        self._console, self._shown = console, 0
+    def __init__(self, console: Console, protocol: TurnProtocol) -> None:
+        self._console, self._protocol, self._shown = console, protocol, 0
 
     def __call__(self, turn: Turn) -> None:
         """Print one turn."""
-        think = Protocol.parse(turn.text).think
+        think = self._protocol.parse(turn.text).think
         if think:
             self._console.print(f"  [dim]thinks[/dim]   {escape(think)}")
         if turn.query is not None:

@@ -81,7 +81,7 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
     chosen = _showcase(examiner.rollouts)
     console.print("\n[bold]4. One question aloud[/bold]")
     show_question(console, chosen.question)
-    printer = TurnPrinter(console)
+    printer = TurnPrinter(console, agent.protocol)
     for turn in chosen.turns:
         printer(turn)
     show_answer(console, chosen)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from evaluation.benchmarks.source import BenchmarkSource
+from evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
 from evaluation.grading.grade import grade
 from evaluation.metrics import ModeReport, report_mode
 from evaluation.modes import Mode, baselines
@@ -73,7 +73,8 @@ def evaluate_agent(
         "index": index,
         **({"tools": {tool: code_digest(tool) for tool in tools}} if tools else {}),
         "limits": asdict(ready.limits),
-        **asdict(source),
+        **{name: value for name, value in asdict(source).items() if name != "benchmark_args" or value},
+        **({"benchmark_sha256": digest} if (digest := benchmark_digest(source.benchmark)) else {}),
         "modes": [mode.value for mode in plan.modes],
         "samples": plan.samples,
         "rotations": plan.rotations,

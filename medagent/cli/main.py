@@ -27,10 +27,12 @@ from retrieval.errors import RetrievalError
 def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, threads: int = 0) -> None:
     """Watch a small agent learn to search: measure, train with ST-PPO, measure again, ask it a question.
 
-    Args: out: Folder for indexes, logs, report and agent; an earlier demo there is replaced. seed: Seed of questions,
-        sampling and initialisation. iterations: Training iterations; none takes the number in
-        configs/schedules/demo.yaml; many more need a longer decay than it has. threads: Torch threads; 0 keeps
-        torch's own choice.
+    Args:
+        out: Folder for indexes, logs, report and agent; an earlier demo there is replaced.
+        seed: Seed of questions, sampling and initialisation.
+        iterations: Training iterations; none takes the number in configs/schedules/demo.yaml; many more need a longer
+            decay than it has.
+        threads: Torch threads; 0 keeps torch's own choice.
     """
     from medagent.cli.demo import run_demo
 
@@ -78,10 +80,10 @@ def main(argv: list[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     arguments = sys.argv[1:] if argv is None else argv
     own_classes = (arguments[:1] and arguments[0] in CONFIGURED) or any(
-        each.startswith("--tools") for each in arguments
+        each.startswith(("--tools", "--benchmark", "--train_benchmark")) for each in arguments
     )
     if own_classes and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where the modules lie that a YAML or --tools names
+        sys.path.append(str(Path.cwd()))  # where the modules lie that a YAML, --tools or --benchmark names
     try:
         if arguments[:1] and arguments[0] in CONFIGURED:
             CONFIGURED[arguments[0]](arguments[1:])

@@ -16,11 +16,11 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from medagent.agent import FORCED_ANSWER, FORCED_SEARCH, Limits
+from medagent.agent import Limits
 from medagent.errors import PolicyError
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policy import SampledTurn, TurnStop
-from medagent.protocol import END_TAGS
+from medagent.protocol import Block
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
 # A provider's filter, or a context that is too long: recorded as a turn without text.
@@ -61,9 +61,9 @@ class RemotePolicy:
         """See `Policy.tokenizer`: bytes."""
         return self._tokenizer
 
-    def open(self, *, seed: int, temperature: float) -> RemoteSession:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> RemoteSession:
         """See `Policy.open`. The seed is sent along; whether it is honoured is the endpoint's affair."""
-        return RemoteSession(self, seed % 2**31, temperature)
+        return RemoteSession(self, seed % 2**31, temperature, blocks)
 
     async def disconnect(self) -> None:
         """See `Policy.disconnect`."""
@@ -90,8 +90,9 @@ class RemoteSession:
     What the loop appends is the user's message, what the endpoint writes the assistant's.
     """
 
-    def __init__(self, policy: RemotePolicy, seed: int, temperature: float) -> None:
-        self._policy, self._seed, self._temperature = policy, seed, temperature
+    def __init__(self, policy: RemotePolicy, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
+        self._policy, self._seed, self._temperature, self._blocks = policy, seed, temperature, blocks
+        self._ends = tuple(block.end for block in blocks)
         self._messages: list[dict[str, str]] = []
         self._pending: list[int] = []
 
@@ -102,10 +103,11 @@ class RemoteSession:
     async def sample(self, *, max_tokens: int) -> SampledTurn:
         """See `Session.sample`."""
         said = str(self._policy.tokenizer.decode(self._pending))
-        if said.endswith((FORCED_SEARCH, FORCED_ANSWER)):
+        opened = next((block.start for block in self._blocks if said.endswith(block.start)), "")
+        if opened:
             raise PolicyError(
                 f"endpoint {self._policy.url}: a chat endpoint begins its own turns, so none can be opened with "
-                f"{said[-8:]}. Leave the mode forced_search out."
+                f"{opened}. Leave the mode forced_search out."
             )
         self._messages.append({"role": "user", "content": said})
         self._pending = []
@@ -116,15 +118,15 @@ class RemoteSession:
                 "max_tokens": max_tokens,
                 "temperature": self._temperature,
                 "seed": self._seed,
-                "stop": list(END_TAGS),
+                "stop": list(self._ends),
             }
         )
         text = str(choice["message"]["content"] or "").encode("utf-8", errors="replace").decode("utf-8")
         cut = choice["finish_reason"] == "length"
         if not cut:
-            text = _closed(text)
+            text = _closed(text, self._blocks)
         self._messages.append({"role": "assistant", "content": text})
-        tag = text.rstrip().endswith(END_TAGS)
+        tag = text.rstrip().endswith(self._ends)
         stop = TurnStop.LENGTH if cut else TurnStop.TAG if tag else TurnStop.END_OF_TEXT
         ids = tuple(self._policy.tokenizer(text, add_special_tokens=False)["input_ids"])
         return SampledTurn(ids, (0.0,) * len(ids), text, stop)
@@ -133,8 +135,7 @@ class RemoteSession:
         """See `Session.close`."""
 
 
-def _closed(text: str) -> str:
+def _closed(text: str, blocks: tuple[Block, ...]) -> str:
     """The text with the end tag that the endpoint took for its stop and swallowed."""
-    opened = {tag: text.rfind(f"<{tag}>") for tag in ("search", "answer")}
-    tag = max(opened, key=lambda name: opened[name])
-    return f"{text}</{tag}>" if opened[tag] > text.rfind(f"</{tag}>") else text
+    last = max(blocks, key=lambda block: text.rfind(block.start))
+    return text + last.end if text.rfind(last.start) > text.rfind(last.end) else text

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from medagent.errors import PolicyError
 from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policy import SampledTurn, TurnStop
-from medagent.protocol import END_TAGS
+from medagent.protocol import Block
 
 # Said in full: a server takes what is left out from the model's generation_config.json, and log-probs are then of
 # another distribution.
@@ -129,9 +129,9 @@ class CompletionPolicy:
         """See `Policy.tokenizer`."""
         return self.tokenizer_
 
-    def open(self, *, seed: int, temperature: float) -> CompletionSession:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> CompletionSession:
         """See `Policy.open`."""
-        return CompletionSession(self, seed=seed, temperature=temperature)
+        return CompletionSession(self, seed=seed, temperature=temperature, blocks=blocks)
 
     async def disconnect(self) -> None:
         """See `Policy.disconnect`."""
@@ -168,8 +168,9 @@ class CompletionPolicy:
 class CompletionSession:
     """A dialogue with a `CompletionPolicy`: all its tokens so far."""
 
-    def __init__(self, policy: CompletionPolicy, *, seed: int, temperature: float) -> None:
+    def __init__(self, policy: CompletionPolicy, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
         self._policy, self._seed, self._temperature = policy, seed, temperature
+        self._ends = tuple(block.end for block in blocks)
         self._token_ids: list[int] = []
         self._read, self._turn = 0, 0  # tokens that have been sent
         self._replica: Replica | None = None
@@ -192,7 +193,7 @@ class CompletionSession:
             "max_tokens": max_tokens,
             "temperature": self._temperature,
             **UNTRUNCATED,
-            "stop": list(END_TAGS),
+            "stop": list(self._ends),
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
             "logprobs": 0,
@@ -223,9 +224,8 @@ class CompletionSession:
             )
         return [int(token) for token in token_ids], [float(value) for value in logprobs]
 
-    @staticmethod
-    def _stop(choice: dict[str, Any], text: str) -> TurnStop:
-        if text.rstrip().endswith(END_TAGS):
+    def _stop(self, choice: dict[str, Any], text: str) -> TurnStop:
+        if text.rstrip().endswith(self._ends):
             return TurnStop.TAG
         return TurnStop.LENGTH if choice.get("finish_reason") == "length" else TurnStop.END_OF_TEXT
 

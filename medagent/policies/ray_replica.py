@@ -17,6 +17,7 @@ from medagent.policies.completions import HttpCompletions
 from medagent.policies.huggingface import HFPolicy, HFSession
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from medagent.policy import TurnStop
+from medagent.protocol import Block
 
 EngineKind = Literal["vllm", "huggingface"]
 
@@ -107,7 +108,8 @@ class _HuggingFace:
         session, known = self._dialogues.get(name, (None, []))
         if session is None or prompt[: len(known)] != known:
             self.forget(name)
-            session, known = self._policy.open(seed=0, temperature=float(body["temperature"])), []
+            blocks = tuple(Block("", end) for end in body["stop"])
+            session, known = self._policy.open(seed=0, temperature=float(body["temperature"]), blocks=blocks), []
             self._dialogues[name] = (session, known)
         session.reseed(int(body.get("seed", 0)))
         session.append(prompt[len(known) :])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from transformers import PreTrainedTokenizerBase
 
 from medagent.policy import SampledTurn, TurnStop
-from medagent.protocol import END_TAGS, Piece, encode
+from medagent.protocol import Block, Piece, encode
 
 Script = Callable[[str, int], str]  # (text read so far, turn number) -> the next turn
 
@@ -23,9 +23,9 @@ class ScriptedPolicy:
         """See `Policy.tokenizer`."""
         return self._tokenizer
 
-    def open(self, *, seed: int, temperature: float) -> ScriptedSession:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> ScriptedSession:
         """See `Policy.open`; seed and temperature change nothing."""
-        return ScriptedSession(self._tokenizer, self._script)
+        return ScriptedSession(self._tokenizer, self._script, blocks)
 
     async def disconnect(self) -> None:
         """See `Policy.disconnect`: there is nothing."""
@@ -34,8 +34,9 @@ class ScriptedPolicy:
 class ScriptedSession:
     """A dialogue with a `ScriptedPolicy`."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script, blocks: tuple[Block, ...]) -> None:
         self._tokenizer, self._script = tokenizer, script
+        self._ends = tuple(block.end for block in blocks)
         self._read: list[int] = []
         self._turn = 0
 
@@ -52,7 +53,7 @@ class ScriptedSession:
         if len(ids) == max_tokens:
             stop = TurnStop.LENGTH
         else:
-            stop = TurnStop.TAG if text.rstrip().endswith(END_TAGS) else TurnStop.END_OF_TEXT
+            stop = TurnStop.TAG if text.rstrip().endswith(self._ends) else TurnStop.END_OF_TEXT
         return SampledTurn(tuple(ids), (0.0,) * len(ids), str(self._tokenizer.decode(ids)), stop)
 
     def close(self) -> None:

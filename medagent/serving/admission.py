@@ -193,11 +193,12 @@ class AnswerDesk:
 
     async def _answered(self, job: Job, place: asyncio.Future[None], events: asyncio.Queue[Event | None]) -> Answer:
         """Wait for the place and roll out, in a task of its own."""
-        began, tell = time.monotonic(), Steps()
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self.limits.timeout_s):
                 await place
                 async with self._taken() as taken:
+                    tell = Steps(taken.agent.protocol)
                     rollout = await taken.agent.run(
                         job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), desk=taken.search
                     )

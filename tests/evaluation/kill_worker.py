@@ -15,6 +15,7 @@ from medagent.agent import Agent
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy, ScriptedSession
 from medagent.policy import SampledTurn
+from medagent.protocol import Block
 from medagent.types import Question
 from retrieval.controls import NoRetriever
 
@@ -26,7 +27,7 @@ class SlowSession(ScriptedSession):
 
 
 class SlowPolicy(ScriptedPolicy):
-    def open(self, *, seed: int, temperature: float) -> ScriptedSession:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> ScriptedSession:
         letter = "ABCD"[seed % 4]  # an answer that follows from the seed, as a sample does
         return SlowSession(self.tokenizer, lambda read, turn: self._script(read, turn) + f"<answer>({letter})</answer>")
 

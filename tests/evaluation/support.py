@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from medagent.agent import Agent, Limits
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.protocol import Protocol, neutralise
+from medagent.protocol import TagProtocol, neutralise
 from medagent.types import Question
 from retrieval.passages import Hit, Passage
 
@@ -33,9 +33,9 @@ class Finds:
         return [[Hit(PASSAGES[int(re.findall(r"\d+", query)[-1])], 1.0)] for query in queries]
 
 
-def scripted(script, *, protocol: Protocol | None = None, retriever=None) -> Agent:
+def scripted(script, *, protocol: TagProtocol | None = None, retriever=None) -> Agent:
     return Agent(
-        ScriptedPolicy(byte_tokenizer(), script), retriever or Finds(), protocol or Protocol(instructions=""), ROOMY
+        ScriptedPolicy(byte_tokenizer(), script), retriever or Finds(), protocol or TagProtocol(instructions=""), ROOMY
     )
 
 

@@ -10,13 +10,13 @@ import pytest
 from evaluation.benchmarks import StarterBenchmark
 from evaluation.grading.grade import grade
 from evaluation.metrics import report_mode
-from evaluation.modes import CLOSED_BOOK, Mode, agent_for, baselines, job_for, rotate
+from evaluation.modes import Mode, agent_for, baselines, job_for, rotate
 from evaluation.predictions import confidence
 from evaluation.run import Plan, run_plan
 from medagent.agent import Agent, Limits
 from medagent.errors import InputError
 from medagent.policies.huggingface import HFPolicy
-from medagent.protocol import Protocol
+from medagent.protocol import CLOSED_BOOK, TagProtocol
 from medagent.types import Question, StopReason
 from retrieval.search import HybridRetriever
 from tests.evaluation.support import PASSAGES, QUESTIONS, lookup, lookup_by_text, scripted
@@ -79,7 +79,7 @@ def test_each_mode_shows_the_policy_its_own_prompt(tmp_path: Path) -> None:
 
 
 def test_an_instructed_agent_is_told_that_it_cannot_search() -> None:
-    agent = scripted(lambda read, turn: "<answer>(A)</answer>", protocol=Protocol())
+    agent = scripted(lambda read, turn: "<answer>(A)</answer>", protocol=TagProtocol())
     closed = agent_for(agent, Mode.CLOSED_BOOK, ())
     assert (closed.protocol.instructions, closed.limits.max_turns) == (CLOSED_BOOK, 1)
     job = job_for(QUESTIONS[0], Mode.CLOSED_BOOK, seed=0, temperature=0, sample=0, instructed=True, evidence={})
@@ -139,7 +139,7 @@ def test_no_confidence_without_probabilities() -> None:
     (rollout,) = agent.run_all(
         [job_for(QUESTIONS[0], Mode.SEARCH, seed=0, temperature=0, sample=0, instructed=True, evidence={})]
     )
-    assert confidence(rollout, agent.policy.tokenizer) is None
+    assert confidence(rollout, agent.policy.tokenizer, agent.protocol) is None
 
 
 def test_baselines_by_hand() -> None:

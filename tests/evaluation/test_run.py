@@ -24,7 +24,7 @@ from evaluation.run import Plan, run_plan
 from medagent.agent import Agent
 from medagent.errors import ConfigError, InputError, PolicyError
 from medagent.policies.chat_endpoint import RemotePolicy
-from medagent.protocol import Protocol, neutralise
+from medagent.protocol import TagProtocol, neutralise
 from retrieval.controls import NoRetriever
 from retrieval.errors import NoIndexError
 from tests.evaluation.support import QUESTIONS, ROOMY, lookup, scripted
@@ -179,7 +179,7 @@ def test_a_refused_first_attempt_does_not_block_the_next(tmp_path: Path) -> None
     agent = scripted(lookup(QUESTIONS, set()))
     with pytest.raises(InputError, match="in neither"):
         run_plan(agent, QUESTIONS, Plan((Mode.SEARCH, Mode.GOLD)), tmp_path / "out", identity={"modes": 2})
-    dead = Agent(RemotePolicy("http://127.0.0.1:9/v1", "m", retries=0), NoRetriever(), Protocol(), ROOMY)
+    dead = Agent(RemotePolicy("http://127.0.0.1:9/v1", "m", retries=0), NoRetriever(), TagProtocol(), ROOMY)
     with pytest.raises(PolicyError):
         run_plan(dead, QUESTIONS, Plan(), tmp_path / "out", identity={"modes": 1})
     assert len(run_plan(agent, QUESTIONS, Plan(), tmp_path / "out", identity={"modes": "one"})) == 20

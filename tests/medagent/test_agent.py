@@ -7,7 +7,7 @@ import pytest
 
 from medagent.agent import Agent, Job, Limits, rollout_seed
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.protocol import Protocol
+from medagent.protocol import Block, TagProtocol
 from medagent.types import Question, StopReason
 from retrieval.batching import SearchDesk
 from retrieval.controls import NoRetriever
@@ -33,7 +33,7 @@ class Shelf:
 
 
 def make_agent(tokenizer, script, *, limits: Limits = Limits(), shelf: Shelf | None = None) -> Agent:
-    return Agent(ScriptedPolicy(tokenizer, script), shelf or Shelf(), Protocol(instructions=""), limits, top_k=1)
+    return Agent(ScriptedPolicy(tokenizer, script), shelf or Shelf(), TagProtocol(instructions=""), limits, top_k=1)
 
 
 def search_then_answer(text: str, turn: int) -> str:
@@ -127,11 +127,11 @@ def test_a_stream_opens_the_next_dialogue_as_soon_as_one_ends(tokenizer) -> None
     open_session = agent.policy.open
     running = 0
 
-    def counted(*, seed: int, temperature: float):
+    def counted(*, seed: int, temperature: float, blocks: tuple[Block, ...]):
         nonlocal running
         running += 1
         opened.append(running)
-        return open_session(seed=seed, temperature=temperature)
+        return open_session(seed=seed, temperature=temperature, blocks=blocks)
 
     agent.policy.open = counted  # type: ignore[method-assign]
     ended: list[str] = []

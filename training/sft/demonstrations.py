@@ -26,7 +26,7 @@ from medagent.agent import Agent
 from medagent.agent_folder import URL
 from medagent.errors import ConfigError
 from medagent.loading import open_agent
-from medagent.protocol import Piece, Protocol, encode
+from medagent.protocol import Piece, TurnProtocol, encode
 from medagent.types import Rollout, StopReason, Turn
 from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
@@ -39,7 +39,7 @@ class Demonstrations(ABC):
         """Write to `folder` what is not there yet; one process does so. Dialogues that are given need nothing."""
 
     @abstractmethod
-    def read(self, folder: Path) -> list[Rollout]:
+    def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
         """The dialogues as texts (their tokens are made later, with the tokenizer of the model that imitates).
 
         Every process does so.
@@ -61,14 +61,14 @@ class GivenDialogues(Demonstrations):
         if not self._path.exists():
             raise ConfigError(f"demonstrations {path}: there is no such file. Give JSON lines.")
 
-    def read(self, folder: Path) -> list[Rollout]:
+    def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
         """See `Demonstrations.read`."""
         found = []
         with self._path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
                     row = json.loads(line)
-                    rollout = rollout_from(_completed(row, number))
+                    rollout = rollout_from(_completed(row, number, protocol))
                 except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
                     raise ConfigError(
                         f"{self._path}, line {number}: found {line[:80]!r} ({error!r}), wanted a JSON object with "
@@ -79,11 +79,11 @@ class GivenDialogues(Demonstrations):
         return [rollout for rollout in found if rollout.num_searches >= self._min_searches]
 
 
-def _completed(row: dict[str, Any], number: int) -> dict[str, Any]:
+def _completed(row: dict[str, Any], number: int, protocol: TurnProtocol) -> dict[str, Any]:
     """A row with everything that a hand-written one may leave out."""
     turns = [
         {
-            "query": Protocol.parse(str(turn["text"])).query,
+            "query": protocol.parse(str(turn["text"])).query,
             **turn,
             "passages": [
                 {"id": f"{number}.{at}", "title": "", "source": "", "score": 0.0, **passage}
@@ -180,7 +180,7 @@ class RejectionSampled(Demonstrations):
                 on_done=lambda made: show([made.rollout]),
             )
 
-    def read(self, folder: Path) -> list[Rollout]:
+    def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
         """See `Demonstrations.read`."""
         rollouts = [each.rollout for each in PredictionLog(folder / "predictions.jsonl").read()]
         taken: Counter[str] = Counter()
@@ -203,7 +203,7 @@ def encoded(
     The tokens are those that the rollout loop would have shown: prompt and passages pass through the same protocol.
     """
     found, left_out = [], 0
-    limits = settings.limits
+    limits, search = settings.limits, settings.protocol.search
     for rollout in rollouts:
         turns, shown = [], 0
         for turn in rollout.turns:
@@ -212,7 +212,7 @@ def encoded(
             if turn.query is None and turn.hits:
                 raise ConfigError(
                     f"demonstration {rollout.question.id}: found passages after a turn that does not search "
-                    f"({turn.text[:60]!r}), wanted <search>...</search>."
+                    f"({turn.text[:60]!r}), wanted {search.start}...{search.end}."
                 )
             if turn.query is not None:
                 passages = [hit.passage for hit in turn.hits]

@@ -144,7 +144,9 @@ class SupervisedData(AgentData):
         while not made.exists():  # not a barrier, which gives up after minutes
             time.sleep(1)
         found, left_out = encoded(
-            self.demonstrations.read(folder), self.agent_settings, trainer.lightning_module.tokenizer
+            self.demonstrations.read(folder, self.agent_settings.protocol),
+            self.agent_settings,
+            trainer.lightning_module.tokenizer,
         )
         if len(found) < self.batch_size * trainer.world_size:
             raise ConfigError(

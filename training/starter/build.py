@@ -21,7 +21,6 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2
 
 from medagent.agent_folder import AgentSpec, save_agent
 from medagent.errors import ConfigError, MedagentError
-from medagent.protocol import TAG_TOKENS
 from medagent.starter.templates import INHERITANCE, RELATIONS
 from medagent.types import LETTERS
 from training.execution import keep_freed_memory
@@ -93,7 +92,7 @@ def make_tokenizer(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     bpe.decoder = decoders.ByteLevel()
-    special = [PAD, END, *TAG_TOKENS]
+    special = [PAD, END, *STARTER_PROTOCOL.tag_tokens]
     bpe.train_from_iterator(
         lines + ["Question:", "Options:", " no passage found\n"] * 300,
         trainers.BpeTrainer(
@@ -108,7 +107,7 @@ def make_tokenizer(
     marks = [f" ({letter})" for letter in LETTERS] + [f" [{number}]" for number in range(1, 20)]
     bpe.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, pad_token=PAD, eos_token=END, additional_special_tokens=list(TAG_TOKENS)
+        tokenizer_object=bpe, pad_token=PAD, eos_token=END, additional_special_tokens=list(STARTER_PROTOCOL.tag_tokens)
     )
 
 

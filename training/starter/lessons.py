@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Limits
-from medagent.protocol import Piece, Protocol, encode
+from medagent.protocol import Piece, TagProtocol, encode
 from medagent.starter.templates import INHERITANCE, RELATIONS, query
 from medagent.types import LETTERS, Question
 from retrieval.passages import Passage
 from training.starter.made_up_names import NameMaker
 
-STARTER_PROTOCOL = Protocol(instructions="", options_style="letter_last")
+STARTER_PROTOCOL = TagProtocol(instructions="", options_style="letter_last")
 STARTER_LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512)
 STARTER_TOP_K = 2
 NUM_OPTIONS = 4
@@ -284,8 +284,9 @@ def search_turn(text: str, *, musing: str = "") -> str:
     >>> search_turn("gout first-line drug", musing=" I should look it up.")
     '<think> I should look it up.</think><search> gout first-line drug</search>'
     """
-    opening = f"<think>{musing}</think>" if musing else ""
-    return f"{opening}<search> {text}</search>"
+    think, search = STARTER_PROTOCOL.think, STARTER_PROTOCOL.search
+    opening = f"{think.start}{musing}{think.end}" if musing else ""
+    return f"{opening}{search.start} {text}{search.end}"
 
 
 def answer_turn(value: str, letter: str, *, cited: int = 0, thought: str = "", musing: str = "") -> str:
@@ -299,5 +300,6 @@ def answer_turn(value: str, letter: str, *, cited: int = 0, thought: str = "", m
     mark = f" ({letter})" if letter else ""
     source = f" [{cited}]" if cited else ""
     said = f"{musing} {thought}{source}" if thought else musing
-    opening = f"<think>{said}</think>" if said else ""
-    return f"{opening}<answer> {value}{mark}{source}</answer>"
+    think, answer = STARTER_PROTOCOL.think, STARTER_PROTOCOL.answer
+    opening = f"{think.start}{said}{think.end}" if said else ""
+    return f"{opening}{answer.start} {value}{mark}{source}{answer.end}"

@@ -57,7 +57,7 @@ def chat(
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
         temperature: Sampling temperature; 0 is greedy.
-        json: Read a question a line without a prompt, and print a line of JSON for each.
+        json: Read one question per line without a prompt, and print one line of JSON for each.
     """
     from medagent.cli.ask import chat_loop
     from medagent.loading import open_agent
@@ -88,17 +88,26 @@ def serve(
 
     /v1/answers with every step, and OpenAI's /v1/chat/completions and /v1/models.
 
-    Args: agent: As for evaluate. index: Index to search instead of the agent's own. model: Name of the model at an
-        endpoint, or at the servers. tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. name: The
-        model's name in the API. host: Address to listen on; another than this machine's needs tokens. port: Port to
-        listen on. tokens: File with the SHA-256 digest of a bearer token per line; requests then need one. max_running:
-        Questions answered at once. max_waiting: Questions that may wait; more are refused with 429. timeout_s:
-        Seconds that an answer may take, its wait included. engine: What samples: in_process; vllm (a server that is
-        started for it); servers (vLLM servers elsewhere). servers: Their addresses, as --servers
-        '[http://gpu-1:8000/v1]'; --model names what they serve. vllm: How vLLM runs, e.g. --vllm '{"gpu_memory": 0.6,
-        "tensor_parallel": 2}'. examples: JSON lines of questions that the page offers; none takes examples.jsonl in
-        the agent's folder, if there is one. reload_s: Seconds between looks at the agent's folder, which is opened
-        again after a new export; 0 never looks. log_questions: Write questions into the log.
+    Args:
+        agent: As for evaluate.
+        index: Index to search instead of the agent's own.
+        model: Name of the model at an endpoint, or at the servers.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'.
+        name: The model's name in the API.
+        host: Address to listen on; another than this machine's needs tokens.
+        port: Port to listen on.
+        tokens: File with the SHA-256 digest of one bearer token per line; requests then need one.
+        max_running: Questions answered at once.
+        max_waiting: Questions that may wait; more are refused with 429.
+        timeout_s: Seconds that an answer may take, its wait included.
+        engine: What samples: in_process; vllm (a server that is started for it); servers (vLLM servers elsewhere).
+        servers: Their addresses, as --servers '[http://gpu-1:8000/v1]'; --model names what they serve.
+        vllm: How vLLM runs, e.g. --vllm '{"gpu_memory": 0.6, "tensor_parallel": 2}'.
+        examples: JSON lines of questions that the page offers; none takes examples.jsonl in the agent's folder, if
+            there is one.
+        reload_s: Seconds between looks at the agent's folder, which is opened again after a new export; 0 never
+            looks.
+        log_questions: Write questions into the log.
     """
     from medagent.cli.serve import Settings, serve_agent
     from medagent.serving.admission import AdmissionLimits

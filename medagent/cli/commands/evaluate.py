@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluation.names import BenchmarkName, ModeName
+from evaluation.names import ModeName
 
 
 def evaluate(
     agent: str = "runs/demo/agent",
-    benchmark: BenchmarkName = "starter",
+    benchmark: str = "starter",
     path: str | None = None,
     hub: str | None = None,
     subset: str | None = None,
@@ -31,35 +31,48 @@ def evaluate(
     concurrency: int = 64,
     out: str = "runs/evaluation/default",
     overwrite: bool = False,
+    benchmark_args: dict[str, Any] | None = None,
 ) -> None:
     """Measure an agent on a benchmark; run the same command again after an interruption and it goes on.
 
-    Writes report.html, report.json, report.md and predictions.jsonl. configs/eval holds a file for each benchmark:
+    Writes report.html, report.json, report.md and predictions.jsonl. configs/eval holds one file per benchmark:
     medagent evaluate --config configs/eval/medqa.yaml --agent runs/mine/agent
 
-    Args: agent: Folder of an exported agent; "starter" (the untrained base policy); "hf:MODEL" (a causal language
-        model by hub name or folder); or the address of an OpenAI-compatible endpoint, such as
-        http://localhost:8000/v1. benchmark: Which benchmark; "starter" is packaged, "jsonl" are your own questions,
-        "open" has several right answers. path: The benchmark's file or folder. hub: The benchmark's name on the hub,
-        instead of a file (needs the package datasets). subset: The hub's subset (configuration). split: Split of the
-        starter world or of the hub's dataset; none takes the benchmark's usual one. start: First question of the
-        file's order to use. stop: Question to stop before; none takes all. limit: A seeded sample of so many
-        questions. limit_seed: Seed of that sample. modes: Ways to ask: search, forced_search, closed_book, gold,
-        single_shot, unrelated; several as --modes '[search,closed_book]'. samples: Samples a question (give a
-        temperature); adds mean, majority vote and pass@k. rotations: Ask again with the options rotated, and report
-        how accuracy and answers change. temperature: Sampling temperature; 0 is greedy. seed: Seed of sampling.
-        index: Index to search instead of the agent's own. model: Name of the model, for an endpoint. tools: Classes
-        of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them. limits: Limits
-        instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}' (max_turns, max_turn_tokens,
-        max_observation_tokens). concurrency: Questions asked at once. out: Folder of the report. overwrite: Begin
-        anew where the folder holds another evaluation.
+    Args:
+        agent: Folder of an exported agent; "starter" (the untrained base policy); "hf:MODEL" (a causal language model
+            by hub name or folder); or the address of an OpenAI-compatible endpoint, such as http://localhost:8000/v1.
+        benchmark: Which benchmark; "starter" is packaged, "jsonl" are your own questions, "open" has several right
+            answers; or a class of yours, as --benchmark my_task.MyBenchmark.
+        path: The benchmark's file or folder.
+        hub: The benchmark's name on the hub, instead of a file (needs the package datasets).
+        subset: The hub's subset (configuration).
+        split: Split of the starter world or of the hub's dataset; none takes the benchmark's usual one.
+        start: First question of the file's order to use.
+        stop: Question to stop before; none takes all.
+        limit: A seeded sample of so many questions.
+        limit_seed: Seed of that sample.
+        modes: Ways to ask: search, forced_search, closed_book, gold, single_shot, unrelated; several as --modes
+            '[search,closed_book]'.
+        samples: Samples per question (give a temperature); adds mean, majority vote and pass@k.
+        rotations: Ask again with the options rotated, and report how accuracy and answers change.
+        temperature: Sampling temperature; 0 is greedy.
+        seed: Seed of sampling.
+        index: Index to search instead of the agent's own.
+        model: Name of the model, for an endpoint.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
+        limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}' (max_turns,
+            max_turn_tokens, max_observation_tokens).
+        concurrency: Questions asked at once.
+        out: Folder of the report.
+        overwrite: Begin anew where the folder holds another evaluation.
+        benchmark_args: Constructor arguments of a benchmark class of yours, as --benchmark_args '{"split": "test"}'.
     """
     from evaluation.benchmarks.source import BenchmarkSource
     from evaluation.modes import modes_named
     from evaluation.run import Plan
     from medagent.cli.evaluate import evaluate_agent
 
-    source = BenchmarkSource(benchmark, path, hub, subset, split, start, stop, limit, limit_seed)
+    source = BenchmarkSource(benchmark, path, hub, subset, split, start, stop, limit, limit_seed, benchmark_args or {})
     plan = Plan(modes_named(modes), samples, rotations, temperature, seed)
     evaluate_agent(
         agent,
@@ -107,11 +120,11 @@ def grade(file: str, letters: str = "ABCD", out: str | None = None) -> None:
 
 
 def contamination(
-    benchmark: BenchmarkName = "medqa",
+    benchmark: str = "medqa",
     test: str | None = None,
     train: str | None = None,
     corpus: str | None = None,
-    train_benchmark: BenchmarkName | None = None,
+    train_benchmark: str | None = None,
     threshold: float = 0.5,
     show: int = 20,
 ) -> None:

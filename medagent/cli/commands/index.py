@@ -25,9 +25,9 @@ def index_build(
 ) -> None:
     """Build an index from a corpus, with progress; run it again after an interruption and it goes on.
 
-    Args: corpus: A file or folder of JSONL, CSV, TSV, text, Markdown, PDF, MEDLINE XML or JATS (or these with .gz);
-        hub:DATASET[:SPLIT] with the
-            columns id, title, content; pubmedqa:FILE or pubmedqa:hub:qiaojin/PubMedQA; bioasq:PATH; or the packaged
+    Args:
+        corpus: A file or folder of JSONL, CSV, TSV, text, Markdown, PDF, MEDLINE XML or JATS (or these with .gz);
+            hub:DATASET[:SPLIT] with the columns id, title, content; pubmedqa:FILE; bioasq:PATH; or the packaged
             starter, starter:train (without the test conditions), which keep settings of their own.
         out: Folder of the index.
         embedder: "hashed-ngrams:DIM:MIN-MAX", "medcpt", the name or folder of a sentence-transformers model (with a

@@ -43,9 +43,7 @@ def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> Non
 
 
 def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: int = 0, threads: int = 0) -> None:
-    """Make the starter base policy from scratch on made-up names (about half an hour on 2 cores.
-
-    Run it again to go on).
+    """Make the starter base policy from scratch on made-up names: about half an hour on 2 cores. Run it again to go on.
 
     Args:
         out: Folder for tokenizer and weights.
@@ -70,10 +68,13 @@ def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: 
 def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, seed: int = 0, threads: int = 0) -> None:
     """Teach the packaged base to think aloud in every turn: the same task with longer turns.
 
-    Args: thinking: Tokens of thinking a turn, and then to the end of a sentence: 22 and 54 make whole turns of 40 and
-        74 tokens. 0 only teaches on, as a control. out: Folder for tokenizer and weights; none takes
-        runs/starter-thinking-THINKING. steps: Optimizer steps. seed: Seed of names and lessons. threads: Torch
-        threads; 0 keeps torch's own choice.
+    Args:
+        thinking: Tokens of thinking per turn, and then to the end of a sentence: 22 and 54 make whole turns of 40 and
+            74 tokens. 0 only teaches on, as a control.
+        out: Folder for tokenizer and weights; none takes runs/starter-thinking-THINKING.
+        steps: Optimizer steps.
+        seed: Seed of names and lessons.
+        threads: Torch threads; 0 keeps torch's own choice.
     """
     import torch
 

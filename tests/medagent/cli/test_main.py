@@ -130,13 +130,13 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys) -> None:
 def test_specs_survive_the_disk_and_damage_is_explained(tmp_path: Path, index: str, starter, capsys) -> None:
     from medagent.agent import Limits
     from medagent.agent_folder import RetrieverSpec
-    from medagent.protocol import Protocol
+    from medagent.protocol import TagProtocol
     from retrieval.settings import SearchSettings
 
     spec = AgentSpec(
         "starter",
         "float32",
-        Protocol(),
+        TagProtocol(),
         Limits(),
         2,
         RetrieverSpec(index, "hashed-ngrams:1024:3-5", SearchSettings()),

@@ -13,7 +13,7 @@ import pytest
 from medagent.agent import Agent, Job, Limits
 from medagent.errors import PolicyError
 from medagent.policies.chat_endpoint import RemotePolicy, byte_tokenizer
-from medagent.protocol import Protocol
+from medagent.protocol import TagProtocol
 from medagent.types import Question, StopReason
 from retrieval.passages import Hit, Passage
 
@@ -73,7 +73,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 def agent(endpoint: Endpoint, **settings: Any) -> Agent:
     policy = RemotePolicy(endpoint.url, "m", api_key="secret", backoff_s=0.01, **settings)
-    return Agent(policy, Finds(), Protocol(), Limits(4, 64, 2_000, 20_000))
+    return Agent(policy, Finds(), TagProtocol(), Limits(4, 64, 2_000, 20_000))
 
 
 def test_bytes_go_in_and_out_unchanged() -> None:

@@ -9,6 +9,7 @@ from medagent.agent import Agent, Job, Limits
 from medagent.errors import PolicyError
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import TurnStop
+from medagent.protocol import TagProtocol
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 
@@ -92,7 +93,7 @@ def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypat
     prompts = [STARTER_PROTOCOL.encode_prompt(policy.tokenizer, job.question) for job in jobs[:2]]
 
     async def run() -> None:
-        first, second = (policy.open(seed=seed, temperature=1.0) for seed in range(2))
+        first, second = (policy.open(seed=seed, temperature=1.0, blocks=TagProtocol().blocks) for seed in range(2))
         first.append(prompts[0])
         second.append(prompts[1])
         running = asyncio.create_task(first.sample(max_tokens=48))
@@ -121,7 +122,7 @@ def test_a_row_that_cannot_be_read_fails_alone(starter, jobs, monkeypatch) -> No
     policy = HFPolicy(*starter, lockstep=False)
 
     async def run() -> None:
-        first, second = (policy.open(seed=seed, temperature=1.0) for seed in range(2))
+        first, second = (policy.open(seed=seed, temperature=1.0, blocks=TagProtocol().blocks) for seed in range(2))
         for session, job in zip((first, second), jobs, strict=False):
             session.append(STARTER_PROTOCOL.encode_prompt(policy.tokenizer, job.question))
         running = asyncio.create_task(first.sample(max_tokens=48))
@@ -140,7 +141,7 @@ def test_a_turn_ends_at_its_tag_and_at_its_limit(starter, retriever, jobs) -> No
     policy = HFPolicy(*starter)
 
     async def one(max_tokens: int):
-        session = policy.open(seed=0, temperature=1.0)
+        session = policy.open(seed=0, temperature=1.0, blocks=TagProtocol().blocks)
         session.append(STARTER_PROTOCOL.encode_prompt(policy.tokenizer, jobs[0].question))
         try:
             return await session.sample(max_tokens=max_tokens)
@@ -161,7 +162,7 @@ def test_sampling_follows_the_distribution(starter) -> None:
     prompt = policy.tokenizer("Question: What causes gout?\n", add_special_tokens=False)["input_ids"]
 
     async def draw(count: int) -> list[int]:
-        sessions = [policy.open(seed=seed, temperature=1.5) for seed in range(count)]
+        sessions = [policy.open(seed=seed, temperature=1.5, blocks=TagProtocol().blocks) for seed in range(count)]
         for session in sessions:
             session.append(list(prompt))
         turns = await asyncio.gather(*(session.sample(max_tokens=1) for session in sessions))
@@ -182,7 +183,7 @@ def test_sampling_follows_the_distribution(starter) -> None:
 
 def test_weights_cannot_change_under_an_open_session(starter) -> None:
     policy = HFPolicy(*starter)
-    session = policy.open(seed=0, temperature=1.0)
+    session = policy.open(seed=0, temperature=1.0, blocks=TagProtocol().blocks)
     with pytest.raises(PolicyError, match="open"):
         policy.load_weights([])
     session.close()
@@ -230,7 +231,7 @@ def test_a_dialogue_closed_while_it_samples_does_not_disturb_the_others(starter,
     prompts = [STARTER_PROTOCOL.encode_prompt(policy.tokenizer, job.question) for job in jobs[:6]]
 
     async def go(cancel: bool) -> list[tuple[int, ...]]:
-        sessions = [policy.open(seed=i, temperature=1.0) for i in range(6)]
+        sessions = [policy.open(seed=i, temperature=1.0, blocks=TagProtocol().blocks) for i in range(6)]
         for session, prompt in zip(sessions, prompts, strict=True):
             session.append(list(prompt))
         tasks = [asyncio.create_task(session.sample(max_tokens=40)) for session in sessions]
@@ -254,7 +255,7 @@ def test_a_waiting_dialogue_that_closes_does_not_hold_up_the_rest(starter, jobs)
     prompt = STARTER_PROTOCOL.encode_prompt(policy.tokenizer, jobs[0].question)
 
     async def go() -> bool:
-        waiting, idle, other = (policy.open(seed=i, temperature=1.0) for i in range(3))
+        waiting, idle, other = (policy.open(seed=i, temperature=1.0, blocks=TagProtocol().blocks) for i in range(3))
         for session in (waiting, idle, other):
             session.append(list(prompt))
         first = asyncio.create_task(waiting.sample(max_tokens=3))
@@ -275,7 +276,7 @@ def test_sampling_from_an_empty_context_is_refused(starter) -> None:
     policy = HFPolicy(*starter)
 
     async def go() -> None:
-        session = policy.open(seed=0, temperature=1.0)
+        session = policy.open(seed=0, temperature=1.0, blocks=TagProtocol().blocks)
         try:
             await session.sample(max_tokens=1)
         finally:

@@ -20,6 +20,7 @@ import uvicorn
 from medagent.agent import Agent
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.policy import SampledTurn
+from medagent.protocol import Block
 from medagent.serving.app import make_app
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.passages import Hit, Passage
@@ -50,9 +51,9 @@ class SlowPolicy(ScriptedPolicy):
         super().__init__(tokenizer, says)
         self.go, self.closed, self.opened = asyncio.Event(), 0, 0
 
-    def open(self, *, seed: int, temperature: float) -> Any:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> Any:
         """See `Policy.open`."""
-        policy, session = self, super().open(seed=seed, temperature=temperature)
+        policy, session = self, super().open(seed=seed, temperature=temperature, blocks=blocks)
         policy.opened += 1
         sample, close = session.sample, session.close
 
@@ -77,9 +78,9 @@ class Stepwise(ScriptedPolicy):
         self._loop: asyncio.AbstractEventLoop | None = None
         self.open_now = 0
 
-    def open(self, *, seed: int, temperature: float) -> Any:
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> Any:
         """See `Policy.open`."""
-        policy, session = self, super().open(seed=seed, temperature=temperature)
+        policy, session = self, super().open(seed=seed, temperature=temperature, blocks=blocks)
         policy.open_now += 1
         sample = session.sample
         closed: list[bool] = []

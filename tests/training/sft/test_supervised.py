@@ -20,13 +20,17 @@ from medagent.agent_folder import load_agent, read_spec
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import ConfigError
 from medagent.export import export_merged
+from medagent.protocol import TagProtocol
 from tests.support import CONFIGS
 from tests.training.support import AGENT
 from training.run import sft
 from training.sft.demonstrations import GivenDialogues, encoded
 
 CONFIG = CONFIGS / "sft" / "own_model.yaml"
-RULES = {"instructions": "", "options_style": "letter_last", "chat": False}
+RULES = {
+    "class_path": "medagent.protocol.TagProtocol",
+    "init_args": {"instructions": "", "options_style": "letter_last", "chat": False},
+}
 LIMITS = {"max_turns": 4, "max_turn_tokens": 48, "max_observation_tokens": 160, "max_total_tokens": 512}
 
 
@@ -94,7 +98,7 @@ def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tm
     whole = [rollout for rollout in rollouts if rollout.stop_reason == "answered" and rollout.num_searches]
     assert whole
     write_records(tmp_path / "kept.jsonl", whole)
-    told = GivenDialogues(str(tmp_path / "kept.jsonl"), all_verdicts=True).read(tmp_path)
+    told = GivenDialogues(str(tmp_path / "kept.jsonl"), all_verdicts=True).read(tmp_path, TagProtocol())
     again, left_out = encoded(told, AGENT, tokenizer)
     assert left_out == 0
     for one, other in zip(again, whole, strict=True):
@@ -121,18 +125,18 @@ def test_dialogues_by_hand(tokenizer, tmp_path: Path) -> None:
     }
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "verdict": "wrong"}) + "\n")
-    told = GivenDialogues(str(path)).read(tmp_path)
+    told = GivenDialogues(str(path)).read(tmp_path, TagProtocol())
     (rollout,), _ = encoded(told, AGENT, tokenizer)
     text = tokenizer.decode(rollout.token_ids)
     assert "gout drug</search>" in text
     assert "Allopurinol treats gout [1]." in text
     acted = [token for token, acts in zip(rollout.token_ids, rollout.loss_mask, strict=True) if acts]
     assert tokenizer.decode(acted) == "<search>gout drug</search><answer>allopurinol [1] (B)</answer>"
-    assert len(GivenDialogues(str(path), all_verdicts=True).read(tmp_path)) == 2
-    assert GivenDialogues(str(path), min_searches=2).read(tmp_path) == []
+    assert len(GivenDialogues(str(path), all_verdicts=True).read(tmp_path, TagProtocol())) == 2
+    assert GivenDialogues(str(path), min_searches=2).read(tmp_path, TagProtocol()) == []
     path.write_text('{"question": "x"}\n')
     with pytest.raises(ConfigError, match="line 1: found .* wanted a JSON object with question and turns"):
-        GivenDialogues(str(path)).read(tmp_path)
+        GivenDialogues(str(path)).read(tmp_path, TagProtocol())
     with pytest.raises(ConfigError, match="no such file"):
         GivenDialogues(str(tmp_path / "none"))
 
@@ -147,7 +151,7 @@ def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path
     with pytest.raises(ConfigError, match="1 fit the limits .*wanted 16"):
         sft(arguments(tmp_path / "run", train_index, given))
     with pytest.raises(ConfigError, match="no chat template"):
-        sft(arguments(tmp_path / "chat", train_index, given, **{"data.agent.protocol.chat": "true"}))
+        sft(arguments(tmp_path / "chat", train_index, given, **{"data.agent.protocol.init_args.chat": "true"}))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import random
 import re
 from dataclasses import replace
 
-from medagent.protocol import Protocol
+from medagent.protocol import TagProtocol
 from medagent.starter.world import World
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, Habits, LessonMaker, answer_turn, word_pieces
 from training.starter.made_up_names import NameMaker
@@ -43,7 +43,7 @@ def test_lessons_are_dialogues_in_the_format_of_rollouts(tokenizer, world: World
                 turns.append(tokenizer.decode(current))
                 current = []
         turns.append(tokenizer.decode(current))
-        parsed = [Protocol.parse(turn) for turn in turns]
+        parsed = [TagProtocol().parse(turn) for turn in turns]
         assert all(part.query for part in parsed[:-1])
         assert parsed[-1].answer
         assert len(turns) <= STARTER_LIMITS.max_turns

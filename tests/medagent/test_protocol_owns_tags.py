@@ -1,0 +1,84 @@
+"""Only medagent/protocol.py spells a tag, and a user's protocol with other tags runs, is saved and loaded."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from medagent.agent import Agent, Job, Limits
+from medagent.agent_folder import AgentSpec, protocol_from_json, read_spec, write_spec
+from medagent.errors import ConfigError
+from medagent.policies.chat_endpoint import byte_tokenizer
+from medagent.policies.scripted import ScriptedPolicy
+from medagent.protocol import Block, ParsedTurn, TagProtocol
+from medagent.types import Question, StopReason
+from retrieval.controls import NoRetriever
+
+ROOT = Path(__file__).parents[2]
+TAG = re.compile(r"</?(?:search|answer|think|information)\b")
+
+
+def spelt(source: str) -> list[int]:
+    """The lines of code strings that hold a tag; docstrings are left out."""
+    tree = ast.parse(source)
+    said = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said
+        if TAG.search(node.value)
+    ]
+
+
+def test_only_the_protocol_spells_a_tag() -> None:
+    assert spelt('"""<search>"""\nx = f"{1}</answer>"') == [2]
+    files = [
+        file for floor in ("retrieval", "medagent", "evaluation", "training") for file in (ROOT / floor).rglob("*.py")
+    ]
+    found = {str(file.relative_to(ROOT)) for file in files if spelt(file.read_text(encoding="utf-8"))}
+    assert found == {"medagent/protocol.py"}
+
+
+@dataclass(frozen=True)
+class Shouted(TagProtocol):
+    """Answers between other marks."""
+
+    answer = Block("[[ANSWER:", "]]")
+
+    def parse(self, text: str) -> ParsedTurn:
+        found = re.fullmatch(r"\[\[ANSWER:(.*)\]\]", text)
+        return ParsedTurn("", None, found[1].strip() if found else None)
+
+
+def test_a_protocol_of_ones_own_runs_and_is_stored_by_name(tmp_path: Path) -> None:
+    protocol = Shouted(instructions="Shout.")
+    policy = ScriptedPolicy(byte_tokenizer(), lambda read, turn: "[[ANSWER: (B)]]")
+    (rollout,) = Agent(policy, NoRetriever(), protocol, Limits(2, 60, 200, 900)).run_all([Job(Question("q", "What?"))])
+    assert (rollout.answer, rollout.stop_reason) == ("(B)", StopReason.ANSWERED)
+    write_spec(tmp_path, AgentSpec(".", "float32", protocol, Limits(), 2, None))
+    stored = json.loads((tmp_path / "agent.json").read_text())["protocol"]
+    assert stored["class_path"] == f"{__name__}.Shouted"
+    assert read_spec(tmp_path).protocol == protocol
+    assert sys.modules[__name__].Shouted is type(read_spec(tmp_path).protocol)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"class_path": "no_such.Thing", "init_args": {}}, "cannot be imported .* wanted a subclass"),
+        ({"class_path": "medagent.protocol.Block", "init_args": {}}, "found .* wanted a subclass"),
+        ({"class_path": "medagent.protocol.TagProtocol", "init_args": {"loud": 1}}, "found the arguments .* wanted"),
+        ({"instructions": ""}, "wanted class_path and init_args"),
+    ],
+)
+def test_a_protocol_that_cannot_be_had_is_told(row: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        protocol_from_json(row)
