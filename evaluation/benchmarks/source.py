@@ -139,7 +139,8 @@ def benchmark_class(path: str) -> type[Any]:
         ) from error
     if not (isinstance(found, type) and any(callable(vars(base).get("questions")) for base in found.__mro__)):
         raise InputError(
-            f"benchmark {path!r}: found {found!r}, wanted a class with the method questions() -> list[Question]. {remedy}"
+            f"benchmark {path!r}: found {found!r}, wanted a class with the method "
+            f"questions() -> list[Question]. {remedy}"
         )
     return found
 
