@@ -41,7 +41,10 @@ _FILES: dict[str, type[FileBenchmark]] = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where questions come from: a benchmark by name or class path, its file or its name on the hub, and which of its questions."""
+    """Where questions come from: a benchmark, its file or its name on the hub, and which of its questions.
+
+    `benchmark` is a known name or a class path. `benchmark_args` are for a class path alone.
+    """
 
     benchmark: str = "starter"
     path: str | None = None
