@@ -47,7 +47,7 @@ class SleepingPolicy(ScriptedPolicy):
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> ScriptedSession:
         """See `Policy.open`."""
-        return SleepingSession(self.tokenizer, self._script)
+        return SleepingSession(self.tokenizer, self._script, blocks)
 
 
 class Instant:

@@ -41,7 +41,10 @@ _FILES: dict[str, type[FileBenchmark]] = {
 
 @dataclass(frozen=True)
 class BenchmarkSource:
-    """Where questions come from: a benchmark by name or class path, its file or hub name, and which of its questions."""
+    """Where questions come from: a benchmark, its file or its name on the hub, and which of its questions.
+
+    `benchmark` is a known name or a class path. `benchmark_args` are for a class path alone.
+    """
 
     benchmark: str = "starter"
     path: str | None = None
@@ -139,7 +142,8 @@ def benchmark_class(path: str) -> type[Any]:
         ) from error
     if not (isinstance(found, type) and any(callable(vars(base).get("questions")) for base in found.__mro__)):
         raise InputError(
-            f"benchmark {path!r}: found {found!r}, wanted a class with the method questions() -> list[Question]. {remedy}"
+            f"benchmark {path!r}: found {found!r}, wanted a class with the method "
+            f"questions() -> list[Question]. {remedy}"
         )
     return found
 

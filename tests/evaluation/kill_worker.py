@@ -29,7 +29,9 @@ class SlowSession(ScriptedSession):
 class SlowPolicy(ScriptedPolicy):
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> ScriptedSession:
         letter = "ABCD"[seed % 4]  # an answer that follows from the seed, as a sample does
-        return SlowSession(self.tokenizer, lambda read, turn: self._script(read, turn) + f"<answer>({letter})</answer>")
+        return SlowSession(
+            self.tokenizer, lambda read, turn: self._script(read, turn) + f"<answer>({letter})</answer>", blocks
+        )
 
 
 def main(folder: Path) -> None:

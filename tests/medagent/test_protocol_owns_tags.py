@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from jsonargparse import ArgumentParser
 
 from medagent.agent import Agent, Job, Limits
 from medagent.agent_folder import AgentSpec, protocol_from_json, read_spec, write_spec
@@ -19,6 +20,7 @@ from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Block, ParsedTurn, TagProtocol
 from medagent.types import Question, StopReason
 from retrieval.controls import NoRetriever
+from training.agent_data import AgentSettings
 
 ROOT = Path(__file__).parents[2]
 TAG = re.compile(r"</?(?:search|answer|think|information)\b")
@@ -68,6 +70,15 @@ def test_a_protocol_of_ones_own_runs_and_is_stored_by_name(tmp_path: Path) -> No
     assert stored["class_path"] == f"{__name__}.Shouted"
     assert read_spec(tmp_path).protocol == protocol
     assert sys.modules[__name__].Shouted is type(read_spec(tmp_path).protocol)
+
+
+def test_a_training_file_names_a_protocol_of_ones_own() -> None:
+    parser = ArgumentParser()
+    parser.add_argument("--agent", type=AgentSettings, default=AgentSettings())
+    named = {"class_path": f"{__name__}.Shouted", "init_args": {"instructions": "Shout."}}
+    made = parser.instantiate_classes(parser.parse_object({"agent": {"protocol": named}}))
+    assert made.agent.protocol == Shouted(instructions="Shout.")
+    assert parser.instantiate_classes(parser.parse_object({})).agent.protocol == TagProtocol()
 
 
 @pytest.mark.parametrize(
