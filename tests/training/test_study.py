@@ -48,7 +48,7 @@ def test_the_packaged_studies_are_whole(name: str) -> None:
 def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     plan = {
         "title": "x",
-        "task": ["starter.yaml", "studies/measured.yaml"],
+        "task": ["starter.yaml", "measured.yaml"],
         "arms": {"PPO": {"configs": ["algorithms/ppo.yaml"]}},
         "seeds": [1],
     }
