@@ -80,6 +80,7 @@ class RunFolder:
         """
         if self.is_marked or not self.path.exists():
             return
+        self.make()  # which refuses a file in its place
         names = sorted(path.name for path in self.path.iterdir() if path.name != LOCK)
         if found := [name for name in names if not parts or name in parts]:
             raise ConfigError(

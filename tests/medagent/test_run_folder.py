@@ -85,3 +85,5 @@ def test_what_cannot_be_a_folder_is_an_error_with_a_remedy(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made.*--out"), RunFolder(tmp_path / "file", "study").sole_writer():
         pass
+    with pytest.raises(ConfigError, match="cannot be made.*--out"):
+        RunFolder(tmp_path / "file", "export").refuse_others()

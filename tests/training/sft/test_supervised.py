@@ -181,5 +181,5 @@ def test_an_export_is_an_ordinary_model(taught: Path, index_folder: Path, tmp_pa
     export_merged(taught / "agent", out, overwrite=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
-    with pytest.raises(ConfigError, match="no export wrote"):
+    with pytest.raises(ConfigError, match="no export of ours wrote"):
         export_merged(taught / "agent", tmp_path / "mine", overwrite=True)
