@@ -1,14 +1,11 @@
-"""Takes the pictures of docs/serving.md.
+"""Takes the picture of docs/serving.md: `python docs/images/screenshots.py http://127.0.0.1:8080`.
 
-A running service (its address is the argument) photographed by Chromium, `python docs/images/screenshots.py
-http://127.0.0.1:8080`.
-
-Playwright comes with `pip install -e '.[page]'`; Chromium is found on the PATH.
+The argument is the address of a running service. Chromium is found on the PATH, and Playwright comes with
+`pip install -e '.[page]'`.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,7 +14,6 @@ from typing import Any
 from playwright.sync_api import expect, sync_playwright
 
 FOLDER = Path(__file__).parent
-PICTURES = (("page-light", "light", 1180, 760), ("page-dark", "dark", 1180, 760), ("page-phone", "light", 390, 780))
 
 
 def answered(page: Any, url: str) -> None:
@@ -29,16 +25,13 @@ def answered(page: Any, url: str) -> None:
 
 
 def main(url: str) -> None:
-    """Write the pictures beside this file."""
+    """Write the picture beside this file."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, scheme, width, height in PICTURES:
-            page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": height})
-            answered(page, url)
-            page.evaluate("scrollTo(0, 0)")
-            if name == "page-dark":
-                page.get_by_role("button", name=re.compile("^Passage")).first.click()
-            page.screenshot(path=FOLDER / f"{name}.png", full_page=name != "page-dark")
+        page = browser.new_page(color_scheme="light", viewport={"width": 1180, "height": 760})
+        answered(page, url)
+        page.evaluate("scrollTo(0, 0)")
+        page.screenshot(path=FOLDER / "page-light.png", full_page=True)
         browser.close()
 
 
