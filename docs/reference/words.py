@@ -18,7 +18,6 @@ WORDS: dict[str, str] = {
     "model.value_clip": "How far a value may move from that before the update; none does not clip.",
     "model.policy_max_grad_norm": "L2 norm to which the policy's gradient is clipped.",
     "model.critic_max_grad_norm": "L2 norm to which the critic's gradient is clipped.",
-    "data.agent.protocol.instructions": "What the model is told first; empty tells it nothing.",
     "data.agent.limits.max_turns": "Turns per rollout.",
     "data.agent.limits.max_turn_tokens": "Sampled tokens per turn.",
     "data.agent.limits.max_observation_tokens": "Tokens of passages per search; what exceeds them is cut.",

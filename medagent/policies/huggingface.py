@@ -23,11 +23,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from medagent.causal_lm import hidden_states, project
 from medagent.errors import PolicyError
 from medagent.policies.kv_cache import BufferCache
+from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
 JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of those running, or after eight tokens
-TAIL_TOKENS = 16  # an end tag is looked for in the text of so many last tokens
 
 
 class HFPolicy:
@@ -49,8 +49,7 @@ class HFPolicy:
         self._heads = config.num_key_value_heads
         self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._layers = config.num_hidden_layers
-        self._texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-        self._closing: dict[tuple[str, ...], frozenset[int]] = {}
+        self._turn_ends = TurnEnds(tokenizer)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -68,13 +67,6 @@ class HFPolicy:
         with self._lock:
             self._open.add(session)
         return session
-
-    def may_close(self, ends: tuple[str, ...]) -> frozenset[int]:
-        """The tokens whose text holds the last character of one of `ends`: only after them a turn's text is read."""
-        if ends not in self._closing:
-            last = {end[-1] for end in ends}
-            self._closing[ends] = frozenset(token for token, text in enumerate(self._texts) if last & set(text))
-        return self._closing[ends]
 
     async def disconnect(self) -> None:
         """See `Policy.disconnect`: nothing belongs to the loop."""
@@ -190,7 +182,6 @@ class HFSession:
     def __init__(self, policy: HFPolicy, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
         self.seed, self.temperature = seed, temperature
         self.ends = tuple(block.end for block in blocks)
-        self.may_close = policy.may_close(self.ends)
         self.pending: list[int] = []
         self.cache: Tensor | None = None  # [layers, 2, heads, length, head_dim]
         self.closed = self.sampling = False
@@ -349,11 +340,8 @@ class _Batch:
 
     def _stop(self, row: _Row) -> TurnStop | None:
         token = row.token_ids[-1]
-        tokenizer = self._policy._tokenizer
-        if token in row.session.may_close:
-            tail = str(tokenizer.decode(row.token_ids[-TAIL_TOKENS:], skip_special_tokens=False))
-            if tail.rstrip().endswith(row.session.ends):
-                return TurnStop.TAG
-        if token == tokenizer.eos_token_id:
+        if self._policy._turn_ends.ended(row.token_ids, row.session.ends):
+            return TurnStop.TAG
+        if token == self._policy._tokenizer.eos_token_id:
             return TurnStop.END_OF_TEXT
         return TurnStop.LENGTH if len(row.token_ids) >= row.max_tokens else None

@@ -20,9 +20,9 @@ from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Block, ParsedTurn, TagProtocol
 from medagent.types import Question, StopReason
 from retrieval.controls import NoRetriever
+from tests.support import ROOT
 from training.agent_data import AgentSettings
 
-ROOT = Path(__file__).parents[2]
 TAG = re.compile(r"</?(?:search|answer|think|information)\b")
 
 
