@@ -148,7 +148,7 @@ class TurnProtocol(ABC):
 
 @dataclass(frozen=True)
 class TagProtocol(TurnProtocol):
-    """Today's tags. A space more or less is another format, hence it is stored with a trained agent.
+    """The packaged tags. A space more or less is another format, hence it is stored with a trained agent.
 
     `options_style`: "letter_first" writes "A) name" lines; "letter_last" writes "name (A)" in one line (small models
     learn to match against it far sooner). `chat` wraps the first message in the tokenizer's chat template.

@@ -112,14 +112,21 @@ def parser_of(command: str) -> ArgumentParser:
 
 
 def parse(words: tuple[str, ...]) -> None:
-    """What `medagent` does with its arguments before it does anything; `...` stands for a task's own file."""
+    """What `medagent` does with its arguments before it does anything.
+
+    `...` stands for a task's own file, and mine.yaml is a file that the reader writes.
+    """
     given = [part for word in words for part in (["--config", TASK] if word == "..." else [word])]
+    while OWN_FILE in given:
+        at = given.index(OWN_FILE)
+        del given[at - 1 : at + 1]  # with its --config
     if given and given[0] in CONFIGURED:
         parser_of(given[0]).parse_args(given[1:])
     else:
         parser_of("").parse_args(with_flags_said(given))
 
 
+OWN_FILE = "mine.yaml"
 TASK = str(ROOT / "configs" / "own_model.yaml")
 GIVEN = [(name, command) for name in PAGES for command in markdown.commands_of(text_of(name))]
 

@@ -79,7 +79,7 @@ def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.Capture
     assert "found the tools [], wanted ['open_qa.Doses']. Give --tools '[open_qa.Doses]'" in capsys.readouterr().err
     assert main([*ask, "--tools", "[open_qa.Doses]"]) == 0
     assert "not medical advice" in capsys.readouterr().out
-    measure = ["evaluate", "--benchmark", "jsonl", "--path", "held_out.jsonl", "--agent", "runs/open/agent"]
+    measure = ["evaluate", "--benchmark", "open_qa.OpenQuestions", "--split", "test", "--agent", "runs/open/agent"]
     assert main([*measure, "--tools", "[open_qa.Doses]", "--out", "runs/open-report", "--limit", "4"]) == 0
     assert len(Path("runs/open-report/predictions.jsonl").read_text().splitlines()) >= 4
     agent = load_agent(Path("runs/open/agent"), tools=[tool_named("open_qa.Doses")])

@@ -38,7 +38,10 @@ METRICS: dict[str, str] = {
     "policy/entropy": "Entropy of the policy, in nats per action token.",
     "policy/grad_norm": "L2 norm of the policy's gradient before gradient clipping.",
     "policy/clip_bias_norm": "L2 norm of the gradient that clipping removes. Needs `ClippingBiasCorrection`.",
-    "policy/clip_bias_scale": "Factor that the correction puts on the policy's step; 1 leaves it whole.",
+    "policy/clip_bias_scale": (
+        "Factor that `ClippingBiasCorrection` puts on the policy's learning rate in this step, or on its gradient; "
+        "1 changes nothing."
+    ),
     "critic/loss": "Squared error of the critic's values against the returns, halved.",
     "critic/explained_variance": (
         "1 - Var(return - value) / Var(return), on rollouts that the critic has not been taught."

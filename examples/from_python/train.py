@@ -54,7 +54,7 @@ def train(run: Path, *, iterations: int, num_questions: int, held_out: int) -> P
         benchmark=StarterBenchmark("train"),
         retriever=HybridRetriever(str(index)),
         agent=AgentSettings(
-            protocol=TagProtocol(instructions="", options_style="letter_last"),
+            protocol=TagProtocol(instructions="", options_style="letter_last"),  # as the starter was taught
             limits=Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512),
             top_k=2,
         ),

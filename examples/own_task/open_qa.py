@@ -1,6 +1,6 @@
 """A task of one's own: open questions (no options), a reward by exact match, and a tool beside the corpus.
 
-README.md explains it. This writes dialogues.jsonl for `medagent sft`, and held_out.jsonl for `medagent evaluate`:
+README.md explains it. This writes dialogues.jsonl for `medagent sft`:
 
     python open_qa.py
 """
@@ -126,5 +126,3 @@ def write(path: str, rows: Iterable[dict[str, object]]) -> None:
 
 if __name__ == "__main__":
     write("dialogues.jsonl", demonstrations(OpenQuestions().questions()))
-    held_out = OpenQuestions("test").questions()
-    write("held_out.jsonl", ({"id": q.id, "question": q.text, "answer": q.answer, "kind": q.kind} for q in held_out))
