@@ -24,7 +24,7 @@ from training.critic_evidence import CriticSees
 from training.data import RolloutData
 from training.execution import Execution
 from training.module import AgentModule
-from training.protocols import AgentParser
+from training.parser import AgentParser
 
 GIB = 2**30
 FP32 = 4

@@ -34,7 +34,7 @@ from training.callbacks.held_out import HeldOutEvaluation
 from training.data import RolloutData
 from training.execution import keep_freed_memory
 from training.module import AgentModule
-from training.protocols import AgentParser
+from training.parser import AgentParser
 from training.sft.supervised import SupervisedData, SupervisedModule
 
 RUN_PARTS = (

@@ -11,8 +11,8 @@ from statistics import mean
 
 from matplotlib.figure import Figure
 
-from studies.stability.tools.committed import kept_runs
 from studies.stability.tools.folders import figure_path
+from studies.stability.tools.print_results import kept_runs
 from training.studies.report import holm, outcome, paired
 
 BASES = {

@@ -1,4 +1,4 @@
-"""The committed numbers of the studies agree with one another, and with the studies they are named after."""
+"""The kept numbers of the studies agree with one another, and with the studies they are named after."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from jsonargparse import auto_parser
 from medagent.cli.commands.train import TRAINING_COMMANDS
 from medagent.errors import ConfigError
 from studies.stability.tools import conditions, learning_rates, model_sizes
-from studies.stability.tools.committed import METRICS, SAME, kept_runs, study_of
 from studies.stability.tools.folders import FIGURES, RESULTS
-from studies.stability.tools.keep import reduced
+from studies.stability.tools.keep_results import reduced
+from studies.stability.tools.print_results import METRICS, SAME, kept_runs, study_of
 from tests.training.support import parser
 from training.studies.report import outcome
 from training.studies.study import known_studies, load_study

@@ -1,7 +1,7 @@
 """Prints the tables and tests of a study from the numbers kept in studies/stability/results.
 
-python -m studies.stability.tools.committed correction-forms
-python -m studies.stability.tools.committed collapse --curves /tmp/collapse.svg
+python -m studies.stability.tools.print_results correction-forms
+python -m studies.stability.tools.print_results collapse --curves /tmp/collapse.svg
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from lightning.pytorch.cli import LightningArgumentParser
 
 from evaluation.benchmarks import Benchmark
-from medagent.protocol_check import compare_by_names, explained
+from medagent.interface_check import compare_by_names, explained
 from retrieval.retriever import Retriever
 from retrieval.tools import Tool
 from training.advantages import AdvantageEstimator

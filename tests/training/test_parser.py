@@ -7,14 +7,14 @@ import inspect
 import pytest
 
 from evaluation.benchmarks import Benchmark, StarterBenchmark
-from medagent.protocol_check import compare_by_names, explained, misfit
+from medagent.interface_check import compare_by_names, explained, misfit
 from medagent.types import Question, Rollout, StopReason
 from retrieval.retriever import Retriever
 from tests.training import user_classes
 from training.advantages import GAE, AdvantageEstimator
 from training.data import RolloutData
 from training.objectives import PolicyLoss
-from training.protocols import AgentParser
+from training.parser import AgentParser
 from training.rewards import OutcomeReward, Reward
 
 HERE = user_classes.__name__
