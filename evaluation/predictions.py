@@ -1,7 +1,4 @@
-"""What a run keeps of each question asked: the rollout, how it was asked, and how sure the policy was.
-
-One JSON line each.
-"""
+"""The record of each question asked, one JSON line each: the rollout, how it was asked, and the policy's confidence."""
 
 from __future__ import annotations
 
@@ -54,9 +51,8 @@ class Prediction:
 def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: TurnProtocol) -> float | None:
     """The probability of the answer up to and with its letter, at temperature 1 where it was greedy.
 
-    Exp of the sum of its tokens' log-probs.
-
-    None without a strict letter, and where the policy gives no log-probs (all are exactly 0).
+    It is exp of the sum of its tokens' log-probs. None without a strict letter, and where the policy gives no log-probs
+    (all are exactly 0).
     """
     letter = grade(rollout).letter
     if letter is None:
@@ -77,9 +73,9 @@ def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: T
 
 
 class PredictionLog:
-    """predictions.jsonl: appended as answers come.
+    """predictions.jsonl, to which answers are appended as they come.
 
-    A line that a kill cut off is dropped, and its question asked again.
+    A line that was cut off when the process was killed is dropped, and its question asked again.
     """
 
     def __init__(self, path: Path) -> None:

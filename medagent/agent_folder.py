@@ -1,7 +1,7 @@
-"""An agent on disk: a folder that holds everything needed to run it, except the base model, which it names.
+"""An agent on disk. The folder holds everything needed to run it, except the base model, which it names.
 
-agent.json   base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics
-adapter/     LoRA weights (safetensors); absent in a base policy           tokenizer files
+agent.json base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics adapter/
+LoRA weights (safetensors); absent in a base policy tokenizer files
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ URL = ("http://", "https://")
 
 @dataclass(frozen=True)
 class RetrieverSpec:
-    """Which index an agent searches, and how; a served index (`index` is its address) knows the rest itself."""
+    """Which index an agent searches, and how. A served index has its own settings; `index` is then its address."""
 
     index: str
     embedder: str
@@ -117,7 +117,7 @@ def protocol_to_json(protocol: TurnProtocol) -> dict[str, Any]:
 
 
 def protocol_from_json(row: Any) -> TurnProtocol:
-    """The inverse of `protocol_to_json`. Raises `ConfigError` for a class that cannot be had or made."""
+    """The inverse of `protocol_to_json`. Raises `ConfigError` for a class that cannot be imported or constructed."""
     if not isinstance(row, dict) or set(row) != {"class_path", "init_args"}:
         raise ConfigError(
             f"protocol: found {str(row)[:80]!r}, wanted class_path and init_args. Export the agent again."
@@ -185,10 +185,10 @@ def load_agent(
     lockstep: bool = True,
     open_policy: OpenPolicy | None = None,
 ) -> Agent:
-    """A ready agent and its retriever (or another).
+    """An agent that is ready to run, with its own retriever or with another.
 
-    Its policy is its base model in this process with the adapter merged in, or what `open_policy` makes of the
-    folder.
+    Its policy is its base model in this process with the adapter merged in. `open_policy` replaces that: it makes a
+    policy from the folder.
     """
     spec = read_spec(folder)
     if retriever is None:
@@ -226,7 +226,7 @@ def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTra
 
 
 def open_retriever(index: str) -> HybridRetriever | RemoteRetriever:
-    """The retriever of an index folder, as the index says it is searched, or of one that is served at an address."""
+    """The retriever of an index folder with the index's own settings, or of an index served at an address."""
     return RemoteRetriever(index) if index.startswith(URL) else HybridRetriever(index)
 
 

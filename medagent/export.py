@@ -1,7 +1,4 @@
-"""`medagent export`.
-
-An agent as one ordinary model with a model card, which transformers, vLLM and medagent load alike.
-"""
+"""`medagent export`: an agent as one ordinary model with a model card. transformers, vLLM and medagent load it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder of results has one writer at a time, and nothing is written among files that are not ours.
+"""A folder of results with one writer at a time, which leaves files of others alone.
 
 Its lock is `.lock`, which says who holds it. Its marker is `.medagent-KIND`. The system releases the lock when the
 writer ends, however it ends.

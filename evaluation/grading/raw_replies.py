@@ -25,9 +25,10 @@ class Reply:
 
 
 def read_replies(path: Path, *, letters: str) -> list[Reply]:
-    """JSON lines with `id`, `gold` (a letter), `raw`, and optionally `options` (a list or an object from letter to text).
+    """Read JSON lines with `id`, `gold` (a letter), `raw`, and optionally `options`.
 
-    `letters` are the letters that name an option where a row has no `options`. Raises `InputError` with file and line.
+    `options` is a list or an object from letter to text. `letters` name an option where a row has no `options`. Raises
+    `InputError` with file and line.
     """
     if not letters or letters != LETTERS[: len(letters)]:
         raise InputError(f"letters {letters!r}: wanted the first letters of {LETTERS}, such as ABCD.")
@@ -58,7 +59,7 @@ def _reply(row: Row, letters: str) -> Reply:
 
 
 def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
-    """Counts and accuracies: answered + unparsed + abstained = n.
+    """Counts and accuracies, where answered + unparsed + abstained = n.
 
     `multiple` and `truncated` are parts of `unparsed`.
     """

@@ -26,9 +26,9 @@ def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) ->
 
 
 def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> Table:
-    """One row a mode, in 80 columns; the report has the rest.
+    """One row per mode, in 80 columns; the report has the rest.
 
-    "none": answers that name no one option; "gold": all gold passages retrieved; "cited": answers with a supporting
+    "none": answers that name no one option. "gold": all gold passages retrieved. "cited": answers with a supporting
     citation.
     """
     rows = [
@@ -103,7 +103,7 @@ def _subjects(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
 
 
 def curves(reports: Mapping[Mode, ModeReport]) -> list[Curve]:
-    """Reliability, and accuracy against coverage, for the modes whose policy tells how sure it is."""
+    """Reliability, and accuracy against coverage, for the modes whose policy gives its confidence."""
     found = []
     for mode, report in reports.items():
         if report.calibration and report.calibration.bins:

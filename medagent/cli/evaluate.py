@@ -1,4 +1,4 @@
-"""What `medagent evaluate` does, for people."""
+"""The work of `medagent evaluate`, with its progress and its files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def evaluate_agent(
     overwrite: bool,
     out: Path,
 ) -> dict[Mode, ModeReport]:
-    """Ask, grade, print, and write predictions.jsonl, report.json, report.md, report.html and config.json to `out`."""
+    """Ask and grade the questions, print the figures, and write predictions, reports and config.json to `out`."""
     console = Console(highlight=False)
     questions, passages, notes = source.questions()
     ready = with_limits(
@@ -188,7 +188,7 @@ def write_reports(
     questions: Sequence[Question],
     predictions: Sequence[Prediction],
 ) -> None:
-    """report.json (the first mode's figures at the top, all under "modes"), report.md, report.html."""
+    """Write report.json, report.md and report.html. In report.json the first mode's figures stand at the top."""
     first = next(iter(reports.values()))
     simple = {
         name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()
@@ -227,10 +227,7 @@ def shown_table(table: Table) -> RichTable:
 
 
 def fingerprint(agent: str) -> str:
-    """A digest of an agent's own files, or of the model's where it is a local one.
-
-    Empty where there is none to read.
-    """
+    """A digest of an agent's own files, or of a local model's files. Empty where there is none to read."""
     folder = Path(model_path(agent) if agent == STARTER else agent.removeprefix("hf:"))
     total = sha256()
     for file in sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []:
@@ -247,7 +244,7 @@ def fingerprint(agent: str) -> str:
 def gold_passages(
     retriever: Retriever, questions: Sequence[Question], passages: Sequence[Passage]
 ) -> dict[str, Passage]:
-    """The passages that the questions name as their evidence, as far as the benchmark or the index holds them."""
+    """The passages that the questions name as their evidence, where the benchmark or the index holds them."""
     retriever = corpus_of(retriever)
     held = {passage.id: passage for passage in passages}
     wanted = {id_ for question in questions for id_ in question.gold_passage_ids}
@@ -258,7 +255,7 @@ def gold_passages(
 
 
 def index_fingerprint(retriever: Retriever) -> str:
-    """A digest of an index's manifest, which holds that of its passages; empty where there is no index."""
+    """A digest of an index's manifest, which holds the passages' digest. Empty where there is no index."""
     retriever = corpus_of(retriever)
     if isinstance(retriever, RemoteRetriever):
         return retriever.version

@@ -1,4 +1,4 @@
-"""`medagent index build | add`, with progress for people."""
+"""The work of `medagent index build` and `medagent index add`, with progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_index_aloud(
     device: str | None,
     overwrite: bool,
 ) -> None:
-    """Build an index with progress bars, and say what was skipped; no weight takes the one that suits the embedder."""
+    """Build an index with progress bars, and say what was skipped. A `dense_weight` of None takes the embedder's."""
     ready = embedder_from_identity(embedder, device=device)
     weight = ready.dense_weight if dense_weight is None else dense_weight
     settings = replace(settings, search=replace(settings.search, dense_weight=weight))

@@ -1,9 +1,9 @@
 """The command line.
 
-`medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | serve | index
-| search | study | starter`.
+`medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | serve | index |
+search | study | starter`.
 
-This module alone may import every package, and does so inside its commands, so that `--help` answers at once.
+Functions import what they need when they are called, so `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, t
     """Watch a small agent learn to search: measure, train with ST-PPO, measure again, ask it a question.
 
     Args:
-        out: Folder for indexes, logs, report and agent; an earlier demo there is replaced.
+        out: Folder for indexes, logs, report and agent. An earlier demo there is replaced.
         seed: Seed of questions, sampling and initialisation.
-        iterations: Training iterations; none takes the number in configs/schedules/demo.yaml; many more need a longer
-            decay than it has.
+        iterations: Training iterations. By default it is the number in configs/schedules/demo.yaml. Many more need a
+            longer decay than that file has.
         threads: Torch threads; 0 keeps torch's own choice.
     """
     from medagent.cli.demo import run_demo

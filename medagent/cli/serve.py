@@ -1,4 +1,4 @@
-"""What `medagent serve` does: open an agent once, and answer over HTTP until interrupted."""
+"""The work of `medagent serve`: open an agent once, and answer over HTTP until interrupted."""
 
 from __future__ import annotations
 
@@ -150,10 +150,7 @@ def app_of(
 
 @dataclass
 class _Reopening:
-    """Opens the agent as its folder has it now.
-
-    It searches with the retriever that is open, unless it names another.
-    """
+    """Opens the agent anew from its folder. It keeps the open retriever unless the agent names another."""
 
     name: str
     index: str | None

@@ -1,10 +1,8 @@
 """A policy behind an OpenAI-compatible chat endpoint (vLLM, llama.cpp, Ollama, a commercial one).
 
-Measured as any other, never trained.
-
-Such an endpoint neither takes nor gives token ids, so bytes stand in for tokens between the loop and this policy: the
-limits on prompt, observation and total length count bytes, only `max_turn_tokens` counts the endpoint's tokens. It
-gives no log-probs (all are 0), hence no calibration.
+It is measured as any other, and never trained. Such an endpoint neither takes nor gives token ids, so bytes stand in
+for tokens between the loop and this policy. The limits on prompt, observation and total length count bytes. Only
+`max_turn_tokens` counts the endpoint's tokens. It gives no log-probs, so all are 0 and there is no calibration.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 @dataclass
 class RemotePolicy:
-    """`url` ends before "/chat/completions" (such as http://localhost:8000/v1).
+    """Samples turns at a chat endpoint; `url` ends before "/chat/completions" (such as http://localhost:8000/v1).
 
     Failures are retried with back-off, then raise `PolicyError`.
     """
@@ -62,7 +60,7 @@ class RemotePolicy:
         return self._tokenizer
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> RemoteSession:
-        """See `Policy.open`. The seed is sent along; whether it is honoured is the endpoint's affair."""
+        """See `Policy.open`. The seed is sent along; the endpoint decides whether to use it."""
         return RemoteSession(self, seed % 2**31, temperature, blocks)
 
     async def disconnect(self) -> None:
@@ -87,7 +85,7 @@ class RemotePolicy:
 class RemoteSession:
     """A dialogue with a `RemotePolicy`.
 
-    What the loop appends is the user's message, what the endpoint writes the assistant's.
+    What the loop appends is the user's message. What the endpoint writes is the assistant's.
     """
 
     def __init__(self, policy: RemotePolicy, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:

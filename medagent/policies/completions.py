@@ -1,10 +1,8 @@
 """A policy behind token-level completion endpoints (vLLM's server, one or many).
 
-Token ids in, token ids and log-probs out.
-
-Nothing is decoded and encoded again, so what such a policy samples can be trained on. Every dialogue stays with one
-replica, whose prefix cache then holds it; where that replica goes away, another reads the dialogue from the
-beginning.
+Token ids go in; token ids and log-probs come out. Nothing is decoded and encoded again, so what such a policy samples
+can be trained on. Every dialogue stays with one replica, whose prefix cache holds it. Where that replica goes away,
+another reads the dialogue from the beginning.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ REST_S = 30.0  # a replica that did not answer is not asked again before
 
 
 class Completions(Protocol):
-    """What answers completion requests in the form of OpenAI's API, with token ids for the prompt."""
+    """A source of completions in the form of OpenAI's API, with token ids for the prompt."""
 
     @property
     def name(self) -> str:
@@ -62,7 +60,7 @@ class Completions(Protocol):
 
 @dataclass
 class HttpCompletions:
-    """Completions of an HTTP endpoint."""
+    """Completions from an HTTP endpoint."""
 
     endpoint: Endpoint
 
@@ -96,7 +94,7 @@ class HttpCompletions:
 
 @dataclass
 class Replica:
-    """One of the sources, how many dialogues it has, and until when (by the monotonic clock) it is left alone."""
+    """One of the sources, its number of dialogues, and the monotonic time until which it is not asked."""
 
     source: Completions
     dialogues: int = 0
@@ -105,10 +103,10 @@ class Replica:
 
 @dataclass
 class CompletionPolicy:
-    """Samples turns from sources that all serve `model`; a new dialogue goes to the one that has fewest.
+    """Samples turns from sources that all serve `model`. A new dialogue goes to the source with fewest.
 
-    `seeded`: each turn carries a seed that follows from the dialogue's. Servers that batch give equal samples only as
-    far as their arithmetic does.
+    With `seeded`, each turn carries a seed that follows from the dialogue's seed. Servers that batch give equal samples
+    only as far as their arithmetic does.
     """
 
     sources: Sequence[Completions]
@@ -139,7 +137,7 @@ class CompletionPolicy:
             await source.disconnect()
 
     def take(self) -> Replica:
-        """The replica with fewest dialogues among those that answer, or the one that has rested longest."""
+        """The answering replica with fewest dialogues. Where none answers, it is the one that has rested longest."""
         now = time.monotonic()
         awake = [replica for replica in self.replicas if replica.resting_until <= now]
         chosen = (
@@ -151,7 +149,7 @@ class CompletionPolicy:
         return chosen
 
     async def complete(self, replica: Replica, body: dict[str, Any]) -> tuple[Replica, dict[str, Any]]:
-        """The first choice for a body, and the replica that gave it: where one is gone, the next is asked."""
+        """The first choice for a body, and the replica that gave it. Where a replica is gone, the next is asked."""
         last: EndpointGoneError | None = None
         for _ in self.replicas:
             try:
@@ -166,7 +164,7 @@ class CompletionPolicy:
 
 
 class CompletionSession:
-    """A dialogue with a `CompletionPolicy`: all its tokens so far."""
+    """A dialogue with a `CompletionPolicy`, with all its tokens so far."""
 
     def __init__(self, policy: CompletionPolicy, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
         self._policy, self._seed, self._temperature = policy, seed, temperature

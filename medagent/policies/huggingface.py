@@ -1,9 +1,9 @@
 """The in-process policy: a Hugging Face model samples the waiting sessions together and keeps each one's KV cache.
 
-Rows are packed without holes: a row's position in the cache is its position in the text, so the attention mask is
-"key position <= query position" and nothing of the context is ever computed twice. Sampling inverts the cumulative
-distribution with a uniform number that follows from the session's seed, the turn and the position alone: a sample
-does not depend on its neighbours.
+Rows are packed without holes: a row's position in the cache is its position in the text. The attention mask is then
+"key position <= query position", and no part of the context is computed twice. Sampling inverts the cumulative
+distribution with a uniform number. That number follows from the session's seed, the turn and the position alone, so a
+sample does not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ TAIL_TOKENS = 16  # an end tag is looked for in the text of so many last tokens
 class HFPolicy:
     """Samples turns with a causal language model.
 
-    `lockstep`: a batch starts when every open session waits (training and evaluation: full batches, and the same
-    batches in every run, hence the same numbers). Without it waiting sessions join at any token (serving).
+    With `lockstep`, a batch starts when every open session waits. Batches are then full, and the same in every run,
+    hence the same numbers; training and evaluation use it. Without it, waiting sessions join at any token, as serving
+    needs.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, lockstep: bool = True) -> None:
@@ -118,9 +119,9 @@ class HFPolicy:
         return bool(self._waiting) and (not self._lockstep or len(self._waiting) == len(self._open))
 
     def _worth_it(self, running: int, steps: int) -> bool:
-        """Whether waiting rows may join `running` ones now, `steps` after the last did.
+        """Whether waiting rows may join `running` ones now, `steps` after the last joined.
 
-        Each time all caches move to a larger buffer.
+        Each time rows join, all caches move to a larger buffer.
         """
         return JOIN_SHARE * len(self._waiting) >= running or steps >= JOIN_STEPS
 

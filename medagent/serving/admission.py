@@ -1,6 +1,6 @@
-"""Many people, one agent.
+"""Admission of many people's questions to one agent.
 
-Questions are admitted, wait, run together, and end by an answer, a timeout, or their asker's leaving.
+A question is admitted, waits, and runs beside others. It ends by an answer, by a timeout, or when its asker leaves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ USUAL_S = 10.0  # an answer's time before any was given
 
 
 class OverloadedError(MedagentError):
-    """Too many wait; `retry_after_s` says when there may be room."""
+    """Too many questions wait; `retry_after_s` says when there may be room."""
 
     def __init__(self, waiting: int, retry_after_s: int) -> None:
         super().__init__(f"{waiting} questions wait already. Try again in {retry_after_s} s.")
@@ -40,12 +40,12 @@ class TooSlowError(MedagentError):
 
 
 class TooLongError(MedagentError):
-    """A question that leaves the agent no room to answer."""
+    """The question leaves the agent no room to answer."""
 
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """How many questions are answered at once, how many more may wait, and seconds per question from its admission."""
+    """Limits: questions answered at once, questions that may wait, and seconds per question from its admission."""
 
     max_running: int = 64
     max_waiting: int = 256
@@ -62,7 +62,7 @@ class AdmissionLimits:
 
 @dataclass
 class _InUse:
-    """An agent, the desk that its searches share, and how many it answers now."""
+    """An agent, the desk that its searches share, and how many questions it answers now."""
 
     agent: Agent
     search: SearchDesk
@@ -79,8 +79,8 @@ class Answering:
     async def events(self) -> AsyncGenerator[Event]:
         """What happens to the question, as (kind, value).
 
-        ("waiting", how many are ahead) where no place was free; ("turn", its event) for each turn as it ends; then
-        ("answer", `Answer.to_json`).
+        First comes ("waiting", how many are ahead) where no place was free. Each turn gives ("turn", its event) as it
+        ends. The last is ("answer", `Answer.to_json`).
 
         Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout
         raises.
@@ -114,7 +114,7 @@ def _outcome(task: asyncio.Task[Answer]) -> str:
 class AnswerDesk:
     """Answers questions with one agent, which `replace` exchanges.
 
-    `outcomes` counts how they ended, `durations_s` the last answers' times.
+    `outcomes` counts how questions ended. `durations_s` holds the times of the last answers.
     """
 
     first: InitVar[Agent]
@@ -158,7 +158,7 @@ class AnswerDesk:
         return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
 
     def start(self, job: Job) -> Answering:
-        """Begin to answer, at once or when a place is free; places are given in the order of asking.
+        """Begin to answer, at once or when a place is free. Places are given in the order of asking.
 
         Raises `OverloadedError` where too many wait, `TooLongError` where the question alone fills the dialogue.
         """

@@ -1,7 +1,4 @@
-"""What stands before every request.
-
-Its size, its token, an id, and headers that keep a page from loading anything from elsewhere.
-"""
+"""Checks before every request: its size and its token. Adds an id, and headers that bind the page to this server."""
 
 from __future__ import annotations
 
@@ -63,10 +60,10 @@ def digest(token: str) -> str:
 
 
 class Guards:
-    """ASGI middleware.
+    """ASGI middleware that guards the service.
 
-    Refuses bodies over `max_body_bytes` and, where digests of tokens are given, requests without one; logs each
-    request without its text.
+    It refuses bodies over `max_body_bytes`. Where digests of tokens are given, it refuses requests without a token. It
+    logs each request without its text.
     """
 
     def __init__(self, app: ASGIApp, *, tokens: Sequence[str] = (), max_body_bytes: int = MAX_BODY_BYTES) -> None:

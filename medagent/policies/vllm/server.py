@@ -1,7 +1,7 @@
 """A vLLM server in a process of its own, on this machine: started, given new weights, put to sleep, stopped.
 
-It listens on a Unix socket that only this user can open. vLLM must not share a process with numba (which BM25 uses),
-and its log goes to a file.
+It listens on a Unix socket that only this user can open. Its log goes to a file. vLLM must not share a process with
+numba, which BM25 uses.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 class VllmSettings:
     """How vLLM runs.
 
-    `devices`: the GPUs it may see, such as "1" or "2,3" (empty: all). `gpu_memory`: the share of a GPU's memory it
-    takes. `cpu_cache_gib`: its KV cache where there is no GPU. `options`: further flags of `vllm serve`, such as
-    {"kv-cache-dtype": "fp8"}.
+    `devices` are the GPUs it may see, such as "1" or "2,3"; empty means all. `gpu_memory` is the share of a GPU's
+    memory that it takes. `cpu_cache_gib` is the size of its KV cache where there is no GPU. `options` are further flags
+    of `vllm serve`, such as {"kv-cache-dtype": "fp8"}.
     """
 
     devices: str = ""
@@ -60,9 +60,9 @@ class VllmSettings:
 
 
 class VllmServer:
-    """Serves the model in a folder (or of a hub name); `lora_rank` 0 serves no adapters.
+    """Serves the model in a folder or of a hub name. With `lora_rank` 0 it serves no adapters.
 
-    `wait` for it, and `close` it.
+    Call `wait` before the first request, and `close` at the end.
     """
 
     def __init__(
@@ -149,8 +149,7 @@ class VllmServer:
     def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite weights by their names in the checkpoint, through shared memory, and forget all cached prefixes.
 
-        `like` tells names, types and shapes; `weights` yields the values, one at a time, so that they never all exist
-        twice beside it.
+        `like` tells names, types and shapes. `weights` yields the values one at a time, so they never all exist twice.
         """
         layout: dict[str, tuple[str, list[int], int]] = {}
         size = 0
@@ -253,7 +252,7 @@ def _command(
 
 
 def _check_room(size: int) -> None:
-    """Refuse what shared memory cannot hold: writing past it would end the process without a word."""
+    """Refuse weights that shared memory cannot hold: writing past its end would kill the process without a message."""
     if SHARED_MEMORY.exists() and (free := shutil.disk_usage(SHARED_MEMORY).free) < size:
         raise ConfigError(
             f"engine vllm: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. "

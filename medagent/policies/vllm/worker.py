@@ -1,4 +1,4 @@
-"""Runs inside vLLM's worker processes (vLLM is told of it by name): takes new weights out of shared memory.
+"""Takes new weights out of shared memory. It runs inside vLLM's worker processes, which load it by name.
 
 It imports nothing of the project, and of Python only what vLLM's process has anyway.
 """
