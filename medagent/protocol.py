@@ -34,14 +34,14 @@ _TAGGED_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL
 _SENTINEL = "\u2063question\u2063"
 
 INSTRUCTIONS = """You answer medical questions with the help of a search engine over a medical corpus.
-In each turn think inside <think>...</think>, then do exactly one of two things: search with <search>your query</search>, \
-or answer with <answer>...</answer>. Search results come back inside <information>...</information>; each passage ends \
-with its number in brackets, like [1]. Search as often as you need. In the answer name one option by its letter in \
+In each turn think inside <think>...</think>, then do exactly one of two things: search with \
+<search>your query</search>, or answer with <answer>...</answer>. Search results come back inside \
+<information>...</information>; each passage ends with its number in brackets, like [1]. Search as often as you need. In the answer name one option by its letter in \
 parentheses, like (B), and cite the passages that support it by their numbers, like [1]."""
 
 CLOSED_BOOK = """You answer medical questions from what you know. Think inside <think>...</think>, then answer with \
-<answer>...</answer>. In the answer name one option by its letter in parentheses, like (B); where no options are given, \
-answer in a few words."""
+<answer>...</answer>. In the answer name one option by its letter in parentheses, like (B); where no options are \
+given, answer in a few words."""
 GIVEN = """You answer medical questions from search results. They are already given, inside \
 <information>...</information>; each passage ends with its number in brackets, like [1]. Think inside \
 <think>...</think>, then answer with <answer>...</answer>. In the answer name one option by its letter in parentheses, \

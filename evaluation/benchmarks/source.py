@@ -109,7 +109,7 @@ class BenchmarkSource:
         return sample(questions, self.limit, self.limit_seed), passages, {}
 
     def _own(self) -> Benchmark:
-        """A class of the user's, made with `benchmark_args` and the `path`, `hub`, `subset` and `split` that are given."""
+        """A class of the user's, made with `benchmark_args` and any `path`, `hub`, `subset` and `split` given."""
         found = benchmark_class(self.benchmark)
         given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split")}
         arguments = {**{name: value for name, value in given.items() if value is not None}, **self.benchmark_args}

@@ -21,9 +21,10 @@ class PubMedQABenchmark(FileBenchmark):
 
     The tasks are not comparable with one another:
 
-    - "without_abstract": yes / no / maybe, and the abstract is to be found by search. MIRAGE calls this PubMedQA* (arXiv
-      2402.13178).
-    - "with_abstract": yes / no / maybe with the abstract in the question, the data set's own "reasoning-required" setting.
+    - "without_abstract": yes / no / maybe, and the abstract is to be found by search. MIRAGE (arXiv 2402.13178) calls
+      this PubMedQA*.
+    - "with_abstract": yes / no / maybe with the abstract in the question. It is the data set's own
+      "reasoning-required" setting.
     - "yes_no": without abstract, and without the questions whose answer is maybe. There are two options.
 
     Rows: the published object from PMID to QUESTION, CONTEXTS, final_decision, or the hub's (pubid, question, context,

@@ -69,7 +69,8 @@ _DECLINED = re.compile(
     r"\s*(?:not enough|insufficient|no) (?:information|data)|\s*none of the above \((?![A-J]\)\W*$)", re.IGNORECASE
 )
 _FIELD = re.compile(
-    r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']|\banswer_(?:choice|idx)|\bfinal_answer)
+    r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']
+        |\banswer_(?:choice|idx)|\bfinal_answer)
     \s*:\s*(?:("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|\[\s*"([^"\]]*)"\s*\]|([^\s"'{\[,}][^,}\n]*))""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -90,16 +91,28 @@ _NEGATED = re.compile(
     r"out|incorrect|wrong)\b|n't\b",
     re.IGNORECASE,
 )
-_SUBJECT = r"(?:question|information|data|details|context|options?|choices?|answers?|figure|image|diagram|document|documents|evidence)"
+_SUBJECT = (
+    r"(?:question|information|data|details|context|options?|choices?|answers?|figure|image|diagram|document|documents"
+    r"|evidence)"
+)
 _ABSTENTION = re.compile(
-    rf"""^\W*(?:n/?a|none|neither|unknown|unanswerable|unclear|uncertain|undetermined|inconclusive|insufficient|incomplete|indeterminate|abstain|don't\ know|not\ (?:sure|stated|found|determinable|possible|in\ the\ .*))\W*$
+    rf"""^\W*(?:n/?a|none|neither|unknown|unanswerable|unclear|uncertain|undetermined|inconclusive
+        |insufficient|incomplete|indeterminate|abstain|don't\ know
+        |not\ (?:sure|stated|found|determinable|possible|in\ the\ .*))\W*$
     | \bnone\ of\b | \bneither\ of\ (?:the|these)\b | \b(?:all|any)\ options\ are\ (?:incorrect|wrong)
-    | \bno\ (?:(?:correct|definitive|single|suitable|clear|right|appropriate)\ )?(?:answer|option|choice)\b | \bno\ (?:relevant\ |specific\ |sufficient\ )?information\b
-    | \b(?:more|additional|further|lack\ of|missing|insufficient|incomplete|inadequate)\ (?:\w+\ ){{0,2}}{_SUBJECT}\b | \b{_SUBJECT}\ (?:\w+\ ){{0,3}}(?:incomplete|missing|insufficient|unclear|needed|required)\b
+    | \bno\ (?:(?:correct|definitive|single|suitable|clear|right|appropriate)\ )?(?:answer|option|choice)\b
+    | \bno\ (?:relevant\ |specific\ |sufficient\ )?information\b
+    | \b(?:more|additional|further|lack\ of|missing|insufficient|incomplete|inadequate)\ (?:\w+\ ){{0,2}}{_SUBJECT}\b
+    | \b{_SUBJECT}\ (?:\w+\ ){{0,3}}(?:incomplete|missing|insufficient|unclear|needed|required)\b
     | \b(?:error|mistake)\ in\ (?:the\ )?{_SUBJECT}
-    | \b(?:unable|impossible|not\ possible|not\ able)\ to\ (?:\w+\ ){{0,2}}(?:answer|determine|choose|select|decide|conclude|say|infer|identify|provide|make|tell|be)\b | \bunable\ to\ \w+\W*$
-    | \b(?:can(?:not|'t|\ not)|could\ not|couldn't)\b.{{0,40}}\b(?:answer|determine|choose|select|decide|conclude|say|infer|tell|be\ (?:made|given))
-    | (?:\bnot|n't)\ (?:\w+\ ){{0,2}}(?:provided?|available|enough|sufficient|listed|mention(?:ed)?|clear|specif(?:y|ied)|given|contain|applicable|correspond|discuss|address|support|state|find|found|among|include|know|determin\w+)""",
+    | \b(?:unable|impossible|not\ possible|not\ able)\ to\ (?:\w+\ ){{0,2}}(?:answer|determine|choose|select|decide
+        |conclude|say|infer|identify|provide|make|tell|be)\b
+    | \bunable\ to\ \w+\W*$
+    | \b(?:can(?:not|'t|\ not)|could\ not|couldn't)\b.{{0,40}}\b(?:answer|determine|choose|select|decide|conclude
+        |say|infer|tell|be\ (?:made|given))
+    | (?:\bnot|n't)\ (?:\w+\ ){{0,2}}(?:provided?|available|enough|sufficient|listed|mention(?:ed)?|clear
+        |specif(?:y|ied)|given|contain|applicable|correspond|discuss|address|support|state|find|found|among|include
+        |know|determin\w+)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(\"'])")
