@@ -73,7 +73,7 @@ def contamination(
         found: Counter[int] = Counter()
         for size in sizes:
             for gram in {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}:
-                # A short question is one gram; inside a long text it would be a chance meeting of a few words.
+                # A short question is one gram. Inside a long text it would match by chance.
                 if size == NGRAM or len(words) == size:
                     found.update(owners.get(gram, ()))
         for number, common in found.items():
@@ -116,7 +116,7 @@ class _Stretches:
         return len(self._met)
 
     def meet(self, text: str) -> None:
-        """Look a text up."""
+        """Look up one text."""
         plain = _plain(text)
         for start in range(len(plain) - STRETCH + 1):
             if owners := self._owners.get(hash(plain[start : start + STRETCH])):
@@ -142,7 +142,6 @@ def refuse_contaminated(report: Contamination, *, allowed_share: float, what: st
         raise InputError(
             f"{what}: {len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are "
             f"near-duplicates of training texts (such as {first.test_id} and {first.train_id}: {first.overlap:.0%} "
-            f"of its {NGRAM}-grams), allowed {allowed_share:.2%}. Take them out of the training data (medagent "
-            "contamination lists them), or raise the allowed share (allowed_contamination) and say so with your "
-            "results."
+            f"of its {NGRAM}-grams), allowed {allowed_share:.2%}. Take them out of the training data; medagent "
+            "contamination lists them. Or raise allowed_contamination, and say so with your results."
         )

@@ -2,10 +2,12 @@
 
 All run through the one rollout loop.
 
-search the agent as it is forced_search the agent, with its first turn opened as a search closed_book no search: the
-answer from what the model knows gold the passages with the evidence are given, then the answer single_shot one search
-for the question's words is given, then the answer (retrieval-augmented generation) unrelated the agent as it is, but
-every search returns unrelated passages
+search         the agent as it is
+forced_search  the agent, with its first turn opened as a search
+closed_book    no search: the answer from what the model knows
+gold           the passages with the evidence are given, then the answer
+single_shot    one search for the question's words is given, then the answer (retrieval-augmented generation)
+unrelated      the agent as it is, but every search returns unrelated passages
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Plan:
             raise ConfigError("samples above 1 at temperature 0 are all the same. Give a --temperature, such as 0.7.")
 
     def jobs(self, question: Question) -> list[tuple[Question, int, int]]:
-        """(question as asked, rotation, sample) of each asking in one mode."""
+        """(question as asked, rotation, sample) of each prompt in one mode."""
         asked = [(question, 0, sample) for sample in range(self.samples)]
         if self.rotations:
             asked += [(rotate(question, by), by, 0) for by in range(1, len(question.options))]

@@ -191,7 +191,7 @@ class Agent:
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
             total += len(token_ids)
-            # A query that is not searched for, in the last turn, is none.
+            # The last turn's query is never searched, so it counts as none.
             turn = Turn(token_ids, logprobs, text, None, parsed.answer, forced_prefix=len(forced))
             searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:

@@ -1,7 +1,7 @@
 """An agent on disk. The folder holds everything needed to run it, except the base model, which it names.
 
-agent.json base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics adapter/
-LoRA weights (safetensors); absent in a base policy tokenizer files
+agent.json   base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics
+adapter/     LoRA weights (safetensors); absent in a base policy           tokenizer files
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def protocol_from_json(row: Any) -> TurnProtocol:
     module, _, name = path.rpartition(".")
     try:
         found = vars(import_module(module))[name]
-    except Exception as error:  # whatever a module of the user's does when it is imported
+    except Exception as error:  # a user's module may raise anything when it is imported
         raise ConfigError(
             f"protocol {path!r}: cannot be imported ({error!r}), wanted a subclass of "
             "medagent.protocol.TurnProtocol. Run the command where its module lies, or install it."
@@ -148,7 +148,7 @@ OpenPolicy = Callable[[Path, AgentSpec], Policy]
 
 
 def save_agent(folder: Path, spec: AgentSpec, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write agent.json and the tokenizer; the adapter is saved beside them by its owner."""
+    """Write agent.json and the tokenizer. The caller saves the adapter beside them."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)
     write_spec(folder, spec)
@@ -198,7 +198,7 @@ def load_agent(
         elif index is not None:
             retriever = open_retriever(index)
         else:
-            raise ConfigError(f"agent {folder}: it names no index to search. Give one with --index.")
+            raise ConfigError(f"agent {folder}: names no index to search. Give one with --index.")
         retriever = Toolbox(retriever, list(tools)) if tools else retriever
     policy = open_policy(folder, spec) if open_policy else HFPolicy(*load_weights(folder, spec), lockstep=lockstep)
     return Agent(policy, retriever, spec.protocol, spec.limits, spec.top_k)
@@ -208,9 +208,9 @@ def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
     if given == wanted:
         return
     remedy = (
-        f"Give --tools '[{', '.join(sorted(wanted))}]', their files being in the folder where you are."
+        f"Give --tools '[{', '.join(sorted(wanted))}]', and run the command where their files lie."
         if wanted
-        else "Leave --tools out: it was trained without."
+        else "Leave --tools out: it was trained without tools."
     )
     raise ConfigError(f"agent {folder}: found the tools {sorted(given)}, wanted {sorted(wanted)}. {remedy}")
 

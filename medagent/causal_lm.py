@@ -123,6 +123,6 @@ def check_projection(model: PreTrainedModel) -> None:
     gap = (whole - ours).abs().max().item()
     if gap > 1e-3 * (1 + whole.abs().max().item()):
         raise PolicyError(
-            f"{type(model).__name__}: its scores differ from head(hidden states) by {gap:.3g}, so it transforms them "
-            "afterwards (soft-capping or scaling), which is not supported. Choose another model."
+            f"{type(model).__name__}: its scores differ from head(hidden states) by {gap:.3g}, so it caps or "
+            "scales them, which is not supported. Choose another model."
         )

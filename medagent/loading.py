@@ -47,8 +47,8 @@ def open_agent(
     exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
     if must_search and retriever is None and index is None and not exported:
         raise InputError(
-            f"agent {name}: has no index to search. Give one with --index (medagent index build starter --out "
-            "indexes/starter makes the packaged one)."
+            f"agent {name}: has no index to search. Give one with --index. The packaged one is made by: "
+            "medagent index build starter --out indexes/starter"
         )
     if open_policy is not None and not exported:
         raise InputError(f"agent {name}: another engine serves an exported agent. Give its folder.")

@@ -36,8 +36,9 @@ _SENTINEL = "\u2063question\u2063"
 INSTRUCTIONS = """You answer medical questions with the help of a search engine over a medical corpus.
 In each turn think inside <think>...</think>, then do exactly one of two things: search with \
 <search>your query</search>, or answer with <answer>...</answer>. Search results come back inside \
-<information>...</information>; each passage ends with its number in brackets, like [1]. Search as often as you need. In the answer name one option by its letter in \
-parentheses, like (B), and cite the passages that support it by their numbers, like [1]."""
+<information>...</information>; each passage ends with its number in brackets, like [1]. Search as often as you need. \
+In the answer name one option by its letter in parentheses, like (B), and cite the passages that support it by their \
+numbers, like [1]."""
 
 CLOSED_BOOK = """You answer medical questions from what you know. Think inside <think>...</think>, then answer with \
 <answer>...</answer>. In the answer name one option by its letter in parentheses, like (B); where no options are \
@@ -305,7 +306,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[
     return ids
 
 
-# Marks repeat in every prompt, passages in every iteration. Bounded, as what people ask passes here too.
+# Marks repeat in every prompt, passages in every iteration. The cache is bounded, as users' questions enter it too.
 @lru_cache(maxsize=20_000)
 def _encode_piece(tokenizer: PreTrainedTokenizerBase, text: str, trusted: bool) -> tuple[int, ...]:
     return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=not trusted)["input_ids"])

@@ -102,7 +102,7 @@ class FileBenchmark:
             return [self.path]
         if not self.folders:
             raise InputError(
-                f"{self.path}: is a folder; wanted one file of this benchmark, lest training questions be asked "
+                f"{self.path}: is a folder, wanted one file of this benchmark, so that no training questions are asked "
                 "among the others."
             )
         files = sorted(self.path.glob(f"*{self.suffix}"))

@@ -42,8 +42,8 @@ class JsonlBenchmark(FileBenchmark):
         unknown = sorted(row.data.keys() - _FIELDS)
         if unknown:
             raise InputError(
-                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put what "
-                "is yours into 'meta'."
+                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put "
+                "fields of your own into 'meta'."
             )
         answers = _answers(row, "answer")
         options = row.data.get("options") or []

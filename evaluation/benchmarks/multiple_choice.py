@@ -87,8 +87,8 @@ class MedMCQABenchmark(FileBenchmark):
         if not isinstance(right, int) or isinstance(right, bool) or not 0 <= right - self._first < 4:
             raise InputError(
                 f"{row.where}: found cop {right!r}, wanted a number from {self._first} to {self._first + 3}. "
-                "Published files count from 1, the hub's rows from 0 (and its test rows have no answer): convert "
-                "them, or set cop_from where a configuration or program opens the benchmark."
+                "Published files count from 1, the hub's rows from 0. The hub's test rows have no answer. "
+                "Convert the rows, or set cop_from where a configuration or program opens the benchmark."
             )
         found = {LETTERS[number]: row.data[f"op{LETTERS[number].lower()}"] for number in range(4)}
         options, answer = choices(row, found, LETTERS[right - self._first], self.notes)

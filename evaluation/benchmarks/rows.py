@@ -90,7 +90,7 @@ def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
             last = number == len(lines) and isinstance(error, json.JSONDecodeError)
             raise InputError(
                 f"{where}: found {line[:60]!r} ({error}), wanted a JSON object."
-                + (" It is the last line and has no end: the file is cut off; copy it again." if last else "")
+                + (" The last line has no end, so the file is cut off. Copy it again." if last else "")
             ) from error
         if not isinstance(value, dict):
             raise InputError(f"{where}: found a {type(value).__name__}, wanted a JSON object.")
@@ -134,7 +134,7 @@ def _json_value(path: Path, text: str, notes: Notes) -> Iterator[Row]:
     at, line = 0, 1
     for number, (name, row) in enumerate(entries, start=1):
         label = str(name if name is not None else row.get("id", "") if isinstance(row, dict) else "")
-        # Looked for from the last one on, or a large file would be read once a row.
+        # The search starts at the last one found, or a large file would be read once per row.
         if label and (found := text.find(json.dumps(label), at)) >= 0:
             at, line = found, line + text.count("\n", at, found)
         where = f"{path}, line {line}, entry {number}" + (f" ({label})" if label else "")

@@ -96,7 +96,7 @@ class BenchmarkSource:
         return _FILES[self.benchmark](**settings)
 
     def questions(self) -> tuple[list[Question], list[Passage], dict[str, int]]:
-        """Questions, the passages that the benchmark carries, and what was put right in its files."""
+        """Questions, the passages that the benchmark carries, and the corrections in its files, counted."""
         benchmark = self.open()
         if isinstance(benchmark, FileBenchmark):
             questions = benchmark.questions()
@@ -136,7 +136,7 @@ def benchmark_class(path: str) -> type[Any]:
     )
     try:
         found = vars(import_module(module))[name]
-    except Exception as error:  # whatever a module of the user's does when it is imported
+    except Exception as error:  # a user's module may raise anything when it is imported
         raise InputError(
             f"benchmark {path!r}: cannot be imported ({error!r}), wanted a known name or a class path. {remedy}"
         ) from error

@@ -168,6 +168,6 @@ def _snippets(row: Row) -> list[dict[str, Any]]:
 
 
 def _document(address: str) -> str:
-    """The id pubmed:PMID of a document's address, empty where it is none of PubMed's."""
+    """The id pubmed:PMID of a document's address, empty for an address outside PubMed."""
     number = str(address).rstrip("/").rpartition("/")[2]
     return f"pubmed:{number}" if number.isdigit() else ""

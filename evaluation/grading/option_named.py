@@ -74,7 +74,7 @@ _FIELD = re.compile(
     \s*:\s*(?:("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|\[\s*"([^"\]]*)"\s*\]|([^\s"'{\[,}][^,}\n]*))""",
     re.IGNORECASE | re.VERBOSE,
 )
-# "A" and "I" are words too: they count only where no plain word follows.
+# "A" and "I" are words too, so they count only where no plain word follows.
 _LETTER = r"(?-i:([B-HJ]|[AI](?!\s+(?!because|since|as|and|or|due|which|given|but|for)[a-z]))(?![\w']))"
 _STATEMENT = re.compile(
     r"(?:\b(?:answer|choice|option)\b[\s*]*(?:choice[\s*]*)?(?:\b(?:is|would be|should be|must "
@@ -144,7 +144,7 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
     if named and named[0] in letters:
         wording = options[letters.index(named[0])] if options else ""
         said = rest.replace(wording, " ") if wording else rest
-        # Beside "B." stands the option's text, which may well say "possibly"; around "(B)" stands what is said of it.
+        # Beside "B." stands the option's text, which may say "possibly". Around "(B)" stands what is said of it.
         guessed = rest == text and _GUESSED.search(said)
         if not (_DENIED.search(said) or guessed or _DECLINED.match(said)):
             return Reading(named[0], named[0], Outcome.ANSWERED)
@@ -256,7 +256,7 @@ def _by_option_text(text: str, letters: str, options: Sequence[str]) -> str | No
         for letter, wording in wordings.items()
         if wording and re.search(rf"(?<!\w){re.escape(wording)}(?!\w)", plain)
     }
-    # "iron deficiency anemia" also contains the option "anemia": the longer one is meant.
+    # "iron deficiency anemia" also contains the option "anemia": the longer one counts.
     whole = [
         letter
         for letter, wording in inside.items()

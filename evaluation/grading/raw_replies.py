@@ -35,9 +35,9 @@ def read_replies(path: Path, *, letters: str) -> list[Reply]:
     replies = [_reply(row, letters) for row in read_rows(path, kind="jsonl", notes=Counter())]
     repeated = [name for name, count in Counter(reply.id for reply in replies).items() if count > 1]
     if repeated:
-        raise InputError(f"{path}: the id {repeated[0]!r} occurs twice; give each reply its own.")
+        raise InputError(f"{path}: the id {repeated[0]!r} occurs twice. Give each reply its own.")
     if not replies:
-        raise InputError(f"{path}: holds no reply; wanted JSON lines with 'id', 'gold' and 'raw'.")
+        raise InputError(f"{path}: holds no reply, wanted JSON lines with 'id', 'gold' and 'raw'.")
     return replies
 
 
@@ -78,7 +78,7 @@ def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
 
 
 def write_readings(path: Path, replies: list[Reply]) -> None:
-    """One JSON line a reply: id, gold, what was read, and the outcome."""
+    """Write one JSON line per reply: id, gold, what was read, and the outcome."""
     rows = (
         {
             "id": r.id,

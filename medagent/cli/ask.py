@@ -35,7 +35,7 @@ async def answer_aloud(agent: Agent, question: Question, *, temperature: float, 
 
 
 async def answer_as_json(agent: Agent, question: Question, *, temperature: float) -> dict[str, Any]:
-    """What POST /v1/answers tells: the turns' events and the checked answer."""
+    """The JSON of POST /v1/answers: the turns' events and the checked answer."""
     rollout = await agent.run(Job(question, temperature=temperature))
     tell = Steps(agent.protocol)
     return {

@@ -62,7 +62,7 @@ def show_answer(console: Console, rollout: Rollout) -> None:
             console.print("     [yellow]It cites no passage: treat the answer as unsupported.[/yellow]")
         if answer.removed_citations:
             console.print(
-                f"     [dim]citations taken out, of passages that were not shown: {answer.removed_citations}[/dim]"
+                f"     [dim]removed citations of passages that were not shown: {answer.removed_citations}[/dim]"
             )
         if answer.confidence is not None:
             console.print(f"     [dim]confidence {answer.confidence:.0%}: of its wording, not of being right[/dim]")

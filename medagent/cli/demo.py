@@ -161,7 +161,7 @@ def flat_summary(summary: Summary) -> dict[str, Any]:
 
 
 def _train_arguments(out: Path, *, seed: int, iterations: int | None, threads: int) -> list[str]:
-    """The same command line a person would give `medagent train`."""
+    """The command line that a person would give `medagent train`."""
     overrides: dict[str, object] = {
         "trainer.default_root_dir": out,
         "data.retriever.init_args.retriever.init_args.index": out / "index-train",

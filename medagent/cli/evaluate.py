@@ -34,7 +34,7 @@ from retrieval.retriever import Retriever
 from retrieval.search import HybridRetriever
 from retrieval.tools import code_digest, corpus_of
 
-LARGE = 64 * 2**20  # bytes; files above it are told apart by size and time
+LARGE = 64 * 2**20  # bytes; larger files are compared by size and time
 _SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)
 
 
@@ -61,8 +61,8 @@ def evaluate_agent(
     searching = [mode.value for mode in plan.modes if mode in _SEARCHING]
     if isinstance(searched, NoRetriever) and searching:
         raise InputError(
-            f"mode {searching[0]}: there is no index to search. Give one with --index (medagent index build starter "
-            "--out indexes/starter makes the packaged one), or other --modes."
+            f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
+            "The packaged one is made by: medagent index build starter --out indexes/starter"
         )
     corpus: Sequence[Passage] = searched.passages if isinstance(searched, HybridRetriever) else []
     settings = {
@@ -94,7 +94,7 @@ def evaluate_agent(
     write_reports(out, settings, notes, reports, questions, predictions)
     console.print(shown_table(overview(reports, questions)))
     console.print(
-        "[dim]none: no one option named; gold: all gold passages found; cited: with a supporting citation.[/dim]"
+        "[dim]none: no one option named. gold: all gold passages found. cited: with a supporting citation.[/dim]"
     )
     for mode, report in reports.items():
         if report.sampling:
@@ -103,13 +103,13 @@ def evaluate_agent(
                 f"{mode.value}, {sampled.samples} samples: mean {sampled.mean_accuracy:.1%} "
                 f"[{100 * sampled.ci_low:.1f}, {100 * sampled.ci_high:.1f}], majority vote "
                 f"{sampled.majority_vote:.1%}, pass@{sampled.samples} {sampled.pass_at_k[sampled.samples]:.1%}; "
-                "above, the first sample alone."
+                "the table above has the first sample alone."
             )
     too_long = sum(not p.rollout.turns and p.rollout.stop_reason is StopReason.MAX_TOTAL_TOKENS for p in predictions)
     if too_long:
         console.print(
-            f"[yellow]{too_long} of {len(predictions)} askings do not fit into max_total_tokens = "
-            f"{ready.limits.max_total_tokens} and count as no answer: raise it with --limits.[/yellow]"
+            f"[yellow]{too_long} of {len(predictions)} prompts do not fit into max_total_tokens = "
+            f"{ready.limits.max_total_tokens} and count as no answer. Raise it with --limits.[/yellow]"
         )
     console.print(f"\nReport: {out / 'report.html'}  table for a paper: {out / 'report.md'}")
     return reports
@@ -150,7 +150,7 @@ def _run_aloud(
 
         def show(prediction: Prediction) -> None:
             right, asked = counts.get(prediction.mode, (0, 0))
-            # One answer a question, or the interval would be too narrow.
+            # One answer per question, or the interval would be too narrow.
             if prediction.rotation == prediction.rollout.sample == 0:
                 right, asked = right + grade(prediction.rollout).correct, asked + 1
             counts[prediction.mode] = right, asked

@@ -54,10 +54,10 @@ def _aloud(folder: Path, work: Callable[[Show], Manifest]) -> None:
     with closing(PassageStore(folder, manifest.dimension)) as store:
         counts, skipped, number = store.counts(), store.skipped(limit=10), store.num_skipped()
     if counts["duplicates"]:
-        console.print(f"{counts['duplicates']:,} passages said word for word what another does, and were dropped.")
+        console.print(f"{counts['duplicates']:,} passages had the same words as another one and were dropped.")
     if counts["ids told apart"]:
         console.print(f"{counts['ids told apart']:,} ids named two texts; the second got a suffix (~).")
     if skipped:
-        console.print(f"Skipped {number:,} (more of them: medagent index stats {folder} --json):", soft_wrap=True)
+        console.print(f"Skipped {number:,} (medagent index stats {folder} --json lists more):", soft_wrap=True)
         for where, reason in skipped:
             console.print(f"  {where} {reason}", markup=False, soft_wrap=True)

@@ -21,12 +21,12 @@ from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
-# A provider's filter, or a context that is too long: recorded as a turn without text.
+# A provider's filter, or too long a context, is recorded as a turn without text.
 _REFUSED = re.compile(r"content[_ ](?:filter|management|policy)|context[_ ]length|maximum context", re.IGNORECASE)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are bytes: any text goes in and comes out unchanged."""
+    """A tokenizer whose tokens are bytes, so any text is decoded unchanged."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={byte: number for number, byte in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -72,7 +72,7 @@ class RemotePolicy:
         endpoint = self._endpoint
         answer = await endpoint.post("chat/completions", body)
         if answer.status_code == 400 and _REFUSED.search(answer.text):
-            return {"message": {"content": ""}, "finish_reason": "refused"}  # this question's fate, not the run's
+            return {"message": {"content": ""}, "finish_reason": "refused"}  # ends this question, not the run
         if answer.status_code != 200:
             raise endpoint.refusal(answer, self.model)
         try:
@@ -134,6 +134,6 @@ class RemoteSession:
 
 
 def _closed(text: str, blocks: tuple[Block, ...]) -> str:
-    """The text with the end tag that the endpoint took for its stop and swallowed."""
+    """The text with its end tag, which the endpoint took for its stop and removed."""
     last = max(blocks, key=lambda block: text.rfind(block.start))
     return text + last.end if text.rfind(last.start) > text.rfind(last.end) else text

@@ -21,7 +21,7 @@ from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
-# Said in full: a server takes what is left out from the model's generation_config.json, and log-probs are then of
+# All are given: a server takes a missing one from the model's generation_config.json. Log-probs would then be of
 # another distribution.
 UNTRUNCATED = {
     "top_p": 1.0,
@@ -31,7 +31,7 @@ UNTRUNCATED = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-REST_S = 30.0  # a replica that did not answer is not asked again before
+REST_S = 30.0  # seconds until a replica that did not answer is asked again
 
 
 class Completions(Protocol):
@@ -39,7 +39,7 @@ class Completions(Protocol):
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The source's name in errors."""
         ...
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Completions(Protocol):
         ...
 
     def forget(self, dialogue: str) -> None:
-        """A dialogue has ended: what was kept for it (`session_id` in its requests) may go."""
+        """A dialogue has ended, so what is kept for its `session_id` may be freed."""
         ...
 
     async def disconnect(self) -> None:
@@ -72,8 +72,8 @@ class HttpCompletions:
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Completions.complete`."""
         answer = await self.endpoint.post("completions", body)
-        if answer.status_code == 404:  # it was started anew, and has not this iteration's weights
-            raise EndpointGoneError(f"{self.name}: does not know the model {body['model']!r} any more.")
+        if answer.status_code == 404:  # it was restarted and lacks this iteration's weights
+            raise EndpointGoneError(f"{self.name}: no longer knows the model {body['model']!r}.")
         if answer.status_code != 200:
             raise self.endpoint.refusal(answer, str(body["model"]))
         try:
@@ -117,7 +117,7 @@ class CompletionPolicy:
     replicas: list[Replica] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """At least one source."""
+        """Check that there is at least one source."""
         if not self.sources:
             raise PolicyError("completion endpoints: none given, wanted one or more. Name them.")
         self.replicas = [Replica(source) for source in self.sources]
@@ -158,7 +158,7 @@ class CompletionPolicy:
                 last = gone
                 replica.resting_until = time.monotonic() + self.rest_s
                 following = self.take()
-                following.dialogues -= 1  # the session moves its count when it has an answer
+                following.dialogues -= 1  # the session moves its count once it has an answer
                 replica = following
         raise PolicyError(f"all {len(self.replicas)} replicas are gone; of the last: {last}") from last
 
@@ -184,7 +184,7 @@ class CompletionSession:
             raise PolicyError("nothing to continue from: append the prompt or an observation before sampling a turn.")
         policy = self._policy
         replica = self._replica or policy.take()
-        self._replica = replica  # taken back by `close`, also where the call fails
+        self._replica = replica  # `close` undoes it, also where the call fails
         body = {
             "model": policy.model,
             "prompt": self._token_ids,

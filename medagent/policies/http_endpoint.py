@@ -36,7 +36,7 @@ class Endpoint:
     _client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = field(default=None, repr=False)
 
     async def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        """The answer to one request, whatever its status. Passing failures are retried first.
+        """The answer to one request, whatever its status. Temporary failures are retried first.
 
         Raises `EndpointGoneError` after the last attempt, and `PolicyError` where the address itself is wrong.
         """
@@ -65,7 +65,7 @@ class Endpoint:
             await client.aclose()
 
     def refusal(self, answer: httpx.Response, model: str) -> PolicyError:
-        """The error for an answer that is neither success nor a passing failure."""
+        """The error for an answer that is neither a success nor a temporary failure."""
         advice = f"Check the address, the model's name ({model!r}) and the key in MEDAGENT_API_KEY."
         return PolicyError(
             f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. "

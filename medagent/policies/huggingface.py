@@ -26,8 +26,8 @@ from medagent.policies.kv_cache import BufferCache
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
-JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of those running, or after eight tokens
-TAIL_TOKENS = 16  # an end tag is looked for in the text of so many last tokens
+JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of the running ones, or after eight tokens
+TAIL_TOKENS = 16  # number of last tokens whose text is searched for an end tag
 
 
 class HFPolicy:
@@ -115,7 +115,7 @@ class HFPolicy:
         self._executor.submit(self._work)
 
     def _admissible(self) -> bool:
-        """Whether waiting rows may start; call with the lock held."""
+        """Whether waiting rows may start. Call it with the lock held."""
         return bool(self._waiting) and (not self._lockstep or len(self._waiting) == len(self._open))
 
     def _worth_it(self, running: int, steps: int) -> bool:
@@ -126,7 +126,7 @@ class HFPolicy:
         return JOIN_SHARE * len(self._waiting) >= running or steps >= JOIN_STEPS
 
     def _work(self) -> None:
-        """Run batches until nothing may start; runs on the policy's own thread."""
+        """Run batches until nothing may start. It runs on the policy's own thread."""
         batch: _Batch | None = None
         rows: list[_Row] = []
         joining: list[_Row] = []
@@ -146,7 +146,7 @@ class HFPolicy:
                         return
                 # Sorted, so that the order of arrival cannot change a batch.
                 joining = sorted(joining, key=lambda row: row.session.seed)
-                if joining and rows:  # apart, at first: in one batch all would be as wide as what they have to read
+                if joining and rows:  # apart at first, or all would be as wide as their prompts
                     reading, joining = self._read_apart(joining), []
                     started, rows = bool(reading), rows + reading
                 else:
@@ -156,7 +156,7 @@ class HFPolicy:
                         batch.release()
                     batch, steps = _Batch(self, rows), 0
                 rows, steps = batch.step(rows), steps + 1
-        except BaseException as error:  # handed to every waiting caller; nothing is swallowed
+        except BaseException as error:  # every waiting caller gets it
             with self._lock:
                 rows, self._waiting, self._running = rows + joining + self._waiting, [], False
                 self._idle.notify_all()
@@ -164,7 +164,7 @@ class HFPolicy:
                 row.fail(error)
 
     def _read_apart(self, joining: list[_Row]) -> list[_Row]:
-        """The rows that go on after their first token; where they cannot be read, only they fail."""
+        """The rows that go on after their first token. Where reading fails, only they fail."""
         try:
             apart = _Batch(self, joining)
             reading = apart.step(joining)
@@ -249,7 +249,7 @@ class _Row:
         try:
             self.loop.call_soon_threadsafe(outcome)
         except RuntimeError:
-            if not self.loop.is_closed():  # a closed loop has nobody waiting any more
+            if not self.loop.is_closed():  # nobody waits on a closed loop
                 raise
 
 

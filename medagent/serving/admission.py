@@ -31,7 +31,7 @@ class OverloadedError(MedagentError):
     """Too many questions wait; `retry_after_s` says when there may be room."""
 
     def __init__(self, waiting: int, retry_after_s: int) -> None:
-        super().__init__(f"{waiting} questions wait already. Try again in {retry_after_s} s.")
+        super().__init__(f"{waiting} questions wait. Try again in {retry_after_s} s.")
         self.retry_after_s = retry_after_s
 
 
@@ -137,19 +137,19 @@ class AnswerDesk:
         return self._current.agent
 
     async def replace(self, agent: Agent) -> None:
-        """Answer with another agent from now on; running answers end with the one they began with."""
+        """Answer with another agent from now on. Running answers end with the one they began with."""
         old, self._current = self._current, _InUse(agent, agent.search_desk(retries=SEARCH_RETRIES))
         self.replaced += 1
         if not old.answering:
             await old.agent.policy.disconnect()
 
     async def close(self) -> None:
-        """Let go of the agent; nothing is answered any more."""
+        """Release the agent. Nothing is answered after that."""
         await self._current.agent.policy.disconnect()
 
     @property
     def waiting(self) -> int:
-        """How many have been admitted and have no place yet."""
+        """How many questions are admitted and wait for a place."""
         return len(self._queue)
 
     @property
@@ -179,7 +179,7 @@ class AnswerDesk:
             events.put_nowait(("waiting", {"ahead": ahead}))
         task = asyncio.create_task(self._answered(job, place, events))
 
-        def ended(task: asyncio.Task[Answer]) -> None:  # also where it was cancelled before its first step
+        def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
             self.outcomes[_outcome(task)] += 1
             self._give_back(place)
             events.put_nowait(None)
@@ -208,7 +208,7 @@ class AnswerDesk:
             ) from error
         except (MedagentError, RetrievalError):
             raise
-        except Exception as failure:  # an engine's own, such as memory that ran out: here it becomes ours
+        except Exception as failure:  # an engine's own error, such as no memory left, becomes one of the project's
             raise PolicyError(f"the engine failed: {failure!r}") from failure
         self.durations_s.append(time.monotonic() - began)
         answer = checked(rollout)
@@ -226,7 +226,7 @@ class AnswerDesk:
         return place
 
     def _give_back(self, place: asyncio.Future[None]) -> None:
-        """The place goes to who has waited longest; who leaves while waiting had none."""
+        """Give the place to the question that has waited longest. One that still waits only leaves the queue."""
         if place in self._queue:
             self._queue.remove(place)
             return

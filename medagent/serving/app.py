@@ -135,7 +135,7 @@ def make_app(
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """The process lives."""
+        """Whether the process lives."""
         return {"status": "ok"}
 
     @app.get("/readyz", responses={503: {"description": "a question would be refused, or the engine has ended"}})
@@ -159,7 +159,7 @@ def _failure(status: int, message: str, kind: str, **more: Any) -> JSONResponse:
 
 
 def _told(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
-    """Status and body for a failed answer; what happened inside goes to the log alone."""
+    """Status and body for a failed answer. The cause goes to the log alone."""
     if isinstance(failure, OverloadedError):
         return 429, openai.error(str(failure), "rate_limit_error", code="overloaded")
     if isinstance(failure, TooSlowError):
@@ -185,7 +185,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     async def invalid(request: Request, failure: Exception) -> Response:
         assert isinstance(failure, RequestValidationError)
-        # Without the input, which FastAPI would repeat: it may be long, private, or no text that can be sent.
+        # FastAPI would repeat the input. It may be long, private, or no text that can be sent.
         wrong = failure.errors()[0]
         where = ".".join(str(part) for part in wrong["loc"] if part != "body")
         return _failure(400, f"{where}: {wrong['msg']}", "invalid_request_error", param=where or None)

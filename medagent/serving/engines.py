@@ -31,11 +31,11 @@ class Engine(Protocol):
     """Opens the policy of an agent's folder, and opens it again when the folder changes."""
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
-        """A policy with the weights that the folder has now; blocks while they load."""
+        """A policy with the folder's present weights. Blocks while they load."""
         ...
 
     def lives(self) -> bool:
-        """Whether it can sample, as far as can be told without asking it."""
+        """Whether it can sample, as far as is known without a request."""
         ...
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class VllmSampling:
         return name
 
     def _unload(self, name: str) -> None:
-        """Once nothing is answered with it any more."""
+        """Unload the adapter once no answer uses it."""
         if self._server is None or self._scratch is None:
             return
         try:
@@ -159,7 +159,7 @@ class ServersSampling:
     model: str
 
     def __post_init__(self) -> None:
-        """Both must be given."""
+        """Check that both are given."""
         if not self.model:
             raise ConfigError("engine servers: which model they serve is not said. Give its name with --model.")
 

@@ -118,7 +118,7 @@ def usage_chunk(id: str, model: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def content_of(answer: dict[str, Any]) -> str:
-    """The answer as text, its sources below it, for clients that show nothing but text."""
+    """The answer as text with its sources below, for clients that show only text."""
     if not answer["text"]:
         return f"No answer: the agent stopped before one ({answer['stop_reason']}).\n\n{answer['notice']}"
     lines = [answer["text"], ""]
@@ -134,7 +134,7 @@ def _named(passage: dict[str, Any]) -> str:
 
 
 def finish_reason(answer: dict[str, Any]) -> str:
-    """OpenAI's word for how it ended."""
+    """OpenAI's name for how the answer ended."""
     return "length" if answer["stop_reason"].startswith("max_") else "stop"
 
 

@@ -47,5 +47,5 @@ async def watch(
                 await desk.replace(await asyncio.to_thread(open_again))
                 log.info("agent %s: opened again; new questions go to it.", folder)
             seen = now
-        except Exception:  # of any library that reads weights or tokenizers: the service must go on, and look again
+        except Exception:  # any library that reads weights or tokenizers; the service goes on and looks again
             log.exception("agent %s: changed, and cannot be opened; the former one goes on.", folder)

@@ -67,7 +67,7 @@ class World:
 
     @staticmethod
     def load() -> World:
-        """The packaged knowledge base; the split of a condition is decided by the hash of its name."""
+        """The packaged knowledge base. The hash of a condition's name decides its split."""
         text = resources.files("medagent.starter").joinpath("facts.psv").read_text(encoding="utf-8")
         rows = [line.split("|") for line in text.splitlines() if line and not line.startswith("#")]
         rows.sort(key=lambda row: _seed("split", row[0]))
@@ -88,7 +88,7 @@ class World:
         return frozenset({condition.name for condition in self.conditions} | values)
 
     def passages(self, splits: Iterable[Split] = SPLITS) -> list[Passage]:
-        """One passage a fact, phrased in one of several ways (chosen by the fact's hash)."""
+        """One passage per fact. The fact's hash chooses one of several phrasings."""
         wanted = set(splits)
         return [
             Passage(

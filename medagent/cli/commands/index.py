@@ -119,8 +119,8 @@ def index_verify(index: str) -> None:
         )
     if any(check.problem for check in checks):
         raise IndexMismatchError(
-            f"index {index}: differs from its source of truth. If only Chroma or BM25 differ: medagent index rebuild "
-            f"{index}; else restore it from a backup or build it again with --overwrite."
+            f"index {index}: differs from its source of truth. If only Chroma or BM25 differ, run "
+            f"medagent index rebuild {index}. Otherwise restore it from a backup, or build it again with --overwrite."
         )
     print(f"Version {manifest.version}, content {manifest.content_sha256[:16]}: {manifest.num_passages:,} passages.")
 

@@ -158,7 +158,7 @@ def _sft(arguments: list[str]) -> None:
     end_rank()
 
 
-# These take a configuration's settings as their own, and parse them themselves.
+# These commands parse a configuration's settings themselves.
 CONFIGURED: dict[str, Callable[[list[str]], None]] = {"train": _train, "plan": _plan, "sft": _sft}
 TRAINING_COMMANDS: dict[str, Any] = {
     "train": train,

@@ -25,7 +25,7 @@ class VllmApi:
         self._http, self._where, self._retries, self._backoff_s = http, where, retries, backoff_s
 
     def answers(self) -> bool:
-        """Whether it serves."""
+        """Whether the server answers."""
         try:
             return self._http.get("/health", timeout=5).status_code == 200
         except httpx.TransportError:
@@ -40,7 +40,7 @@ class VllmApi:
         self.call("v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
 
     def unload_adapter(self, name: str) -> None:
-        """Serve it no longer."""
+        """Stop serving the adapter."""
         self.call("v1/unload_lora_adapter", {"lora_name": name})
 
     def logprobs(self, token_ids: list[int], *, model: str) -> list[float]:

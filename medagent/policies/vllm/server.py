@@ -33,7 +33,7 @@ from medagent.policies.vllm.api import VllmApi
 from medagent.policies.vllm.worker import view
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (its size is asked for, no file is made by name)
-MODEL = "policy"  # the name under which the base (merged weights) is served
+MODEL = "policy"  # name under which the base (merged weights) is served
 ALIGNMENT = 64
 LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
 LONGEST_SOCKET = 107
@@ -132,12 +132,12 @@ class VllmServer:
         return self._process.poll() is None
 
     def _listens(self) -> bool:
-        # Asked of the socket itself: httpx would leave one open at each refusal.
+        # It asks the socket itself: httpx would leave one open at each refusal.
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(self.socket) == 0
 
     def endpoint(self, *, timeout_s: float = 3600.0) -> Endpoint:
-        """Where completions are asked for."""
+        """The endpoint for completions."""
         return Endpoint(
             "http://vllm/v1",
             timeout_s=timeout_s,
@@ -174,7 +174,7 @@ class VllmServer:
         self.api.call("reset_prefix_cache")
 
     def sleep(self) -> None:
-        """Free the GPU for another (weights go to host memory, the KV cache is dropped)."""
+        """Free the GPU: weights go to host memory, and the KV cache is dropped."""
         self.api.call("sleep?level=1")
 
     def wake(self) -> None:
@@ -197,7 +197,7 @@ class VllmServer:
         self._folder.cleanup()
 
     def _signal(self, number: int) -> None:
-        """To the server's whole process group, if there is any of it left."""
+        """Send a signal to the server's process group, if it still exists."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
@@ -231,8 +231,7 @@ def _command(
     if torch.cuda.is_available():
         options["gpu-memory-utilization"] = str(settings.gpu_memory)
     else:
-        # Prompts in parts and seeds of requests do not go together on a CPU (0.32 ends with "CPU Generator does not
-        # use offset").
+        # On a CPU, vLLM 0.32 cannot combine chunked prefill with requests' seeds ("CPU Generator does not use offset").
         flags += ["enforce-eager", "no-enable-chunked-prefill"]
         options["max-num-batched-tokens"] = str(max(8192, max_model_len))
     if settings.enforce_eager and "enforce-eager" not in flags:
@@ -271,10 +270,10 @@ def _lora_room(rank: int) -> int:
 
 
 def _environment(settings: VllmSettings) -> dict[str, str]:
-    # A launcher's variables (torchrun) are the trainer's: vLLM would join, or wait for, its process group.
+    # torchrun's variables are the trainer's: with them vLLM would join its process group, or wait for it.
     own = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
     environment = own | {
-        "VLLM_SERVER_DEV_MODE": "1",  # the calls that hand weights over; the socket keeps others out
+        "VLLM_SERVER_DEV_MODE": "1",  # enables the calls that hand weights over; the socket keeps others out
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(settings.cpu_cache_gib),
