@@ -88,10 +88,8 @@ def model_card(spec: AgentSpec, agent: Path) -> str:
             f"- at most {limits.max_turns} turns of {limits.max_turn_tokens} tokens, {limits.max_observation_tokens} "
             f"tokens of passages per search, {limits.max_total_tokens} in all"
         ),
-        (
-            "- without search results, or with misleading ones, its answers are not to be trusted; a citation says "
-            "which passage it names, not that the passage is right"
-        ),
+        ("- without search results, or with misleading ones, its answers are not to be trusted"),
+        "- a citation says which passage it names, not that the passage is right",
         "- it knows no patient, no date, and nothing that its corpus does not hold",
     ]
     return "\n".join(lines) + "\n"

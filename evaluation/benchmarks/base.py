@@ -140,8 +140,8 @@ def choices(row: Row, options: Mapping[str, object], letter: str, notes: Notes) 
     texts = tuple(str(options[name]).strip() for name in sorted(letters))
     if not texts[LETTERS.index(letter)] or sum(map(bool, texts)) < 2:
         raise InputError(
-            f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for one other "
-            "at least."
+            f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for at "
+            "least one other."
         )
     if not all(texts):
         notes["questions with an empty wrong option, kept"] += 1

@@ -63,7 +63,7 @@ def evaluate(
         limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}'. The others are
             max_turns, max_turn_tokens and max_observation_tokens.
         concurrency: Questions asked at once.
-        out: Folder of the report.
+        out: Folder of report.html, report.json, report.md and predictions.jsonl.
         overwrite: Begin anew where the folder holds another evaluation.
         benchmark_args: Constructor arguments of a benchmark class of yours, as --benchmark_args '{"split": "test"}'.
     """

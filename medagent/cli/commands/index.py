@@ -97,9 +97,9 @@ def index_rebuild(index: str) -> None:
 
 
 def index_verify(index: str) -> None:
-    """Compare an index with its source of truth: digests, Chroma's vectors one by one, BM25 computed again.
+    """Compare an index with its source of truth: digests, Chroma's vectors, BM25. Exit status 1 where any differs.
 
-    Exit status 1 where something differs.
+    Vectors are compared one by one, and BM25 is computed again.
 
     Args:
         index: Folder of the index.
@@ -147,9 +147,7 @@ def index_serve(
     reranker: str | None = None,
     device: str | None = None,
 ) -> None:
-    """Serve an index over HTTP to any number of trainers and agents.
-
-    POST /search answers in the project's form, and POST /retrieve in Search-R1's.
+    """Serve an index over HTTP to trainers and agents: POST /search, and Search-R1's POST /retrieve.
 
     Args:
         index: Folder of the index.

@@ -40,9 +40,9 @@ def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> Non
 
 
 def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: int = 0, threads: int = 0) -> None:
-    """Make the starter base policy from scratch on made-up names. After an interruption the same command goes on.
+    """Make the starter base policy, in about half an hour on 2 cores. After an interruption the same command goes on.
 
-    It takes about half an hour on 2 cores.
+    It is trained from scratch on made-up names.
 
     Args:
         out: Folder for tokenizer and weights.
@@ -107,7 +107,8 @@ def study(
 
     Args:
         name: A study of studies/*/configs, or a YAML file. studies/stability/README.md says what each asks.
-        out: Folder of the study. By default it is runs/study-NAME, with the base's name where one is given.
+        out: Folder of the report, the figures and the runs. By default it is runs/study-NAME, with the base's name
+        where one is given.
         arms: Arms to run, such as --arms '[PPO, S-PPO]'. By default all run.
         seeds: Seeds to run, such as --seeds '[1, 6]'. By default the study's own run.
         base: Folder of another base for all arms, which `medagent starter build` or `lengthen` wrote.
