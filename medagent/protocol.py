@@ -146,7 +146,7 @@ class TurnProtocol(ABC):
 
 @dataclass(frozen=True)
 class TagProtocol(TurnProtocol):
-    """The packaged agents' tags. It is stored with a trained agent: one space more or less is another format.
+    """The packaged agents' tags. They are stored with a trained agent: one space more or less is another format.
 
     `options_style` "letter_first" writes "A) name" lines. "letter_last" writes "name (A)" in one line; small models
     learn to match against it far sooner. `chat` wraps the first message in the tokenizer's chat template.
