@@ -12,9 +12,10 @@ from medagent.errors import InputError
 
 
 def compare_runs(a: Path, b: Path, *, mode: str | None, mode_b: str | None = None, seed: int) -> PairedComparison:
-    """Compare two evaluations on the questions that both asked, by the first sample of each, and say which modes.
+    """Compare two evaluations on the questions that both asked, by the first sample of each.
 
-    Without `mode` it is the first of A's that B has too; `mode_b` is another mode of B's.
+    Without `mode` it takes the first mode of A that B has too. `mode_b` is another mode of B's. The result names both
+    modes.
     """
     logs = [PredictionLog(folder / "predictions.jsonl").read() for folder in (a, b)]
     for folder, predictions in zip((a, b), logs, strict=True):

@@ -1,12 +1,11 @@
 """Were the test questions in the training data? Near-duplicates by common word 13-grams decide.
 
-64-character overlap is shown beside them.
+A test question's *overlap* with a text is the share of its word 13-grams that occur there. A question of fewer words is
+one gram. The question is a near-duplicate where its overlap with one training text reaches `threshold`. It must also
+share five grams with that text, or all of its own: questions made from one template share a few.
 
-A test question's *overlap* with a text is the share of its word 13-grams that occur there (a question of fewer words
-is one gram); it is near-duplicate where the overlap with one single training text reaches `threshold` by five common
-grams at least, or by all of them (a short question made from a template shares a few with its siblings). The
-literature's other sign, a common stretch of 64 characters (GPT-4's technical report used 50), is tripped by stock
-phrases such as vital signs, so it is reported and decides nothing.
+The literature's other sign is a common stretch of characters: GPT-4's technical report used 50, and this module counts
+64. Stock phrases such as vital signs have such stretches too, so the count is reported and decides nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def contamination(
         found: Counter[int] = Counter()
         for size in sizes:
             for gram in {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}:
-                # A short question is one gram; inside a long text it would be a chance meeting of a few words.
+                # A short question is one gram. Inside a long text it would match by chance.
                 if size == NGRAM or len(words) == size:
                     found.update(owners.get(gram, ()))
         for number, common in found.items():
@@ -88,7 +87,7 @@ def contamination(
 
 
 def ngrams(text: str, size: int = NGRAM) -> set[tuple[str, ...]]:
-    """The word n-grams of a text, lower case; the whole text where it has fewer words; empty for no words."""
+    """The word n-grams of a text in lower case. A shorter text is one gram, and one without words has none."""
     words = _WORD.findall(text.lower())
     if not words:
         return set()
@@ -97,9 +96,10 @@ def ngrams(text: str, size: int = NGRAM) -> set[tuple[str, ...]]:
 
 
 class _Stretches:
-    """Which tests share a stretch of `STRETCH` characters (lower case, white space folded) with a text met so far.
+    """The tests that share a stretch of `STRETCH` characters with a text seen so far.
 
-    The tests' stretches are kept as hashes (8 bytes a place); a text is looked up at every place.
+    Case and white space do not count. The tests' stretches are kept as hashes of 8 bytes, one per position. A text is
+    looked up at every position.
     """
 
     def __init__(self, tests: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class _Stretches:
         return len(self._met)
 
     def meet(self, text: str) -> None:
-        """Look a text up."""
+        """Look up one text."""
         plain = _plain(text)
         for start in range(len(plain) - STRETCH + 1):
             if owners := self._owners.get(hash(plain[start : start + STRETCH])):
@@ -133,13 +133,15 @@ def question_texts(questions: Iterable[Question]) -> Iterable[tuple[str, str]]:
 
 
 def refuse_contaminated(report: Contamination, *, allowed_share: float, what: str) -> None:
-    """Raise `InputError` where more than `allowed_share` of the test questions are near-duplicates of the training data."""
+    """Raise `InputError` where too many test questions are near-duplicates of the training data.
+
+    `allowed_share` is the largest share that is allowed.
+    """
     if report.share > allowed_share:
         first = report.near_duplicates[0]
         raise InputError(
             f"{what}: {len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are "
             f"near-duplicates of training texts (such as {first.test_id} and {first.train_id}: {first.overlap:.0%} "
-            f"of its {NGRAM}-grams), allowed {allowed_share:.2%}. Take them out of the training data (medagent "
-            "contamination lists them), or raise the allowed share (allowed_contamination) and say so with your "
-            "results."
+            f"of its {NGRAM}-grams), allowed {allowed_share:.2%}. Take them out of the training data; medagent "
+            "contamination lists them. Or raise allowed_contamination, and say so with your results."
         )

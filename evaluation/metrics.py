@@ -26,11 +26,10 @@ from medagent.types import LETTERS, Rollout
 
 @dataclass(frozen=True)
 class Summary:
-    """What a report says of a set of rollouts.
+    """The figures of a set of rollouts.
 
-    `unparsed` answers name no option or several (`multiple` counts the latter); `abstained` decline to choose;
-    `no_answer` stopped before an answer, `truncated` of them at a limit. `exact_match` and `f1` are for open
-    questions.
+    `unparsed` answers name no option or several; `multiple` counts the latter. `abstained` decline to choose.
+    `no_answer` stopped before an answer, `truncated` of them at a limit. `exact_match` and `f1` are for open questions.
     """
 
     overall: Accuracy
@@ -84,9 +83,9 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Several samples a question.
+    """Figures of several samples per question: the mean, the majority's vote, and pass@k.
 
-    The mean with an interval that resamples questions, the majority's vote, and pass@k.
+    The mean's interval resamples questions.
     """
 
     samples: int
@@ -99,11 +98,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Rotations:
-    """Cyclic rotations of the options.
+    """Cyclic rotations of the options: each one's accuracy, and the share of questions whose choice changes.
 
-    Accuracy of each, and the share of questions whose chosen option is not the same in all.
-
-    Of the `n` questions with the most frequent number of options, so that every rotation is of the same ones.
+    They are of the `n` questions with the most frequent number of options, so every rotation covers the same ones.
     """
 
     accuracy: tuple[float, ...]
@@ -113,7 +110,7 @@ class Rotations:
 
 @dataclass(frozen=True)
 class ModeReport:
-    """All that is said of one mode."""
+    """All figures of one mode."""
 
     summary: Summary
     sampling: Sampling | None
@@ -131,7 +128,7 @@ class ModeReport:
 
 
 def report_mode(predictions: Sequence[Prediction]) -> ModeReport:
-    """Of the predictions of one mode. The summary is of one answer a question: rotation 0, sample 0."""
+    """The report of one mode's predictions. The summary uses one answer per question: rotation 0, sample 0."""
     plain = [prediction for prediction in predictions if prediction.rotation == 0]
     sure = [p for p in plain if p.confidence is not None]
     confidences = [p.confidence or 0.0 for p in sure]
@@ -173,7 +170,7 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
 
 
 def _elected(rollouts: Sequence[Rollout], letters: Sequence[str | None]) -> bool:
-    """Whether the majority's answer is right: of letters, or of open answers that are the same when normalised."""
+    """Whether the majority's answer is right. Letters are counted, or open answers that are equal when normalised."""
     question = rollouts[0].question
     if question.options:
         return majority_vote(letters) == question.answer

@@ -3,10 +3,10 @@
 All run through the one rollout loop.
 
 search         the agent as it is
-forced_search  the agent, its first turn opened as a search
+forced_search  the agent, with its first turn opened as a search
 closed_book    no search: the answer from what the model knows
 gold           the passages with the evidence are given, then the answer
-single_shot    one search for the question's own words is given, then the answer (plain retrieval-augmented generation)
+single_shot    one search for the question's words is given, then the answer (retrieval-augmented generation)
 unrelated      the agent as it is, but every search returns unrelated passages
 """
 
@@ -26,7 +26,7 @@ from retrieval.passages import Hit, Passage
 
 
 class Mode(StrEnum):
-    """See the module."""
+    """A way to ask; the module's text describes each."""
 
     SEARCH = "search"
     FORCED_SEARCH = "forced_search"
@@ -44,9 +44,9 @@ def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
 def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
     """The agent of a mode. `corpus` is what unrelated passages are drawn from.
 
-    Where the search is given or there is none, one turn is left, and an agent that is told what to do (its protocol
-    has instructions) is told so. One that was trained without instructions cannot be told: its answer is opened for
-    it in a closed book (see `job_for`), and with the gold passages given it keeps its turns and may search besides.
+    Where the search is given or there is none, one turn is left. An agent whose protocol has instructions is told so.
+    One that was trained without instructions cannot be told. In a closed book its answer is opened for it (see
+    `job_for`). With the gold passages given it keeps its turns and may search besides.
     """
     if mode is Mode.UNRELATED:
         if not corpus:
@@ -108,7 +108,7 @@ def job_for(
 def rotate(question: Question, by: int) -> Question:
     """The question with its options moved up by so many places, the first ones to the end.
 
-    What stood at C stands at B after one.
+    After one rotation, option C becomes option B.
     """
     size = len(question.options)
     if not by % max(1, size):
@@ -119,7 +119,7 @@ def rotate(question: Question, by: int) -> Question:
 
 
 def baselines(questions: Sequence[Question]) -> dict[str, Accuracy | float]:
-    """What two trivial guessers reach.
+    """The accuracies of two trivial guessers.
 
     Majority always names the letter that is right most often among these very questions. Random is an expectation.
     """

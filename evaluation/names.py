@@ -1,4 +1,4 @@
-"""Names that the command line offers, apart from the classes behind them, so that `--help` need not import those."""
+"""Names that the command line offers, apart from their classes: `--help` need not import those."""
 
 from __future__ import annotations
 

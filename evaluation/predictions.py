@@ -1,7 +1,4 @@
-"""What a run keeps of each question asked: the rollout, how it was asked, and how sure the policy was.
-
-One JSON line each.
-"""
+"""The record of each question asked, one JSON line each: the rollout, how it was asked, and the policy's confidence."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class Prediction:
 
     @property
     def key(self) -> Key:
-        """What tells one asking from another: mode, question, rotation, sample."""
+        """What identifies a prediction: mode, question, rotation, sample."""
         return self.mode, self.rollout.question.id, self.rotation, self.rollout.sample
 
     def to_json(self) -> dict[str, Any]:
@@ -54,9 +51,8 @@ class Prediction:
 def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: TurnProtocol) -> float | None:
     """The probability of the answer up to and with its letter, at temperature 1 where it was greedy.
 
-    Exp of the sum of its tokens' log-probs.
-
-    None without a strict letter, and where the policy gives no log-probs (all are exactly 0).
+    It is exp of the sum of its tokens' log-probs. None without a strict letter, and where the policy gives no log-probs
+    (all are exactly 0).
     """
     letter = grade(rollout).letter
     if letter is None:
@@ -77,30 +73,30 @@ def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: T
 
 
 class PredictionLog:
-    """predictions.jsonl: appended as answers come.
+    """predictions.jsonl, to which answers are appended as they come.
 
-    A line that a kill cut off is dropped, and its question asked again.
+    A line that was cut off when the process was killed is dropped, and its question asked again.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> list[Prediction]:
-        """All whole lines; what follows the last of them is passed over."""
+        """All whole lines. What follows the last of them is ignored."""
         if not self._path.exists():
             return []
         raw = self._path.read_bytes()
         return list(self._parse(raw[: raw.rfind(b"\n") + 1].decode("utf-8")))
 
     def repair(self) -> None:
-        """Cut off what follows the last whole line; for the one who writes."""
+        """Cut off what follows the last whole line. Only the writer may call it."""
         if self._path.exists():
             raw = self._path.read_bytes()
             with self._path.open("r+b") as file:
                 file.truncate(raw.rfind(b"\n") + 1)
 
     def _parse(self, text: str) -> Iterator[Prediction]:
-        # Not splitlines: a passage may hold other line separators (U+2028), which JSON leaves as they are.
+        # Not splitlines: a passage may hold other line separators (U+2028), which JSON keeps.
         for number, line in enumerate(text.split("\n")[:-1], start=1):
             try:
                 yield Prediction.from_json(json.loads(line))
@@ -111,7 +107,7 @@ class PredictionLog:
                 ) from error
 
     def append(self, prediction: Prediction) -> None:
-        """Write one line, through to the operating system."""
+        """Write one line and flush it to the operating system."""
         line = json.dumps(prediction.to_json(), ensure_ascii=False) + "\n"
         with self._path.open("ab") as file:
-            file.write(line.encode("utf-8", errors="replace"))  # a lone surrogate is no text that could be kept
+            file.write(line.encode("utf-8", errors="replace"))  # a lone surrogate cannot be written as UTF-8

@@ -1,4 +1,4 @@
-"""Rollouts as JSON lines that a person can read, and back again (without tokens: those belong to training)."""
+"""Rollouts as readable JSON lines, and back again. Tokens are left out: those belong to training."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def run_benchmark(
     seed: int = 0,
     force_search: bool = False,
 ) -> list[Rollout]:
-    """One rollout a question, in order; temperature 0 is greedy. `force_search` makes every first turn a search."""
+    """One rollout per question, in order. Temperature 0 is greedy. `force_search` makes every first turn a search."""
     jobs = [
         Job(
             question,
@@ -42,9 +42,9 @@ def run_benchmark(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked.
+    """What to ask: every question in every mode, `samples` times.
 
-    Every question in every mode, `samples` times, and with `rotations` once more for each rotation of its options.
+    With `rotations` it is asked once more for each rotation of its options.
     """
 
     modes: tuple[Mode, ...] = (Mode.SEARCH,)
@@ -65,7 +65,7 @@ class Plan:
             raise ConfigError("samples above 1 at temperature 0 are all the same. Give a --temperature, such as 0.7.")
 
     def jobs(self, question: Question) -> list[tuple[Question, int, int]]:
-        """(question as asked, rotation, sample) of each asking in one mode."""
+        """(question as asked, rotation, sample) of each prompt in one mode."""
         asked = [(question, 0, sample) for sample in range(self.samples)]
         if self.rotations:
             asked += [(rotate(question, by), by, 0) for by in range(1, len(question.options))]
@@ -88,10 +88,10 @@ def run_plan(
 ) -> list[Prediction]:
     """Ask what `folder` does not hold yet, and return all predictions in the plan's order.
 
-    `identity` says what is measured (agent, benchmark, settings): a folder begun with another one is refused, or with
-    `overwrite` begun anew. Each answer is written to predictions.jsonl as it comes, so that a killed run goes on
-    where it stopped; seeds follow from question and sample, not from order. `on_found` hears once of those that the
-    folder holds already, `on_done` of each new one.
+    `identity` says what is measured (agent, benchmark, settings). A folder begun with another one is refused, or with
+    `overwrite` begun anew. Each answer is written to predictions.jsonl as it comes, so an interrupted run goes on where
+    it stopped. Seeds follow from question and sample, not from order. `on_found` is called once with the predictions
+    that the folder holds already, `on_done` with each new one.
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
@@ -105,7 +105,7 @@ def run_plan(
 
 
 def _askings(agent: Agent, questions: Sequence[Question], plan: Plan, evidence: Mapping[str, Passage]) -> list[Asking]:
-    """Everything that is to be asked, made before anything is, so that what cannot be asked is said at once."""
+    """Everything that is to be asked, made before the first question is asked, so that errors come at once."""
     return [
         Asking(
             job_for(
@@ -158,7 +158,7 @@ def _run(
 
 @dataclass(frozen=True)
 class Asking:
-    """A job and what tells it from the others."""
+    """A job, with its mode, sample and rotation."""
 
     job: Job
     key: Key

@@ -1,6 +1,6 @@
-"""Uncertainty and comparison.
+"""Uncertainty and comparison, as pure functions.
 
-Wilson intervals, paired tests, pass@k, majority votes, calibration, selective accuracy. Pure functions.
+Wilson intervals, paired tests, pass@k, majority votes, calibration, selective accuracy.
 """
 
 from __future__ import annotations
@@ -49,11 +49,10 @@ class Accuracy:
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Two-sided p of McNemar's exact test.
+    """Two-sided p of McNemar's exact test (Psychometrika 1947).
 
-    `only_a` pairs that only A got right, `only_b` that only B did (Psychometrika 1947).
-
-    Under the null the discordant pairs split like coin flips. 1 where none is discordant.
+    `only_a` counts pairs that only A got right, `only_b` those that only B did. Under the null the discordant pairs
+    split like coin flips. The p is 1 where none is discordant.
 
     >>> round(mcnemar_exact(1, 8), 4)
     0.0391
@@ -64,9 +63,9 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
 
 
 def bootstrap_mean(values: Sequence[float], *, repeats: int = 10_000, seed: int = 0) -> tuple[float, float]:
-    """95% percentile bootstrap interval of a mean (Efron 1979); the unit of resampling is an entry of `values`.
+    """95% percentile bootstrap interval of a mean (Efron 1979). The unit of resampling is an entry of `values`.
 
-    For a paired comparison give one difference a question; for several samples a question, one mean a question.
+    For a paired comparison give one difference per question; for several samples per question, one mean per question.
     """
     data = np.asarray(values, dtype=np.float64)
     if data.size == 0:
@@ -86,7 +85,9 @@ def _parts(repeats: int, size: int) -> list[int]:
 
 
 def pass_at_k(correct: int, samples: int, k: int) -> float:
-    """The chance that one of `k` samples at least is right, unbiased, from `correct` of `samples` (arXiv 2107.03374, equation 1).
+    """The unbiased chance that at least one of `k` samples is right (arXiv 2107.03374, equation 1).
+
+    `correct` of `samples` were right.
 
     >>> pass_at_k(1, 4, 2)
     0.5
@@ -97,7 +98,7 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 
 
 def majority_vote(answers: Sequence[str | None]) -> str | None:
-    """The most frequent answer, None where there is none; a tie goes to the answer given first.
+    """The most frequent answer, None where there is none. A tie goes to the answer given first.
 
     Unparsed answers do not vote.
     """
@@ -117,7 +118,7 @@ class Calibration:
 def calibration(confidence: Sequence[float], correct: Sequence[bool], *, bins: int = 10) -> Calibration:
     """Expected calibration error with equal-width bins (arXiv 1706.04599, equation 3).
 
-    Sum of |accuracy - confidence| x share of a bin.
+    It is the sum over bins of |accuracy - confidence|, each times the bin's share.
     """
     p, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
     if p.size == 0:
@@ -140,9 +141,8 @@ def selective_accuracy(
 ) -> list[tuple[float, float]]:
     """(coverage, accuracy) where only the most confident share is answered (arXiv 1705.08500).
 
-    One point a threshold, ties together.
-
-    Coverage is of `asked` questions, where some have no answer to be confident of.
+    There is one point per threshold, and ties share a point. Coverage is of `asked` questions, where some have no
+    answer to be confident of.
     """
     asked = asked or len(confidence)
     order = sorted(zip(confidence, correct, strict=True), key=lambda pair: -pair[0])

@@ -1,4 +1,4 @@
-"""The one multi-turn loop: training, evaluation, the command line and serving all come through here.
+"""The one multi-turn loop, which training, evaluation, the command line and serving share.
 
 read the question -> [ sample a turn -> search -> read the passages ]* -> answer, or a limit
 """
@@ -22,7 +22,7 @@ from retrieval.retriever import Retriever
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a rollout, in turns and tokens; a rollout that hits one is truncated and says so."""
+    """Limits of a rollout, in turns and tokens. A rollout that reaches one ends there, and its stop reason says so."""
 
     max_turns: int = 4
     max_turn_tokens: int = 64
@@ -34,7 +34,7 @@ class Limits:
 class GivenSearch:
     """A first turn that the environment writes.
 
-    A search for `query`, answered with `hits`, or by the retriever where they are None.
+    It searches for `query`, and `hits` answer it. Where `hits` is None, the retriever answers.
     """
 
     query: str
@@ -45,9 +45,9 @@ class GivenSearch:
 class Job:
     """A question to roll out. Equal seeds sample equal rollouts.
 
-    `given` puts a search into the agent's mouth before its first turn; `force_search` opens that turn as a
-    search, `force_answer` as an answer, and then it is the last. What was put there is not the policy's: it is
-    masked in training and has log-prob 0.
+    `given` is a search that the environment writes before the policy's first turn. `force_search` opens that turn as a
+    search. `force_answer` opens it as an answer, and the turn is then the last. Tokens that the environment wrote are
+    masked in training and have log-prob 0.
     """
 
     question: Question
@@ -65,7 +65,7 @@ class Job:
 
 
 def rollout_seed(seed: int, *, iteration: int, question_id: str, sample: int) -> int:
-    """The seed of one rollout: a hash, so that it depends on nothing that happened before (64 bits)."""
+    """The seed of one rollout (64 bits). It is a hash, so it does not depend on what ran before."""
     digest = sha256(f"{seed}|{iteration}|{question_id}|{sample}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
@@ -87,8 +87,8 @@ class Agent:
     def run_all(self, jobs: Sequence[Job], *, max_open: int = 512) -> list[Rollout]:
         """Roll out all jobs, at most `max_open` at once, and return the rollouts in the jobs' order.
 
-        Batches of `max_open` are run one after the other, so that equal calls give equal batches. Do not call it from
-        a running event loop.
+        Batches of `max_open` run one after the other, so equal calls give equal batches. Do not call it from a running
+        event loop.
         """
 
         async def run_batch(batch: Sequence[Job]) -> list[Rollout]:
@@ -116,9 +116,8 @@ class Agent:
     def stream(self, jobs: Sequence[Job], *, max_open: int, on_done: Callable[[Job, Rollout], None]) -> None:
         """Roll out all jobs, `max_open` at once without a barrier.
 
-        Where one ends the next begins, and `on_done` hears of it at once.
-
-        The first failure stops the rest. Do not call it from a running event loop.
+        Where one ends, the next begins, and `on_done` is called with it at once. The first failure stops the rest. Do
+        not call it from a running event loop.
         """
 
         async def work(waiting: Iterator[Job], desk: SearchDesk) -> None:
@@ -192,7 +191,7 @@ class Agent:
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
             total += len(token_ids)
-            # A query that is not searched for, in the last turn, is none.
+            # The last turn's query is never searched, so it counts as none.
             turn = Turn(token_ids, logprobs, text, None, parsed.answer, forced_prefix=len(forced))
             searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:

@@ -1,4 +1,4 @@
-"""An agent on disk: a folder that holds everything needed to run it, except the base model, which it names.
+"""An agent on disk. The folder holds everything needed to run it, except the base model, which it names.
 
 agent.json   base model ("." where the folder holds its weights), protocol, limits, retriever settings, metrics
 adapter/     LoRA weights (safetensors); absent in a base policy           tokenizer files
@@ -36,7 +36,7 @@ URL = ("http://", "https://")
 
 @dataclass(frozen=True)
 class RetrieverSpec:
-    """Which index an agent searches, and how; a served index (`index` is its address) knows the rest itself."""
+    """Which index an agent searches, and how. A served index has its own settings; `index` is then its address."""
 
     index: str
     embedder: str
@@ -117,7 +117,7 @@ def protocol_to_json(protocol: TurnProtocol) -> dict[str, Any]:
 
 
 def protocol_from_json(row: Any) -> TurnProtocol:
-    """The inverse of `protocol_to_json`. Raises `ConfigError` for a class that cannot be had or made."""
+    """The inverse of `protocol_to_json`. Raises `ConfigError` for a class that cannot be imported or constructed."""
     if not isinstance(row, dict) or set(row) != {"class_path", "init_args"}:
         raise ConfigError(
             f"protocol: found {str(row)[:80]!r}, wanted class_path and init_args. Export the agent again."
@@ -126,7 +126,7 @@ def protocol_from_json(row: Any) -> TurnProtocol:
     module, _, name = path.rpartition(".")
     try:
         found = vars(import_module(module))[name]
-    except Exception as error:  # whatever a module of the user's does when it is imported
+    except Exception as error:  # a user's module may raise anything when it is imported
         raise ConfigError(
             f"protocol {path!r}: cannot be imported ({error!r}), wanted a subclass of "
             "medagent.protocol.TurnProtocol. Run the command where its module lies, or install it."
@@ -148,7 +148,7 @@ OpenPolicy = Callable[[Path, AgentSpec], Policy]
 
 
 def save_agent(folder: Path, spec: AgentSpec, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write agent.json and the tokenizer; the adapter is saved beside them by its owner."""
+    """Write agent.json and the tokenizer. The caller saves the adapter beside them."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)
     write_spec(folder, spec)
@@ -185,10 +185,10 @@ def load_agent(
     lockstep: bool = True,
     open_policy: OpenPolicy | None = None,
 ) -> Agent:
-    """A ready agent and its retriever (or another).
+    """An agent that is ready to run, with its own retriever or with another.
 
-    Its policy is its base model in this process with the adapter merged in, or what `open_policy` makes of the
-    folder.
+    Its policy is its base model in this process with the adapter merged in. `open_policy` replaces that: it makes a
+    policy from the folder.
     """
     spec = read_spec(folder)
     if retriever is None:
@@ -198,7 +198,7 @@ def load_agent(
         elif index is not None:
             retriever = open_retriever(index)
         else:
-            raise ConfigError(f"agent {folder}: it names no index to search. Give one with --index.")
+            raise ConfigError(f"agent {folder}: names no index to search. Give one with --index.")
         retriever = Toolbox(retriever, list(tools)) if tools else retriever
     policy = open_policy(folder, spec) if open_policy else HFPolicy(*load_weights(folder, spec), lockstep=lockstep)
     return Agent(policy, retriever, spec.protocol, spec.limits, spec.top_k)
@@ -208,9 +208,9 @@ def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
     if given == wanted:
         return
     remedy = (
-        f"Give --tools '[{', '.join(sorted(wanted))}]', their files being in the folder where you are."
+        f"Give --tools '[{', '.join(sorted(wanted))}]', and run the command where their files lie."
         if wanted
-        else "Leave --tools out: it was trained without."
+        else "Leave --tools out: it was trained without tools."
     )
     raise ConfigError(f"agent {folder}: found the tools {sorted(given)}, wanted {sorted(wanted)}. {remedy}")
 
@@ -226,7 +226,7 @@ def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTra
 
 
 def open_retriever(index: str) -> HybridRetriever | RemoteRetriever:
-    """The retriever of an index folder, as the index says it is searched, or of one that is served at an address."""
+    """The retriever of an index folder with the index's own settings, or of an index served at an address."""
     return RemoteRetriever(index) if index.startswith(URL) else HybridRetriever(index)
 
 

@@ -20,7 +20,7 @@ _WORD = re.compile(r"\w+")
 class CitedPassage:
     """A passage under the number by which it was shown.
 
-    It says where in its text the sentence lies that is nearest to the answer, in characters.
+    `sentence` is the span of the sentence nearest to the answer, in characters of the passage's text.
     """
 
     number: int
@@ -36,10 +36,10 @@ class CitedPassage:
 class Answer:
     """A checked answer.
 
-    `text` cites only passages that were shown; `removed_citations` counts what was taken out. `supported`: it cites
-    one at least. `letter` is the option named, where one alone is. `confidence` is the policy's probability of what
-    it wrote (a geometric mean over the tokens of its last turn), None where it gives none. `text` is empty where the
-    rollout ended without an answer, and `stop_reason` says why.
+    `text` cites only passages that were shown. It is empty where the rollout ended without an answer, and `stop_reason`
+    says why. `removed_citations` counts the citations that were removed. `supported` tells whether one is left.
+    `letter` is the option named, None where none or several are. `confidence` is the policy's probability of what it
+    wrote: the geometric mean over the tokens of its last turn. It is None where the policy gives no probabilities.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Answer:
 
     @property
     def supported(self) -> bool:
-        """Whether it cites a passage that was shown."""
+        """Whether the answer cites a passage that was shown."""
         return bool(self.sources)
 
     @property
@@ -81,7 +81,7 @@ class Answer:
 
 
 def checked(rollout: Rollout) -> Answer:
-    """The answer of a rollout, with citations of passages that it was never shown taken out and counted."""
+    """The answer of a rollout. Citations of passages that were never shown are removed and counted."""
     hits, said = rollout.hits, rollout.answer if rollout.stop_reason is StopReason.ANSWERED else None
     text, removed = _without_unknown(said or "", shown=len(hits))
     letters = [letter for letter in marked_letters(text) if letter in rollout.question.letters]

@@ -1,4 +1,4 @@
-"""Uniform access to Hugging Face causal language models: hidden states first, vocabulary scores only where needed."""
+"""Uniform access to Hugging Face causal language models. Vocabulary scores are computed only where needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGED = Path(__file__).parent / "starter" / "base"
 
 
 def model_path(name: str) -> str:
-    """Where to load a base model from: "starter" names the packaged one, all else is a hub name or a folder."""
+    """Where to load a base model from: "starter" names the packaged one, any other name is a hub name or a folder."""
     return str(_PACKAGED) if name == STARTER else name
 
 
@@ -37,8 +37,8 @@ def load_causal_lm(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal language model in evaluation mode and its tokenizer; `dtype` is a torch name such as "bfloat16".
 
-    `attention` is transformers' name of an implementation. `four_bit`: weights of linear layers in NF4, computed with
-    in `dtype` (needs bitsandbytes).
+    `attention` is transformers' name of an implementation. `four_bit` keeps the weights of linear layers in NF4 and
+    computes with them in `dtype`. It needs bitsandbytes.
     """
     torch_dtype = getattr(torch, dtype, None)
     if not isinstance(torch_dtype, torch.dtype):
@@ -89,9 +89,9 @@ def _four_bits(compute: torch.dtype) -> BitsAndBytesConfig:
 
 
 def _keep_differentiable(model: PreTrainedModel) -> None:
-    """On CPUs bitsandbytes repacks layers in evaluation mode for a product that has no gradient.
+    """Keep 4-bit layers in a form that has a gradient, so that adapters can be trained through them.
 
-    Adapters are trained through them.
+    On CPUs, bitsandbytes repacks layers in evaluation mode for a product that has none.
     """
     from bitsandbytes.nn import Linear4bit
 
@@ -116,13 +116,13 @@ def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 
 @torch.no_grad()
 def check_projection(model: PreTrainedModel) -> None:
-    """Refuse a model whose scores are not the plain projection of its hidden states (soft-capped or scaled ones)."""
+    """Refuse a model whose scores are not the plain projection of its hidden states, such as soft-capped ones."""
     ids = torch.arange(4, device=model.device).unsqueeze(0)
     whole = model(input_ids=ids).logits.float()
     ours = project(model, hidden_states(model, input_ids=ids))
     gap = (whole - ours).abs().max().item()
     if gap > 1e-3 * (1 + whole.abs().max().item()):
         raise PolicyError(
-            f"{type(model).__name__}: its scores differ from head(hidden states) by {gap:.3g}, so it transforms them "
-            "afterwards (soft-capping or scaling), which is not supported. Choose another model."
+            f"{type(model).__name__}: its scores differ from head(hidden states) by {gap:.3g}, so it caps or "
+            "scales them, which is not supported. Choose another model."
         )

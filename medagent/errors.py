@@ -1,8 +1,11 @@
-"""Errors a user can cause or must act on; each message says what, what was found, what was wanted, and the remedy."""
+"""Errors that a user can cause or must act on.
+
+Each message says what, what was found, what was wanted, and the remedy.
+"""
 
 
 class MedagentError(Exception):
-    """Base of the project's errors; the command line prints these without a traceback."""
+    """Base of the project's errors. The command line prints these without a traceback."""
 
 
 class ConfigError(MedagentError):
@@ -10,7 +13,7 @@ class ConfigError(MedagentError):
 
 
 class PolicyError(MedagentError):
-    """A policy (engine) was used wrongly or cannot run the model."""
+    """A policy (engine) was misused or cannot run the model."""
 
 
 class InputError(MedagentError):

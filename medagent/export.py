@@ -1,7 +1,4 @@
-"""`medagent export`.
-
-An agent as one ordinary model with a model card, which transformers, vLLM and medagent load alike.
-"""
+"""`medagent export`: an agent as one ordinary model with a model card. transformers, vLLM and medagent load it."""
 
 from __future__ import annotations
 
@@ -80,7 +77,7 @@ def model_card(spec: AgentSpec, agent: Path) -> str:
         "It expects the dialogue that it was trained in: the prompt of agent.json (`protocol`), "
         f"{spec.protocol.described()}. `medagent ask --agent THIS_FOLDER --index INDEX` does all that.",
         *(
-            ["", f"It calls tools, whose code is not here: {', '.join(spec.tools)}. Give them with `--tools`."]
+            ["", f"It calls tools whose code is not here: {', '.join(spec.tools)}. Give them with `--tools`."]
             if spec.tools
             else []
         ),
@@ -89,12 +86,10 @@ def model_card(spec: AgentSpec, agent: Path) -> str:
         "",
         (
             f"- at most {limits.max_turns} turns of {limits.max_turn_tokens} tokens, {limits.max_observation_tokens} "
-            f"tokens of passages a search, {limits.max_total_tokens} in all"
+            f"tokens of passages per search, {limits.max_total_tokens} in all"
         ),
-        (
-            "- without search results, or with misleading ones, its answers are not to be trusted; a citation says "
-            "which passage it names, not that the passage is right"
-        ),
+        ("- without search results, or with misleading ones, its answers are not to be trusted"),
+        "- a citation says which passage it names, not that the passage is right",
         "- it knows no patient, no date, and nothing that its corpus does not hold",
     ]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
-"""A user's class against the interface it is meant for: methods and parameter names must fit, annotations need not.
+"""Checks a user's class against its interface: methods and parameter names must fit, annotations need not.
 
-Two kinds of interface are known. A protocol (`typing.Protocol`) is fitted by any class with its methods, and an
-abstract class by its subclasses.
+Two kinds of interface are known. Any class with a protocol's methods fits the protocol (`typing.Protocol`). An abstract
+class is fitted by its subclasses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFUSALS = (  # as jsonargparse words them
 
 
 def misfit(found: type, wanted: type) -> str | None:
-    """What keeps a class from being used as `wanted`, with both signatures and the remedy; none where it fits.
+    """Why a class cannot be used as `wanted`, with both signatures and the remedy. None where it can.
 
     Example: misfit(MyReward, Reward) for a class without methods is "my_task.MyReward does not fit
     training.rewards.Reward. Wanted: def __call__(self, rollout: Rollout) -> Rollout. Found: no method __call__. Define
@@ -65,7 +65,7 @@ def compare_by_names(protocol: type) -> None:
 
 
 def explained(message: str, interfaces: Sequence[type]) -> str:
-    """An error of jsonargparse; where it refuses a class for one of `interfaces`, with what keeps it from fitting."""
+    """An error of jsonargparse. Where it refuses a class for one of `interfaces`, the text says why."""
     for refusal in REFUSALS:
         for match in refusal.finditer(message):
             found = locate(match["found"])  # which jsonargparse has just imported
@@ -105,7 +105,7 @@ def _written(name: str, method: Callable[..., Any]) -> str:
 
 
 def _fits(found: Callable[..., Any], wanted: Callable[..., Any]) -> bool:
-    """Whether a method can be called in all the ways that the wanted one can; both have `self` first."""
+    """Whether a method can be called in every way that the wanted one can. Both have `self` first."""
     own = Signature(list(inspect.signature(found).parameters.values())[1:])
     asked = list(inspect.signature(wanted).parameters.values())[1:]
     ordered = [each.name for each in asked if each.kind is not Parameter.KEYWORD_ONLY]

@@ -31,20 +31,24 @@ def open_agent(
     must_search: bool = True,
     open_policy: OpenPolicy | None = None,
 ) -> Agent:
-    """An agent by name; all but an exported one need an index to search.
+    """An agent by name. All but an exported one need an index to search.
 
-    An exported agent's folder; "starter", the untrained base policy; "hf:MODEL", any causal language model by hub
-    name or folder, with the protocol's own instructions; or the address of an OpenAI-compatible endpoint
-    (http://...), whose `model` is then named. Its key is read from the environment variable MEDAGENT_API_KEY. Without
-    `must_search` they may do without an index, and a search is then an error. `tools` are classes, such as
-    "my_task.Doses". A ready `retriever`, with whatever tools it has, takes the place of all that. `open_policy`
-    samples an exported agent's turns elsewhere.
+    `name` is one of these:
+
+        an exported agent's folder
+        "starter"       the untrained base policy
+        "hf:MODEL"      any causal language model by hub name or folder, with the protocol's own instructions
+        "http://..."    an OpenAI-compatible endpoint; `model` is then its model's name
+
+    The endpoint's key is read from the environment variable MEDAGENT_API_KEY. Without `must_search` an agent may lack
+    an index, and a search is then an error. `tools` are classes, such as "my_task.Doses". A ready `retriever` replaces
+    `index` and `tools`. `open_policy` samples an exported agent's turns elsewhere.
     """
     exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
     if must_search and retriever is None and index is None and not exported:
         raise InputError(
-            f"agent {name}: has no index to search. Give one with --index (medagent index build starter --out "
-            "indexes/starter makes the packaged one)."
+            f"agent {name}: has no index to search. Give one with --index. The packaged one is made by: "
+            "medagent index build starter --out indexes/starter"
         )
     if open_policy is not None and not exported:
         raise InputError(f"agent {name}: another engine serves an exported agent. Give its folder.")

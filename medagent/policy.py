@@ -1,7 +1,7 @@
-"""The seam between the rollout loop and what writes the turns: a policy opens sessions, a session samples turns.
+"""The interface between the rollout loop and what writes the turns: a policy opens sessions, a session samples turns.
 
-A session is one dialogue. It takes token ids (prompt, observations) and gives token ids with log-probs; because it
-lasts, an engine can keep its KV cache from turn to turn.
+A session is one dialogue. It takes token ids (prompt, observations) and gives token ids with log-probs. It lasts for
+the dialogue, so an engine can keep its KV cache from turn to turn.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ class Policy(Protocol):
         ...
 
     async def disconnect(self) -> None:
-        """Let go of what belongs to the running event loop, which is about to end; no dialogue is open."""
+        """Release what belongs to the running event loop, which is about to end. No dialogue is open then."""
         ...

@@ -1,9 +1,10 @@
 """The turn protocol: how a question, a turn and retrieved passages look as text, and how a turn is read back.
 
-`TurnProtocol` is the interface, `TagProtocol` the implementation that the packaged agents use. No other module spells
-a tag. With `TagProtocol` a turn ends at `</search>` or `</answer>`; the environment then inserts `<information>`.
-Text that did not come from the policy or from this module (questions, passages) is *untrusted*: protocol tags in it are
-neutralised, and it is encoded with special tokens disabled, so it can neither close its block nor speak as the agent.
+`TurnProtocol` is the interface, `TagProtocol` the implementation that the packaged agents use. No other module spells a
+tag. With `TagProtocol` a turn ends at `</search>` or `</answer>`; the environment then inserts `<information>`.
+
+Text that comes from neither the policy nor this module is *untrusted*: questions and passages. Protocol tags in it are
+neutralised, and it is encoded with special tokens disabled. So it can neither close its block nor speak as the agent.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ _TAGGED_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL
 _SENTINEL = "\u2063question\u2063"
 
 INSTRUCTIONS = """You answer medical questions with the help of a search engine over a medical corpus.
-In each turn think inside <think>...</think>, then do exactly one of two things: search with <search>your query</search>, \
-or answer with <answer>...</answer>. Search results come back inside <information>...</information>; each passage ends \
-with its number in brackets, like [1]. Search as often as you need. In the answer name one option by its letter in \
-parentheses, like (B), and cite the passages that support it by their numbers, like [1]."""
+In each turn think inside <think>...</think>, then do exactly one of two things: search with \
+<search>your query</search>, or answer with <answer>...</answer>. Search results come back inside \
+<information>...</information>; each passage ends with its number in brackets, like [1]. Search as often as you need. \
+In the answer name one option by its letter in parentheses, like (B), and cite the passages that support it by their \
+numbers, like [1]."""
 
 CLOSED_BOOK = """You answer medical questions from what you know. Think inside <think>...</think>, then answer with \
-<answer>...</answer>. In the answer name one option by its letter in parentheses, like (B); where no options are given, \
-answer in a few words."""
+<answer>...</answer>. In the answer name one option by its letter in parentheses, like (B); where no options are \
+given, answer in a few words."""
 GIVEN = """You answer medical questions from search results. They are already given, inside \
 <information>...</information>; each passage ends with its number in brackets, like [1]. Think inside \
 <think>...</think>, then answer with <answer>...</answer>. In the answer name one option by its letter in parentheses, \
@@ -49,7 +51,7 @@ like (B), or answer in a few words where no options are given, and cite the pass
 
 @dataclass(frozen=True)
 class Block:
-    """What opens a stretch of a turn, and what ends it."""
+    """The texts that open and end a part of a turn."""
 
     start: str
     end: str
@@ -57,7 +59,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of text with its origin; untrusted pieces are encoded with special tokens disabled."""
+    """A piece of text with its origin. Untrusted pieces are encoded with special tokens disabled."""
 
     text: str
     trusted: bool = True
@@ -85,7 +87,7 @@ def neutralise(text: str) -> str:
 
 
 class TurnProtocol(ABC):
-    """The text format of a dialogue: what the rollout loop, the policies and the readers know of it.
+    """The text format of a dialogue, as the rollout loop and the policies use it.
 
     Subclass it and name the class in the YAML: `data.agent.protocol: {class_path: my_task.MyProtocol}`. An instance is
     immutable. The agent folder stores its class and its `init_args`.
@@ -138,20 +140,16 @@ class TurnProtocol(ABC):
         """Untrusted `text` (a query, a question, a passage) that can neither speak the protocol nor cite."""
 
     @abstractmethod
-    def citations(self, answer: str) -> list[int]:
-        """Passage numbers cited in an answer, in order, without repeats."""
-
-    @abstractmethod
     def described(self) -> str:
         """One sentence on the format, in Markdown, for the model card."""
 
 
 @dataclass(frozen=True)
 class TagProtocol(TurnProtocol):
-    """The packaged tags. A space more or less is another format, hence it is stored with a trained agent.
+    """The packaged agents' tags. They are stored with a trained agent: one space more or less is another format.
 
-    `options_style`: "letter_first" writes "A) name" lines; "letter_last" writes "name (A)" in one line (small models
-    learn to match against it far sooner). `chat` wraps the first message in the tokenizer's chat template.
+    `options_style` "letter_first" writes "A) name" lines. "letter_last" writes "name (A)" in one line; small models
+    learn to match against it far sooner. `chat` wraps the first message in the tokenizer's chat template.
     """
 
     think: ClassVar[Block] = Block("<think>", "</think>")
@@ -179,10 +177,6 @@ class TagProtocol(TurnProtocol):
     def neutralise(self, text: str) -> str:
         """See `neutralise`."""
         return neutralise(text)
-
-    def citations(self, answer: str) -> list[int]:
-        """See `citations`."""
-        return citations(answer)
 
     def described(self) -> str:
         """See `TurnProtocol.described`."""
@@ -226,7 +220,7 @@ class TagProtocol(TurnProtocol):
     def observation(self, passages: Sequence[Passage], *, first_number: int) -> list[Piece]:
         """The `<information>` block. A passage's number stands before its final period, as a citation does.
 
-        A block without passages says so: an empty result is information too.
+        A block without passages says so, because an empty result is information too.
         """
         pieces = [Piece("\n<information>\n")]
         for number, passage in enumerate(passages, start=first_number):
@@ -244,7 +238,7 @@ class TagProtocol(TurnProtocol):
     ) -> tuple[list[int], int]:
         """Token ids of the block within `max_tokens`, and how many passages it shows.
 
-        A passage that does not fit is shortened; one of which nothing fits is left out. The block is always closed.
+        A passage that does not fit is shortened. One of which nothing fits is left out. The block is always closed.
         """
         head, *middle, tail = (
             (encode(tokenizer, [piece]), piece) for piece in self.observation(passages, first_number=first_number)
@@ -304,7 +298,7 @@ def marked_letters(answer: str) -> list[str]:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
-    """Token ids, piece by piece: pieces are never merged across their borders, so a format has one encoding."""
+    """Token ids, piece by piece. Pieces are never merged across their borders, so a format has one encoding."""
     ids: list[int] = []
     for piece in pieces:
         kept = len(piece.text) <= LONGEST_KEPT
@@ -312,7 +306,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[
     return ids
 
 
-# Marks repeat in every prompt, passages in every iteration. Bounded, as what people ask passes here too.
+# Marks repeat in every prompt, passages in every iteration. The cache is bounded, as users' questions enter it too.
 @lru_cache(maxsize=20_000)
 def _encode_piece(tokenizer: PreTrainedTokenizerBase, text: str, trusted: bool) -> tuple[int, ...]:
     return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=not trusted)["input_ids"])

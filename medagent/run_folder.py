@@ -1,4 +1,4 @@
-"""A folder of results has one writer at a time, and nothing is written among files that are not ours.
+"""A folder of results with one writer at a time, which leaves files of others alone.
 
 Its lock is `.lock`, which says who holds it. Its marker is `.medagent-KIND`. The system releases the lock when the
 writer ends, however it ends.
@@ -65,8 +65,8 @@ class RunFolder:
             except BlockingIOError:
                 raise ConfigError(
                     f"{self.kind} folder {self.path}: another process is at work there ({file.read().strip()}), or "
-                    "one that it started. Wait for it, end it (ps -ef shows the folder in its command), or give "
-                    f"another folder with {self.option}."
+                    "one that it started. Wait for it, or end it; ps -ef shows the folder in its command. Or "
+                    f"give another folder with {self.option}."
                 ) from None
             file.truncate(0)
             file.write(f"{self.kind}, process {os.getpid()}\n")
@@ -94,6 +94,6 @@ class RunFolder:
         self.mark()
 
     def mark(self) -> None:
-        """Say that the folder, which is created where there is none, holds something of this kind."""
+        """Create the folder where there is none, and mark it as one of this kind."""
         self.make()
         self._marker.touch()

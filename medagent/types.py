@@ -38,9 +38,9 @@ class StopReason(StrEnum):
 class Question:
     """A question, multiple-choice where `options` is not empty.
 
-    `answer` is the gold option's letter (multiple choice) or the gold text (open), `aliases` are other texts that
-    count as right; `kind` groups the report; `gold_passage_ids` are passages that contain the evidence, where the
-    benchmark names them.
+    `answer` is the gold option's letter (multiple choice) or the gold text (open). `aliases` are other texts that count
+    as right. `kind` groups the report. `gold_passage_ids` are passages that contain the evidence, where the benchmark
+    names them.
     """
 
     id: str
@@ -62,8 +62,8 @@ class Question:
 class Turn:
     """One turn: what the policy sampled and what the environment inserted after it.
 
-    `token_ids` and `logprobs` have equal length; `forced_prefix` counts leading tokens that the environment put
-    into the policy's mouth (they are not actions and have log-prob 0).
+    `token_ids` and `logprobs` have equal length. `forced_prefix` counts leading tokens that the environment wrote. They
+    are not actions and have log-prob 0.
     """
 
     token_ids: tuple[int, ...]
@@ -79,7 +79,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One episode, and the only source of training tokens; `policy_version` is that of the weights that sampled it."""
+    """One episode, the only source of training tokens. `policy_version` is that of the weights that sampled it."""
 
     question: Question
     prompt_ids: tuple[int, ...]

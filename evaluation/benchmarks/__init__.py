@@ -1,4 +1,4 @@
-"""Benchmarks turn published files into questions; each knows what its letters mean and where its evidence lies."""
+"""Benchmarks turn published files into questions. Each knows what its letters mean and where its evidence lies."""
 
 from evaluation.benchmarks.base import Benchmark, FileBenchmark
 from evaluation.benchmarks.custom import JsonlBenchmark, OpenQABenchmark, StarterBenchmark

@@ -1,6 +1,6 @@
-"""What every benchmark is, and what those read from a file or the hub share.
+"""The interface of a benchmark, and the common part of those that read a file or the hub.
 
-Unique ids, ranges, seeded samples, counted notes.
+That part checks unique ids, takes ranges and seeded samples, and counts corrections as notes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Benchmark(Protocol):
 class FileBenchmark:
     """Questions from a published file (or a folder of them), or from the same rows on the hub.
 
-    A subclass names its `kind` of file and turns one row into one question (or None: not a question of this task).
+    A subclass names its `kind` of file and turns one row into one question, or into None where it is none of this task.
     """
 
     kind: Kind = "jsonl"
@@ -46,7 +46,10 @@ class FileBenchmark:
         limit: int | None = None,
         limit_seed: int = 0,
     ) -> None:
-        """`start` to `stop` of the source's order (so that training and evaluation can take disjoint parts), then a seeded sample of `limit`."""
+        """Use `start` to `stop` of the source's order, then a seeded sample of `limit`.
+
+        With ranges, training and evaluation can take disjoint parts.
+        """
         if (path is None) == (hub is None):
             raise ConfigError(
                 f"{type(self).__name__}: found path {path!r} and hub {hub!r}, wanted exactly one of them."
@@ -56,9 +59,9 @@ class FileBenchmark:
         self.notes: Notes = Counter()
 
     def questions(self) -> list[Question]:
-        """See `Benchmark.questions`.
+        """See `Benchmark.questions`. `notes` then counts what was corrected.
 
-        Raises `InputError` naming file and line; `notes` then counts what was put right.
+        Raises `InputError`, which names file and line.
         """
         self.notes = Counter()
         seen: dict[str, str] = {}
@@ -99,7 +102,7 @@ class FileBenchmark:
             return [self.path]
         if not self.folders:
             raise InputError(
-                f"{self.path}: is a folder; wanted one file of this benchmark, lest training questions be asked "
+                f"{self.path}: is a folder, wanted one file of this benchmark, so that no training questions are asked "
                 "among the others."
             )
         files = sorted(self.path.glob(f"*{self.suffix}"))
@@ -137,8 +140,8 @@ def choices(row: Row, options: Mapping[str, object], letter: str, notes: Notes) 
     texts = tuple(str(options[name]).strip() for name in sorted(letters))
     if not texts[LETTERS.index(letter)] or sum(map(bool, texts)) < 2:
         raise InputError(
-            f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for one other "
-            "at least."
+            f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for at "
+            "least one other."
         )
     if not all(texts):
         notes["questions with an empty wrong option, kept"] += 1

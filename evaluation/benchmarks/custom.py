@@ -14,7 +14,7 @@ class StarterBenchmark:
     """The packaged starter world: questions on the conditions of one split."""
 
     def __init__(self, split: Split = "test", limit_per_kind: int | None = None) -> None:
-        """`limit_per_kind` keeps so many one-hop and so many two-hop questions (of a fixed shuffled order)."""
+        """`limit_per_kind` limits one-hop and two-hop questions each, in a fixed shuffled order."""
         self._split, self._limit = split, limit_per_kind
 
     def questions(self) -> list[Question]:
@@ -32,9 +32,9 @@ _FIELDS = frozenset(("id", "question", "options", "answer", "kind", "gold_passag
 class JsonlBenchmark(FileBenchmark):
     """Your own questions: JSON lines with `question`, `answer`, and for multiple choice `options`.
 
-    `options` is a list, or an object from letter to text; `answer` is then the letter or the option's text. For open
-    questions `answer` is the right text, or a list of texts that are all right. Optional: `id`, `kind` (groups the
-    report), `gold_passage_ids`, `meta` (an object of texts).
+    `options` is a list, or an object from letter to text. `answer` is then the letter or the option's text. For open
+    questions `answer` is the right text, or a list of texts that are all right. Optional fields are `id`, `kind`
+    (groups the report), `gold_passage_ids` and `meta` (an object of texts).
     """
 
     def question(self, row: Row) -> Question:
@@ -42,8 +42,8 @@ class JsonlBenchmark(FileBenchmark):
         unknown = sorted(row.data.keys() - _FIELDS)
         if unknown:
             raise InputError(
-                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put what "
-                "is yours into 'meta'."
+                f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put "
+                "fields of your own into 'meta'."
             )
         answers = _answers(row, "answer")
         options = row.data.get("options") or []
@@ -80,9 +80,10 @@ class JsonlBenchmark(FileBenchmark):
 
 
 class OpenQABenchmark(FileBenchmark):
-    """Open questions as Search-R1 (arXiv 2503.09516) uses them (NQ, TriviaQA, PopQA, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle).
+    """Open questions as Search-R1 uses them (arXiv 2503.09516), from files in FlashRAG's layout.
 
-    Rows in FlashRAG's layout: id, question, golden_answers (all of which are right); `data_source` groups the report.
+    Those are NQ, TriviaQA, PopQA, HotpotQA, 2WikiMultihopQA, MuSiQue and Bamboogle. Rows have id, question and
+    golden_answers, all of which are right. `data_source` groups the report.
     """
 
     def question(self, row: Row) -> Question:
@@ -114,7 +115,7 @@ def _answers(row: Row, name: str) -> list[str]:
 def _own_choices(
     row: Row, options: list[object] | dict[str, object], answer: str, notes: Notes
 ) -> tuple[tuple[str, ...], str]:
-    """Options and the gold letter; the answer may be a letter or an option's text, and not one of each."""
+    """Options and the gold letter. The answer is a letter or an option's text, and must not be both."""
     if isinstance(options, list):
         options = dict(zip(LETTERS, options, strict=False))
     if any(option is None or isinstance(option, list | dict) for option in options.values()):

@@ -24,7 +24,7 @@ MMLU_MEDICAL = (
 class MedQABenchmark(FileBenchmark):
     """MedQA-USMLE (arXiv 2009.13081), 4 or 5 options.
 
-    The number is recorded in `meta["num_options"]`, because it changes the task.
+    The number changes the task, so it is recorded in `meta["num_options"]`.
 
     Rows: question, options (letter -> text, or a list of {key, value}), answer_idx, answer, meta_info (the
     examination's step).
@@ -51,10 +51,11 @@ class MedQABenchmark(FileBenchmark):
 
 
 class MedMCQABenchmark(FileBenchmark):
-    """MedMCQA (arXiv 2203.14371): `cop`, the right option, counts from 1 in the published files and from 0 on the hub.
+    """MedMCQA (arXiv 2203.14371).
 
-    Rows: id, question, opa to opd, cop, subject_name, choice_type. Rows of choice_type "multi" are graded as the
-    others are (one gold option); the type is kept in `meta`. `exp` explains the answer and is never used.
+    Rows: id, question, opa to opd, cop, subject_name, choice_type. `cop`, the right option, counts from 1 in the
+    published files and from 0 on the hub. Rows of choice_type "multi" are graded as the others are, with one gold
+    option. The type is kept in `meta`. `exp` explains the answer and is never used.
     """
 
     suffix = ".json"
@@ -86,8 +87,8 @@ class MedMCQABenchmark(FileBenchmark):
         if not isinstance(right, int) or isinstance(right, bool) or not 0 <= right - self._first < 4:
             raise InputError(
                 f"{row.where}: found cop {right!r}, wanted a number from {self._first} to {self._first + 3}. "
-                "Published files count from 1, the hub's rows from 0 (and its test rows have no answer): convert "
-                "them, or set cop_from where a configuration or program opens the benchmark."
+                "Published files count from 1, the hub's rows from 0. The hub's test rows have no answer. "
+                "Convert the rows, or set cop_from where a configuration or program opens the benchmark."
             )
         found = {LETTERS[number]: row.data[f"op{LETTERS[number].lower()}"] for number in range(4)}
         options, answer = choices(row, found, LETTERS[right - self._first], self.notes)
@@ -108,7 +109,7 @@ class MedMCQABenchmark(FileBenchmark):
 
 
 class MMLUBenchmark(FileBenchmark):
-    """MMLU (arXiv 2009.03300), its medical subjects: CSV files SUBJECT_test.csv without a header, or the hub's rows.
+    """MMLU's medical subjects (arXiv 2009.03300): CSV files SUBJECT_test.csv without a header, or the hub's rows.
 
     A folder reads the six medical subjects that it holds.
     """
@@ -152,8 +153,8 @@ class MedXpertQABenchmark(FileBenchmark):
     """MedXpertQA (arXiv 2501.18362), Text (ten options) and, without its images, MM (five).
 
     Rows: id, question, options (letter -> text, or a list of {letter, content}), label, medical_task, body_system,
-    question_type. The question repeats its options after "Answer Choices:"; that part is left out, so that they stand
-    once, in our own form.
+    question_type. The question repeats its options after "Answer Choices:". That part is removed, so the options stand
+    once, in the project's form.
     """
 
     def question(self, row: Row) -> Question:
@@ -174,7 +175,7 @@ class MedXpertQABenchmark(FileBenchmark):
 
 
 def _lettered(row: Row, letter: str, text: str) -> dict[str, object]:
-    """The options as an object from letter to text; some sources list them as objects with these two fields."""
+    """The options as an object from letter to text. Some sources list them as objects with these two fields."""
     found = row.data.get("options")
     if isinstance(found, list):
         found = {str(item.get(letter)): item.get(text) for item in found if isinstance(item, dict)}

@@ -1,7 +1,7 @@
-"""Rows of benchmark files and hub datasets, each with the place it came from, so that every complaint can name file and line.
+"""Rows of benchmark files and hub datasets, each with its place, so that every error can name file and line.
 
-What a format allows (a byte order mark, CRLF line ends, HTML entities) is put right and counted in `notes`; all else
-is an error.
+What a format allows is corrected and counted in `notes`: a byte order mark, CRLF line ends, HTML entities. Anything
+else is an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENTITY = re.compile(r"&(?:#\d{1,6}|#x[0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30}
 
 @dataclass(frozen=True)
 class Row:
-    """One row's fields and where it stands."""
+    """One row's fields, and its place in the source."""
 
     where: str
     data: dict[str, Any]
@@ -51,11 +51,9 @@ def read_text(path: Path, notes: Notes) -> str:
 
 
 def read_rows(path: Path, *, kind: Kind, notes: Notes) -> Iterator[Row]:
-    """The rows of a file.
+    """The rows of a file: JSON lines, one JSON value, or CSV without a header.
 
-    JSON lines, one JSON value (an object's entries are rows of their own, keyed "id"), or CSV without a header.
-
-    Rows of a CSV have the field "cells".
+    Entries of a JSON object are rows of their own, keyed "id". Rows of a CSV have the field "cells".
     """
     text = read_text(path, notes)
     if kind == "jsonl":
@@ -92,7 +90,7 @@ def _json_lines(path: Path, text: str, notes: Notes) -> Iterator[Row]:
             last = number == len(lines) and isinstance(error, json.JSONDecodeError)
             raise InputError(
                 f"{where}: found {line[:60]!r} ({error}), wanted a JSON object."
-                + (" It is the last line and has no end: the file is cut off; copy it again." if last else "")
+                + (" The last line has no end, so the file is cut off. Copy it again." if last else "")
             ) from error
         if not isinstance(value, dict):
             raise InputError(f"{where}: found a {type(value).__name__}, wanted a JSON object.")
@@ -108,7 +106,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _RepeatedNameError(ValueError):
-    """A name that stands twice in one object."""
+    """A name occurs twice in one object."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the name {name!r} occurs twice in one object")
@@ -136,7 +134,7 @@ def _json_value(path: Path, text: str, notes: Notes) -> Iterator[Row]:
     at, line = 0, 1
     for number, (name, row) in enumerate(entries, start=1):
         label = str(name if name is not None else row.get("id", "") if isinstance(row, dict) else "")
-        # Looked for from the last one on, or a large file would be read once a row.
+        # The search starts at the last one found, or a large file would be read once per row.
         if label and (found := text.find(json.dumps(label), at)) >= 0:
             at, line = found, line + text.count("\n", at, found)
         where = f"{path}, line {line}, entry {number}" + (f" ({label})" if label else "")
@@ -182,7 +180,7 @@ def hub_rows(name: str, *, subset: str | None, split: str, notes: Notes) -> Iter
 
 
 def text_field(row: Row, *names: str) -> str:
-    """The first of these fields that the row has, as text; an error where it has none or an empty one."""
+    """The first of these fields that the row has, as text. It is an error where there is none or it is empty."""
     for name in names:
         value = row.data.get(name)
         if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():

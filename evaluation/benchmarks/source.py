@@ -41,7 +41,7 @@ _FILES: dict[str, type[FileBenchmark]] = {
 
 @dataclass(frozen=True)
 class BenchmarkSource:
-    """Where questions come from: a benchmark, its file or its name on the hub, and which of its questions.
+    """The source of the questions: a benchmark, its file or its name on the hub, and the range to use.
 
     `benchmark` is a known name or a class path. `benchmark_args` are for a class path alone.
     """
@@ -96,7 +96,7 @@ class BenchmarkSource:
         return _FILES[self.benchmark](**settings)
 
     def questions(self) -> tuple[list[Question], list[Passage], dict[str, int]]:
-        """Questions, the passages that the benchmark carries, and what was put right in its files."""
+        """Questions, the passages that the benchmark carries, and the corrections in its files, counted."""
         benchmark = self.open()
         if isinstance(benchmark, FileBenchmark):
             questions = benchmark.questions()
@@ -109,7 +109,7 @@ class BenchmarkSource:
         return sample(questions, self.limit, self.limit_seed), passages, {}
 
     def _own(self) -> Benchmark:
-        """A benchmark of the user's: `benchmark_args`, and `path`, `hub`, `subset` and `split` where given."""
+        """A class of the user's, made with `benchmark_args` and any `path`, `hub`, `subset` and `split` given."""
         found = benchmark_class(self.benchmark)
         given = {name: getattr(self, name) for name in ("path", "hub", "subset", "split")}
         arguments = {**{name: value for name, value in given.items() if value is not None}, **self.benchmark_args}
@@ -129,14 +129,14 @@ class BenchmarkSource:
 
 
 def benchmark_class(path: str) -> type[Any]:
-    """The class of a benchmark by its path, such as "my_task.MyBenchmark"; `InputError` where there is none."""
+    """The class of a benchmark by its path, such as "my_task.MyBenchmark". Raises `InputError` where there is none."""
     module, _, name = path.rpartition(".")
     remedy = (
         f"Give one of {', '.join(BENCHMARKS)}, or a class that Python finds from here, such as my_task.MyBenchmark."
     )
     try:
         found = vars(import_module(module))[name]
-    except Exception as error:  # whatever a module of the user's does when it is imported
+    except Exception as error:  # a user's module may raise anything when it is imported
         raise InputError(
             f"benchmark {path!r}: cannot be imported ({error!r}), wanted a known name or a class path. {remedy}"
         ) from error

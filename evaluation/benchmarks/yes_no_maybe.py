@@ -17,14 +17,16 @@ Task = Literal["without_abstract", "with_abstract", "yes_no"]
 
 
 class PubMedQABenchmark(FileBenchmark):
-    """PubMedQA's expert-labelled questions (arXiv 1909.06146), as one of three tasks that are not comparable with one another.
+    """PubMedQA's expert-labelled questions (arXiv 1909.06146), as one of three tasks.
 
-    "without_abstract": yes / no / maybe, the abstract is to be found by search (MIRAGE calls this PubMedQA*, arXiv
-    2402.13178). "with_abstract": yes / no / maybe with the abstract in the question (the data set's own
-    "reasoning-required" setting). "yes_no": without abstract and without the questions whose answer is maybe; two
-    options. Rows: the published object from PMID to QUESTION, CONTEXTS, final_decision, or the hub's (pubid,
-    question, context, final_decision). LONG_ANSWER is the answer's wording and is never shown or indexed. The gold
-    passage of a question is its abstract.
+    The tasks are not comparable with one another. "without_abstract": yes / no / maybe, and the abstract is to be found
+    by search. MIRAGE (arXiv 2402.13178) calls this PubMedQA*. "with_abstract": yes / no / maybe with the abstract in the
+    question. It is the data set's own "reasoning-required" setting. "yes_no": without abstract, and without the
+    questions whose answer is maybe. It has two options.
+
+    Rows: the published object from PMID to QUESTION, CONTEXTS, final_decision, or the hub's (pubid, question, context,
+    final_decision). LONG_ANSWER is the answer's wording and is never shown or indexed. The gold passage of a question
+    is its abstract.
     """
 
     kind, suffix = "json", ".json"
@@ -68,10 +70,10 @@ class PubMedQABenchmark(FileBenchmark):
 
 
 class BioASQBenchmark(FileBenchmark):
-    """The yes/no questions of BioASQ's task B (BMC Bioinformatics 2015, 16:138), from files NAME_golden.json or a folder of them.
+    """The yes/no questions of BioASQ's task B (BMC Bioinformatics 2015, 16:138).
 
-    `exact_answer` is a text or a list of one, in any case. The gold passages of a question are its documents; the
-    snippets that the experts marked in them are what the benchmark carries.
+    They come from a file NAME_golden.json or a folder of them. `exact_answer` is a text or a list of one, in any case.
+    The gold passages of a question are its documents. The benchmark carries the snippets that experts marked in them.
     """
 
     kind, suffix, folders = "json", "_golden.json", True
@@ -115,7 +117,7 @@ class BioASQBenchmark(FileBenchmark):
 
 
 def pubmedqa_passages(source: str) -> list[Passage]:
-    """The abstracts of PubMedQA: CONTEXTS only, titled by PMID (the question would give the passage away).
+    """The abstracts of PubMedQA: CONTEXTS only, titled by PMID, because the question would give the passage away.
 
     `source` is a file, or hub:DATASET for the labelled questions of a dataset on the hub.
     """
@@ -125,7 +127,7 @@ def pubmedqa_passages(source: str) -> list[Passage]:
 
 
 def bioasq_passages(path: Path) -> list[Passage]:
-    """The documents of BioASQ's golden files, as far as experts marked them: snippets joined by document."""
+    """The documents of BioASQ's golden files, as far as experts marked them: snippets joined per document."""
     return BioASQBenchmark(str(path)).passages()
 
 
@@ -163,6 +165,6 @@ def _snippets(row: Row) -> list[dict[str, Any]]:
 
 
 def _document(address: str) -> str:
-    """The id pubmed:PMID of a document's address, empty where it is none of PubMed's."""
+    """The id pubmed:PMID of a document's address, empty for an address outside PubMed."""
     number = str(address).rstrip("/").rpartition("/")[2]
     return f"pubmed:{number}" if number.isdigit() else ""

@@ -1,10 +1,11 @@
 """Does what is cited support what is said? A lexical rule, documented so that anyone can recompute it.
 
-The claim of a multiple-choice answer is the text of the option it names; of an open answer, the answer. A passage
-*supports* a claim when every content word of the claim occurs in the passage (title and text; lower case, without
-stop words and a plural's "s"). Yes / no / maybe make no claim that words could support, so their citations are
-counted but not judged. The rule knows nothing of negation: it says that the passage speaks of the answer, not that it
-proves it.
+The claim of a multiple-choice answer is the text of the option it names. The claim of an open answer is the answer. A
+passage *supports* a claim when every content word of the claim occurs in its title or text. Words are compared in lower
+case, without stop words and a plural's "s".
+
+Yes / no / maybe make no claim that words could support, so their citations are counted but not judged. The rule ignores
+negation: it says that the passage speaks of the answer, not that it proves it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ DECISIONS = frozenset(("yes", "no", "maybe"))
 class Grounding:
     """Shares over a set of rollouts; None where nothing could be counted.
 
-    `searched`: rollouts with a search. `gold_any`, `gold_all`: rollouts that were shown one, or all, of their gold
-    passages. `citation_precision`: cited passages that support the claim, of those cited. `citation_recall`: answers
-    with a supporting citation, of the answers. `cited_gold`: answers whose cited passages contain the right answer
-    (by the same rule), of the answers.
+    `searched` are rollouts with a search. `gold_any` and `gold_all` are rollouts that were shown one, or all, of their
+    gold passages. `citation_precision` is the share of cited passages that support the claim. `citation_recall` is the
+    share of answers with a supporting citation. `cited_gold` is the share of answers whose cited passages contain the
+    right answer, by the same rule.
     """
 
     searched: float

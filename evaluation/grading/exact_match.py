@@ -1,9 +1,7 @@
-"""Open answers as the field scores them.
+"""Exact match and F1 of open answers under SQuAD's normalisation, the best of several right answers.
 
-Exact match and F1 under SQuAD's normalisation, the best of several right answers.
-
-The reward and the verdict use `reading.normalise`, which keeps the signs that decide in medicine ("Rh+" is not
-"Rh-"); these two are for comparison with published numbers.
+These two are for comparison with published numbers. The reward and the verdict use `option_named.normalise`, which
+keeps the signs that decide in medicine ("Rh+" is not "Rh-").
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Grading of rollouts, and therefore the reward: the strict reading decides; the lenient one is reported beside it."""
+"""Grading of rollouts, and therefore the reward. The strict reading decides; the lenient one is reported beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from medagent.types import Rollout, StopReason
 
 
 class Verdict(StrEnum):
-    """What became of a rollout's answer."""
+    """The outcome of a rollout's answer."""
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -32,7 +32,11 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class Grade:
-    """The verdict, the option named strictly and leniently (None where none or several), and the passage numbers cited that were shown."""
+    """The verdict of one rollout, and what was read in its answer.
+
+    `letter` and `lenient_letter` are the options named strictly and leniently, None where none or several are. `cited`
+    are the numbers of cited passages that were shown.
+    """
 
     verdict: Verdict
     letter: str | None
@@ -54,7 +58,7 @@ class Grade:
 def grade(rollout: Rollout) -> Grade:
     """Grade a rollout against its question.
 
-    Open questions (no options) by normalised exact match with any accepted answer.
+    Open questions (no options) are graded by normalised exact match with any accepted answer.
     """
     question, answer = rollout.question, rollout.answer
     if rollout.stop_reason is not StopReason.ANSWERED or answer is None:

@@ -1,12 +1,15 @@
 r"""Reads the option that a text names, twice: strictly (the reward, the column to trust) and leniently.
 
-Never a default letter.
+A letter is never assumed by default.
 
-Strict: one well-formed answer that names one option. That is "(B)", "B", "B. text", "text (B)" or "Option B" by
-itself, or as the value of an answer field of a JSON reply ({"answer_choice": "B"}), where all answer fields agree.
-Lenient takes besides: the last of several answers, statements such as "the answer is B" or \boxed{B}, a letter in
-parentheses or an option's own text in the last sentence. A single answer that names several options ("A or C") is no
-answer in either column, and neither is one that is denied ("not (B)") or guessed at ("maybe (B)?").
+Strict needs one well-formed answer that names one option. By itself that is "(B)", "B", "B. text", "text (B)" or
+"Option B". The answer field of a JSON reply may hold it too ({"answer_choice": "B"}); all answer fields must agree.
+
+Lenient takes more: the last of several answers, statements such as "the answer is B" or \boxed{B}. In the last sentence
+it takes a letter in parentheses or an option's own text.
+
+A single answer that names several options ("A or C") is no answer in either column. Neither is one that is denied ("not
+(B)") or guessed at ("maybe (B)?").
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from medagent.protocol import tagged_answers
 
 
 class Outcome(StrEnum):
-    """What an answer is, whether or not it is right."""
+    """How an answer was read, whether or not it is right."""
 
     ANSWERED = "answered"
     UNPARSED = "unparsed"  # names no option
@@ -32,7 +35,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Reading:
-    """The option named, strictly and leniently (None where there is none), and the outcome of the strict reading."""
+    """The option named strictly and leniently (None where there is none), and the outcome of the strict reading."""
 
     strict: str | None
     lenient: str | None
@@ -66,11 +69,12 @@ _DECLINED = re.compile(
     r"\s*(?:not enough|insufficient|no) (?:information|data)|\s*none of the above \((?![A-J]\)\W*$)", re.IGNORECASE
 )
 _FIELD = re.compile(
-    r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']|\banswer_(?:choice|idx)|\bfinal_answer)
+    r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']
+        |\banswer_(?:choice|idx)|\bfinal_answer)
     \s*:\s*(?:("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|\[\s*"([^"\]]*)"\s*\]|([^\s"'{\[,}][^,}\n]*))""",
     re.IGNORECASE | re.VERBOSE,
 )
-# "A" and "I" are words too: they count only where no plain word follows.
+# "A" and "I" are words too, so they count only where no plain word follows.
 _LETTER = r"(?-i:([B-HJ]|[AI](?!\s+(?!because|since|as|and|or|due|which|given|but|for)[a-z]))(?![\w']))"
 _STATEMENT = re.compile(
     r"(?:\b(?:answer|choice|option)\b[\s*]*(?:choice[\s*]*)?(?:\b(?:is|would be|should be|must "
@@ -87,16 +91,28 @@ _NEGATED = re.compile(
     r"out|incorrect|wrong)\b|n't\b",
     re.IGNORECASE,
 )
-_SUBJECT = r"(?:question|information|data|details|context|options?|choices?|answers?|figure|image|diagram|document|documents|evidence)"
+_SUBJECT = (
+    r"(?:question|information|data|details|context|options?|choices?|answers?|figure|image|diagram|document|documents"
+    r"|evidence)"
+)
 _ABSTENTION = re.compile(
-    rf"""^\W*(?:n/?a|none|neither|unknown|unanswerable|unclear|uncertain|undetermined|inconclusive|insufficient|incomplete|indeterminate|abstain|don't\ know|not\ (?:sure|stated|found|determinable|possible|in\ the\ .*))\W*$
+    rf"""^\W*(?:n/?a|none|neither|unknown|unanswerable|unclear|uncertain|undetermined|inconclusive
+        |insufficient|incomplete|indeterminate|abstain|don't\ know
+        |not\ (?:sure|stated|found|determinable|possible|in\ the\ .*))\W*$
     | \bnone\ of\b | \bneither\ of\ (?:the|these)\b | \b(?:all|any)\ options\ are\ (?:incorrect|wrong)
-    | \bno\ (?:(?:correct|definitive|single|suitable|clear|right|appropriate)\ )?(?:answer|option|choice)\b | \bno\ (?:relevant\ |specific\ |sufficient\ )?information\b
-    | \b(?:more|additional|further|lack\ of|missing|insufficient|incomplete|inadequate)\ (?:\w+\ ){{0,2}}{_SUBJECT}\b | \b{_SUBJECT}\ (?:\w+\ ){{0,3}}(?:incomplete|missing|insufficient|unclear|needed|required)\b
+    | \bno\ (?:(?:correct|definitive|single|suitable|clear|right|appropriate)\ )?(?:answer|option|choice)\b
+    | \bno\ (?:relevant\ |specific\ |sufficient\ )?information\b
+    | \b(?:more|additional|further|lack\ of|missing|insufficient|incomplete|inadequate)\ (?:\w+\ ){{0,2}}{_SUBJECT}\b
+    | \b{_SUBJECT}\ (?:\w+\ ){{0,3}}(?:incomplete|missing|insufficient|unclear|needed|required)\b
     | \b(?:error|mistake)\ in\ (?:the\ )?{_SUBJECT}
-    | \b(?:unable|impossible|not\ possible|not\ able)\ to\ (?:\w+\ ){{0,2}}(?:answer|determine|choose|select|decide|conclude|say|infer|identify|provide|make|tell|be)\b | \bunable\ to\ \w+\W*$
-    | \b(?:can(?:not|'t|\ not)|could\ not|couldn't)\b.{{0,40}}\b(?:answer|determine|choose|select|decide|conclude|say|infer|tell|be\ (?:made|given))
-    | (?:\bnot|n't)\ (?:\w+\ ){{0,2}}(?:provided?|available|enough|sufficient|listed|mention(?:ed)?|clear|specif(?:y|ied)|given|contain|applicable|correspond|discuss|address|support|state|find|found|among|include|know|determin\w+)""",
+    | \b(?:unable|impossible|not\ possible|not\ able)\ to\ (?:\w+\ ){{0,2}}(?:answer|determine|choose|select|decide
+        |conclude|say|infer|identify|provide|make|tell|be)\b
+    | \bunable\ to\ \w+\W*$
+    | \b(?:can(?:not|'t|\ not)|could\ not|couldn't)\b.{{0,40}}\b(?:answer|determine|choose|select|decide|conclude
+        |say|infer|tell|be\ (?:made|given))
+    | (?:\bnot|n't)\ (?:\w+\ ){{0,2}}(?:provided?|available|enough|sufficient|listed|mention(?:ed)?|clear
+        |specif(?:y|ied)|given|contain|applicable|correspond|discuss|address|support|state|find|found|among|include
+        |know|determin\w+)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(\"'])")
@@ -108,8 +124,8 @@ _SHORT = 150  # characters of an answer by itself; a longer text is a reply with
 def normalise(text: str) -> str:
     """Lower case without a leading article, punctuation and extra space.
 
-    Like SQuAD's normalisation (arXiv 1606.05250), but signs that carry meaning beside letters or digits stay: "Rh+"
-    is not "Rh-".
+    It is like SQuAD's normalisation (arXiv 1606.05250), but keeps signs that carry meaning beside letters or digits:
+    "Rh+" is not "Rh-".
     """
     plain = _PUNCTUATION.sub(" ", text.lower())
     return _ARTICLE.sub("", " ".join(plain.split()))
@@ -128,7 +144,7 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
     if named and named[0] in letters:
         wording = options[letters.index(named[0])] if options else ""
         said = rest.replace(wording, " ") if wording else rest
-        # Beside "B." stands the option's text, which may well say "possibly"; around "(B)" stands what is said of it.
+        # Beside "B." stands the option's text, which may say "possibly". Around "(B)" stands what is said of it.
         guessed = rest == text and _GUESSED.search(said)
         if not (_DENIED.search(said) or guessed or _DECLINED.match(said)):
             return Reading(named[0], named[0], Outcome.ANSWERED)
@@ -174,9 +190,7 @@ def _bare(text: str) -> str:
 
 
 def read_reply(reply: str, letters: str, options: Sequence[str] = ()) -> Reading:
-    """Read a whole reply of a model.
-
-    Its answer tags or the answer fields of JSON in it where there are any, else the reply itself.
+    """Read a whole reply of a model: its answer tags, else its JSON answer fields, else the reply itself.
 
     >>> read_reply('So the answer is {"reason": "...", "answer_choice": "C. zinc"}', "ABCD").strict
     'C'
@@ -220,7 +234,7 @@ def _heading(text: str, letters: str, options: Sequence[str]) -> str | None:
 
 
 def _statement(text: str, letters: str) -> str | None:
-    """The letter of the last sentence of the kind "the answer is B", unless it is denied or names another beside it."""
+    """The letter of the last sentence like "the answer is B", unless it is denied or names another beside it."""
     found = sorted((*_STATEMENT.finditer(text), *_IS_RIGHT.finditer(text)), key=lambda match: match.start())
     found = [match for match in found if match[1] in letters]
     if not found:
@@ -231,10 +245,7 @@ def _statement(text: str, letters: str) -> str | None:
 
 
 def _by_option_text(text: str, letters: str, options: Sequence[str]) -> str | None:
-    """The option whose text this is.
-
-    Or the one whose text occurs in it, where it is not negated and no other occurs beside it.
-    """
+    """The option whose text this is, or the only one whose text occurs in it without negation."""
     plain = normalise(_CITED.sub(" ", text))
     wordings = {letter: normalise(option) for letter, option in zip(letters, options, strict=False)}
     same = [letter for letter, wording in wordings.items() if wording and wording == plain]
@@ -245,7 +256,7 @@ def _by_option_text(text: str, letters: str, options: Sequence[str]) -> str | No
         for letter, wording in wordings.items()
         if wording and re.search(rf"(?<!\w){re.escape(wording)}(?!\w)", plain)
     }
-    # "iron deficiency anemia" also contains the option "anemia": the longer one is meant.
+    # "iron deficiency anemia" also contains the option "anemia": the longer one counts.
     whole = [
         letter
         for letter, wording in inside.items()

@@ -25,18 +25,19 @@ class Reply:
 
 
 def read_replies(path: Path, *, letters: str) -> list[Reply]:
-    """JSON lines with `id`, `gold` (a letter), `raw`, and optionally `options` (a list or an object from letter to text).
+    """Read JSON lines with `id`, `gold` (a letter), `raw`, and optionally `options`.
 
-    `letters` are the letters that name an option where a row has no `options`. Raises `InputError` with file and line.
+    `options` is a list or an object from letter to text. `letters` name an option where a row has no `options`. Raises
+    `InputError` with file and line.
     """
     if not letters or letters != LETTERS[: len(letters)]:
         raise InputError(f"letters {letters!r}: wanted the first letters of {LETTERS}, such as ABCD.")
     replies = [_reply(row, letters) for row in read_rows(path, kind="jsonl", notes=Counter())]
     repeated = [name for name, count in Counter(reply.id for reply in replies).items() if count > 1]
     if repeated:
-        raise InputError(f"{path}: the id {repeated[0]!r} occurs twice; give each reply its own.")
+        raise InputError(f"{path}: the id {repeated[0]!r} occurs twice. Give each reply its own.")
     if not replies:
-        raise InputError(f"{path}: holds no reply; wanted JSON lines with 'id', 'gold' and 'raw'.")
+        raise InputError(f"{path}: holds no reply, wanted JSON lines with 'id', 'gold' and 'raw'.")
     return replies
 
 
@@ -58,7 +59,7 @@ def _reply(row: Row, letters: str) -> Reply:
 
 
 def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
-    """Counts and accuracies: answered + unparsed + abstained = n.
+    """Counts and accuracies, where answered + unparsed + abstained = n.
 
     `multiple` and `truncated` are parts of `unparsed`.
     """
@@ -77,7 +78,7 @@ def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
 
 
 def write_readings(path: Path, replies: list[Reply]) -> None:
-    """One JSON line a reply: id, gold, what was read, and the outcome."""
+    """Write one JSON line per reply: id, gold, what was read, and the outcome."""
     rows = (
         {
             "id": r.id,

@@ -1,1 +1,1 @@
-"""What an evaluation writes for people."""
+"""The reports of an evaluation, for people."""

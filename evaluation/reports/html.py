@@ -25,7 +25,7 @@ Series = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Chart:
-    """A line chart: label -> one value an iteration."""
+    """A line chart: from each label to one value per iteration."""
 
     title: str
     series: Series
@@ -52,7 +52,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one quantity against another, both shares; `diagonal` draws where they would be equal."""
+    """Points of one quantity against another, both shares. `diagonal` draws where they would be equal."""
 
     title: str
     x: str
@@ -90,7 +90,7 @@ def _inline(figure: Figure) -> Markup:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: head and rows of text."""
+    """A table with a head and rows of text."""
 
     title: str
     head: Sequence[str]
@@ -112,7 +112,7 @@ def write_html(
     charts: Sequence[Chart],
     rollouts: Mapping[str, Sequence[Rollout]],
 ) -> None:
-    """Write the page; `rollouts` are shown turn by turn under their headings. All text is escaped."""
+    """Write the page, with `rollouts` turn by turn under their headings. All text is escaped."""
     _write_page(
         path,
         "report.html",
@@ -137,7 +137,8 @@ def write_evaluation_html(
 ) -> None:
     """Write the page of an evaluation.
 
-    Some `most` rollouts, of every mode and verdict, filterable by these and by kind. All text is escaped.
+    It shows at most `most` rollouts, of every mode and verdict. A reader can filter them by these and by kind. All text
+    is escaped.
     """
     graded = _spread([(prediction, grade(prediction.rollout)) for prediction in predictions], most)
     filters = {

@@ -13,7 +13,7 @@ from medagent.types import Question
 
 
 def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> list[Table]:
-    """One column a mode."""
+    """The tables of a report, with one column per mode."""
     head = ("", *(mode.value for mode in reports))
     found = [Table("Result", head, _rows(reports)), Table("By subject", head, _subjects(reports))]
     if simple := baselines(questions):
@@ -26,9 +26,9 @@ def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) ->
 
 
 def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> Table:
-    """One row a mode, in 80 columns; the report has the rest.
+    """One row per mode, in 80 columns; the report has the rest.
 
-    "none": answers that name no one option; "gold": all gold passages retrieved; "cited": answers with a supporting
+    "none": answers that name no one option. "gold": all gold passages retrieved. "cited": answers with a supporting
     citation.
     """
     rows = [
@@ -67,7 +67,7 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("unparsed (of these: several options)", [f"{r.summary.unparsed} ({r.summary.multiple})" for r in every])
     add("abstained", [str(r.summary.abstained) for r in every])
     add("no answer (of these: truncated)", [f"{r.summary.no_answer} ({r.summary.truncated})" for r in every])
-    add("searches a question", [f"{r.summary.searches_per_question:.2f}" for r in every])
+    add("searches per question", [f"{r.summary.searches_per_question:.2f}" for r in every])
     add("questions with at least one search", [_share(r.summary.grounding.searched) for r in every])
     add("a gold passage retrieved", [_share(r.summary.grounding.gold_any) for r in every])
     add("all gold passages retrieved", [_share(r.summary.grounding.gold_all) for r in every])
@@ -103,7 +103,7 @@ def _subjects(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
 
 
 def curves(reports: Mapping[Mode, ModeReport]) -> list[Curve]:
-    """Reliability, and accuracy against coverage, for the modes whose policy tells how sure it is."""
+    """Reliability, and accuracy against coverage, for the modes whose policy gives its confidence."""
     found = []
     for mode, report in reports.items():
         if report.calibration and report.calibration.bins:
@@ -156,7 +156,7 @@ def _sampled(report: ModeReport) -> str | None:
     if report.sampling is None:
         return None
     s = report.sampling
-    return f"{s.mean_accuracy:.1%} [{s.ci_low:.1%}, {s.ci_high:.1%}], {s.samples} a question"
+    return f"{s.mean_accuracy:.1%} [{s.ci_low:.1%}, {s.ci_high:.1%}], {s.samples} per question"
 
 
 def _rotated(report: ModeReport) -> str | None:

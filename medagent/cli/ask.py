@@ -35,7 +35,7 @@ async def answer_aloud(agent: Agent, question: Question, *, temperature: float, 
 
 
 async def answer_as_json(agent: Agent, question: Question, *, temperature: float) -> dict[str, Any]:
-    """What POST /v1/answers tells: the turns' events and the checked answer."""
+    """The JSON of POST /v1/answers: the turns' events and the checked answer."""
     rollout = await agent.run(Job(question, temperature=temperature))
     tell = Steps(agent.protocol)
     return {
@@ -46,7 +46,7 @@ async def answer_as_json(agent: Agent, question: Question, *, temperature: float
 
 
 def chat_loop(agent: Agent, *, temperature: float, as_json: bool) -> None:
-    """Ask until an empty line or the end of input. `as_json`: no prompt, a line of JSON for each."""
+    """Ask until an empty line or the end of input. `as_json` prints one JSON line per question and no prompt."""
     console = Console(highlight=False, quiet=as_json)
     console.print(f"Ask a medical question; an empty line ends. [dim]{NOT_ADVICE}[/dim]")
     while True:

@@ -21,8 +21,8 @@ def comparison_text(result: PairedComparison) -> str:
     p = f"= {result.p_mcnemar:.4f}" if result.p_mcnemar >= 0.0001 else "< 0.0001"
     return (
         f"A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} "
-        f"[{result.ci_low:+.1%}, {result.ci_high:+.1%}] (paired bootstrap, 95%), n = {result.n}\nRight in A only: "
-        f"{result.only_a}, in B only: {result.only_b}; McNemar's exact p {p}: at 5% they {verdict}."
+        f"[{result.ci_low:+.1%}, {result.ci_high:+.1%}] (paired bootstrap, 95%), n = {result.n}.\nRight in A only: "
+        f"{result.only_a}, in B only: {result.only_b}. McNemar's exact p {p}: at 5% they {verdict}."
     )
 
 
@@ -53,7 +53,11 @@ def contamination_aloud(
 ) -> None:
     """Compare a test benchmark with training questions, or with a corpus, and list the near-duplicates."""
     if (train is None) == (corpus is None):
-        raise InputError("wanted training questions (--train PATH) or a corpus (--corpus NAME), one of them.")
+        found = "neither --train nor --corpus" if corpus is None else "both --train and --corpus"
+        raise InputError(
+            f"contamination: found {found}, wanted one of them. Give training questions with --train, or a corpus with "
+            "--corpus."
+        )
     tests = test.open().questions()
     if train is not None:
         texts = question_texts(train.open().questions())
@@ -65,6 +69,6 @@ def contamination_aloud(
         print(f"{pair.overlap:6.1%}  {pair.test_id}  {pair.train_id}")
     print(
         f"{len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates "
-        f"among {report.texts} texts; {report.common_stretches} share 64 characters with one (stock phrases do: this "
-        "number decides nothing)."
+        f"among {report.texts} texts. {report.common_stretches} share 64 characters with one of them; stock phrases do "
+        "so too, so this number decides nothing."
     )

@@ -1,7 +1,4 @@
-"""What a person sees on the terminal: a question's turns, passages and cited answer.
-
-All model and passage text is plain text.
-"""
+"""The terminal's view of a question: its turns, passages and cited answer. Model and passage text stays plain text."""
 
 from __future__ import annotations
 
@@ -47,9 +44,9 @@ class TurnPrinter:
 
 
 def show_answer(console: Console, rollout: Rollout) -> None:
-    """Print the answer, and of each passage it cites the sentence that is nearest to it.
+    """Print the answer, and the sentence nearest to it of each passage it cites.
 
-    Citations of passages it never saw are left out.
+    Citations of passages that were never shown are left out.
     """
     answer = checked(rollout)
     if not answer.text:
@@ -65,7 +62,7 @@ def show_answer(console: Console, rollout: Rollout) -> None:
             console.print("     [yellow]It cites no passage: treat the answer as unsupported.[/yellow]")
         if answer.removed_citations:
             console.print(
-                f"     [dim]citations taken out, of passages that were not shown: {answer.removed_citations}[/dim]"
+                f"     [dim]removed citations of passages that were not shown: {answer.removed_citations}[/dim]"
             )
         if answer.confidence is not None:
             console.print(f"     [dim]confidence {answer.confidence:.0%}: of its wording, not of being right[/dim]")

@@ -1,7 +1,7 @@
-"""`medagent demo`: the whole line on the packaged starter world, in minutes on a laptop.
+"""`medagent demo`: the whole pipeline on the packaged starter world, in minutes on a laptop.
 
-Builds the indexes, measures the base policy, trains it with ST-PPO, measures again, runs the controls, and writes a
-report. The test questions are about conditions that neither the warm start nor the training ever saw.
+It builds the indexes, measures the base policy, trains it with ST-PPO, measures again, runs the controls, and writes a
+report. The test questions are about conditions that neither the warm start nor the training saw.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
 
 
 def _write_examples(agent: Path, questions: list[Question]) -> None:
-    """What the page of `medagent serve` offers to ask.
+    """Write the questions that the page of `medagent serve` offers.
 
-    Three test questions of each kind, the third without its options.
+    They are three test questions of each kind, the third without its options.
     """
     rows = []
     for kind in sorted({each.kind for each in questions}):
@@ -122,7 +122,7 @@ def _write_examples(agent: Path, questions: list[Question]) -> None:
 
 
 class _Examiner:
-    """Measures an agent the same way before and after; keeps the last greedy rollouts."""
+    """Measures an agent the same way before and after training, and keeps the last greedy rollouts."""
 
     def __init__(self, questions: list[Question], retriever: HybridRetriever, *, seed: int) -> None:
         self._questions, self._seed = questions, seed
@@ -161,7 +161,7 @@ def flat_summary(summary: Summary) -> dict[str, Any]:
 
 
 def _train_arguments(out: Path, *, seed: int, iterations: int | None, threads: int) -> list[str]:
-    """The same command line a person would give `medagent train`."""
+    """The command line that a person would give `medagent train`."""
     overrides: dict[str, object] = {
         "trainer.default_root_dir": out,
         "data.retriever.init_args.retriever.init_args.index": out / "index-train",
@@ -177,9 +177,9 @@ def _train_arguments(out: Path, *, seed: int, iterations: int | None, threads: i
 
 
 def demo_configs() -> list[Path]:
-    """The demonstration's configuration.
+    """The configuration files of the demonstration.
 
-    The task, the algorithm, its rate and length, what its critic sees, and the watch for collapse.
+    They set the task, the algorithm, its rate and length, what its critic sees, and the collapse monitor.
     """
     configs = Path(__file__).parents[2] / "configs"  # beside the packages, in a checkout and installed
     names = (
@@ -193,7 +193,7 @@ def demo_configs() -> list[Path]:
 
 
 def _follow_corpus(agent: Agent, world: World, changed: World, index: Path, *, seed: int) -> dict[str, Any]:
-    """Ask about a corpus of permuted facts, to see whether the agent answers what it reads or what is true."""
+    """Ask about a corpus of permuted facts. The answers show whether the agent follows what it reads."""
     questions = changed.questions("test", limit_per_kind=QUESTIONS_PER_KIND, lures=world)
     rollouts = run_benchmark(replace(agent, retriever=HybridRetriever(str(index))), questions, seed=seed)
     summary = summarize(rollouts)
@@ -213,7 +213,7 @@ def _follow_corpus(agent: Agent, world: World, changed: World, index: Path, *, s
 
 
 def _retarget(out: Path) -> None:
-    """Let the exported agent search the whole corpus from now on; it was trained on a part of it."""
+    """Let the exported agent search the whole corpus; it was trained on a part of it."""
     spec = read_spec(out / "agent")
     assert spec.retriever is not None
     write_spec(out / "agent", replace(spec, retriever=replace(spec.retriever, index=str((out / "index").resolve()))))

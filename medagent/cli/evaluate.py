@@ -1,4 +1,4 @@
-"""What `medagent evaluate` does, for people."""
+"""The work of `medagent evaluate`, with its progress and its files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from retrieval.retriever import Retriever
 from retrieval.search import HybridRetriever
 from retrieval.tools import code_digest, corpus_of
 
-LARGE = 64 * 2**20  # bytes; files above it are told apart by size and time
+LARGE = 64 * 2**20  # bytes; larger files are compared by size and time
 _SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)
 
 
@@ -51,7 +51,7 @@ def evaluate_agent(
     overwrite: bool,
     out: Path,
 ) -> dict[Mode, ModeReport]:
-    """Ask, grade, print, and write predictions.jsonl, report.json, report.md, report.html and config.json to `out`."""
+    """Ask and grade the questions, print the figures, and write predictions, reports and config.json to `out`."""
     console = Console(highlight=False)
     questions, passages, notes = source.questions()
     ready = with_limits(
@@ -61,8 +61,8 @@ def evaluate_agent(
     searching = [mode.value for mode in plan.modes if mode in _SEARCHING]
     if isinstance(searched, NoRetriever) and searching:
         raise InputError(
-            f"mode {searching[0]}: there is no index to search. Give one with --index (medagent index build starter "
-            "--out indexes/starter makes the packaged one), or other --modes."
+            f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
+            "The packaged one is made by: medagent index build starter --out indexes/starter"
         )
     corpus: Sequence[Passage] = searched.passages if isinstance(searched, HybridRetriever) else []
     settings = {
@@ -94,7 +94,7 @@ def evaluate_agent(
     write_reports(out, settings, notes, reports, questions, predictions)
     console.print(shown_table(overview(reports, questions)))
     console.print(
-        "[dim]none: no one option named; gold: all gold passages found; cited: with a supporting citation.[/dim]"
+        "[dim]none: no one option named. gold: all gold passages found. cited: with a supporting citation.[/dim]"
     )
     for mode, report in reports.items():
         if report.sampling:
@@ -103,13 +103,13 @@ def evaluate_agent(
                 f"{mode.value}, {sampled.samples} samples: mean {sampled.mean_accuracy:.1%} "
                 f"[{100 * sampled.ci_low:.1f}, {100 * sampled.ci_high:.1f}], majority vote "
                 f"{sampled.majority_vote:.1%}, pass@{sampled.samples} {sampled.pass_at_k[sampled.samples]:.1%}; "
-                "above, the first sample alone."
+                "the table above has the first sample alone."
             )
     too_long = sum(not p.rollout.turns and p.rollout.stop_reason is StopReason.MAX_TOTAL_TOKENS for p in predictions)
     if too_long:
         console.print(
-            f"[yellow]{too_long} of {len(predictions)} askings do not fit into max_total_tokens = "
-            f"{ready.limits.max_total_tokens} and count as no answer: raise it with --limits.[/yellow]"
+            f"[yellow]{too_long} of {len(predictions)} prompts do not fit into max_total_tokens = "
+            f"{ready.limits.max_total_tokens} and count as no answer. Raise it with --limits.[/yellow]"
         )
     console.print(f"\nReport: {out / 'report.html'}  table for a paper: {out / 'report.md'}")
     return reports
@@ -150,7 +150,7 @@ def _run_aloud(
 
         def show(prediction: Prediction) -> None:
             right, asked = counts.get(prediction.mode, (0, 0))
-            # One answer a question, or the interval would be too narrow.
+            # One answer per question, or the interval would be too narrow.
             if prediction.rotation == prediction.rollout.sample == 0:
                 right, asked = right + grade(prediction.rollout).correct, asked + 1
             counts[prediction.mode] = right, asked
@@ -188,7 +188,7 @@ def write_reports(
     questions: Sequence[Question],
     predictions: Sequence[Prediction],
 ) -> None:
-    """report.json (the first mode's figures at the top, all under "modes"), report.md, report.html."""
+    """Write report.json, report.md and report.html. In report.json the first mode's figures stand at the top."""
     first = next(iter(reports.values()))
     simple = {
         name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()
@@ -227,10 +227,7 @@ def shown_table(table: Table) -> RichTable:
 
 
 def fingerprint(agent: str) -> str:
-    """A digest of an agent's own files, or of the model's where it is a local one.
-
-    Empty where there is none to read.
-    """
+    """A digest of an agent's own files, or of a local model's files. Empty where there is none to read."""
     folder = Path(model_path(agent) if agent == STARTER else agent.removeprefix("hf:"))
     total = sha256()
     for file in sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []:
@@ -247,7 +244,7 @@ def fingerprint(agent: str) -> str:
 def gold_passages(
     retriever: Retriever, questions: Sequence[Question], passages: Sequence[Passage]
 ) -> dict[str, Passage]:
-    """The passages that the questions name as their evidence, as far as the benchmark or the index holds them."""
+    """The passages that the questions name as their evidence, where the benchmark or the index holds them."""
     retriever = corpus_of(retriever)
     held = {passage.id: passage for passage in passages}
     wanted = {id_ for question in questions for id_ in question.gold_passage_ids}
@@ -258,7 +255,7 @@ def gold_passages(
 
 
 def index_fingerprint(retriever: Retriever) -> str:
-    """A digest of an index's manifest, which holds that of its passages; empty where there is no index."""
+    """A digest of an index's manifest, which holds the passages' digest. Empty where there is no index."""
     retriever = corpus_of(retriever)
     if isinstance(retriever, RemoteRetriever):
         return retriever.version

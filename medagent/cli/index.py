@@ -1,4 +1,4 @@
-"""`medagent index build | add`, with progress for people."""
+"""The work of `medagent index build` and `medagent index add`, with progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_index_aloud(
     device: str | None,
     overwrite: bool,
 ) -> None:
-    """Build an index with progress bars, and say what was skipped; no weight takes the one that suits the embedder."""
+    """Build an index with progress bars, and say what was skipped. A `dense_weight` of None takes the embedder's."""
     ready = embedder_from_identity(embedder, device=device)
     weight = ready.dense_weight if dense_weight is None else dense_weight
     settings = replace(settings, search=replace(settings.search, dense_weight=weight))
@@ -54,10 +54,10 @@ def _aloud(folder: Path, work: Callable[[Show], Manifest]) -> None:
     with closing(PassageStore(folder, manifest.dimension)) as store:
         counts, skipped, number = store.counts(), store.skipped(limit=10), store.num_skipped()
     if counts["duplicates"]:
-        console.print(f"{counts['duplicates']:,} passages said word for word what another does, and were dropped.")
+        console.print(f"{counts['duplicates']:,} passages had the same words as another one and were dropped.")
     if counts["ids told apart"]:
         console.print(f"{counts['ids told apart']:,} ids named two texts; the second got a suffix (~).")
     if skipped:
-        console.print(f"Skipped {number:,} (more of them: medagent index stats {folder} --json):", soft_wrap=True)
+        console.print(f"Skipped {number:,} (medagent index stats {folder} --json lists more):", soft_wrap=True)
         for where, reason in skipped:
             console.print(f"  {where} {reason}", markup=False, soft_wrap=True)

@@ -1,9 +1,9 @@
 """The command line.
 
-`medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | serve | index
-| search | study | starter`.
+`medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | serve | index |
+search | study | starter`.
 
-This module alone may import every package, and does so inside its commands, so that `--help` answers at once.
+Functions import what they need when they are called, so `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, t
     """Watch a small agent learn to search: measure, train with ST-PPO, measure again, ask it a question.
 
     Args:
-        out: Folder for indexes, logs, report and agent; an earlier demo there is replaced.
+        out: Folder for indexes, logs, report and agent. An earlier demo there is replaced.
         seed: Seed of questions, sampling and initialisation.
-        iterations: Training iterations; none takes the number in configs/schedules/demo.yaml; many more need a longer
-            decay than it has.
+        iterations: Training iterations. By default it is the number in configs/schedules/demo.yaml. Many more need a
+            longer decay than that file has.
         threads: Torch threads; 0 keeps torch's own choice.
     """
     from medagent.cli.demo import run_demo
@@ -64,7 +64,7 @@ def _flags(commands: dict[str, Any]) -> set[str]:
 
 
 def with_flags_said(arguments: list[str]) -> list[str]:
-    """`--overwrite` alone says what `--overwrite true` does."""
+    """The arguments, with `--overwrite` alone written as `--overwrite true`."""
     flags = _flags(COMMANDS)
     said: list[str] = []
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
@@ -75,7 +75,7 @@ def with_flags_said(arguments: list[str]) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command; a user's error is one line on standard error and exit status 1."""
+    """Run a command. A user's error is one line on standard error and exit status 1."""
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
     arguments = sys.argv[1:] if argv is None else argv
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         each.startswith(("--tools", "--benchmark", "--train_benchmark")) for each in arguments
     )
     if own_classes and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where the modules lie that a YAML, --tools or --benchmark names
+        sys.path.append(str(Path.cwd()))  # modules that a YAML, --tools or --benchmark names lie here
     try:
         if arguments[:1] and arguments[0] in CONFIGURED:
             CONFIGURED[arguments[0]](arguments[1:])

@@ -1,4 +1,4 @@
-"""Bars for long work on an index, for people."""
+"""Progress bars for long work on an index."""
 
 from __future__ import annotations
 

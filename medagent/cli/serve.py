@@ -1,4 +1,4 @@
-"""What `medagent serve` does: open an agent once, and answer over HTTP until interrupted."""
+"""The work of `medagent serve`: open an agent once, and answer over HTTP until interrupted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from medagent.serving.page import read_examples
 from medagent.serving.reload import stamp, watch
 from retrieval.retriever import Retriever
 
-GRACE_S = 30  # running answers may take so long after the first Ctrl-C
+GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
 SPARE_CONNECTIONS = 256  # for the page, the probes, and refusals
 EXAMPLES = "examples.jsonl"
 
@@ -52,7 +52,7 @@ class Settings:
     log_questions: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what would leave the agent open to others."""
+        """Refuse an address that others reach without tokens."""
         if self.host not in LOOPBACK and self.tokens is None:
             raise ConfigError(
                 f"host {self.host}: others could reach the agent there, and no tokens are set. Give --tokens FILE (a "
@@ -71,7 +71,7 @@ def serve_agent(
     vllm: Mapping[str, Any],
     settings: Settings,
 ) -> None:
-    """Serve an agent; on an address that others reach it asks for tokens."""
+    """Serve an agent. On an address that other machines reach, it asks for tokens."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with closing(engine_named(engine, servers=servers, model=model, vllm=vllm)) as sampling:
@@ -81,7 +81,7 @@ def serve_agent(
             f"below /v1. {NOT_ADVICE}",
             flush=True,
         )
-        # uvicorn raises the signal again once it has ended, and the engine must still be closed.
+        # uvicorn raises the signal again at its end, and the engine must still be closed.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         uvicorn.run(
             app,
@@ -122,13 +122,13 @@ def engine_named(
 def app_of(
     name: str, *, index: str | None, model: str, tools: Sequence[str], engine: Engine, settings: Settings
 ) -> FastAPI:
-    """The service, with the agent opened; what can be wrong about files is found first."""
+    """The service, with the agent opened. Files are checked before that."""
     tokens = sorted(read_tokens(Path(settings.tokens))) if settings.tokens else []
     folder = Path(name) if (Path(name) / SPEC_FILE).exists() else None
     examples = settings.examples or (str(folder / EXAMPLES) if folder and (folder / EXAMPLES).exists() else None)
     shown = read_examples(Path(examples)) if examples else []
     open_policy = None if folder is None and isinstance(engine, InProcessSampling) else engine.open
-    opened = stamp(folder) if folder else ()  # before it is opened: what is exported meanwhile is news
+    opened = stamp(folder) if folder else ()  # before it is opened, so that an export meanwhile counts as new
     spec = read_spec(folder) if folder else None
     agent = open_agent(name, index=index, model=model, tools=tools, open_policy=open_policy)
     beside: list[Callable[[AnswerDesk], Coroutine[Any, Any, None]]] = [lambda desk: trim_memory()]
@@ -150,10 +150,7 @@ def app_of(
 
 @dataclass
 class _Reopening:
-    """Opens the agent as its folder has it now.
-
-    It searches with the retriever that is open, unless it names another.
-    """
+    """Opens the agent anew from its folder. It keeps the open retriever unless the agent names another."""
 
     name: str
     index: str | None

@@ -1,1 +1,1 @@
-"""Import the modules by name: vLLM finds its worker so, and nothing else is loaded."""
+"""The policies. Import the modules by name: vLLM finds its worker so, and nothing else is loaded."""

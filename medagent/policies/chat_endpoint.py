@@ -1,10 +1,8 @@
 """A policy behind an OpenAI-compatible chat endpoint (vLLM, llama.cpp, Ollama, a commercial one).
 
-Measured as any other, never trained.
-
-Such an endpoint neither takes nor gives token ids, so bytes stand in for tokens between the loop and this policy: the
-limits on prompt, observation and total length count bytes, only `max_turn_tokens` counts the endpoint's tokens. It
-gives no log-probs (all are 0), hence no calibration.
+It is measured as any other, and never trained. Such an endpoint neither takes nor gives token ids, so bytes stand in
+for tokens between the loop and this policy. The limits on prompt, observation and total length count bytes. Only
+`max_turn_tokens` counts the endpoint's tokens. It gives no log-probs, so all are 0 and there is no calibration.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
-# A provider's filter, or a context that is too long: recorded as a turn without text.
+# A provider's filter, or too long a context, is recorded as a turn without text.
 _REFUSED = re.compile(r"content[_ ](?:filter|management|policy)|context[_ ]length|maximum context", re.IGNORECASE)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are bytes: any text goes in and comes out unchanged."""
+    """A tokenizer whose tokens are bytes, so any text is decoded unchanged."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={byte: number for number, byte in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -38,7 +36,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 @dataclass
 class RemotePolicy:
-    """`url` ends before "/chat/completions" (such as http://localhost:8000/v1).
+    """Samples turns at a chat endpoint; `url` ends before "/chat/completions" (such as http://localhost:8000/v1).
 
     Failures are retried with back-off, then raise `PolicyError`.
     """
@@ -62,7 +60,7 @@ class RemotePolicy:
         return self._tokenizer
 
     def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> RemoteSession:
-        """See `Policy.open`. The seed is sent along; whether it is honoured is the endpoint's affair."""
+        """See `Policy.open`. The seed is sent along; the endpoint decides whether to use it."""
         return RemoteSession(self, seed % 2**31, temperature, blocks)
 
     async def disconnect(self) -> None:
@@ -74,7 +72,7 @@ class RemotePolicy:
         endpoint = self._endpoint
         answer = await endpoint.post("chat/completions", body)
         if answer.status_code == 400 and _REFUSED.search(answer.text):
-            return {"message": {"content": ""}, "finish_reason": "refused"}  # this question's fate, not the run's
+            return {"message": {"content": ""}, "finish_reason": "refused"}  # ends this question, not the run
         if answer.status_code != 200:
             raise endpoint.refusal(answer, self.model)
         try:
@@ -87,7 +85,7 @@ class RemotePolicy:
 class RemoteSession:
     """A dialogue with a `RemotePolicy`.
 
-    What the loop appends is the user's message, what the endpoint writes the assistant's.
+    What the loop appends is the user's message. What the endpoint writes is the assistant's.
     """
 
     def __init__(self, policy: RemotePolicy, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
@@ -136,6 +134,6 @@ class RemoteSession:
 
 
 def _closed(text: str, blocks: tuple[Block, ...]) -> str:
-    """The text with the end tag that the endpoint took for its stop and swallowed."""
+    """The text with its end tag, which the endpoint took for its stop and removed."""
     last = max(blocks, key=lambda block: text.rfind(block.start))
     return text + last.end if text.rfind(last.start) > text.rfind(last.end) else text

@@ -1,10 +1,8 @@
 """A policy behind token-level completion endpoints (vLLM's server, one or many).
 
-Token ids in, token ids and log-probs out.
-
-Nothing is decoded and encoded again, so what such a policy samples can be trained on. Every dialogue stays with one
-replica, whose prefix cache then holds it; where that replica goes away, another reads the dialogue from the
-beginning.
+Token ids go in; token ids and log-probs come out. Nothing is decoded and encoded again, so what such a policy samples
+can be trained on. Every dialogue stays with one replica, whose prefix cache holds it. Where that replica goes away,
+another reads the dialogue from the beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
-# Said in full: a server takes what is left out from the model's generation_config.json, and log-probs are then of
+# All are given: a server takes a missing one from the model's generation_config.json. Log-probs would then be of
 # another distribution.
 UNTRUNCATED = {
     "top_p": 1.0,
@@ -33,15 +31,15 @@ UNTRUNCATED = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-REST_S = 30.0  # a replica that did not answer is not asked again before
+REST_S = 30.0  # seconds until a replica that did not answer is asked again
 
 
 class Completions(Protocol):
-    """What answers completion requests in the form of OpenAI's API, with token ids for the prompt."""
+    """A source of completions in the form of OpenAI's API, with token ids for the prompt."""
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The source's name in errors."""
         ...
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +50,7 @@ class Completions(Protocol):
         ...
 
     def forget(self, dialogue: str) -> None:
-        """A dialogue has ended: what was kept for it (`session_id` in its requests) may go."""
+        """A dialogue has ended, so what is kept for its `session_id` may be freed."""
         ...
 
     async def disconnect(self) -> None:
@@ -62,7 +60,7 @@ class Completions(Protocol):
 
 @dataclass
 class HttpCompletions:
-    """Completions of an HTTP endpoint."""
+    """Completions from an HTTP endpoint."""
 
     endpoint: Endpoint
 
@@ -74,8 +72,8 @@ class HttpCompletions:
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Completions.complete`."""
         answer = await self.endpoint.post("completions", body)
-        if answer.status_code == 404:  # it was started anew, and has not this iteration's weights
-            raise EndpointGoneError(f"{self.name}: does not know the model {body['model']!r} any more.")
+        if answer.status_code == 404:  # it was restarted and lacks this iteration's weights
+            raise EndpointGoneError(f"{self.name}: no longer knows the model {body['model']!r}.")
         if answer.status_code != 200:
             raise self.endpoint.refusal(answer, str(body["model"]))
         try:
@@ -96,7 +94,7 @@ class HttpCompletions:
 
 @dataclass
 class Replica:
-    """One of the sources, how many dialogues it has, and until when (by the monotonic clock) it is left alone."""
+    """One of the sources, its number of dialogues, and the monotonic time until which it is not asked."""
 
     source: Completions
     dialogues: int = 0
@@ -105,10 +103,10 @@ class Replica:
 
 @dataclass
 class CompletionPolicy:
-    """Samples turns from sources that all serve `model`; a new dialogue goes to the one that has fewest.
+    """Samples turns from sources that all serve `model`. A new dialogue goes to the source with fewest.
 
-    `seeded`: each turn carries a seed that follows from the dialogue's. Servers that batch give equal samples only as
-    far as their arithmetic does.
+    With `seeded`, each turn carries a seed that follows from the dialogue's seed. Servers that batch give equal samples
+    only as far as their arithmetic does.
     """
 
     sources: Sequence[Completions]
@@ -119,7 +117,7 @@ class CompletionPolicy:
     replicas: list[Replica] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """At least one source."""
+        """Check that there is at least one source."""
         if not self.sources:
             raise PolicyError("completion endpoints: none given, wanted one or more. Name them.")
         self.replicas = [Replica(source) for source in self.sources]
@@ -139,7 +137,7 @@ class CompletionPolicy:
             await source.disconnect()
 
     def take(self) -> Replica:
-        """The replica with fewest dialogues among those that answer, or the one that has rested longest."""
+        """The answering replica with fewest dialogues. Where none answers, it is the one that has rested longest."""
         now = time.monotonic()
         awake = [replica for replica in self.replicas if replica.resting_until <= now]
         chosen = (
@@ -151,7 +149,7 @@ class CompletionPolicy:
         return chosen
 
     async def complete(self, replica: Replica, body: dict[str, Any]) -> tuple[Replica, dict[str, Any]]:
-        """The first choice for a body, and the replica that gave it: where one is gone, the next is asked."""
+        """The first choice for a body, and the replica that gave it. Where a replica is gone, the next is asked."""
         last: EndpointGoneError | None = None
         for _ in self.replicas:
             try:
@@ -160,13 +158,13 @@ class CompletionPolicy:
                 last = gone
                 replica.resting_until = time.monotonic() + self.rest_s
                 following = self.take()
-                following.dialogues -= 1  # the session moves its count when it has an answer
+                following.dialogues -= 1  # the session moves its count once it has an answer
                 replica = following
         raise PolicyError(f"all {len(self.replicas)} replicas are gone; of the last: {last}") from last
 
 
 class CompletionSession:
-    """A dialogue with a `CompletionPolicy`: all its tokens so far."""
+    """A dialogue with a `CompletionPolicy`, with all its tokens so far."""
 
     def __init__(self, policy: CompletionPolicy, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
         self._policy, self._seed, self._temperature = policy, seed, temperature
@@ -186,7 +184,7 @@ class CompletionSession:
             raise PolicyError("nothing to continue from: append the prompt or an observation before sampling a turn.")
         policy = self._policy
         replica = self._replica or policy.take()
-        self._replica = replica  # taken back by `close`, also where the call fails
+        self._replica = replica  # `close` undoes it, also where the call fails
         body = {
             "model": policy.model,
             "prompt": self._token_ids,

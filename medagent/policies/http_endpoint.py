@@ -1,7 +1,4 @@
-"""An HTTP endpoint that may be slow, busy or gone for a while.
-
-Retries with back-off, and errors that say what to do.
-"""
+"""An HTTP endpoint that may be slow, busy or gone for a while. Requests are retried with back-off."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ LONGEST_WAIT_S = 60.0
 
 
 class EndpointGoneError(PolicyError):
-    """No answer after all attempts: it may be down, and another replica may do."""
+    """No answer after all attempts. The endpoint may be down; another replica may answer."""
 
 
 @dataclass
 class Endpoint:
-    """`url` is the base address of an OpenAI-compatible API, such as http://localhost:8000/v1.
+    """An API whose base address is `url`, such as http://localhost:8000/v1.
 
-    `socket` is the path of a Unix socket to reach it by; the host in `url` then does not matter. `remedy`
-    ends the error for one that does not answer.
+    `socket` is the path of a Unix socket that reaches it; the host in `url` then does not matter. `remedy` ends the
+    error for an endpoint that does not answer.
     """
 
     url: str
@@ -39,7 +36,7 @@ class Endpoint:
     _client: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = field(default=None, repr=False)
 
     async def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        """The answer to one request, whatever its status, once it is none that passes with time.
+        """The answer to one request, whatever its status. Temporary failures are retried first.
 
         Raises `EndpointGoneError` after the last attempt, and `PolicyError` where the address itself is wrong.
         """
@@ -68,7 +65,7 @@ class Endpoint:
             await client.aclose()
 
     def refusal(self, answer: httpx.Response, model: str) -> PolicyError:
-        """The error for an answer that is neither success nor a passing failure."""
+        """The error for an answer that is neither a success nor a temporary failure."""
         advice = f"Check the address, the model's name ({model!r}) and the key in MEDAGENT_API_KEY."
         return PolicyError(
             f"endpoint {self.url}: refused with status {answer.status_code}: {answer.text[:300]}. "

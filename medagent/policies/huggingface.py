@@ -1,9 +1,9 @@
 """The in-process policy: a Hugging Face model samples the waiting sessions together and keeps each one's KV cache.
 
-Rows are packed without holes: a row's position in the cache is its position in the text, so the attention mask is
-"key position <= query position" and nothing of the context is ever computed twice. Sampling inverts the cumulative
-distribution with a uniform number that follows from the session's seed, the turn and the position alone: a sample
-does not depend on its neighbours.
+Rows are packed without holes: a row's position in the cache is its position in the text. The attention mask is then
+"key position <= query position", and no part of the context is computed twice. Sampling inverts the cumulative
+distribution with a uniform number. That number follows from the session's seed, the turn and the position alone, so a
+sample does not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
-JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of those running, or after eight tokens
+JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of the running ones, or after eight tokens
 
 
 class HFPolicy:
     """Samples turns with a causal language model.
 
-    `lockstep`: a batch starts when every open session waits (training and evaluation: full batches, and the same
-    batches in every run, hence the same numbers). Without it waiting sessions join at any token (serving).
+    With `lockstep`, a batch starts when every open session waits. Batches are then full, and the same in every run,
+    hence the same numbers; training and evaluation use it. Without it, waiting sessions join at any token, as serving
+    needs.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, lockstep: bool = True) -> None:
@@ -106,18 +107,18 @@ class HFPolicy:
         self._executor.submit(self._work)
 
     def _admissible(self) -> bool:
-        """Whether waiting rows may start; call with the lock held."""
+        """Whether waiting rows may start. Call it with the lock held."""
         return bool(self._waiting) and (not self._lockstep or len(self._waiting) == len(self._open))
 
     def _worth_it(self, running: int, steps: int) -> bool:
-        """Whether waiting rows may join `running` ones now, `steps` after the last did.
+        """Whether waiting rows may join `running` ones now, `steps` after the last joined.
 
-        Each time all caches move to a larger buffer.
+        Each time rows join, all caches move to a larger buffer.
         """
         return JOIN_SHARE * len(self._waiting) >= running or steps >= JOIN_STEPS
 
     def _work(self) -> None:
-        """Run batches until nothing may start; runs on the policy's own thread."""
+        """Run batches until nothing may start. It runs on the policy's own thread."""
         batch: _Batch | None = None
         rows: list[_Row] = []
         joining: list[_Row] = []
@@ -137,7 +138,7 @@ class HFPolicy:
                         return
                 # Sorted, so that the order of arrival cannot change a batch.
                 joining = sorted(joining, key=lambda row: row.session.seed)
-                if joining and rows:  # apart, at first: in one batch all would be as wide as what they have to read
+                if joining and rows:  # apart at first, or all would be as wide as their prompts
                     reading, joining = self._read_apart(joining), []
                     started, rows = bool(reading), rows + reading
                 else:
@@ -147,7 +148,7 @@ class HFPolicy:
                         batch.release()
                     batch, steps = _Batch(self, rows), 0
                 rows, steps = batch.step(rows), steps + 1
-        except BaseException as error:  # handed to every waiting caller; nothing is swallowed
+        except BaseException as error:  # every waiting caller gets it
             with self._lock:
                 rows, self._waiting, self._running = rows + joining + self._waiting, [], False
                 self._idle.notify_all()
@@ -155,7 +156,7 @@ class HFPolicy:
                 row.fail(error)
 
     def _read_apart(self, joining: list[_Row]) -> list[_Row]:
-        """The rows that go on after their first token; where they cannot be read, only they fail."""
+        """The rows that go on after their first token. Where reading fails, only they fail."""
         try:
             apart = _Batch(self, joining)
             reading = apart.step(joining)
@@ -239,7 +240,7 @@ class _Row:
         try:
             self.loop.call_soon_threadsafe(outcome)
         except RuntimeError:
-            if not self.loop.is_closed():  # a closed loop has nobody waiting any more
+            if not self.loop.is_closed():  # nobody waits on a closed loop
                 raise
 
 

@@ -1,9 +1,7 @@
-"""A preallocated KV cache in the form that transformers wants.
+"""A preallocated KV cache in the form that transformers wants. Rows write at their own positions.
 
-Rows write at their own positions, nothing is concatenated.
-
-A head's positions lie side by side, as attention reads them: with the heads of a position side by side it takes about
-twice the time on a CPU.
+A head's positions lie side by side in memory, as attention reads them. The other order takes about twice the time on a
+CPU.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class _BufferLayer(CacheLayerMixin):
 
 
 class BufferCache(Cache):
-    """The buffer as transformers wants a cache to look."""
+    """The buffer behind the cache interface of transformers."""
 
     def __init__(self, buffer: Tensor, positions_BQ: Tensor, reach: int) -> None:
         super().__init__(layers=[_BufferLayer(layer[0], layer[1], positions_BQ, reach) for layer in buffer])

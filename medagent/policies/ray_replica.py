@@ -1,6 +1,6 @@
-"""What a Ray actor does: it holds one engine (vLLM or Hugging Face), takes weights, and answers completion requests.
+"""One engine (vLLM or Hugging Face) in a Ray actor: it takes weights and answers completion requests.
 
-A plain class without Ray in it; `training.engines.ray` makes actors of it.
+The class is plain and does not import Ray; `training.engines.ray` makes actors of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EngineKind = Literal["vllm", "huggingface"]
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What a replica needs to load its model; `model` is a hub name or a folder that its machine can read."""
+    """What a replica needs to load its model. `model` is a hub name or a folder that its machine can read."""
 
     kind: EngineKind
     model: str
@@ -43,16 +43,16 @@ class RayReplica:
     async def push(self, version: int, weights: Mapping[str, Tensor], probe: list[int]) -> list[float]:
         """Take weights by their names in the checkpoint.
 
-        The log-probs of the probe's tokens after the first, computed with them.
+        Returns the log-probs of the probe's tokens after the first, computed with these weights.
         """
         self._engine.load(weights)
         self._version = version
         return self._engine.logprobs(probe)
 
     async def complete(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
-        """The first choice for a request, as `Completions.complete`.
+        """The first choice for a request, as `Completions.complete` gives it.
 
-        {"stale": version here} where the weights are others.
+        Where the weights are others, it returns {"stale": their version}.
         """
         if version != self._version:
             return {"stale": self._version}

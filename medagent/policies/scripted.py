@@ -1,4 +1,4 @@
-"""A policy that says what it was told to say: it drives the rollout loop in tests and examples."""
+"""A policy that writes given turns: it drives the rollout loop in tests and examples."""
 
 from __future__ import annotations
 

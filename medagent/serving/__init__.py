@@ -1,1 +1,1 @@
-"""The agent in front of people and programs: `medagent serve`."""
+"""`medagent serve`: an agent over HTTP, for people and programs."""

@@ -1,6 +1,6 @@
-"""Many people, one agent.
+"""Admission of many people's questions to one agent.
 
-Questions are admitted, wait, run together, and end by an answer, a timeout, or their asker's leaving.
+A question is admitted, waits, and runs beside others. It ends by an answer, by a timeout, or when its asker leaves.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ USUAL_S = 10.0  # an answer's time before any was given
 
 
 class OverloadedError(MedagentError):
-    """Too many wait; `retry_after_s` says when there may be room."""
+    """Too many questions wait; `retry_after_s` says when there may be room."""
 
     def __init__(self, waiting: int, retry_after_s: int) -> None:
-        super().__init__(f"{waiting} questions wait already. Try again in {retry_after_s} s.")
+        super().__init__(f"{waiting} questions wait. Try again in {retry_after_s} s.")
         self.retry_after_s = retry_after_s
 
 
@@ -40,12 +40,12 @@ class TooSlowError(MedagentError):
 
 
 class TooLongError(MedagentError):
-    """A question that leaves the agent no room to answer."""
+    """The question leaves the agent no room to answer."""
 
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """How many questions are answered at once, how many more may wait, and seconds per question from its admission."""
+    """Limits: questions answered at once, questions that may wait, and seconds per question from its admission."""
 
     max_running: int = 64
     max_waiting: int = 256
@@ -62,7 +62,7 @@ class AdmissionLimits:
 
 @dataclass
 class _InUse:
-    """An agent, the desk that its searches share, and how many it answers now."""
+    """An agent, the desk that its searches share, and how many questions it answers now."""
 
     agent: Agent
     search: SearchDesk
@@ -79,8 +79,8 @@ class Answering:
     async def events(self) -> AsyncGenerator[Event]:
         """What happens to the question, as (kind, value).
 
-        ("waiting", how many are ahead) where no place was free; ("turn", its event) for each turn as it ends; then
-        ("answer", `Answer.to_json`).
+        First comes ("waiting", how many are ahead) where no place was free. Each turn gives ("turn", its event) as it
+        ends. The last is ("answer", `Answer.to_json`).
 
         Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout
         raises.
@@ -114,7 +114,7 @@ def _outcome(task: asyncio.Task[Answer]) -> str:
 class AnswerDesk:
     """Answers questions with one agent, which `replace` exchanges.
 
-    `outcomes` counts how they ended, `durations_s` the last answers' times.
+    `outcomes` counts how questions ended. `durations_s` holds the times of the last answers.
     """
 
     first: InitVar[Agent]
@@ -137,19 +137,19 @@ class AnswerDesk:
         return self._current.agent
 
     async def replace(self, agent: Agent) -> None:
-        """Answer with another agent from now on; running answers end with the one they began with."""
+        """Answer with another agent from now on. Running answers end with the one they began with."""
         old, self._current = self._current, _InUse(agent, agent.search_desk(retries=SEARCH_RETRIES))
         self.replaced += 1
         if not old.answering:
             await old.agent.policy.disconnect()
 
     async def close(self) -> None:
-        """Let go of the agent; nothing is answered any more."""
+        """Release the agent. Nothing is answered after that."""
         await self._current.agent.policy.disconnect()
 
     @property
     def waiting(self) -> int:
-        """How many have been admitted and have no place yet."""
+        """How many questions are admitted and wait for a place."""
         return len(self._queue)
 
     @property
@@ -158,7 +158,7 @@ class AnswerDesk:
         return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
 
     def start(self, job: Job) -> Answering:
-        """Begin to answer, at once or when a place is free; places are given in the order of asking.
+        """Begin to answer, at once or when a place is free. Places are given in the order of asking.
 
         Raises `OverloadedError` where too many wait, `TooLongError` where the question alone fills the dialogue.
         """
@@ -179,7 +179,7 @@ class AnswerDesk:
             events.put_nowait(("waiting", {"ahead": ahead}))
         task = asyncio.create_task(self._answered(job, place, events))
 
-        def ended(task: asyncio.Task[Answer]) -> None:  # also where it was cancelled before its first step
+        def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
             self.outcomes[_outcome(task)] += 1
             self._give_back(place)
             events.put_nowait(None)
@@ -208,7 +208,7 @@ class AnswerDesk:
             ) from error
         except (MedagentError, RetrievalError):
             raise
-        except Exception as failure:  # an engine's own, such as memory that ran out: here it becomes ours
+        except Exception as failure:  # an engine's own error, such as no memory left, becomes one of the project's
             raise PolicyError(f"the engine failed: {failure!r}") from failure
         self.durations_s.append(time.monotonic() - began)
         answer = checked(rollout)
@@ -226,7 +226,7 @@ class AnswerDesk:
         return place
 
     def _give_back(self, place: asyncio.Future[None]) -> None:
-        """The place goes to who has waited longest; who leaves while waiting had none."""
+        """Give the place to the question that has waited longest. One that still waits only leaves the queue."""
         if place in self._queue:
             self._queue.remove(place)
             return

@@ -1,7 +1,4 @@
-"""The agent over HTTP.
-
-Its own /v1/answers, and OpenAI's chat completions, so that tools for those work by changing a URL.
-"""
+"""The agent over HTTP: its own /v1/answers, and OpenAI's chat completions for existing tools."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ SILENCE_S = 15.0
 
 
 class AnswerRequest(BaseModel):
-    """The body of POST /v1/answers; with `options` the question is multiple choice."""
+    """The body of POST /v1/answers. With `options` the question is multiple choice."""
 
     question: Text
     options: Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=len(LETTERS))] = []
@@ -56,7 +53,7 @@ class AnswerRequest(BaseModel):
 
 
 class ModelError(MedagentError):
-    """Another model was asked for."""
+    """The request names another model."""
 
 
 def make_app(
@@ -74,9 +71,8 @@ def make_app(
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`.
 
-    Requests to another host name than `hosts` are refused.
-
-    `examples` are offered by the page. What is `beside` runs as long as the service does, such as `reload.watch`.
+    Requests to another host name than `hosts` are refused. The page offers `examples`. What is `beside` runs as long as
+    the service does, such as `reload.watch`.
     """
     desk = AnswerDesk(agent, limits)
 
@@ -106,7 +102,7 @@ def make_app(
     async def answers(body: AnswerRequest, request: Request) -> Response:
         """An answer with the steps that led to it.
 
-        Streamed as the events `waiting`, `turn`, `answer` and, where it fails, `error`.
+        A stream has the events `waiting`, `turn`, `answer` and, where it fails, `error`.
         """
         id_ = f"answer-{uuid4().hex}"
         answering = start(Question(id_, body.question.strip(), tuple(body.options)), body, request)
@@ -139,7 +135,7 @@ def make_app(
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """The process lives."""
+        """Whether the process lives."""
         return {"status": "ok"}
 
     @app.get("/readyz", responses={503: {"description": "a question would be refused, or the engine has ended"}})
@@ -163,7 +159,7 @@ def _failure(status: int, message: str, kind: str, **more: Any) -> JSONResponse:
 
 
 def _told(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
-    """Status and body for a failed answer; what happened inside goes to the log alone."""
+    """Status and body for a failed answer. The cause goes to the log alone."""
     if isinstance(failure, OverloadedError):
         return 429, openai.error(str(failure), "rate_limit_error", code="overloaded")
     if isinstance(failure, TooSlowError):
@@ -189,7 +185,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     async def invalid(request: Request, failure: Exception) -> Response:
         assert isinstance(failure, RequestValidationError)
-        # Without the input, which FastAPI would repeat: it may be long, private, or no text that can be sent.
+        # FastAPI would repeat the input. It may be long, private, or no text that can be sent.
         wrong = failure.errors()[0]
         where = ".".join(str(part) for part in wrong["loc"] if part != "body")
         return _failure(400, f"{where}: {wrong['msg']}", "invalid_request_error", param=where or None)
@@ -237,7 +233,7 @@ def _stream(pieces: AsyncGenerator[str]) -> StreamingResponse:
 
 
 async def kept_alive(pieces: AsyncGenerator[str], *, silence_s: float) -> AsyncGenerator[str]:
-    """The pieces, and a comment wherever none came for `silence_s`: proxies cut lines that are silent."""
+    """The pieces, with a comment after each `silence_s` without one: proxies cut silent connections."""
     following = asyncio.ensure_future(anext(pieces))
     try:
         while True:

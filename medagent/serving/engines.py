@@ -1,4 +1,4 @@
-"""What samples a served agent's turns: its weights in this process, vLLM on this machine, or vLLM servers elsewhere."""
+"""Where a served agent's turns are sampled: in this process, by vLLM on this machine, or by vLLM servers elsewhere."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log = logging.getLogger("medagent.serving")
 
 
 class Engine(Protocol):
-    """Opens the policy of an agent's folder, again whenever the folder has changed."""
+    """Opens the policy of an agent's folder, and opens it again when the folder changes."""
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
-        """A policy with the weights that the folder has now; blocks while they load."""
+        """A policy with the folder's present weights. Blocks while they load."""
         ...
 
     def lives(self) -> bool:
-        """Whether it can sample, as far as can be told without asking it."""
+        """Whether it can sample, as far as is known without a request."""
         ...
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class Engine(Protocol):
 
 
 class InProcessSampling:
-    """The weights are loaded beside the service; waiting questions join the batch at any token."""
+    """Loads the weights into the service's process. Waiting questions join the batch at any token."""
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
         """See `Engine.open`."""
@@ -60,7 +60,7 @@ class InProcessSampling:
 
 @dataclass
 class AdapterPolicy(CompletionPolicy):
-    """Asks for one adapter, which goes with it."""
+    """Samples with one adapter, which is unloaded with it."""
 
     unload: Callable[[], None] = lambda: None
 
@@ -72,9 +72,9 @@ class AdapterPolicy(CompletionPolicy):
 
 @dataclass
 class VllmSampling:
-    """A vLLM server of our own, with the agent's adapter beside its base.
+    """Starts a vLLM server, which serves the base and the agent's adapter.
 
-    A changed folder brings a new adapter; another base needs a new start.
+    A changed folder brings a new adapter. Another base needs a restart of the service.
     """
 
     settings: VllmSettings = VllmSettings()
@@ -112,9 +112,9 @@ class VllmSampling:
         return AdapterPolicy([source], name, tokenizer, unload=partial(self._unload, name))
 
     def _load(self, server: VllmServer, adapter: Path) -> str:
-        """Serve a copy under a new name.
+        """Serve a copy of the adapter under a new name.
 
-        A name's weights never change, and answers that run may still read the former one.
+        A name's weights never change: running answers may still read the former ones.
         """
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="medagent-adapters-"))
@@ -125,7 +125,7 @@ class VllmSampling:
         return name
 
     def _unload(self, name: str) -> None:
-        """Once nothing is answered with it any more."""
+        """Unload the adapter once no answer uses it."""
         if self._server is None or self._scratch is None:
             return
         try:
@@ -150,16 +150,16 @@ class VllmSampling:
 
 @dataclass(frozen=True)
 class ServersSampling:
-    """vLLM servers elsewhere that serve the agent's weights under one name.
+    """Uses running vLLM servers that serve the agent's weights under one name.
 
-    The name is that of an adapter, or of what `medagent export` wrote. The servers say themselves when weights change.
+    The name is that of an adapter, or of what `medagent export` wrote. The servers decide when weights change.
     """
 
     addresses: Sequence[str]
     model: str
 
     def __post_init__(self) -> None:
-        """Both must be given."""
+        """Check that both are given."""
         if not self.model:
             raise ConfigError("engine servers: which model they serve is not said. Give its name with --model.")
 

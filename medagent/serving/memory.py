@@ -1,6 +1,6 @@
-"""A long-lived service gives back the memory that it does not use.
+"""Returns unused memory of a long-lived service to the system.
 
-Glibc keeps freed blocks, and batches of ever other sizes leave many.
+Glibc keeps freed blocks, and batches of changing sizes leave many.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ EVERY_S = 5.0
 
 
 async def trim_memory(every_s: float = EVERY_S) -> None:
-    """Ask glibc again and again for what is free (malloc_trim(3), some milliseconds).
+    """Return free memory to the system at intervals (malloc_trim(3), some milliseconds each).
 
-    Returns at once where there is another C library.
+    Ends at once where the C library is not glibc.
     """
     if platform.libc_ver()[0] != "glibc":
         return

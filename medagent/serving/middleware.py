@@ -1,7 +1,4 @@
-"""What stands before every request.
-
-Its size, its token, an id, and headers that keep a page from loading anything from elsewhere.
-"""
+"""Checks before every request: its size and its token. Adds an id, and headers that bind the page to this server."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from medagent.serving.openai_form import error
 log = logging.getLogger("medagent.serving")
 MAX_BODY_BYTES = 1_000_000
 OPEN_PATHS = ("/", "/healthz", "/readyz")
-OPEN_FOLDER = "/page/"  # the page itself tells nothing; it asks for the token
+OPEN_FOLDER = "/page/"  # the page itself holds no data, and asks for the token
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src "
@@ -51,22 +48,22 @@ def read_tokens(path: Path) -> frozenset[str]:
     wrong = [line for line in lines if not _SHA256.fullmatch(line)]
     if wrong or not lines:
         raise ConfigError(
-            f"tokens {path}: found {len(wrong)} of {len(lines)} lines that are no SHA-256 digest, wanted one per line: "
-            "printf %s TOKEN | sha256sum."
+            f"tokens {path}: found {len(wrong)} of {len(lines)} lines that are no SHA-256 digest, wanted one per line. "
+            "Make one with: printf %s TOKEN | sha256sum."
         )
     return frozenset(lines)
 
 
 def digest(token: str) -> str:
-    """What is kept of a token."""
+    """The SHA-256 digest of a token, which alone is kept."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Guards:
-    """ASGI middleware.
+    """ASGI middleware that guards the service.
 
-    Refuses bodies over `max_body_bytes` and, where digests of tokens are given, requests without one; logs each
-    request without its text.
+    It refuses bodies over `max_body_bytes`. Where digests of tokens are given, it refuses requests without a token. It
+    logs each request without its text.
     """
 
     def __init__(self, app: ASGIApp, *, tokens: Sequence[str] = (), max_body_bytes: int = MAX_BODY_BYTES) -> None:
@@ -83,7 +80,7 @@ class Guards:
 
         async def tell(message: Message) -> None:
             nonlocal status
-            if read > self._max and not status:  # whatever the application made of a body that was cut
+            if read > self._max and not status:  # whatever the application answered to a body that was cut
                 await refuse(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
                 return
             if message["type"] == "http.response.start":
@@ -104,7 +101,7 @@ class Guards:
             if code == 401:
                 response.headers["WWW-Authenticate"] = "Bearer"
             await response(scope, receive, tell)
-            read = self._max + 1  # nothing of the application's follows
+            read = self._max + 1  # nothing more goes to the application
 
         async def listen() -> Message:
             nonlocal read

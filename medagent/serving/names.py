@@ -1,4 +1,4 @@
-"""Names of engines, apart from the classes behind them, so that `--help` need not import those."""
+"""Names of engines, apart from their classes: `--help` need not import those."""
 
 from __future__ import annotations
 

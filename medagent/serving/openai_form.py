@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, as far as an agent has them: messages in, completions and errors out."""
+"""OpenAI's chat completions, as far as an agent supports them: messages in, completions and errors out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """The message as one text; what an answer of this service has below it (sources, notice) is left out."""
+        """The message as one text. The sources and the notice below an answer of this service are left out."""
         parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content or ()]
         text = "\n".join(parts).strip()
         if self.role == "assistant" and text.endswith(NOT_ADVICE):
@@ -45,7 +45,7 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """The body of POST /v1/chat/completions.
 
-    Settings of sampling that an agent does not have are taken and left alone; null is as if left out.
+    Settings of sampling that an agent does not have are ignored. Null means absent.
     """
 
     model: Annotated[str, Field(max_length=200)]
@@ -58,10 +58,10 @@ class ChatRequest(BaseModel):
 
 
 def question_text(messages: list[Message]) -> str:
-    """The last user's message.
+    """The last user's message, with the conversation before it as context.
 
-    Earlier questions and answers stand before it as context, the newest as far as there is room. System messages are
-    left out: the agent's instructions are its own.
+    Earlier questions and answers stand before it, the newest as far as there is room. System messages are left out: the
+    agent has instructions of its own.
 
     >>> asked, answered = Message(role="user", content="Gout?"), Message(role="assistant", content="Colchicine [1]")
     >>> question_text([asked, answered, Message(role="user", content="And its dose?")])
@@ -85,7 +85,7 @@ def question_text(messages: list[Message]) -> str:
 
 
 def completion(id: str, model: str, answer: dict[str, Any], turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """A whole chat completion; the steps and the checked answer are in the extra field `medagent`."""
+    """A whole chat completion. The extra field `medagent` holds the steps and the checked answer."""
     message = {"role": "assistant", "content": content_of(answer), "refusal": None}
     return {
         "id": id,
@@ -118,7 +118,7 @@ def usage_chunk(id: str, model: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def content_of(answer: dict[str, Any]) -> str:
-    """The answer as text, its sources below it, for clients that show nothing but text."""
+    """The answer as text with its sources below, for clients that show only text."""
     if not answer["text"]:
         return f"No answer: the agent stopped before one ({answer['stop_reason']}).\n\n{answer['notice']}"
     lines = [answer["text"], ""]
@@ -134,7 +134,7 @@ def _named(passage: dict[str, Any]) -> str:
 
 
 def finish_reason(answer: dict[str, Any]) -> str:
-    """OpenAI's word for how it ended."""
+    """OpenAI's name for how the answer ended."""
     return "length" if answer["stop_reason"].startswith("max_") else "stop"
 
 

@@ -1,4 +1,4 @@
-"""The page: a few files, read once, and what it asks about the agent. It loads nothing from elsewhere."""
+"""The page: a few files, read once, and the agent's description that they ask for. It loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Example(BaseModel):
 
 
 def read_examples(path: Path) -> list[Example]:
-    """Questions of a JSON-lines file ("question", and "options" where there are any), the first six."""
+    """The first six questions of a JSON-lines file ("question", and "options" where there are any)."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         return [Example.model_validate_json(line) for line in lines[:MAX_EXAMPLES]]

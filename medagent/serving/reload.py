@@ -1,6 +1,6 @@
-"""An exported agent that is trained on while it is served.
+"""Reloads a served agent when its folder holds a new export.
 
-Its folder is watched, and what was exported anew takes the next questions.
+The folder is watched. A new agent takes the questions that come after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 def stamp(folder: Path) -> Stamp:
-    """What changes when the folder's files do: names, sizes and times; empty where it is just being replaced."""
+    """What changes when the folder's files do: names, sizes and times. Empty while the folder is being replaced."""
     found = []
     try:
         for path in sorted(folder.rglob("*")):
@@ -34,9 +34,8 @@ async def watch(
 ) -> None:
     """Look every `every_s` seconds, and exchange the agent once a change has come to rest.
 
-    `served` is the stamp of what is open.
-
-    An agent that cannot be opened, for whatever reason, is logged, and the former one stays.
+    `served` is the stamp of the open agent. Where the new agent cannot be opened, the reason is logged and the former
+    one stays.
     """
     seen = served
     while True:
@@ -48,5 +47,5 @@ async def watch(
                 await desk.replace(await asyncio.to_thread(open_again))
                 log.info("agent %s: opened again; new questions go to it.", folder)
             seen = now
-        except Exception:  # of any library that reads weights or tokenizers: the service must go on, and look again
+        except Exception:  # any library that reads weights or tokenizers; the service goes on and looks again
             log.exception("agent %s: changed, and cannot be opened; the former one goes on.", folder)

@@ -1,7 +1,4 @@
-"""The shapes of what the service answers, for /openapi.json.
-
-What is answered is made elsewhere, and a test holds it against these.
-"""
+"""The shapes of the service's answers, for /openapi.json. A test compares real answers with them."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ResponseShape(BaseModel):
-    """Fields beyond those named are an error."""
+    """Base of the shapes. Fields beyond those named are an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class PassageShape(ResponseShape):
-    """A passage of the corpus; what is unknown is left out."""
+    """A passage of the corpus. Unknown fields are left out."""
 
     id: str
     text: str
@@ -38,7 +35,7 @@ class ShownShape(ResponseShape):
 
 
 class TurnShape(ResponseShape):
-    """What the agent thought, what it searched for (null: nothing), what it was shown."""
+    """What the agent thought, what it searched for (null for nothing), and what it was shown."""
 
     thought: str
     query: str | None
@@ -46,9 +43,9 @@ class TurnShape(ResponseShape):
 
 
 class SourceShape(ResponseShape):
-    """A cited passage, and where in its text the sentence lies that is nearest to the answer.
+    """A cited passage, and the sentence nearest to the answer.
 
-    Start and end, in characters.
+    `sentence` holds its start and end in the passage's text, in characters.
     """
 
     number: int
@@ -79,7 +76,7 @@ class AnswerShape(ResponseShape):
 
 
 class AnswersShape(ResponseShape):
-    """What POST /v1/answers gives."""
+    """The response of POST /v1/answers."""
 
     id: str
     turns: list[TurnShape]
@@ -87,14 +84,14 @@ class AnswersShape(ResponseShape):
 
 
 class StepsShape(ResponseShape):
-    """The extra field of a chat completion."""
+    """The extra field `medagent` of a chat completion."""
 
     turns: list[TurnShape]
     answer: AnswerShape
 
 
 class CompletionShape(BaseModel):
-    """A chat completion of OpenAI's, with the agent's steps beside it."""
+    """A chat completion of OpenAI's API, with the agent's steps in an extra field."""
 
     id: str
     object: Literal["chat.completion"]
@@ -106,7 +103,7 @@ class CompletionShape(BaseModel):
 
 
 class ErrorDetail(ResponseShape):
-    """OpenAI's error."""
+    """The error object of OpenAI's API."""
 
     message: str
     type: str
@@ -115,7 +112,7 @@ class ErrorDetail(ResponseShape):
 
 
 class ErrorShape(ResponseShape):
-    """Every error."""
+    """The body of every error."""
 
     error: ErrorDetail
 

@@ -1,6 +1,6 @@
-"""The starter world's index: short one-fact passages, so words are taken as they are and nothing is cut or collapsed.
+"""The starter world's index: short one-fact passages, with words taken as they are and nothing cut or collapsed.
 
-Its settings are part of what the demo and the studies measure; those for texts in general are `IndexSettings()`.
+The demo and the studies measure with these settings. Those for texts in general are `IndexSettings()`.
 """
 
 from __future__ import annotations

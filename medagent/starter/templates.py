@@ -1,6 +1,6 @@
-"""The phrasings of the starter world: the same for real facts and for the made-up ones of the warm start.
+"""The phrasings of the starter world. The warm start uses the same ones for its made-up facts.
 
-A passage is titled by its condition and names its relation by the key; `{v}` is the value, `{c}` a condition or a
+A passage is titled by its condition and names its relation by the key. `{v}` is the value, `{c}` a condition or a
 description of one. The value comes last, so that the citation number follows it.
 """
 

@@ -1,10 +1,7 @@
-"""The starter world.
+"""The starter world: real medical facts, their passages, and multiple-choice questions split by condition.
 
-A knowledge base of real medical facts, its passages, and multiple-choice questions split by condition.
-
-The facts (`facts.psv`) are standard textbook teaching, in our own words; values that are debated are left out. A
-question's distractors come from other specialties and share no long word with the answer, so that one option only is
-right.
+The facts (`facts.psv`) are standard textbook teaching in our own words. Debated values are left out. A question's
+distractors come from other specialties and share no long word with the answer. So only one option is right.
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ def _seed(*parts: object) -> int:
 
 
 def _gives_away(value: str, name: str) -> bool:
-    """Whether a value says a condition's name, whole or by the stem of a long word (Vibrio cholerae, cholera)."""
+    """Whether a value says a condition's name, in full or by the stem of a long word (Vibrio cholerae, cholera)."""
     stems = {word[:6] for word in _long_words(name) if len(word) >= 6}
     return name.lower() in value.lower() or any(word[:6] in stems for word in _long_words(value))
 
@@ -64,13 +61,13 @@ def _long_words(text: str) -> set[str]:
 
 @dataclass(frozen=True)
 class World:
-    """Conditions with their facts; passages and questions follow from them deterministically."""
+    """Conditions with their facts. Passages and questions follow from them deterministically."""
 
     conditions: tuple[Condition, ...]
 
     @staticmethod
     def load() -> World:
-        """The packaged knowledge base; the split of a condition is decided by the hash of its name."""
+        """The packaged knowledge base. The hash of a condition's name decides its split."""
         text = resources.files("medagent.starter").joinpath("facts.psv").read_text(encoding="utf-8")
         rows = [line.split("|") for line in text.splitlines() if line and not line.startswith("#")]
         rows.sort(key=lambda row: _seed("split", row[0]))
@@ -91,7 +88,7 @@ class World:
         return frozenset({condition.name for condition in self.conditions} | values)
 
     def passages(self, splits: Iterable[Split] = SPLITS) -> list[Passage]:
-        """One passage a fact, phrased in one of several ways (chosen by the fact's hash)."""
+        """One passage per fact. The fact's hash chooses one of several phrasings."""
         wanted = set(splits)
         return [
             Passage(
@@ -149,7 +146,7 @@ class World:
         """One-hop and two-hop questions on the split's conditions, in a fixed shuffled order.
 
         A clue of a two-hop question names one condition of the whole knowledge base. With `lures`, each question also
-        offers the value that world holds to be true (and is left out where both worlds agree).
+        offers the value that world holds to be true. A question on which both worlds agree is then left out.
         """
         counts = Counter(
             (relation, value.lower()) for condition in self.conditions for relation, value in condition.facts.items()
@@ -205,7 +202,7 @@ class World:
     def counterfactual(self, split: Split, *, seed: int = 0) -> World:
         """A world in which the facts of the split's conditions are permuted among them, relation by relation.
 
-        Nothing outside retrieval can tell an agent these values, so its answers show what it read.
+        Only retrieval can tell an agent these values, so its answers show what it read.
         """
         changed = {condition.name: dict(condition.facts) for condition in self.conditions}
         for relation in RELATIONS:

@@ -1,4 +1,4 @@
-"""What `--help` shows: each command with its options.
+"""The commands and their options, as `--help` shows them.
 
-Imports stand inside the functions, so that help answers at once.
+Functions import what they need when they are called, so `--help` answers at once.
 """

@@ -21,10 +21,10 @@ def ask(
 
     Args:
         question: The question.
-        agent: As for evaluate: an exported agent's folder, "starter" (the untrained base policy), "hf:MODEL".
+        agent: Folder of an exported agent, "starter" (the untrained base policy) or "hf:MODEL"; see evaluate.
         options: Answer options for multiple choice, e.g. --options '["aspirin", "colchicine"]'.
         index: Index to search instead of the agent's own.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         temperature: Sampling temperature; 0 is greedy.
         json: Print turns and answer as JSON, as POST /v1/answers has them.
     """
@@ -50,12 +50,12 @@ def chat(
     temperature: float = 0.0,
     json: bool = False,
 ) -> None:
-    """Ask questions one after the other; each is answered on its own. Empty line or Ctrl-D ends.
+    """Ask questions one after the other. Each is answered on its own. Empty line or Ctrl-D ends.
 
     Args:
-        agent: As for evaluate: an exported agent's folder, "starter" (the untrained base policy), "hf:MODEL".
+        agent: Folder of an exported agent, "starter" (the untrained base policy) or "hf:MODEL"; see evaluate.
         index: Index to search instead of the agent's own.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         temperature: Sampling temperature; 0 is greedy.
         json: Read one question per line without a prompt, and print one line of JSON for each.
     """
@@ -84,29 +84,28 @@ def serve(
     reload_s: float = 5.0,
     log_questions: bool = False,
 ) -> None:
-    """Put an agent behind a page for people, and behind an API.
+    """Serve an agent over HTTP, with a page for people and an API for programs.
 
-    /v1/answers with every step, and OpenAI's /v1/chat/completions and /v1/models.
+    POST /v1/answers gives every step. /v1/chat/completions and /v1/models follow OpenAI's API.
 
     Args:
-        agent: As for evaluate.
+        agent: Folder of an exported agent, "starter" (the untrained base policy) or "hf:MODEL"; see evaluate.
         index: Index to search instead of the agent's own.
         model: Name of the model at an endpoint, or at the servers.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'.
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         name: The model's name in the API.
-        host: Address to listen on; another than this machine's needs tokens.
+        host: Address to listen on. Any but this machine's own needs tokens.
         port: Port to listen on.
-        tokens: File with the SHA-256 digest of one bearer token per line; requests then need one.
+        tokens: File with the SHA-256 digest of one bearer token per line. Requests then need one of them.
         max_running: Questions answered at once.
-        max_waiting: Questions that may wait; more are refused with 429.
-        timeout_s: Seconds that an answer may take, its wait included.
-        engine: What samples: in_process; vllm (a server that is started for it); servers (vLLM servers elsewhere).
-        servers: Their addresses, as --servers '[http://gpu-1:8000/v1]'; --model names what they serve.
+        max_waiting: Questions that may wait; more are refused with status 429.
+        timeout_s: Seconds that an answer may take, waiting included.
+        engine: What samples the turns. in_process loads the weights here, vllm starts a vLLM server, servers uses
+            running ones.
+        servers: Addresses of vLLM servers, as --servers '[http://gpu-1:8000/v1]'. --model names what they serve.
         vllm: How vLLM runs, e.g. --vllm '{"gpu_memory": 0.6, "tensor_parallel": 2}'.
-        examples: JSON lines of questions that the page offers; none takes examples.jsonl in the agent's folder, if
-            there is one.
-        reload_s: Seconds between looks at the agent's folder, which is opened again after a new export; 0 never
-            looks.
+        examples: JSON lines of questions that the page offers. By default it is examples.jsonl in the agent's folder.
+        reload_s: Seconds between checks of the agent's folder. A new export there is opened. 0 never checks.
         log_questions: Write questions into the log.
     """
     from medagent.cli.serve import Settings, serve_agent

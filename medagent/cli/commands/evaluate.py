@@ -33,37 +33,37 @@ def evaluate(
     overwrite: bool = False,
     benchmark_args: dict[str, Any] | None = None,
 ) -> None:
-    """Measure an agent on a benchmark; run the same command again after an interruption and it goes on.
+    """Measure an agent on a benchmark. After an interruption the same command goes on.
 
     Writes report.html, report.json, report.md and predictions.jsonl. configs/eval holds one file per benchmark:
     medagent evaluate --config configs/eval/medqa.yaml --agent runs/mine/agent
 
     Args:
-        agent: Folder of an exported agent; "starter" (the untrained base policy); "hf:MODEL" (a causal language model
-            by hub name or folder); or the address of an OpenAI-compatible endpoint, such as http://localhost:8000/v1.
-        benchmark: Which benchmark; "starter" is packaged, "jsonl" are your own questions, "open" has several right
-            answers; or a class of yours, as --benchmark my_task.MyBenchmark.
+        agent: Folder of an exported agent, "starter" (the untrained base policy), "hf:MODEL" (a causal language model
+            by hub name or folder), or the address of an OpenAI-compatible endpoint, such as http://localhost:8000/v1.
+        benchmark: Name of a benchmark, or a class of yours, as --benchmark my_task.MyBenchmark. "starter" is packaged,
+            "jsonl" reads your own questions, and "open" reads questions with several right answers.
         path: The benchmark's file or folder.
-        hub: The benchmark's name on the hub, instead of a file (needs the package datasets).
+        hub: The benchmark's name on the hub, instead of a file. It needs the package datasets.
         subset: The hub's subset (configuration).
-        split: Split of the starter world or of the hub's dataset; none takes the benchmark's usual one.
-        start: First question of the file's order to use.
-        stop: Question to stop before; none takes all.
-        limit: A seeded sample of so many questions.
+        split: Split of the starter world or of the hub's dataset. By default it is the benchmark's usual one.
+        start: First question to use, in the file's order.
+        stop: Question to stop before. By default all are used.
+        limit: Size of a seeded sample of the questions.
         limit_seed: Seed of that sample.
-        modes: Ways to ask: search, forced_search, closed_book, gold, single_shot, unrelated; several as --modes
-            '[search,closed_book]'.
-        samples: Samples per question (give a temperature); adds mean, majority vote and pass@k.
+        modes: Ways to ask, as --modes '[search,closed_book]'. Known are search, forced_search, closed_book, gold,
+            single_shot and unrelated.
+        samples: Samples per question. More than one needs a temperature, and adds mean, majority vote and pass@k.
         rotations: Ask again with the options rotated, and report how accuracy and answers change.
         temperature: Sampling temperature; 0 is greedy.
         seed: Seed of sampling.
         index: Index to search instead of the agent's own.
         model: Name of the model, for an endpoint.
-        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'; an agent trained with tools needs them.
-        limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}' (max_turns,
-            max_turn_tokens, max_observation_tokens).
+        tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
+        limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}'. The others are
+            max_turns, max_turn_tokens and max_observation_tokens.
         concurrency: Questions asked at once.
-        out: Folder of the report.
+        out: Folder of report.html, report.json, report.md and predictions.jsonl.
         overwrite: Begin anew where the folder holds another evaluation.
         benchmark_args: Constructor arguments of a benchmark class of yours, as --benchmark_args '{"split": "test"}'.
     """
@@ -96,7 +96,7 @@ def compare(
     Args:
         a: Folder of an evaluation.
         b: Folder of another one on the same questions.
-        mode: Which mode's answers; none takes the first that both have.
+        mode: Mode whose answers are compared. By default it is the first that both have.
         mode_b: Another mode for B, such as closed_book beside search in one folder.
         seed: Seed of the bootstrap.
         json: Print JSON instead of sentences.
@@ -131,11 +131,11 @@ def contamination(
     """Look for test questions in training questions or in a corpus: near-duplicates by common word 13-grams.
 
     Args:
-        benchmark: Which benchmark the test file is of.
+        benchmark: Benchmark of the test file.
         test: The test questions' file.
         train: The training questions' file.
         corpus: A corpus instead: a path, starter, pubmedqa:FILE or bioasq:PATH.
-        train_benchmark: Format of the training file; none takes the test's.
+        train_benchmark: Benchmark of the training file. By default it is the test's.
         threshold: Share of a question's 13-grams from which it counts as near-duplicate.
         show: How many of them to list.
     """

@@ -1,7 +1,4 @@
-"""The command line's second half: `medagent index ...` and `medagent search`.
-
-Like `cli`, it imports inside its commands.
-"""
+"""The commands about indexes: `medagent index ...` and `medagent search`."""
 
 from __future__ import annotations
 
@@ -23,22 +20,22 @@ def index_build(
     device: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Build an index from a corpus, with progress; run it again after an interruption and it goes on.
+    """Build an index from a corpus, with progress. After an interruption the same command goes on.
 
     Args:
-        corpus: A file or folder of JSONL, CSV, TSV, text, Markdown, PDF, MEDLINE XML or JATS (or these with .gz);
-            hub:DATASET[:SPLIT] with the columns id, title, content; pubmedqa:FILE; bioasq:PATH; or the packaged
-            starter, starter:train (without the test conditions), which keep settings of their own.
+        corpus: A file or folder of JSONL, CSV, TSV, text, Markdown, PDF, MEDLINE XML or JATS, also as .gz. Or
+            hub:DATASET[:SPLIT] with the columns id, title, content. Or pubmedqa:FILE, bioasq:PATH, or the packaged
+            starter and starter:train, which have settings of their own. starter:train lacks the test conditions.
         out: Folder of the index.
         embedder: "hashed-ngrams:DIM:MIN-MAX", "medcpt", the name or folder of a sentence-transformers model (with a
             "/"), or "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
         max_tokens: Longest passage, title included, in the embedder's tokens; 0 cuts nothing.
-        overlap_tokens: How much of a passage the next one may repeat.
-        analyser: How words are compared; "biomedical" stems, "biomedical-unstemmed" does not, "words" takes them as
-            they are.
-        dense_weight: How much the vectors' ranking counts beside BM25's 1; none takes what suits the embedder.
-        chroma: Address of a Chroma server to hold the vectors, instead of the folder.
-        device: Where to embed, such as cuda or cpu; none takes a GPU where there is one.
+        overlap_tokens: How many tokens of a passage the next one may repeat.
+        analyser: How words are compared. "biomedical" stems them, "biomedical-unstemmed" does not, and "words" takes
+            them as they are.
+        dense_weight: Weight of the vectors' ranking; BM25's is 1. By default it is what suits the embedder.
+        chroma: Address of a Chroma server that holds the vectors, instead of the folder.
+        device: Device to embed on, such as cuda or cpu. By default it is a GPU where there is one.
         overwrite: Replace an index of other content there.
     """
     from medagent.cli.index import build_index_aloud
@@ -58,12 +55,12 @@ def index_build(
 
 
 def index_add(index: str, corpus: str, device: str | None = None) -> None:
-    """Add a corpus to an index, cut and embedded as the index was; run it again after an interruption and it goes on.
+    """Add a corpus to an index, with the index's settings. After an interruption the same command goes on.
 
     Args:
         index: Folder of the index.
         corpus: As for `medagent index build`.
-        device: Where to embed.
+        device: Device to embed on.
     """
     from medagent.cli.index import add_to_index_aloud
 
@@ -71,7 +68,7 @@ def index_add(index: str, corpus: str, device: str | None = None) -> None:
 
 
 def index_remove(index: str, ids: list[str]) -> None:
-    """Remove passages, or all passages of documents, by id; their text is overwritten on disk.
+    """Remove passages or whole documents by id. Their text is overwritten on disk.
 
     Args:
         index: Folder of the index.
@@ -86,7 +83,7 @@ def index_remove(index: str, ids: list[str]) -> None:
 
 
 def index_rebuild(index: str) -> None:
-    """Make an index's search structures afresh from its passage and embedding files.
+    """Make an index's search structures again from its passage and embedding files.
 
     Args:
         index: Folder of the index.
@@ -100,9 +97,9 @@ def index_rebuild(index: str) -> None:
 
 
 def index_verify(index: str) -> None:
-    """Compare an index with its source of truth: digests, Chroma's vectors one by one, BM25 made again.
+    """Compare an index with its source of truth: digests, Chroma's vectors, BM25. Exit status 1 where any differs.
 
-    Exit status 1 where something differs.
+    Vectors are compared one by one, and BM25 is computed again.
 
     Args:
         index: Folder of the index.
@@ -122,14 +119,14 @@ def index_verify(index: str) -> None:
         )
     if any(check.problem for check in checks):
         raise IndexMismatchError(
-            f"index {index}: differs from its source of truth. If only Chroma or BM25 differ: medagent index rebuild "
-            f"{index}; else restore it from a backup or build it again with --overwrite."
+            f"index {index}: differs from its source of truth. If only Chroma or BM25 differ, run "
+            f"medagent index rebuild {index}. Otherwise restore it from a backup, or build it again with --overwrite."
         )
     print(f"Version {manifest.version}, content {manifest.content_sha256[:16]}: {manifest.num_passages:,} passages.")
 
 
 def index_stats(index: str, json: bool = False) -> None:
-    """What an index holds: counts, sources, years, lengths, what was skipped and why, and its size on disk.
+    """Print what an index holds: counts, sources, years, lengths, skipped records with reasons, and its size on disk.
 
     Args:
         index: Folder of the index.
@@ -150,15 +147,15 @@ def index_serve(
     reranker: str | None = None,
     device: str | None = None,
 ) -> None:
-    """Serve an index over HTTP to any number of trainers and agents: POST /search, and Search-R1's POST /retrieve.
+    """Serve an index over HTTP to trainers and agents: POST /search, and Search-R1's POST /retrieve.
 
     Args:
         index: Folder of the index.
-        host: Address to listen on; others than this machine reach it at 0.0.0.0.
+        host: Address to listen on; with 0.0.0.0 other machines reach it.
         port: Port to listen on.
         max_batch: Most queries searched at once.
         reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
-        device: Where to embed.
+        device: Device to embed on.
     """
     from retrieval.serving import serve
 
@@ -170,7 +167,7 @@ def index_mcp(index: str, device: str | None = None) -> None:
 
     Args:
         index: Folder of the index.
-        device: Where to embed.
+        device: Device to embed on.
     """
     from retrieval.mcp_server import run_mcp
 

@@ -1,7 +1,4 @@
-"""The command line's third part: training, what comes before and after it, and studies.
-
-Like `cli`, it imports inside its commands.
-"""
+"""The commands about training: `train`, `sft`, `plan`, `export`, `starter` and `study`."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def plan() -> None:
 
 
 def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> None:
-    """Write an agent as one merged model with a model card, which transformers, vLLM and `medagent` load.
+    """Write an agent as one merged model with a model card. transformers, vLLM and `medagent` load it.
 
     Args:
         agent: Folder of an exported agent, such as runs/mine/agent.
@@ -43,7 +40,9 @@ def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> Non
 
 
 def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: int = 0, threads: int = 0) -> None:
-    """Make the starter base policy from scratch on made-up names: about half an hour on 2 cores. Run it again to go on.
+    """Make the starter base policy, in about half an hour on 2 cores. After an interruption the same command goes on.
+
+    It is trained from scratch on made-up names.
 
     Args:
         out: Folder for tokenizer and weights.
@@ -69,9 +68,9 @@ def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, se
     """Teach the packaged base to think aloud in every turn: the same task with longer turns.
 
     Args:
-        thinking: Tokens of thinking per turn, and then to the end of a sentence: 22 and 54 make whole turns of 40 and
-            74 tokens. 0 only teaches on, as a control.
-        out: Folder for tokenizer and weights; none takes runs/starter-thinking-THINKING.
+        thinking: Least tokens of thinking per turn; a turn goes on to the end of a sentence. 22 makes whole turns of
+            40 tokens, and 54 makes 74. 0 trains on without thinking, as a control.
+        out: Folder for tokenizer and weights. By default it is runs/starter-thinking-THINKING.
         steps: Optimizer steps.
         seed: Seed of names and lessons.
         threads: Torch threads; 0 keeps torch's own choice.
@@ -107,10 +106,11 @@ def study(
     ordinary `medagent train` in OUT/runs.
 
     Args:
-        name: A study of studies/*/configs (studies/stability/README.md says what each asks), or a YAML file.
-        out: Folder of the study; none takes runs/study-NAME, with the name of the base where one is given.
-        arms: Arms to run, such as --arms '[PPO, S-PPO]'; none runs all.
-        seeds: Seeds to run, the study's own or others, such as --seeds '[1, 6]'; none runs the study's own.
+        name: A study of studies/*/configs, or a YAML file. studies/stability/README.md says what each asks.
+        out: Folder of the report, the figures and the runs. By default it is runs/study-NAME, with the base's name
+        where one is given.
+        arms: Arms to run, such as --arms '[PPO, S-PPO]'. By default all run.
+        seeds: Seeds to run, such as --seeds '[1, 6]'. By default the study's own run.
         base: Folder of another base for all arms, which `medagent starter build` or `lengthen` wrote.
         jobs: Runs at a time, each in a process of its own.
         threads: Torch threads per run.
@@ -159,7 +159,7 @@ def _sft(arguments: list[str]) -> None:
     end_rank()
 
 
-# These take a configuration's settings as their own, and parse them themselves.
+# These commands parse a configuration's settings themselves.
 CONFIGURED: dict[str, Callable[[list[str]], None]] = {"train": _train, "plan": _plan, "sft": _sft}
 TRAINING_COMMANDS: dict[str, Any] = {
     "train": train,

@@ -1,6 +1,6 @@
-"""The calls of a vLLM server beside completions.
+"""The calls to a vLLM server apart from completions.
 
-Adapters, log-probs of a given text, and what a trainer needs (weights, prefix cache, sleep).
+They are adapters, log-probs of a given text, and what a trainer needs (weights, prefix cache, sleep).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from medagent.policies.http_endpoint import RETRY_STATUS, EndpointGoneError
 
 
 class VllmApi:
-    """Synchronous.
+    """A synchronous client of one vLLM server.
 
-    `where` is what errors call the server; a call that cannot reach it is tried `retries` times more.
+    `where` names the server in errors. A call that cannot reach it is repeated `retries` times.
     """
 
     def __init__(self, http: httpx.Client, where: str, *, retries: int = 0, backoff_s: float = 1.0) -> None:
         self._http, self._where, self._retries, self._backoff_s = http, where, retries, backoff_s
 
     def answers(self) -> bool:
-        """Whether it serves."""
+        """Whether the server answers."""
         try:
             return self._http.get("/health", timeout=5).status_code == 200
         except httpx.TransportError:
@@ -36,29 +36,26 @@ class VllmApi:
         return [str(row["id"]) for row in self.call("v1/models", get=True)["data"]]
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Serve the LoRA adapter in `folder` as model `name`, which was not served before.
-
-        A name's weights never change.
-        """
+        """Serve the LoRA adapter in `folder` as model `name`. The name must be new: a name's weights never change."""
         self.call("v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
 
     def unload_adapter(self, name: str) -> None:
-        """Serve it no longer."""
+        """Stop serving the adapter."""
         self.call("v1/unload_lora_adapter", {"lora_name": name})
 
     def logprobs(self, token_ids: list[int], *, model: str) -> list[float]:
         """Log-probs of the tokens after the first under the served model at temperature 1.
 
-        Computed anew, past the prefix cache.
+        They are computed without the prefix cache.
         """
         body = {"model": model, "prompt": token_ids, "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
         rows = self.call("v1/completions", body)["choices"][0]["prompt_logprobs"][1:]
         return [float(row[str(token)]["logprob"]) for row, token in zip(rows, token_ids[1:], strict=True)]
 
     def call(self, path: str, body: object = None, *, get: bool = False) -> Any:
-        """One request; JSON where the answer is, else nothing.
+        """Send one request. Returns the answer's JSON, or None where it has none.
 
-        `EndpointGoneError` where the server is, `PolicyError` where it refuses.
+        Raises `EndpointGoneError` where the server is gone, and `PolicyError` where it refuses.
         """
         failure = ""
         for attempt in range(self._retries + 1):

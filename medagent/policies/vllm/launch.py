@@ -1,8 +1,8 @@
-"""Runs vLLM's API server and ends it when the process that started it is gone, however that ended.
+"""Runs vLLM's API server, and ends it when the process that started it is gone.
 
 `python -m medagent.policies.vllm.launch FLAGS`.
 
-Standard input is a pipe that nothing is written to; it closes with its owner.
+Standard input is a pipe that nothing is written to. It closes when the owner ends, in whatever way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A vLLM server in a process of its own, on this machine: started, given new weights, put to sleep, stopped.
 
-It listens on a Unix socket that only this user can open. vLLM must not share a process with numba (which BM25 uses),
-and its log goes to a file.
+It listens on a Unix socket that only this user can open. Its log goes to a file. vLLM must not share a process with
+numba, which BM25 uses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from medagent.policies.vllm.api import VllmApi
 from medagent.policies.vllm.worker import view
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (its size is asked for, no file is made by name)
-MODEL = "policy"  # the name under which the base (merged weights) is served
+MODEL = "policy"  # name under which the base (merged weights) is served
 ALIGNMENT = 64
 LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
 LONGEST_SOCKET = 107
@@ -44,9 +44,9 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 class VllmSettings:
     """How vLLM runs.
 
-    `devices`: the GPUs it may see, such as "1" or "2,3" (empty: all). `gpu_memory`: the share of a GPU's memory it
-    takes. `cpu_cache_gib`: its KV cache where there is no GPU. `options`: further flags of `vllm serve`, such as
-    {"kv-cache-dtype": "fp8"}.
+    `devices` are the GPUs it may see, such as "1" or "2,3"; empty means all. `gpu_memory` is the share of a GPU's
+    memory that it takes. `cpu_cache_gib` is the size of its KV cache where there is no GPU. `options` are further flags
+    of `vllm serve`, such as {"kv-cache-dtype": "fp8"}.
     """
 
     devices: str = ""
@@ -60,9 +60,9 @@ class VllmSettings:
 
 
 class VllmServer:
-    """Serves the model in a folder (or of a hub name); `lora_rank` 0 serves no adapters.
+    """Serves the model in a folder or of a hub name. With `lora_rank` 0 it serves no adapters.
 
-    `wait` for it, and `close` it.
+    Call `wait` before the first request, and `close` at the end.
     """
 
     def __init__(
@@ -132,12 +132,12 @@ class VllmServer:
         return self._process.poll() is None
 
     def _listens(self) -> bool:
-        # Asked of the socket itself: httpx would leave one open at each refusal.
+        # It asks the socket itself: httpx would leave one open at each refusal.
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(self.socket) == 0
 
     def endpoint(self, *, timeout_s: float = 3600.0) -> Endpoint:
-        """Where completions are asked for."""
+        """The endpoint for completions."""
         return Endpoint(
             "http://vllm/v1",
             timeout_s=timeout_s,
@@ -149,8 +149,7 @@ class VllmServer:
     def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite weights by their names in the checkpoint, through shared memory, and forget all cached prefixes.
 
-        `like` tells names, types and shapes; `weights` yields the values, one at a time, so that they never all exist
-        twice beside it.
+        `like` tells names, types and shapes. `weights` yields the values one at a time, so they never all exist twice.
         """
         layout: dict[str, tuple[str, list[int], int]] = {}
         size = 0
@@ -175,7 +174,7 @@ class VllmServer:
         self.api.call("reset_prefix_cache")
 
     def sleep(self) -> None:
-        """Free the GPU for another (weights go to host memory, the KV cache is dropped)."""
+        """Free the GPU: weights go to host memory, and the KV cache is dropped."""
         self.api.call("sleep?level=1")
 
     def wake(self) -> None:
@@ -198,7 +197,7 @@ class VllmServer:
         self._folder.cleanup()
 
     def _signal(self, number: int) -> None:
-        """To the server's whole process group, if there is any of it left."""
+        """Send a signal to the server's process group, if it still exists."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
@@ -232,8 +231,7 @@ def _command(
     if torch.cuda.is_available():
         options["gpu-memory-utilization"] = str(settings.gpu_memory)
     else:
-        # Prompts in parts and seeds of requests do not go together on a CPU (0.32 ends with "CPU Generator does not
-        # use offset").
+        # On a CPU, vLLM 0.32 cannot combine chunked prefill with requests' seeds ("CPU Generator does not use offset").
         flags += ["enforce-eager", "no-enable-chunked-prefill"]
         options["max-num-batched-tokens"] = str(max(8192, max_model_len))
     if settings.enforce_eager and "enforce-eager" not in flags:
@@ -253,7 +251,7 @@ def _command(
 
 
 def _check_room(size: int) -> None:
-    """Refuse what shared memory cannot hold: writing past it would end the process without a word."""
+    """Refuse weights that shared memory cannot hold: writing past its end would kill the process without a message."""
     if SHARED_MEMORY.exists() and (free := shutil.disk_usage(SHARED_MEMORY).free) < size:
         raise ConfigError(
             f"engine vllm: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. "
@@ -272,10 +270,10 @@ def _lora_room(rank: int) -> int:
 
 
 def _environment(settings: VllmSettings) -> dict[str, str]:
-    # A launcher's variables (torchrun) are the trainer's: vLLM would join, or wait for, its process group.
+    # torchrun's variables are the trainer's: with them vLLM would join its process group, or wait for it.
     own = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
     environment = own | {
-        "VLLM_SERVER_DEV_MODE": "1",  # the calls that hand weights over; the socket keeps others out
+        "VLLM_SERVER_DEV_MODE": "1",  # enables the calls that hand weights over; the socket keeps others out
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(settings.cpu_cache_gib),

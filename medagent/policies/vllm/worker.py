@@ -1,4 +1,4 @@
-"""Runs inside vLLM's worker processes (vLLM is told of it by name): takes new weights out of shared memory.
+"""Takes new weights out of shared memory. It runs inside vLLM's worker processes, which load it by name.
 
 It imports nothing of the project, and of Python only what vLLM's process has anyway.
 """
@@ -24,8 +24,7 @@ class WeightReceiver:
         `layout` is JSON: [[tensor name as in the checkpoint, torch dtype, shape, offset in bytes], ...].
         """
         memory = SharedMemory(name=name)
-        # Its maker frees it; without this, Python's tracker would free it again when this process ends (fixed in
-        # Python 3.13).
+        # Its maker frees it. Before Python 3.13, the tracker would free it again when this process ends.
         resource_tracker.unregister(memory._name, "shared_memory")  # type: ignore[attr-defined]
         tensors: list[tuple[str, torch.Tensor]] = []
         try:
