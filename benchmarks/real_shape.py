@@ -75,7 +75,10 @@ data:
 
 
 def make_tokenizer(texts: Path, folder: Path) -> None:
-    """A byte-level BPE tokenizer of the corpus's words, with ChatML's marks and template, and protocol tags as tokens."""
+    """A byte-level BPE tokenizer of the corpus's words, with ChatML's marks and template.
+
+    The protocol's tags are tokens.
+    """
 
     def lines() -> Iterator[str]:
         with texts.open(encoding="utf-8") as file:
