@@ -98,9 +98,10 @@ class AdvantageEstimator(ABC):
 class GAE(AdvantageEstimator):
     """Generalised advantage estimation with the critic (arXiv 1506.02438).
 
-    `level` "token": one delta per action token. "turn": one value per turn, read before its first action token, and
-    one delta per turn; every action token of the turn gets its advantage. `whiten` gives the action tokens of the
-    batch zero mean and unit variance.
+    `level` "token": one delta per action token. "turn": one value per turn, read before its first action token, and one
+    delta per turn. Every action token of the turn gets the turn's advantage.
+
+    `whiten` gives the action tokens of the batch zero mean and unit variance.
     """
 
     needs_critic = True
@@ -133,9 +134,9 @@ class GAE(AdvantageEstimator):
 
 
 class GroupNormalised(AdvantageEstimator):
-    """GRPO (arXiv 2402.03300): (r_i - mean) / (standard deviation + 1e-6) within a group, at every action token.
+    """GRPO (arXiv 2402.03300): (r_i - mean) / (standard deviation + 1e-6) in a group, at every action token.
 
-    A group is the rollouts of one question, r_i is everything a rollout earned, and the deviation is the sample's.
+    A group is the rollouts of one question. r_i is everything that a rollout earned, and the deviation is the sample's.
     Equal rewards give zero. With `divide` false only the mean is taken off (Dr. GRPO, arXiv 2503.20783).
     """
 

@@ -1,6 +1,6 @@
-"""Whether new weights have arrived where the rollouts are sampled.
+"""Checks that new weights have arrived where the rollouts are sampled.
 
-Log-probs of a probe, as the sampler and as the trainer see them.
+It compares log-probs of a probe, as the sampler and as the trainer compute them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def trainer_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
 class ArrivalCheck:
     """Compares sampler and trainer at each hand-over, and how each has moved since the one before.
 
-    The difference between the two at one moment is arithmetic (kernels, precision) and in bf16 far larger than what
-    an iteration changes. So the sampler's change is regressed on the trainer's: the slope is 1 where the weights
-    arrived, and 0 where the sampler still has the old ones.
+    The difference between the two at one moment comes from kernels and precision. In bf16 it is far larger than what an
+    iteration changes. So the sampler's change is regressed on the trainer's. The slope is 1 where the weights arrived,
+    and 0 where the sampler still has the old ones.
     """
 
     dtype: str
@@ -48,7 +48,11 @@ class ArrivalCheck:
     slope: float = 1.0
 
     def __call__(self, sampler: list[float], trainer: Tensor, *, where: str) -> None:
-        """Raise `PolicyError` where the two disagree, or the sampler stood still while the trainer moved."""
+        """Compare the two.
+
+        Raises:
+            PolicyError: they disagree, or the sampler stood still while the trainer moved.
+        """
         heard = torch.tensor(sampler, dtype=torch.float64)
         self.gap, self.slope = float((heard - trainer).abs().mean()), 1.0
         if self._before is not None:
