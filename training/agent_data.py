@@ -42,7 +42,10 @@ class AgentData(LightningDataModule):
         self.background = Background()
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing of its own; but it waits, as a checkpoint must not be ahead of rollouts of the weights before it."""
+        """An empty state, once the background has finished.
+
+        A checkpoint must not be ahead of rollouts that belong to the weights before it.
+        """
         self.background.wait()
         return {}
 

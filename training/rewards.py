@@ -36,11 +36,12 @@ class OutcomeReward:
 class TurnRewards:
     """Pays turns on top of the outcome.
 
-    `gold_hit` the first time that a search shows a passage with the evidence, and `search_cost` off every search.
+    `gold_hit` is paid the first time that a search shows a passage with the evidence. `search_cost` is taken off every
+    search.
 
     With two gold passages a two-hop question pays twice. A question without gold passages pays no hit, so a benchmark
-    that names none leaves the outcome and the costs. What is paid for hits stays below what an answer pays, or
-    searching would be an end in itself.
+    that names none leaves the outcome and the costs. Hits together pay less than an answer, or searching would be an
+    end in itself.
     """
 
     def __init__(
