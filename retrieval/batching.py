@@ -21,7 +21,7 @@ from retrieval.search import HybridRetriever
 
 @dataclass
 class SearchStats:
-    """How searches went, in seconds from asking to hearing; of the waits the last 10,000 are kept."""
+    """Durations of searches in seconds, from a query to its result; the last 10,000 are kept."""
 
     num_queries: int = 0
     num_batches: int = 0

@@ -84,7 +84,7 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     """Start and end of each sentence; line ends end a sentence too (lists and headings have no full stop)."""
     spans, start = [], 0
     for match in _END.finditer(text):
-        # A few characters back are enough, as words are short. Reading all since `start` would take the square of a long
+        # A few characters back are enough, as words are short. All since `start` would take the square of a long
         # text's length.
         word = None
         if "\n" not in match.group():

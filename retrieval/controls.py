@@ -11,7 +11,7 @@ from retrieval.search import HybridRetriever
 
 
 class NoRetriever:
-    """Stands in where there is no index, for agents that never search: a search raises, and is never empty."""
+    """Stands in where there is no index, for agents that never search: a search is an error, not an empty result."""
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """Raises `NoIndexError`."""
@@ -31,7 +31,7 @@ class UnreliableRetriever:
         self._share, self._seed = share, seed
 
     def reseeded(self, seed: int) -> UnreliableRetriever:
-        """The same retriever, of which other queries fail."""
+        """The same retriever with other failing queries."""
         return UnreliableRetriever(self.retriever, self._share, seed)
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:

@@ -52,8 +52,8 @@ class Study:
     - `tuned`: the arm that shows what can be learnt without stress. Another arm counts as stable only if its best is at
       most five points lower.
     - `compared`: pairs of arms whose accuracies are tested against each other, seed by seed.
-    - `base`: what all arms train, the packaged base or a folder of `medagent starter build` or `lengthen`. Turns may then
-      be as long as that folder says.
+    - `base`: what all arms train: the packaged base, or a folder of `medagent starter build` or `lengthen`, whose
+      limits then hold for turns.
     - `folder`: where the study's own files lie. `load_study` gives that of the YAML file.
 
     Raises:
@@ -192,7 +192,7 @@ def load_study(name: str) -> Study:
 def study_cells(study: Study, out: Path) -> list[Cell]:
     """Every run of a study, seeds outside and arms inside.
 
-    A study that is cut short has so compared all arms on the seeds it has.
+    A study that is cut short has thus compared all arms on the seeds it has.
     """
     return [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
 

@@ -54,7 +54,7 @@ SAMPLES = 16
 class Ceiling:
     """The turns S that share their reading with another, in the rollouts' order.
 
-    `shared` says which they are of all turns. Each has its outcome, its weight, its number within its rollout, and the
+    `shared` marks them among all turns. Each has its outcome, its weight, its number within its rollout, and the
     unbiased variance of outcomes within its group.
     """
 
@@ -75,7 +75,7 @@ class Ceiling:
 def ceiling(rollouts: list[Rollout]) -> Ceiling:
     """Group the turns by question and passages read.
 
-    A turn that shares its reading with no other says nothing about the variance within groups, and is left out.
+    A turn that shares its reading with no other is left out: it tells nothing about the variance within groups.
     """
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     outcomes, tokens, numbers = [], [], []
