@@ -3,7 +3,7 @@
 It has an endpoint of its own, and that of Search-R1, for Search-R1's trainers and others.
 
 Search-R1 (Jin et al., arXiv 2503.09516): POST /retrieve {"queries", "topk", "return_scores"} -> {"result":
-[[{"document": {"id", "contents"}, "score"}]]}, where the first line of `contents` is the title.
+[[{"document": {"id", "contents"}, "score"}]]}. The first line of `contents` is the title.
 """
 
 from __future__ import annotations

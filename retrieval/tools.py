@@ -88,8 +88,8 @@ class Toolbox:
             result = f"not possible: {error}"
         except Exception as error:
             raise ToolError(
-                f"tool {name.strip()}: {argument.strip()!r} ended in {error!r}. Let it raise ValueError for what an "
-                "agent may get wrong; then it is told so."
+                f"tool {name.strip()}: {argument.strip()!r} ended in {error!r}. Let it raise ValueError for an "
+                "agent's mistakes; then the agent reads the message."
             ) from error
         if not isinstance(result, str):
             raise ToolError(f"tool {name.strip()}: gave {result!r} for {argument.strip()!r}, wanted a text.")

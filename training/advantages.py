@@ -40,8 +40,8 @@ def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float,
     `values_BT[:, t]` is V before token t. The successor of a turn's last token is the first action token of the next
     turn; after the last action token the value is 0. Returns (advantages_BT, returns_BT), zero off the mask.
 
-    Example: one rollout, mask [0, 1, 0, 1], reward 1 at the last token, V = 0 and gamma = lam = 1 give the advantages
-    [0, 1, 0, 1].
+    Example: a rollout has mask [0, 1, 0, 1] and reward 1 at the last token. With V = 0 and gamma = lam = 1 its
+    advantages are [0, 1, 0, 1].
     """
     rewards_BA, valid_BA, positions_BA = pack_actions(rewards_BT, mask_BT)
     values_BA = torch.where(valid_BA, values_BT.gather(1, positions_BA), 0.0)

@@ -171,7 +171,7 @@ class ClippedSurrogate(PolicyLoss):
 def token_ratio_metrics(
     policy_logprobs_BT: Tensor, *, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor
 ) -> dict[str, Tensor]:
-    """Sums over action tokens of what each token's own ratio says, whatever the loss and the level.
+    """Sums over action tokens of figures of each token's own ratio, whatever the loss and the level.
 
     `approx_kl`: the k3 estimate of KL(old || policy). `token_clip_fraction`: tokens that PPO would clip at 0.2.
     """

@@ -1,7 +1,7 @@
 """`medagent train`: a LightningCLI run in one folder, which goes on where it was when it is started again.
 
-RUN/config.yaml   the fully resolved configuration      RUN/checkpoints   the two newest iterations
-RUN/logs          CSV metrics, a version a start        RUN/tensorboard   the same for TensorBoard
+RUN/config.yaml the fully resolved configuration RUN/checkpoints the two newest iterations RUN/logs CSV metrics, one
+version per start RUN/tensorboard the same for TensorBoard
 """
 
 from __future__ import annotations

@@ -148,11 +148,11 @@ class CollapseDetector:
         self.rows = []
 
     def state(self) -> dict[str, object]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return {"first": self.first, "rows": self.rows, "best": self.best, "best_held_out": self.best_held_out}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """From a checkpoint."""
+        """Take up the state of a checkpoint."""
         self.first, self.rows = dict(state["first"]), list(state["rows"])  # type: ignore[call-overload]
         self.best = float(state["best"])  # type: ignore[arg-type]
         self.best_held_out = float(state["best_held_out"])  # type: ignore[arg-type]
@@ -197,7 +197,7 @@ class CollapseDetector:
         return found + self._lasting_signs(row)
 
     def _lasting_signs(self, row: dict[str, float]) -> list[Sign]:
-        """Of what has heavy tails: out of bounds in this iteration and the one before."""
+        """Signs of metrics with heavy tails: out of bounds in this iteration and the one before."""
         found = []
         for name in ("kl/reference", "policy/grad_norm", "policy/ratio_max"):
             values = [each[name] for each in self.rows if name in each]

@@ -65,7 +65,7 @@ class AgentExport(Callback):
 
 
 def how_made(trainer: Trainer) -> dict[str, str]:
-    """The parts of a run that a model card names, from its resolved configuration where there is one."""
+    """The parts of a run that a model card names, from the run's resolved configuration where there is one."""
     path = Path(trainer.default_root_dir) / "config.yaml"
     made = {"iterations": str(trainer.current_epoch + 1)}
     if not path.exists():

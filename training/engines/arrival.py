@@ -16,8 +16,7 @@ from training.module import AgentModule
 # Largest mean |difference| between two right implementations.
 TOLERANCE = {"float32": 1e-2, "bfloat16": 0.5, "float16": 0.25}
 FLOOR = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 5e-3}  # root mean square below which a change is rounding
-# where the trainer's base is in 4 bits and the sampler's is not; 0.75 was measured on the starter, whose 128
-# dimensions suffer most
+# where only the trainer's base is in 4 bits; 0.75 was measured on the starter, whose 128 dimensions lose most
 FOUR_BITS = 1.5
 LEAST_SHARE = 0.25
 
@@ -70,5 +69,5 @@ class ArrivalCheck:
             )
 
     def metrics(self) -> dict[str, float]:
-        """To be logged."""
+        """Metrics to be logged."""
         return {"sampler/probe_gap": self.gap, "sampler/arrived": self.slope}

@@ -52,7 +52,7 @@ class RolloutEngine(ABC):
         """The iteration's rollouts are complete: free what the update may need."""
 
     def metrics(self) -> dict[str, float]:
-        """Of the last hand-over, to be logged."""
+        """Metrics of the last hand-over, to be logged."""
         return {}
 
     def close(self) -> None:  # noqa: B027

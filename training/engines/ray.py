@@ -138,7 +138,7 @@ class RayEngine(RolloutEngine):
         return heard
 
     def metrics(self) -> dict[str, float]:
-        """See `RolloutEngine.metrics`: of the replica that agrees least."""
+        """See `RolloutEngine.metrics`: those of the replica that agrees least."""
         worst = max(self._checks.values(), key=lambda check: check.gap)
         return {**worst.metrics(), "sampler/replicas": float(self._num_there), "sampler/lost": float(self._lost)}
 

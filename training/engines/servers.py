@@ -129,6 +129,6 @@ class ServersEngine(RolloutEngine):
         self._remove_folders(but=set())
 
     def metrics(self) -> dict[str, float]:
-        """See `RolloutEngine.metrics`: of the server that agrees least."""
+        """See `RolloutEngine.metrics`: those of the server that agrees least."""
         worst = max(self._checks.values(), key=lambda check: check.gap)
         return {**worst.metrics(), "sampler/replicas": float(len(self._loaded))}

@@ -69,7 +69,7 @@ class SupervisedModule(AgentModule):
         )
 
     def losses_of(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
-        """See `AgentModule.losses_of`: likelihood alone."""
+        """See `AgentModule.losses_of`: the likelihood alone."""
         return [self._likelihood_loss]
 
     def _likelihood_loss(self, batch: Experience) -> Tensor:
@@ -239,7 +239,7 @@ class SupervisedProgress(Callback):
             self._losses.append(float(trainer.callback_metrics["sft/loss"]))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print it."""
+        """Print the epoch's line."""
         held_out = trainer.callback_metrics.get("validation/accuracy")
         loss, self._losses = sum(self._losses) / len(self._losses), []
         print(

@@ -128,7 +128,7 @@ def another(values: Sequence[float]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median and range over seeds, for what has heavy tails; nothing where a metric was not logged."""
+    """Median and range over seeds, for heavy-tailed metrics; nothing where a metric was not logged."""
     if any(map(math.isnan, values)):
         return ""
     return f"{median(values):.2g} ({min(values):.2g} to {max(values):.2g})"
@@ -300,7 +300,7 @@ def _compared(study: Study, outcomes: Mapping[tuple[str, int], RunOutcome]) -> l
 
 
 def _reached(iterations: Sequence[int | None]) -> str:
-    """The median over the runs that got there, and how many did not."""
+    """The median over the runs that reached 90%, and how many did not."""
     there = [number for number in iterations if number is not None]
     missing = len(iterations) - len(there)
     if not there:

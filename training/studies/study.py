@@ -145,12 +145,12 @@ class Cell:
 
     @property
     def wall_s(self) -> float:
-        """Seconds it took, all its starts together."""
+        """Seconds that it took, over all its starts."""
         return float(sum(start["wall_s"] for start in self.starts))
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """Every start of it: seconds, exit status (none while it runs), and what `made_by` says."""
+        """Every start of it: seconds, exit status (none while it runs), and the fields of `made_by`."""
         path = self.folder / STARTS
         return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
 

@@ -12,7 +12,7 @@ turn weighs as much as its group's turns have action tokens on average, here and
 a rollout's turn became is known only after it.
 
 The critic is read at each turn's first token, where it knows of the rollout what the ceiling knows. Where it has a
-value for each token, it is read at all action tokens too, where it also sees what the policy has begun to write.
+value per token, it is also read at all action tokens. There it sees what the policy has begun to write, too.
 
 Training takes the demo's configuration. For a critic that sees its group, a question's 16 rollouts are dealt into
 groups of `data.num_samples`. In training the rollouts of a group also share which queries fail, here they do not.
