@@ -63,7 +63,7 @@ class Chunking:
     overlap_tokens: int = 30
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be kept."""
+        """Refuse values out of range."""
         if self.max_tokens < 0 or not 0 <= self.overlap_tokens <= max(self.max_tokens // 2, 0):
             raise RetrievalError(
                 f"chunking: max_tokens {self.max_tokens} and overlap_tokens {self.overlap_tokens} found; wanted "

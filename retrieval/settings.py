@@ -29,7 +29,7 @@ class SearchSettings:
     collapse: float = 0.9
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse values out of range."""
         if self.num_candidates < 1 or self.rrf_k < 0 or not 0 <= self.collapse <= 1:
             raise RetrievalError(
                 f"search settings: {asdict(self)} found; wanted num_candidates of at least 1, rrf_k of at least 0, "

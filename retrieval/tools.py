@@ -60,7 +60,7 @@ class Toolbox:
     def __init__(self, retriever: Retriever, tools: list[Tool]) -> None:
         names = [tool.name.lower() for tool in tools]
         if not names or len(set(names)) < len(names):
-            raise ToolError(f"tools: found the names {names}, wanted one or more, each another.")
+            raise ToolError(f"tools: found the names {names}, wanted one or more, all different.")
         if isinstance(retriever, Toolbox):
             raise ToolError("tools: found a Toolbox in a Toolbox, wanted one with all tools.")
         self.retriever, self.tools = retriever, dict(zip(names, tools, strict=True))

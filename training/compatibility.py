@@ -38,7 +38,7 @@ def check_composition(
     if module.has_critic and not estimator.needs_critic:
         raise ConfigError(
             f"data.advantage is {name}, which needs no critic, and model.critic_lora or model.critic_sees allocates "
-            "one that nothing would read. Set them to null and context."
+            "one that nothing would read. Set model.critic_lora to null and model.critic_sees to context."
         )
     if estimator.needs_groups and num_samples < 2:
         raise ConfigError(

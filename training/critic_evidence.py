@@ -23,7 +23,7 @@ from training.advantages import group_means
 
 CriticSees = Literal["context", "evidence", "evidence_and_group"]
 
-TURNS = 4  # told apart one by one; the last of them stands for all that follow
+TURNS = 4  # turns with a number of their own; the last also stands for all later ones
 EVIDENCE = TURNS + 6
 SIGHTS: dict[CriticSees, int] = {"context": 0, "evidence": EVIDENCE, "evidence_and_group": EVIDENCE + 1}
 

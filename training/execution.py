@@ -30,14 +30,14 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = (-1, 512 << 20), (-2, 16 << 20), (-3, 
 class Execution:
     """Settings of the passes.
 
-    - `attention`: transformers' implementation.
-    - `gradient_checkpointing`: keep a layer's input alone, and compute the layer again in the backward pass.
-    - `packed`: the rows of a micro-batch lie in one sequence without padding, each seeing itself alone. With
-      flash_attention_2 that costs nothing. With the others the mask grows with the square of the whole.
-    - `logits_rows`: so many rows of the vocabulary projection exist at a time.
-    - `max_tokens`: a pass reads at most so many tokens, padding included unless packed. A larger micro-batch is split
-      (0: never).
-    - `quantise` "nf4": the frozen base in 4 bits (QLoRA, arXiv 2305.14314; needs bitsandbytes).
+    `attention`: transformers' implementation. `gradient_checkpointing`: keep a layer's input alone, and compute the
+    layer again in the backward pass. `packed`: the rows of a micro-batch lie in one sequence without padding, each
+    seeing itself alone. Packing costs nothing with flash_attention_2. With the others the mask grows with the square of
+    the whole.
+
+    `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
+    tokens (0: any number), padding included unless packed. A larger micro-batch is split. `quantise` "nf4": the frozen
+    base in 4 bits (QLoRA, arXiv 2305.14314; needs bitsandbytes).
     """
 
     attention: Attention = "sdpa"
@@ -48,7 +48,7 @@ class Execution:
     quantise: Quantisation = "none"
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Refuse values out of range."""
         if self.logits_rows < 1 or self.max_tokens < 0:
             raise ConfigError(
                 f"model.execution: found logits_rows {self.logits_rows} and max_tokens {self.max_tokens}, wanted 1 "

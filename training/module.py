@@ -105,7 +105,7 @@ class AgentModule(LightningModule):
         self.entropy_coef, self.value_clip = entropy_coef, value_clip
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
         self.temperature = temperature
-        self.policy_lr_scale = 1.0  # below 1 after a collapse that was taken back
+        self.policy_lr_scale = 1.0  # below 1 after a rollback
         self.execution = execution
         base, self.tokenizer = load_causal_lm(
             base_model, dtype=dtype, attention=execution.attention, four_bit=execution.quantise == "nf4"

@@ -53,7 +53,7 @@ class OffPolicy:
     overlap: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Refuse values out of range."""
         if self.staleness < 0:
             raise ConfigError(f"OffPolicy.staleness: found {self.staleness}, wanted 0 or more iterations.")
         if self.overlap and not self.staleness:

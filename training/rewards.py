@@ -13,7 +13,7 @@ from medagent.types import Rollout, Turn
 
 
 class Reward(Protocol):
-    """Anything that grades a rollout: it returns the rollout with `reward` and `success` filled in."""
+    """The interface of a reward: it returns a rollout with `reward` and `success` filled in."""
 
     def __call__(self, rollout: Rollout) -> Rollout:
         """The graded rollout."""

@@ -50,7 +50,7 @@ RUN_PARTS = (
     "config.yaml",
 )
 
-# What every run wants of Lightning's trainer; a configuration's own values go before these.
+# Defaults of Lightning's trainer in every run; a configuration's own values override them.
 TRAINER_DEFAULTS: dict[str, Any] = {
     "devices": 1,
     "log_every_n_steps": 1,

@@ -85,7 +85,7 @@ class CollapseMonitor(Callback):
         if self._action != "report" and isinstance(data, RolloutData) and data.off_policy.staleness:
             raise ConfigError(
                 f"CollapseMonitor.action: found {self._action!r} with data.off_policy.staleness "
-                f"{data.off_policy.staleness}: rollouts would tell of weights that are long gone. Use action: "
+                f"{data.off_policy.staleness}: rollouts would judge weights from earlier iterations. Use action: "
                 "report, or staleness 0."
             )
 

@@ -70,7 +70,7 @@ class Thresholds:
     held_out_decides: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Refuse values out of range."""
         for name in ("success_fall", "searches_fall", "held_out_fall"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a share between 0 and 1.")

@@ -45,7 +45,7 @@ class InProcessEngine(RolloutEngine):
 def _refuse(sharded: bool) -> None:
     if sharded:
         raise ConfigError(
-            "engine in_process: keeps a whole copy of the base on each rank, which ShardedBase is there to avoid. "
+            "engine in_process: keeps a whole copy of the base on each rank, which ShardedBase is to avoid. "
             "Take training.engines.ServersEngine as data.engine, or VllmEngine with GPUs of its own for every rank, "
             "or trainer.strategy ddp."
         )

@@ -106,7 +106,7 @@ class SupervisedData(AgentData):
         if not isinstance(engine, InProcessEngine):
             raise ConfigError(
                 f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers "
-                "alone here. Who samples demonstrations is theirs to say."
+                "alone here. The agent that samples demonstrations is named in data.demonstrations."
             )
         if batch_size < num_micro_batches:
             raise ConfigError(

@@ -103,7 +103,7 @@ def make_tokenizer(
         ),
     )
     # One token per option mark and per citation: the last token of a name then tells what follows it, which a
-    # small model learns to look up in minutes; with " (", "A", ")" apart, every option has the same follower.
+    # small model learns to look up in minutes. With " (", "A", ")" apart, the same token follows every option.
     marks = [f" ({letter})" for letter in LETTERS] + [f" [{number}]" for number in range(1, 20)]
     bpe.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     return PreTrainedTokenizerFast(

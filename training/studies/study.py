@@ -70,7 +70,7 @@ class Study:
     folder: Path = Path()
 
     def __post_init__(self) -> None:
-        """Check that it can run."""
+        """Refuse a study that cannot run."""
         if not self.arms or not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(
                 f"study {self.title!r}: wanted at least one arm, and seeds that differ; found {self.seeds}."
