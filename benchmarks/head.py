@@ -55,7 +55,10 @@ def make_roles(execution: Execution) -> SharedBase:
 
 
 def make_batch() -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, attention and actions: rows from a third of the width to all of it, the latter half of each acts."""
+    """Token ids, attention and actions; the latter half of each row acts.
+
+    Rows have from a third of the width to all of it.
+    """
     lengths = torch.linspace(TOKENS / 3, TOKENS, ROWS).long()
     places = torch.arange(TOKENS)[None]
     attention = places < lengths[:, None]
@@ -63,7 +66,7 @@ def make_batch() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def all_positions(roles: SharedBase, ids: Tensor, attention: Tensor, mask: Tensor) -> Tensor:
-    """The log-probs as a model's own forward pass gives them: scores of every position, then those that count."""
+    """The log-probs by a model's own forward pass: scores of every position, then those that count."""
     logprobs = torch.log_softmax(roles.base(input_ids=ids, use_cache=False).logits.float(), -1)
     chosen: Tensor = logprobs[:, :-1].gather(2, ids[:, 1:, None])[..., 0][mask[:, 1:]]
     return chosen.sum()
@@ -91,7 +94,10 @@ def run(variant: str, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Each variant twice: with glibc's defaults for the time, and with every freed block given back for the memory."""
+    """Measure each variant twice.
+
+    The time is measured with glibc's defaults, the memory with every freed block given back.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--variant", choices=list(VARIANTS), default=None)

@@ -29,7 +29,7 @@ from retrieval.inspect import index_stats, verify_index
 from retrieval.manifest import Manifest
 from retrieval.passages import passage_from_row
 
-# One process a build: its peak memory is its own. Reported by itself, for a killed process reports nothing.
+# One process per build, so that its peak memory is its own. It reports by itself: a killed process reports nothing.
 BUILD = """
 import resource, sys, time
 from pathlib import Path

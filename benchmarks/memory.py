@@ -1,14 +1,14 @@
 """Peak memory of one base with three roles against three separate models.
 
-    python -m benchmarks.memory --hidden 1536 --layers 16
+python -m benchmarks.memory --hidden 1536 --layers 16
 
-Policy and critic are trained by LoRA (rank 16 on all linear layers), and the reference is frozen. Each variant runs
-the same update in a process of its own: forward and backward passes of policy and critic, a forward pass of the
-reference. The three separate models carry the same LoRA each. Every freed block is given back at once, so that the
-figures are what the processes hold.
+Policy and critic are trained by LoRA (rank 16 on all linear layers), and the reference is frozen. The three separate
+models carry the same LoRA each. Every variant runs the same update in its own process: forward and backward passes of
+policy and critic, and a forward pass of the reference. Every freed block is given back at once, so that the figures are
+what the processes hold.
 
-Prints the peak of each variant above the libraries' own memory, and the ratios. The merged copy that samples has a
-line of its own.
+Prints the peak of each variant above the libraries' own memory, and the ratios. The merged copy that samples has a line
+of its own.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Predicted against measured peak memory of a training iteration.
 
-    python -m benchmarks.plan_accuracy                       # sizes that calibrated nothing
+python -m benchmarks.plan_accuracy                       # sizes that calibrated nothing
     python -m benchmarks.plan_accuracy --sizes calibration   # sizes that the constants come from
 
-Each size is a base of random weights with rollouts as long as the limits allow, in a process of its own. One whole
+Each size is a base of random weights, and runs in its own process with rollouts as long as the limits allow. One whole
 iteration runs: hand-over, sampling, preparation, update.
 
 Prints `medagent plan`'s figure and the measured one, per size and part.
@@ -73,7 +73,7 @@ def make_base(folder: Path, size: str, sizes: str) -> None:
 
 
 def load_for(folder: Path, size: str, sizes: str) -> Load:
-    """What `medagent plan` would make of it."""
+    """The work that `medagent plan` would compute for it."""
     *_, rollouts, rows, tokens, execution = SIZES[sizes][size]
     limits = Limits(**LIMITS, max_total_tokens=tokens)
     return Load(ModelShape.of(str(folder)), "float32", LORA, LORA, execution, limits, rollouts, rows, in_process=True)
@@ -122,7 +122,7 @@ def sample_full_turns(policy, load: Load, generator: torch.Generator) -> None:  
         width = load.limits.max_total_tokens - load.limits.max_turn_tokens
         for session in sessions:
             session.append(torch.randint(100, 8000, (width,), generator=generator).tolist())
-        for _ in range(2):  # the second begins a batch anew, as a second turn does
+        for _ in range(2):  # the second begins a new batch, as a second turn does
             await asyncio.gather(*(session.sample(max_tokens=load.limits.max_turn_tokens // 2) for session in sessions))
         for session in sessions:
             session.close()

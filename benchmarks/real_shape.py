@@ -6,8 +6,8 @@ r"""Qwen2.5-0.5B's shape end to end on a CPU.
 
 Runs two iterations of ST-PPO on MedQA over an index of real texts. Then compares the exported adapter with plain
 transformers and peft, and with vLLM. Weights are random, in the hub's layout: bfloat16 safetensors, a tokenizer with
-a chat template. They are made so that an untrained model does search: the last layer adds one direction to every
-hidden state, along which the tags' embeddings are likely. The reward is `TurnRewards`, so that searches differ.
+a chat template. They are made so that an untrained model searches: the last layer adds to every hidden state one
+direction, which makes the tags likely. The reward is `TurnRewards`, so that searches differ.
 Finished stages are not run again.
 
 Prints the metrics of each iteration, how many greedy continuations are equal, and how far log-probs are apart.
@@ -75,7 +75,10 @@ data:
 
 
 def make_tokenizer(texts: Path, folder: Path) -> None:
-    """A byte-level BPE tokenizer of the corpus's words, with ChatML's marks and template, and protocol tags as tokens."""
+    """A byte-level BPE tokenizer of the corpus's words, with ChatML's marks and template.
+
+    The protocol's tags are tokens.
+    """
 
     def lines() -> Iterator[str]:
         with texts.open(encoding="utf-8") as file:

@@ -1,9 +1,9 @@
 """Quality of search on real questions: BM25, dense and fusion, ours beside the plain libraries.
 
-    python -m benchmarks.retrieval --bioasq DIR --pubmedqa FILE [--medquad FILE] --json OUT
+python -m benchmarks.retrieval --bioasq DIR --pubmedqa FILE [--medquad FILE] --json OUT
 
-The reference is plain bm25s with its defaults, exact dense search over the same vectors, and reciprocal rank fusion
-(k = 60) of 100 results each. Ours is `HybridRetriever` on an index with its defaults. What counts as found:
+The reference is plain bm25s with its defaults, and exact dense search over the same vectors. Reciprocal rank fusion (k
+= 60) takes 100 results of each. Ours is `HybridRetriever` on an index with its defaults. What counts as found:
 
 - BioASQ: a question's snippets, among all distinct snippets.
 - PubMedQA: the question's abstract, among all abstracts.

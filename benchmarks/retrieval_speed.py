@@ -55,7 +55,7 @@ def many_passages(path: Path, number: int) -> tuple[list[Passage], list[str]]:
 
 
 class Bare:
-    """The libraries without us: one embedding call, one Chroma call, one bm25s call, reciprocal rank fusion."""
+    """The plain libraries: one embedding call, one Chroma call, one bm25s call, reciprocal rank fusion."""
 
     def __init__(self, folder: Path, embedder: Embedder, settings: SearchSettings) -> None:
         manifest = Manifest.read(folder)
@@ -92,7 +92,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 async def many_callers(retriever: HybridRetriever, queries: list[str], callers: int) -> tuple[float, list[float]]:
-    """Seconds in all and of each query, with so many callers that each ask one query after the other."""
+    """Seconds in all, and of each query, with many callers that each ask one query after the other."""
     desk = SearchDesk(retriever, top_k=TOP_K)
     waits: list[float] = []
     waiting = iter(queries)

@@ -1,10 +1,10 @@
 """Tokens per second of the ways to sample: the in-process policy, `model.generate` and vLLM.
 
-    python -m benchmarks.sampling                            # vLLM too, where it is installed
+python -m benchmarks.sampling                            # vLLM too, where it is installed
     python -m benchmarks.sampling --hidden 512 --layers 12
 
-The model is a Qwen2 of random weights with 64 prompts and no stops. A dialogue of several turns is measured with its
-KV cache kept, and read again. Rounds alternate, so that a slow moment of the machine meets all.
+The model is a Qwen2 of random weights with 64 prompts and no stops. A dialogue of several turns is measured with its KV
+cache kept, and with everything read again. Rounds alternate, so that a slow moment of the machine affects all.
 
 Prints the median and range of sampled tokens per second of each way.
 """
@@ -91,7 +91,10 @@ def by_generate(model: PreTrainedModel, prompts: list[list[int]]) -> int:
 
 
 def dialogues(policy: Policy, prompts: list[list[int]], *, keep: bool) -> int:
-    """Several turns with observations in between; without `keep` every turn opens a session and reads all again."""
+    """Several turns with observations in between.
+
+    Without `keep` every turn opens a session and reads everything again.
+    """
 
     async def one(number: int, prompt: list[int]) -> int:
         said, sampled = list(prompt), 0

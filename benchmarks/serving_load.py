@@ -59,7 +59,7 @@ def service(agent: str, index: str) -> Iterator[psutil.Process]:
 
 
 class Load:
-    """Clients that ask the questions in turn, each its next when its last is answered."""
+    """Clients that ask the questions in turn; each asks its next when its last is answered."""
 
     def __init__(self, questions: list[Question], wanted: dict[str, str]) -> None:
         self.questions, self.wanted = questions, wanted

@@ -39,7 +39,8 @@ class Analyser:
     def __init__(self, name: AnalyserName = "biomedical") -> None:
         """Name the analyser.
 
-        "biomedical" stems English words and "biomedical-unstemmed" does not; "words" takes lower-case words as they are.
+        "biomedical" stems English words, "biomedical-unstemmed" does not, and "words" takes lower-case words as they
+        are.
         """
         self.name = name
         stemmer = Stemmer.Stemmer("english")

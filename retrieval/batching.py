@@ -1,4 +1,4 @@
-"""Many callers, one retriever: waiting queries are gathered into batches.
+"""Gathers the waiting queries of many callers into batches for one retriever.
 
 Failures are retried with back-off, and waiting is measured.
 """
@@ -21,7 +21,7 @@ from retrieval.search import HybridRetriever
 
 @dataclass
 class SearchStats:
-    """How searches went, in seconds from asking to hearing; of the waits the last 10,000 are kept."""
+    """Durations of searches in seconds, from a query to its result; the last 10,000 are kept."""
 
     num_queries: int = 0
     num_batches: int = 0
@@ -62,9 +62,10 @@ class SearchDesk:
         timeout_s: float = 120.0,
         stats: SearchStats | None = None,
     ) -> None:
-        """A batch that fails is tried `retries` times more, after `backoff_s` and twice as long each time.
+        """A batch that fails is tried `retries` times more.
 
-        Then its callers get the error.
+        The first retry waits `backoff_s`, and each later one twice as long as the one before. After the last the
+        callers get the error.
         """
         self._retriever, self._top_k, self._max_batch = retriever, top_k, max_batch
         self._retries, self._backoff_s, self._timeout_s = retries, backoff_s, timeout_s
@@ -111,7 +112,7 @@ class SearchDesk:
             self.stats.num_batches += 1
 
     def _next_batch(self) -> list[_Waiting]:
-        """The longest waiting query and those that can be searched with it; callers that gave up are left out."""
+        """The longest waiting query, and those that can be searched with it; callers that gave up are left out."""
         batch: list[_Waiting] = []
         later: list[_Waiting] = []
         while self._queue and len(batch) < self._max_batch:

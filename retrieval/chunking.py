@@ -1,4 +1,4 @@
-"""Documents to passages: whole sentences, at most so many of the embedder's tokens, with an overlap.
+"""Documents to passages: whole sentences, up to a limit of the embedder's tokens, with an overlap.
 
 Titles and sections stay with the text.
 """
@@ -38,9 +38,8 @@ class Section:
 class Document:
     """What a reader makes of one article, file or row.
 
-    `id` names it among all documents; empty derives it from the content.
-
-    `group` is the id of a larger document that it belongs to, where its row says so.
+    `id` names it among all documents; an empty one is derived from the content. `group` is the id of a larger document
+    that it belongs to, where its row says so.
     """
 
     title: str
@@ -54,16 +53,17 @@ class Document:
 
 @dataclass(frozen=True)
 class Chunking:
-    """How documents are cut: at most `max_tokens` a passage (0.
+    """How documents are cut.
 
-    Not at all), of which up to `overlap_tokens` repeat the passage before.
+    A passage has at most `max_tokens` tokens; 0 leaves documents whole. Up to `overlap_tokens` of them repeat the
+    passage before.
     """
 
     max_tokens: int = 200
     overlap_tokens: int = 30
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be kept."""
+        """Refuse values out of range."""
         if self.max_tokens < 0 or not 0 <= self.overlap_tokens <= max(self.max_tokens // 2, 0):
             raise RetrievalError(
                 f"chunking: max_tokens {self.max_tokens} and overlap_tokens {self.overlap_tokens} found; wanted "
@@ -84,7 +84,7 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     """Start and end of each sentence; line ends end a sentence too (lists and headings have no full stop)."""
     spans, start = [], 0
     for match in _END.finditer(text):
-        # A glance back is enough: words are short, and a look at all since `start` would take the square of a long
+        # A few characters back are enough, as words are short. All since `start` would take the square of a long
         # text's length.
         word = None
         if "\n" not in match.group():
@@ -99,8 +99,8 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 def cut_document(document: Document, chunking: Chunking, count: CountTokens) -> Iterator[Passage]:
     """The passages of a document.
 
-    A document that makes one passage keeps its id, the passages of others are numbered: "pmid:1#2". `count` gives the
-    tokens of texts; a passage's title and section count with it, for they are embedded with it.
+    A document that makes one passage keeps its id. The passages of others are numbered: "pmid:1#2". `count` gives the
+    tokens of texts. A passage's title and section count too, as they are embedded with it.
     """
     title = _shortened(document.title, chunking.max_tokens // 3, count)
     pieces = []

@@ -1,4 +1,4 @@
-"""Retrievers for controls: one that is missing, one that fails its share, one that answers beside the point."""
+"""Retrievers for controls: one is missing, one fails on a share of the queries, one returns unrelated passages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrieval.search import HybridRetriever
 
 
 class NoRetriever:
-    """Stands where there is no index, for agents that never search: a search is an error, not an empty result."""
+    """Stands in where there is no index, for agents that never search: a search is an error, not an empty result."""
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """Raises `NoIndexError`."""
@@ -19,7 +19,7 @@ class NoRetriever:
 
 
 class UnreliableRetriever:
-    """Answers a share of the queries with unrelated passages: training with it teaches what to do when a search fails.
+    """Answers a share of the queries with unrelated passages, so that training teaches what to do then.
 
     Which queries fail is decided by their hash, so equal calls give equal results.
     """
@@ -31,7 +31,7 @@ class UnreliableRetriever:
         self._share, self._seed = share, seed
 
     def reseeded(self, seed: int) -> UnreliableRetriever:
-        """The same retriever, of which other queries fail."""
+        """The same retriever with other failing queries."""
         return UnreliableRetriever(self.retriever, self._share, seed)
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:

@@ -1,4 +1,4 @@
-"""Corpora: named parts (files, datasets, lists) that are read one after the other, and always in the same order."""
+"""Corpora: named parts (files, datasets, lists), read one after the other and always in the same order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrieval.readers.rows import document_of_row
 
 
 class CorpusPart(Protocol):
-    """A stretch of a corpus that is read in one go. Its fingerprint changes when its content does."""
+    """A part of a corpus that is read in one go. Its fingerprint changes when its content does."""
 
     @property
     def name(self) -> str:
@@ -31,7 +31,7 @@ class CorpusPart(Protocol):
 
     @property
     def size(self) -> int:
-        """How much there is to read, in bytes, rows or passages, as long as all parts agree; 0 where unknown."""
+        """How much there is to read, in bytes, rows or passages; 0 where unknown. All parts must use one unit."""
         ...
 
     def read(self) -> Iterator[tuple[Item, int]]:
@@ -201,7 +201,7 @@ def memory_corpus(passages: Sequence[Passage], name: str = "passages") -> Corpus
 
 
 def file_corpus(path: Path) -> Corpus:
-    """A file, or all files of a folder and its folders in the order of their names.
+    """A file, or all files below a folder in the order of their names.
 
     Hidden files and indexes are left out.
     """

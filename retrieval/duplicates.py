@@ -1,4 +1,4 @@
-"""Hits that say the same as a better one: overlapping chunks, syndicated pages, abstracts that two files hold."""
+"""Hits that repeat a better one: overlapping chunks, syndicated pages, abstracts that two files hold."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Embedder(Protocol):
 
     @property
     def max_tokens(self) -> int | None:
-        """The longest passage, in tokens, of which nothing is cut off; None where there is no limit."""
+        """The longest passage, in tokens, that is not cut off; None where there is no limit."""
         ...
 
     @property
@@ -72,12 +72,12 @@ class Embedder(Protocol):
 class HashedNgramEmbedder:
     """Hashed character n-grams (scikit-learn's `HashingVectorizer`).
 
-    No model, no download, robust to spelling variants.
+    It needs no model and no download, and is robust to spelling variants.
     """
 
     space: Space = "cosine"
     max_tokens: int | None = None
-    dense_weight = 0.25  # it helps where words are misspelt, and else knows less than BM25 (docs/retrieval.md)
+    dense_weight = 0.25  # it helps with misspelt words, and is worse than BM25 otherwise (docs/retrieval.md)
 
     def __init__(self, dimension: int = 1024, min_n: int = 3, max_n: int = 5) -> None:
         """`dimension` is the number of hash buckets; n-grams of `min_n` to `max_n` characters inside word borders."""
@@ -106,9 +106,9 @@ class HashedNgramEmbedder:
 
 
 class SentenceTransformerEmbedder:
-    """A sentence-transformers model by hub name or local path (extra.
+    """A sentence-transformers model by hub name or local path.
 
-    `pip install medagent[sentence-transformers]`).
+    Needs the extra: `pip install medagent[sentence-transformers]`.
     """
 
     space: Space = "cosine"
@@ -122,11 +122,11 @@ class SentenceTransformerEmbedder:
         device: str | None = None,
         batch_size: int = 64,
     ) -> None:
-        """Prefixes are part of the identity.
+        """Load the model.
 
-        Where none is given, those of the model's family (E5, BGE) or of its own configuration.
-
-        `device` is torch's ("cuda", "cpu"); none takes a GPU where there is one.
+        Prefixes are part of the identity. Where none is given, those of the model's own configuration count, then those
+        of its family (E5, BGE). `device` is torch's ("cuda", "cpu"). None takes the first GPU, or the CPU if there is
+        none.
         """
         try:
             from sentence_transformers import SentenceTransformer
@@ -199,9 +199,8 @@ def family_prefixes(model: str, prompts: Mapping[str, str | None]) -> tuple[str,
 class MedCPTEmbedder:
     """MedCPT as its authors use it (Jin et al., Bioinformatics 2023).
 
-    Two BERT encoders, the [CLS] vector as it is, inner product.
-
-    Articles are encoded as pairs of title and text in up to 512 tokens, queries in up to 64.
+    It has two BERT encoders, takes the [CLS] vector as it is, and compares by inner product. Articles are encoded as
+    pairs of title and text in up to 512 tokens, queries in up to 64.
     """
 
     space: Space = "ip"
@@ -215,7 +214,7 @@ class MedCPTEmbedder:
         device: str | None = None,
         batch_size: int = 32,
     ) -> None:
-        """Names on the hub or local folders; `device` is torch's, none takes a GPU where there is one."""
+        """Names on the hub or local folders. `device` is torch's; none takes the GPU if there is one."""
         import torch
         from transformers import AutoModel, AutoTokenizer
 
@@ -279,9 +278,12 @@ class MedCPTEmbedder:
 def embedder_from_identity(identity: str, *, device: str | None = None) -> Embedder:
     """The embedder that an index or an agent names, or that a person asks for.
 
-    "hashed-ngrams:DIM:MIN-MAX"; "medcpt" or "medcpt|QUERY_MODEL|ARTICLE_MODEL";
-    "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX", or the name or folder of a sentence-transformers model
-    alone (it holds a "/"), which takes the prefixes of its family.
+    An identity has one of these forms:
+
+    - "hashed-ngrams:DIM:MIN-MAX"
+    - "medcpt" or "medcpt|QUERY_MODEL|ARTICLE_MODEL"
+    - "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX"
+    - the name or folder of a sentence-transformers model, with a "/" in it, which takes the prefixes of its family
     """
     match = re.fullmatch(r"hashed-ngrams:(\d+):(\d+)-(\d+)", identity)
     if match:

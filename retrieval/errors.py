@@ -22,7 +22,7 @@ class RetrieverUnavailableError(RetrievalError):
 
 
 class NoIndexError(RetrievalError):
-    """A search was asked for where no index was given."""
+    """An agent searches, and no index was given."""
 
 
 class IndexBusyError(RetrievalError):
@@ -30,8 +30,8 @@ class IndexBusyError(RetrievalError):
 
 
 class IndexUnwritableError(RetrievalError):
-    """An index's folder cannot be written, and so not be locked."""
+    """An index's folder cannot be written, and so cannot be locked."""
 
 
 class ToolError(RetrievalError):
-    """A tool cannot be made, told from another, or did not give a text."""
+    """A tool cannot be made, cannot be told from another, or did not return a text."""

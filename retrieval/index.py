@@ -1,9 +1,10 @@
-"""An index is a folder: passages and vectors are the source of truth (`retrieval.store`).
+"""An index is one folder: passages and vectors are the source of truth (`retrieval.store`).
 
 Chroma and BM25 are made from them.
 
-manifest.json    embedder, settings, counts and digests; `complete` is set last
-passages.sqlite, embeddings.f32    source of truth              chroma/, bm25/    search structures
+    manifest.json                      embedder, settings, counts and digests; `complete` is set last
+    passages.sqlite, embeddings.f32    source of truth
+    chroma/, bm25/                     search structures
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def build_index(
 ) -> Manifest:
     """Build an index, or go on with one whose build was interrupted; a complete one of the same content is kept.
 
-    Without settings, a document is cut at 200 tokens and the dense ranking has the weight that suits the embedder. An
+    Without settings, a document is cut at 200 tokens, and the dense ranking has the weight that suits the embedder. An
     index of other content, another embedder or other settings is replaced only with `overwrite`.
     """
     if not isinstance(corpus, Corpus):
@@ -98,7 +99,7 @@ def manifest_of(embedder: Embedder, settings: IndexSettings, corpus: Corpus) -> 
 
 
 def add_to_index(folder: Path, corpus: Corpus, embedder: Embedder, *, progress: Progress = no_progress) -> Manifest:
-    """Add a corpus to an index, cut and embedded as the index was; killed, the same call goes on."""
+    """Add a corpus to an index, cut and embedded as the index was; after a kill the same call goes on."""
     manifest = Manifest.read(folder)
     check_embedder(folder, manifest, embedder)
     with writing(folder):
@@ -252,7 +253,7 @@ def _holds_a_passage(corpus: Corpus, embedder: Embedder, settings: IndexSettings
 
 
 def _check_undamaged(folder: Path, manifest: Manifest) -> None:
-    """An error where a complete index's passages or vectors are not those that its manifest names.
+    """Refuse a complete index whose passages or vectors are not those that its manifest names.
 
     Damage is never made the truth.
     """
@@ -268,7 +269,7 @@ def _check_undamaged(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_read_whole(folder: Path, store: PassageStore) -> None:
-    """An error while a part of a corpus is read by half: only the command that began it can say what is missing."""
+    """Refuse while a part of a corpus is half read: only the command that began it knows what is missing."""
     half = [name for name, state in store.parts().items() if not state.complete]
     if half:
         raise IndexMismatchError(

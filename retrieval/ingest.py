@@ -1,6 +1,6 @@
 """A corpus into the store, batch by batch: cut, look for duplicates, embed, commit.
 
-Killed at any moment, it goes on where it was.
+After a kill it goes on where it was.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH = 1024  # passages embedded and committed at once
 class _Batch:
     """What one transaction will hold.
 
-    Small files share one, for a model embeds many passages at once far quicker than few.
+    Small files share a batch, as a model embeds many passages at once far quicker than few.
     """
 
     passages: list[Passage] = field(default_factory=list)
@@ -57,10 +57,8 @@ def ingest(
 ) -> None:
     """Read what of the corpus is not stored yet.
 
-    Parts that changed since are read anew with `changed_again`, and else an error.
-
-    A passage whose content is stored already is dropped and counted; one whose id is taken by other content is told
-    apart by a suffix.
+    Parts that changed since are read again with `changed_again`; without it they are an error. A passage whose content
+    is stored already is dropped and counted. One whose id is taken by other content gets a suffix.
     """
     states = store.parts()
     prints = {part.name: part.fingerprint for part in corpus.parts}

@@ -1,4 +1,4 @@
-"""Looks at an index from outside its searches: is it whole and what it was made from, and what does it hold."""
+"""Inspects an index from outside its searches: its integrity, its origin and its content."""
 
 from __future__ import annotations
 
@@ -37,10 +37,8 @@ class Check:
 def verify_index(folder: Path, embedder: Embedder, *, progress: Progress = no_progress) -> list[Check]:
     """Compare an index with its source of truth.
 
-    Stored passages and vectors with their digests, Chroma and BM25 with both.
-
-    Chroma's vectors are compared one by one, BM25 is made again and compared byte by byte, and some passages are
-    embedded once more.
+    Stored passages and vectors are compared with their digests, Chroma and BM25 with both. Chroma's vectors are
+    compared one by one. BM25 is made again and compared byte by byte, and some passages are embedded once more.
     """
     manifest = Manifest.read(folder)
     check_embedder(folder, manifest, embedder)
@@ -120,7 +118,7 @@ def _against_words(folder: Path, manifest: Manifest, store: PassageStore) -> str
 def index_stats(folder: Path) -> dict[str, Any]:
     """What an index holds, as plain data.
 
-    Counts, sources, years, lengths, what was skipped and why, and its size on disk in bytes.
+    It has counts, sources, years, lengths, what was skipped and why, and the size on disk in bytes.
     """
     manifest = Manifest.read(folder)
     with closing(PassageStore(folder, manifest.dimension)) as store:

@@ -1,7 +1,7 @@
-"""An index has many readers or one writer: what is open in one process cannot be changed by another underneath it.
+"""An index has many readers or one writer, so no process changes what another has open.
 
-Each reader holds a lock file of its own in `readers/`; a writer holds `lock` and finds no reader's lock held. The
-system releases the locks of a process that dies.
+Each reader holds a lock file of its own in `readers/`. A writer holds `lock`, and starts when no reader's lock is held.
+The system releases the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOCKS = ("lock", "readers")
 
 
 class ReadLock:
-    """Held by whoever searches an index, from now until `release` (or the end of the process)."""
+    """Held by a process that searches an index, from now until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
         try:

@@ -22,7 +22,7 @@ PROBE = "Which drug is given first for acute gout?"
 class Manifest:
     """What an index was built with and holds.
 
-    `probe` is the beginning of the vector of a fixed query: it tells a changed model apart. `id` is drawn when a
+    `probe` is the beginning of the vector of a fixed query, which tells a changed model apart. `id` is drawn when a
     build begins.
     """
 

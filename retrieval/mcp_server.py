@@ -1,6 +1,6 @@
 """An index for assistants, over the Model Context Protocol.
 
-One tool, `search`, and every passage as a resource `passage://ID`.
+It has one tool, `search`, and every passage as a resource `passage://ID`.
 """
 
 from __future__ import annotations

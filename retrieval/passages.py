@@ -1,4 +1,7 @@
-"""A passage is the unit of retrieval and citation; its id follows from its content, so it is stable across rebuilds."""
+"""A passage is the unit of retrieval and citation.
+
+Its id follows from its content, so it is stable across rebuilds.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Passage:
-    """A titled stretch of text.
+    """A titled piece of text.
 
-    `source` says where it came from (a file name, a journal, a web address); `document` is the id that the passages
-    of one document share. `section`, `year` and `licence` are empty or None where unknown.
+    `source` says where it came from: a file name, a journal or a web address. `document` is the id that the passages of
+    one document share. `section`, `year` and `licence` are empty or None where unknown.
     """
 
     id: str
@@ -44,7 +47,7 @@ class Passage:
 
     @property
     def heading(self) -> str:
-        """Title and section in a line, as people and agents see them; empty where there is neither."""
+        """Title and section in one line, as people and agents see them; empty where there is neither."""
         return " > ".join(part for part in (self.title, self.section) if part)
 
     @property
@@ -54,7 +57,7 @@ class Passage:
 
     @property
     def indexed_text(self) -> str:
-        """What is embedded and tokenised for search: title, section and text, each in a line of its own."""
+        """What is embedded and tokenised for search: title, section and text, each in its own line."""
         return "\n".join(part for part in (self.title, self.section, self.text) if part)
 
     @property
@@ -124,5 +127,8 @@ def id_of_row(row: Mapping[str, Any]) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """The text with lone surrogates (JSON and PDFs may hold them, UTF-8 cannot) replaced by question marks."""
+    """The text with lone surrogates replaced by question marks.
+
+    JSON and PDFs may hold them, and UTF-8 cannot.
+    """
     return text.encode("utf-8", "replace").decode("utf-8")

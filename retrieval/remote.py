@@ -19,9 +19,8 @@ from retrieval.retriever import EVERYTHING, Filter
 class CircuitBreaker:
     """After `threshold` failures in a row, refuses for `cooldown_s` seconds.
 
-    Then one call may try, and its outcome decides.
-
-    A server that is down is so left in peace, and its callers learn at once what they would else wait a timeout for.
+    Then one call may try, and its outcome decides. So a server that is down gets no load, and callers fail at once
+    instead of waiting for a timeout.
     """
 
     def __init__(self, threshold: int = 3, cooldown_s: float = 5.0) -> None:
@@ -31,7 +30,7 @@ class CircuitBreaker:
         self._lock = Lock()
 
     def allows(self) -> bool:
-        """Whether a call may be made now; where the circuit was open, this caller is the one to try."""
+        """Whether a call may be made now; after the cool-down one caller may try."""
         with self._lock:
             if self._failures < self._threshold:
                 return True
@@ -53,7 +52,7 @@ class CircuitBreaker:
 
 
 class RemoteRetriever:
-    """A `Retriever` over HTTP. Failed calls are not repeated here: `SearchDesk` does that for whoever waits."""
+    """A `Retriever` over HTTP. It repeats no failed call: `SearchDesk` does that for its callers."""
 
     def __init__(self, url: str, timeout_s: float = 60.0, threshold: int = 3, cooldown_s: float = 5.0) -> None:
         """`url` is the server's address, such as http://localhost:8001.

@@ -1,4 +1,4 @@
-"""Rerankers read query and passage together: slower than fusion, so they see its first candidates only."""
+"""Rerankers read query and passage together. They are slower than fusion, so they see its first candidates only."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Reranker(Protocol):
 
     @property
     def num_candidates(self) -> int:
-        """How many of the fused candidates it reads, or as many as are asked for where that is more.
+        """How many of the fused candidates it reads; more if more hits are asked for.
 
         The others are left out.
         """
         ...
 
     def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """One score a passage, higher is better."""
+        """One score per passage, higher is better."""
         ...
 
 
@@ -29,7 +29,7 @@ class CrossEncoderReranker:
     """A sentence-transformers cross-encoder by hub name or folder, such as ncbi/MedCPT-Cross-Encoder."""
 
     def __init__(self, model: str, num_candidates: int = 20, device: str | None = None, batch_size: int = 32) -> None:
-        """`device` is torch's; none takes a GPU where there is one."""
+        """`device` is torch's; none takes the GPU if there is one."""
         try:
             from sentence_transformers import CrossEncoder
         except ImportError as error:

@@ -1,4 +1,4 @@
-"""What every retriever does, whatever stands behind it: queries in, passages out."""
+"""The interface of every retriever: queries in, passages out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from retrieval.passages import Hit
 class Filter:
     """Which passages may be found.
 
-    Sources (each exact, or with * as "PubMed*"), and years from `year_from` to `year_to`.
-
-    A passage without a year is left out where a year is asked for.
+    Sources are exact, or end in * as in "PubMed*". Years go from `year_from` to `year_to`. A passage without a year is
+    left out where a year is asked for.
     """
 
     sources: tuple[str, ...] = ()

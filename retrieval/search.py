@@ -33,11 +33,10 @@ Ranking = list[int]
 
 
 class HybridRetriever:
-    """Searches an index folder.
+    """Searches an index folder; safe to call from threads.
 
-    Results are cached (queries repeat a great deal in training); safe to call from threads.
-
-    While it is open the index cannot be changed, so that a cached result is always what a search would give.
+    Results are cached, as queries repeat often in training. While it is open the index cannot be changed, so a cached
+    result is always what a search would give.
     """
 
     def __init__(
@@ -48,11 +47,10 @@ class HybridRetriever:
         reranker: Reranker | None = None,
         cache_size: int = 50_000,
     ) -> None:
-        """`index` is a folder made by `medagent index build`.
+        """`index` is the folder that `medagent index build` made.
 
-        None takes embedder and search settings that the index names.
-
-        `cache_size` bounds the number of remembered queries; 0 remembers none.
+        Without `embedder` or `settings` those that the index names are taken. `cache_size` bounds the number of
+        remembered queries; 0 remembers none.
         """
         folder = self._folder = Path(index)
         Manifest.read(folder)  # an error where there is no index to hold open
@@ -179,13 +177,13 @@ class HybridRetriever:
         return [(rows[i], scores[i]) for i in order]
 
     def _passages_of(self, ranked: list[tuple[int, float]], size: int) -> Iterator[tuple[Passage, float]]:
-        """Passages with their scores, `size` at a time, for mostly the first of them are enough."""
+        """Passages with their scores, `size` at a time, as mostly the first of them are enough."""
         for start in range(0, len(ranked), size):
             some = ranked[start : start + size]
             yield from zip(self._fetch([row for row, _ in some]), (score for _, score in some), strict=True)
 
     def _fetch(self, rows: Sequence[int]) -> list[Passage]:
-        """Passages of rows; those fetched lately are kept, for the same few are found again and again."""
+        """Passages of rows. Those fetched lately are kept, as a few are found again and again."""
         with self._lock:
             held = {row: self._passages[row] for row in rows if row in self._passages}
         held |= self._store.fetch([row for row in rows if row not in held])
@@ -251,7 +249,10 @@ class StoredPassages(Sequence[Passage]):
 
 
 def _ranked(found: list[tuple[float, int]], top_k: int) -> Ranking:
-    """Rows by distance, then by number. Which of several equally distant ones Chroma gives last is chance: all go."""
+    """Rows by distance, then by number.
+
+    Chroma chooses by chance among rows as distant as the last, so all of them are left out.
+    """
     nearest = sorted(found)
     if len(nearest) > top_k and nearest[0][0] < nearest[-1][0]:
         nearest = [pair for pair in nearest if pair[0] < nearest[-1][0]]

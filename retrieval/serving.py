@@ -1,9 +1,9 @@
-"""One process owns an index and answers many over HTTP.
+"""One process owns an index and answers many clients over HTTP.
 
-Our own endpoint, and Search-R1's, so that its trainers and others can use it.
+It has an endpoint of its own, and that of Search-R1, for Search-R1's trainers and others.
 
 Search-R1 (Jin et al., arXiv 2503.09516): POST /retrieve {"queries", "topk", "return_scores"} -> {"result":
-[[{"document": {"id", "contents"}, "score"}]]}, where the first line of `contents` is the title.
+[[{"document": {"id", "contents"}, "score"}]]}. The first line of `contents` is the title.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def make_app(
 ) -> FastAPI:
     """The service over an open index. Queries of all requests are gathered into common batches.
 
-    Requests to another host name than `hosts` are refused, so that no web page can reach a local service by a name of
-    its own.
+    Requests to another host name than `hosts` are refused. So no web page can reach a local service by a name of its
+    own.
     """
     desk = SearchDesk(retriever, top_k=5, max_batch=max_batch, retries=0, timeout_s=timeout_s)
 
@@ -157,7 +157,7 @@ def make_app(
 
 
 def contents_of(passage: Passage) -> dict[str, str]:
-    """A passage as Search-R1 has documents: an id, and contents whose first line is the title."""
+    """A passage in Search-R1's form: an id, and contents whose first line is the title."""
     title = " ".join(part for part in (passage.title, passage.section and f"({passage.section})") if part)
     return {"id": passage.id, "contents": f"{title}\n{passage.text}"}
 

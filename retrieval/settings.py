@@ -1,6 +1,6 @@
 """What an index is built with and how it is searched.
 
-Plain values, written into its manifest, so that every caller searches alike.
+The values are plain and written into its manifest, so that every caller searches alike.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from retrieval.errors import RetrievalError
 class SearchSettings:
     """How rankings are fused and shown.
 
-    Each of the dense and the lexical ranking gives `num_candidates`; reciprocal rank fusion adds weight / (rrf_k +
-    rank). Hits that repeat another's words to the share `collapse` are left out (1: only equal text, 0: none).
-    Defaults are backed by docs/retrieval.md.
+    The dense and the lexical ranking give `num_candidates` each. Reciprocal rank fusion adds weight / (rrf_k + rank).
+    Hits that repeat another's words to the share `collapse` are left out (1: only equal text, 0: none).
+    docs/retrieval.md measures the defaults.
     """
 
     num_candidates: int = 50
@@ -29,7 +29,7 @@ class SearchSettings:
     collapse: float = 0.9
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse values out of range."""
         if self.num_candidates < 1 or self.rrf_k < 0 or not 0 <= self.collapse <= 1:
             raise RetrievalError(
                 f"search settings: {asdict(self)} found; wanted num_candidates of at least 1, rrf_k of at least 0, "
@@ -41,7 +41,7 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What decides an index's content beside corpus and embedder.
+    """What decides an index's content besides corpus and embedder.
 
     `chroma` is a Chroma server's address, or empty for the index's folder.
     """

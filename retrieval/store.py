@@ -2,12 +2,11 @@
 
 Row i of the one belongs to row i of the other.
 
-passages.sqlite   passages, progress per corpus file, and what was skipped and why; one transaction per batch
-embeddings.f32    [rows, D] float32; flushed before the transaction that counts its rows
+    passages.sqlite   passages, progress per corpus file, and what was skipped and why; one transaction per batch
+    embeddings.f32    [rows, D] float32; flushed before the transaction that counts its rows
 
-A kill therefore loses one batch at most.
-
-Rows are never renumbered: what is removed leaves a gap, with its text overwritten and its vector set to zero.
+So a kill loses one batch at most. Rows are never renumbered. A removed row leaves a gap, with its text overwritten and
+its vector set to zero.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _VARIABLES = 500  # values of one "IN (...)"
 
 @dataclass(frozen=True)
 class PartState:
-    """How far one part of the corpus was read: so many passages of it are stored or known duplicates."""
+    """How far one part of the corpus was read: how many of its passages are stored or known duplicates."""
 
     fingerprint: str
     position: int
@@ -79,7 +78,7 @@ class PassageStore:
 
     @property
     def num_rows(self) -> int:
-        """How many rows were ever used, those removed since among them."""
+        """How many rows were ever used, removed ones included."""
         return self.counts()["rows"]
 
     def __len__(self) -> int:
@@ -166,7 +165,10 @@ class PassageStore:
     # ------------------------------------------------------------------ reading
 
     def known(self, passages: Sequence[Passage]) -> tuple[dict[str, str], set[str]]:
-        """(ids that are taken, each with the digest of what took it; digests that are stored) of these passages."""
+        """Which of these passages' ids and digests are taken.
+
+        Returns the ids that are taken, each with the digest of its passage, and the digests that are stored.
+        """
         with self._lock:
             ids = self._select_in("SELECT id, digest FROM passages WHERE id IN", [passage.id for passage in passages])
             digests = self._select_in(
@@ -259,7 +261,7 @@ class PassageStore:
         return np.memmap(path, dtype=np.float32, mode="r", shape=(rows, self.dimension))
 
     def content_sha256(self) -> str:
-        """SHA-256 over every row number and passage, in order: what an index holds, however it came to hold it."""
+        """SHA-256 over every row number and passage, in order: it depends on the content alone."""
         digest = hashlib.sha256()
         for row, passage in self.stream():
             digest.update(json.dumps([row, passage.to_json()], ensure_ascii=False, sort_keys=True).encode())

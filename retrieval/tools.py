@@ -1,6 +1,6 @@
 """Tools beside the corpus.
 
-What an agent calls by its search tag, and whose results it reads, numbers and cites like passages.
+An agent calls them by its search tag, and reads, numbers and cites their results like passages.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from retrieval.retriever import Retriever
 class Tool(ABC):
     """A function from text to text with a name, such as a calculator or a drug table.
 
-    Subclass it, and name the class in the YAML.
-
-    It is made without arguments, so that an exported agent, which keeps the names of classes alone, can be opened
-    with the tools that it was trained with.
+    Subclass it, and name the class in the YAML. A tool is made without arguments, as an exported agent keeps the names
+    of classes alone. So the agent can be opened with the tools that it was trained with.
     """
 
     name: str  # what a query begins with, before a colon: letters, digits and underscores
@@ -45,17 +43,16 @@ class Tool(ABC):
     def use(self, argument: str) -> str:
         """The result for what follows the colon.
 
-        `ValueError` is told to the agent as the result; anything else ends the run.
-
         It must be safe on any text, as the policy writes it, and give equal results for equal arguments. It may be
         called from several threads.
+
+        Raises:
+            ValueError: its message is given to the agent as the result. Any other error ends the run.
         """
 
 
 class Toolbox:
-    """A retriever that hands a query such as "dose.
-
-    15 mg 70 kg" to the tool named `dose`, and all others to the corpus.
+    """A retriever that sends a query such as "dose: 15 mg 70 kg" to the tool named `dose`, and others to the corpus.
 
     Say in `protocol.instructions` which tools there are. A result is one passage with the call for its title.
     """
@@ -63,7 +60,7 @@ class Toolbox:
     def __init__(self, retriever: Retriever, tools: list[Tool]) -> None:
         names = [tool.name.lower() for tool in tools]
         if not names or len(set(names)) < len(names):
-            raise ToolError(f"tools: found the names {names}, wanted one or more, each another.")
+            raise ToolError(f"tools: found the names {names}, wanted one or more, all different.")
         if isinstance(retriever, Toolbox):
             raise ToolError("tools: found a Toolbox in a Toolbox, wanted one with all tools.")
         self.retriever, self.tools = retriever, dict(zip(names, tools, strict=True))
@@ -91,8 +88,8 @@ class Toolbox:
             result = f"not possible: {error}"
         except Exception as error:
             raise ToolError(
-                f"tool {name.strip()}: {argument.strip()!r} ended in {error!r}. Let it raise ValueError for what an "
-                "agent may get wrong; then it is told so."
+                f"tool {name.strip()}: {argument.strip()!r} ended in {error!r}. Let it raise ValueError for an "
+                "agent's mistakes; then the agent reads the message."
             ) from error
         if not isinstance(result, str):
             raise ToolError(f"tool {name.strip()}: gave {result!r} for {argument.strip()!r}, wanted a text.")
@@ -100,14 +97,14 @@ class Toolbox:
 
 
 def corpus_of(retriever: Retriever) -> Retriever:
-    """What searches the corpus, without tools and without failures that training injects."""
+    """The retriever of the corpus, without tools and without failures that training injects."""
     if isinstance(retriever, Toolbox | UnreliableRetriever):
         return corpus_of(retriever.retriever)
     return retriever
 
 
 def without_failures(retriever: Retriever) -> Retriever:
-    """The same retriever as an agent will have it: failures that training injects are taken out, tools stay."""
+    """The same retriever for an agent in use: without failures that training injects, with its tools."""
     if isinstance(retriever, Toolbox):
         return Toolbox(without_failures(retriever.retriever), list(retriever.tools.values()))
     return corpus_of(retriever)

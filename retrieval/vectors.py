@@ -20,20 +20,18 @@ from retrieval.errors import IndexMismatchError, RetrieverUnavailableError
 from retrieval.store import PassageStore
 
 BATCH = 1024  # rows added at once; Chroma takes at most 5,461
-# Chroma replays its log into the graph whenever it opens, so that an approximate search may differ from process to
-# process.
-# Up to so many passages every search visits all of them: exact, the same everywhere, and no slower than the rest of a
-# search.
+# Up to so many passages every search visits all of them, so it is exact, and no slower than the rest of a search.
+# Beyond, results may differ between processes: Chroma replays its log into the graph whenever it opens.
 EXACT_UP_TO = 10_000
 _BLOCK = 65_536  # vectors in memory at once in an exact search
 HNSW = {"max_neighbors": 32, "ef_construction": 200, "ef_search": 500}
 
 
 class ChromaVectors:
-    """A collection whose ids are row numbers; vectors only, since text and metadata are in the passage store."""
+    """A collection whose ids are row numbers. It has vectors only; text and metadata are in the passage store."""
 
     def __init__(self, client: Any, name: str, where: str, folder: Path | None = None) -> None:
-        """`where` names the place in errors; `folder` is Chroma's own, where it is ours to tidy."""
+        """`where` names the collection in errors; `folder` is Chroma's own, where this object may tidy it."""
         self._client, self._name, self._where, self._folder = client, name, where, folder
         self._collection: Collection | None = None
 
@@ -71,7 +69,7 @@ class ChromaVectors:
         )
 
     def fit_search(self, num_rows: int) -> None:
-        """Fit how many passages a search visits to their present number, from the next opening on."""
+        """Set how many passages a search visits to their present number, from the next opening on."""
         self.collection.modify(configuration={"hnsw": {"ef_search": _ef_search(num_rows)}})
 
     def open(self) -> bool:
@@ -103,9 +101,9 @@ class ChromaVectors:
         return int(self.collection.count())
 
     def match(self, store: PassageStore, rows: NDArray[np.int64], progress: Callable[[int], None]) -> None:
-        """Hold these rows and no others; what is there already stays, so that an interrupted call goes on.
+        """Hold these rows and no others. Those that are there stay, so that an interrupted call goes on.
 
-        `progress` hears how many it holds.
+        `progress` is told how many it holds.
         """
         held = np.array(sorted(self.ids()), dtype=np.int64)
         surplus, missing = np.setdiff1d(held, rows), np.setdiff1d(rows, held)

@@ -1,6 +1,7 @@
 """Policy, critic and reference on ONE copy of the base weights: two LoRA adapters, and the base with adapters off.
 
-Without a critic (algorithms that take the baseline from other rollouts) there is one adapter, and no value head.
+Without a critic there is one adapter and no value head. Algorithms that take the baseline from other rollouts need
+none.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class LoraSettings:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Per action token, [B, T] and 0 elsewhere.
+    """Scores per action token, each [B, T] and 0 elsewhere.
 
-    Log-prob, probability and sum of squared probabilities, entropy (nats).
+    They are log-prob, probability, sum of squared probabilities, and entropy in nats.
     """
 
     logprobs_BT: Tensor
@@ -64,8 +65,10 @@ class SharedBase(nn.Module):
     """One base model with a policy adapter, a critic adapter and a value head.
 
     The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its
-    bias. With `num_sights` and no adapter the critic is a small network over so many numbers that the context does
-    not hold (`training.critic_evidence`), and no pass of the base.
+    bias.
+
+    With `num_sights` and no adapter the critic is a small network that makes no pass of the base. It reads so many
+    numbers that the context does not hold (`training.critic_evidence`).
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class SharedBase(nn.Module):
         return [p for name, p in self.peft.named_parameters() if f".{POLICY}." in name]
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """The critic adapter's weights and the value head's, or those of the network that reads the evidence.
+        """The weights of the critic's adapter and value head, or of the network that reads the evidence.
 
         None without a critic.
         """
@@ -162,7 +165,7 @@ class SharedBase(nn.Module):
     ) -> list[Tensor]:
         """`score` of all rows.
 
-        Where they are many, of some at a time, and their logits are computed again in the backward pass.
+        Many rows are scored some at a time, and their logits are computed again in the backward pass.
         """
         rows = self._execution.logits_rows
         if len(tokens_A) <= rows:
@@ -201,7 +204,7 @@ class SharedBase(nn.Module):
     ) -> Tensor:
         """[B, T] V before each token of the mask, 0 elsewhere.
 
-        `evidence_AF` has a row for each such token, in their order.
+        `evidence_AF` has a row per such token, in the same order.
         """
         if self.evidence_head is not None:
             assert evidence_AF is not None, "this critic sees the evidence"
@@ -224,7 +227,7 @@ class SharedBase(nn.Module):
         """[A, H] hidden states at the positions that predict the masked tokens, and the mask.
 
         Rows are padded on the right, so causal attention alone keeps padding away from every real token. A masked
-        position may also be the first after a row's end: the state of its last token predicts it.
+        position may also be the first after a row's end. The state of the row's last token predicts it.
         """
         if bool(mask_BT[:, 0].any()):
             raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
@@ -243,7 +246,7 @@ class SharedBase(nn.Module):
         return hidden_1NH[0, before_BT[mask_BT] - 1], mask_BT
 
     def adapted_weights(self) -> dict[str, Tensor]:
-        """Name in the plain base -> base weight or bias, of every layer that the policy adapter changes; no copies."""
+        """Name in the plain base -> weight or bias, of every layer that the policy adapter changes; no copies."""
         found: dict[str, Tensor] = {}
         for name, _, base in self._adapted_layers():
             found[f"{name}.weight"] = base.weight
@@ -255,7 +258,7 @@ class SharedBase(nn.Module):
     def merged_policy(self) -> Iterator[tuple[str, Tensor]]:
         """(name, W + delta W) for every name of `adapted_weights`, one at a time; biases are as they were.
 
-        All ranks must come along where the base is sharded.
+        Where the base is sharded, all ranks must call it.
         """
         for name, layer, base in self._adapted_layers():
             delta = layer.get_delta_weight(POLICY)  # type: ignore[attr-defined]

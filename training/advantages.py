@@ -40,8 +40,8 @@ def gae(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float,
     `values_BT[:, t]` is V before token t. The successor of a turn's last token is the first action token of the next
     turn; after the last action token the value is 0. Returns (advantages_BT, returns_BT), zero off the mask.
 
-    Example: one rollout, mask [0, 1, 0, 1], reward 1 at the last token, V = 0 and gamma = lam = 1 give the advantages
-    [0, 1, 0, 1].
+    Example: a rollout has mask [0, 1, 0, 1] and reward 1 at the last token. With V = 0 and gamma = lam = 1 its
+    advantages are [0, 1, 0, 1].
     """
     rewards_BA, valid_BA, positions_BA = pack_actions(rewards_BT, mask_BT)
     values_BA = torch.where(valid_BA, values_BT.gather(1, positions_BA), 0.0)
@@ -98,9 +98,10 @@ class AdvantageEstimator(ABC):
 class GAE(AdvantageEstimator):
     """Generalised advantage estimation with the critic (arXiv 1506.02438).
 
-    `level` "token": one delta per action token. "turn": one value per turn, read before its first action token, and
-    one delta per turn; every action token of the turn gets its advantage. `whiten` gives the action tokens of the
-    batch zero mean and unit variance.
+    `level` "token": one delta per action token. "turn": one value per turn, read before its first action token, and one
+    delta per turn. Every action token of the turn gets the turn's advantage.
+
+    `whiten` gives the action tokens of the batch zero mean and unit variance.
     """
 
     needs_critic = True
@@ -133,9 +134,9 @@ class GAE(AdvantageEstimator):
 
 
 class GroupNormalised(AdvantageEstimator):
-    """GRPO (arXiv 2402.03300): (r_i - mean) / (standard deviation + 1e-6) within a group, at every action token.
+    """GRPO (arXiv 2402.03300): (r_i - mean) / (standard deviation + 1e-6) in a group, at every action token.
 
-    A group is the rollouts of one question, r_i is everything a rollout earned, and the deviation is the sample's.
+    A group is the rollouts of one question. r_i is everything that a rollout earned, and the deviation is the sample's.
     Equal rewards give zero. With `divide` false only the mean is taken off (Dr. GRPO, arXiv 2503.20783).
     """
 

@@ -1,7 +1,4 @@
-"""What every kind of training shares.
-
-The dialogue's rules, what is searched, and where the present policy can be asked.
-"""
+"""What every kind of training shares: the dialogue's rules, the retriever, and access to the present policy."""
 
 from __future__ import annotations
 
@@ -45,14 +42,17 @@ class AgentData(LightningDataModule):
         self.background = Background()
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing of its own; but a checkpoint must not be ahead of rollouts that belong to the weights before it."""
+        """An empty state, once the background has finished.
+
+        A checkpoint must not be ahead of rollouts that belong to the weights before it.
+        """
         self.background.wait()
         return {}
 
     def policy_of(self, module: AgentModule, *, version: int) -> Policy:
         """A policy with the module's present weights, of iteration `version`.
 
-        Waits for rollouts that still use the ones before.
+        Waits for rollouts that still use the weights before.
         """
         self.background.wait()
         return self.engine.hand_over(module, version=version)

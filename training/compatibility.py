@@ -1,4 +1,4 @@
-"""Which settings fit together: what does not is refused or warned of before the first rollout, with the reason."""
+"""Which settings fit together: others are refused or warned of before the first rollout, with the reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_composition(
     if module.has_critic and not estimator.needs_critic:
         raise ConfigError(
             f"data.advantage is {name}, which needs no critic, and model.critic_lora or model.critic_sees allocates "
-            "one that nothing would read. Set them to null and context."
+            "one that nothing would read. Set model.critic_lora to null and model.critic_sees to context."
         )
     if estimator.needs_groups and num_samples < 2:
         raise ConfigError(
@@ -60,7 +60,7 @@ def check_composition(
 
 
 def warn_of_tight_limits(base_model: str, limits: Limits) -> None:
-    """Warn where turns will be cut shorter than those that the base was taught, if its agent.json says so."""
+    """Warn where turns are cut shorter than the turns that the base was taught, as its agent.json tells."""
     folder = Path(model_path(base_model))
     if not (folder / SPEC_FILE).exists():
         return

@@ -23,7 +23,7 @@ from training.advantages import group_means
 
 CriticSees = Literal["context", "evidence", "evidence_and_group"]
 
-TURNS = 4  # told apart one by one; the last of them stands for all that follow
+TURNS = 4  # turns with a number of their own; the last also stands for all later ones
 EVIDENCE = TURNS + 6
 SIGHTS: dict[CriticSees, int] = {"context": 0, "evidence": EVIDENCE, "evidence_and_group": EVIDENCE + 1}
 
@@ -32,6 +32,7 @@ def evidence(rollout: Rollout) -> list[list[float]]:
     """[turns + 1][EVIDENCE] numbers: what is known before each turn, and after the last.
 
     In this order:
+
     - which turn it is, one of TURNS;
     - whether a passage read so far supports the gold answer (`evaluation.grading.citations.supports`);
     - the share of the gold passages read, and whether that is all of them;
@@ -39,8 +40,8 @@ def evidence(rollout: Rollout) -> list[list[float]]:
     - one over the rank at which the last search gave a gold passage, 0 where it gave none;
     - the highest such number so far.
 
-    Without gold passages theirs are 0. Without a gold answer its own is 0, and so it is for yes, no and maybe, which no
-    words could support.
+    Without gold passages their numbers are 0. Without a gold answer its own is 0. So it is for yes, no and maybe, which
+    no words could support.
     """
     question = rollout.question
     texts = [text for text in gold_texts(question) if text.lower() not in DECISIONS] if question.answer else []
@@ -60,7 +61,7 @@ def evidence(rollout: Rollout) -> list[list[float]]:
 
 
 def evidence_of(rollouts: Sequence[Rollout], groups_B: Tensor | None = None) -> Tensor:
-    """[B, K, F] with K the most turns + 1; 0 beyond a rollout's own.
+    """[B, K, F] evidence, with K the most turns + 1; 0 beyond a rollout's own.
 
     F is EVIDENCE. With `groups_B`, the numbers of the rollouts' groups, F is one more. The last number is then the mean
     return of the group's other rollouts, 0 where there are none.

@@ -1,9 +1,10 @@
 """Experience as a Lightning data source.
 
-One epoch is one policy iteration, collected with the current weights at the first `next()`.
+One epoch is one policy iteration, collected with the current weights at the first `next()`. The dataset is sized and
+lazy, so Lightning asks for a batch only when it is due. Rollouts therefore never lag the weights.
 
-The dataset is sized and lazy: Lightning then asks for a batch only when it is due, and rollouts never lag the
-weights. Which questions an iteration asks is an index computation on a seeded permutation, so resuming is arithmetic.
+Which questions an iteration asks follows from a seeded permutation and the iteration's number. So a resumed run asks
+the same ones.
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ PROBE_TOKENS = 256  # of the first question's prompt
 class RolloutData(AgentData):
     """Questions, retriever, reward and batching of a training run.
 
-    An iteration rolls out `num_questions` questions `num_samples` times each, and makes `num_epochs` passes of
-    `num_minibatches` optimizer steps over them; a step accumulates `num_micro_batches` (equal to the trainer's
-    `accumulate_grad_batches`). `num_critic_epochs` passes for the critic alone come first: it must learn from far
-    fewer, noisier targets than the policy. An untrained critic starts at the first mean return. `truncated` says what
-    a rollout that a limit cut counts as: "terminal", "bootstrap" (the critic's value of where it was cut follows) or
-    "mask" (no loss).
+    An iteration rolls out `num_questions` questions `num_samples` times each. It makes `num_epochs` passes of
+    `num_minibatches` optimizer steps over them. A step accumulates `num_micro_batches`, which must equal the trainer's
+    `accumulate_grad_batches`.
+
+    `num_critic_epochs` passes for the critic alone come first: it learns from fewer and noisier targets than the
+    policy. An untrained critic starts at the first mean return.
+
+    `truncated` says what a rollout that a limit cut counts as: "terminal", "bootstrap" (the critic's value of where it
+    was cut follows) or "mask" (no loss).
     """
 
     default_callbacks = (
@@ -151,7 +155,7 @@ class RolloutData(AgentData):
         return chosen
 
     def _numbered(self, iteration: int) -> list[tuple[Question, int]]:
-        """An iteration's questions with how often each came before in it: repeats are other samples, not copies."""
+        """An iteration's questions, with how often each came before in it: repeats are other samples, not copies."""
         seen: Counter[str] = Counter()
         numbered = []
         for question in self.questions_of(iteration):
@@ -202,7 +206,7 @@ class RolloutData(AgentData):
     def sampling_metrics(self, iteration: int, *, waited_s: float, num_action_tokens: int) -> dict[str, float]:
         """What sampling cost.
 
-        `time/rollout` is what the trainer waited, and the speed that of the sampling itself, wherever it ran.
+        `time/rollout` is how long the trainer waited. The speed is that of the sampling itself, wherever it ran.
         """
         sampling_s = self._sampling_s.pop(iteration, waited_s)
         return {

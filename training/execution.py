@@ -1,6 +1,6 @@
 """How the passes of an update are computed: memory against time.
 
-All but a base in 4 bits learn the same, beyond rounding.
+Every setting learns the same up to rounding, except for a base in 4 bits.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = (-1, 512 << 20), (-2, 16 << 20), (-3, 
 class Execution:
     """Settings of the passes.
 
-    `attention`: transformers' implementation. `gradient_checkpointing`: keep a layer's input alone and compute the
+    `attention`: transformers' implementation. `gradient_checkpointing`: keep a layer's input alone, and compute the
     layer again in the backward pass. `packed`: the rows of a micro-batch lie in one sequence without padding, each
-    seeing itself alone (with flash_attention_2 at no cost; with the others the mask grows with the square of the
-    whole). `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at
-    most so many tokens, padding included unless packed; a larger micro-batch is split (0: never). `quantise` "nf4":
-    the frozen base in 4 bits (QLoRA, arXiv 2305.14314; needs bitsandbytes).
+    seeing itself alone. Packing costs nothing with flash_attention_2. With the others the mask grows with the square of
+    the whole.
+
+    `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
+    tokens (0: any number), padding included unless packed. A larger micro-batch is split. `quantise` "nf4": the frozen
+    base in 4 bits (QLoRA, arXiv 2305.14314; needs bitsandbytes).
     """
 
     attention: Attention = "sdpa"
@@ -46,7 +48,7 @@ class Execution:
     quantise: Quantisation = "none"
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Refuse values out of range."""
         if self.logits_rows < 1 or self.max_tokens < 0:
             raise ConfigError(
                 f"model.execution: found logits_rows {self.logits_rows} and max_tokens {self.max_tokens}, wanted 1 "
@@ -57,8 +59,8 @@ class Execution:
 def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate: Callable[[str], None]) -> None:
     """Switch gradient checkpointing on for a base whose adapters are switched between forward passes.
 
-    A layer is computed again in the backward pass, when another adapter may be active; so the one of its forward pass
-    is put back for that moment. (Without it the gradients are wrong and nothing says so.)
+    A layer is computed again in the backward pass, when another adapter may be active. So the adapter of its forward
+    pass is put back for that moment. Without that the gradients would be wrong, and no error would say so.
     """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -115,13 +117,13 @@ def split_by_tokens(lengths: list[int], *, max_tokens: int, packed: bool) -> lis
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what the tensors of a pass leave free for those of the next.
+    """Let glibc keep the memory that the tensors of a pass free for those of the next.
 
-    Nothing with another C library, or where the environment has settings of its own.
+    By itself glibc returns it to the system, which clears every page again. For a small model on a CPU that takes up to
+    a tenth of a pass. Resident memory is larger for it. Blocks above 32 MiB still go back at once, and so does the free
+    end of the main thread's heap once it reaches 512 MiB.
 
-    By itself it hands them back to the system, which clears every page again: of a small model's passes on a CPU that
-    is up to a tenth of the time. Blocks above 32 MiB still go back at once, and the free end of the main thread's
-    heap once it reaches 512 MiB; resident memory is larger for it.
+    It changes nothing with another C library, or where the environment has settings of its own.
     """
     own = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if platform.libc_ver()[0] == "glibc" and not own:

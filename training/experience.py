@@ -23,7 +23,7 @@ Reduction = Literal["rollout-mean", "token-mean"]
 
 @dataclass(frozen=True)
 class RolloutTensors:
-    """Rollouts as sampled, padded to the longest; off the mask floats are 0."""
+    """Rollouts as sampled, padded to the longest; floats are 0 off the mask."""
 
     token_ids_BT: Tensor
     """[B, T] integer: prompt, actions and observations, exactly as sampled."""
@@ -118,7 +118,7 @@ class Experience:
         return evidence_at(self.evidence_BKF, self.turn_ids_BT, read_BT)
 
     def idle(self) -> Experience:
-        """The shortest row, acting nowhere: a pass over it adds nothing to any sum."""
+        """The shortest row without its action tokens: a pass over it adds nothing to any sum."""
         part = self.rows([int(self.attention_BT.sum(dim=1).argmin())])
         off, zero = torch.zeros_like(part.mask_BT), torch.zeros_like(part.loss_weights_BT)
         return replace(

@@ -1,8 +1,7 @@
 """Every metric that training logs, and what it means.
 
-The reference is made from this table, and a test holds the code against it.
-
-A name in capitals stands for what varies: a kind of question, or a group of parameters.
+The reference is made from this table, and a test compares the code with it. A name in capitals stands for what varies:
+a kind of question, or a group of parameters.
 """
 
 from __future__ import annotations

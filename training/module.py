@@ -105,7 +105,7 @@ class AgentModule(LightningModule):
         self.entropy_coef, self.value_clip = entropy_coef, value_clip
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
         self.temperature = temperature
-        self.policy_lr_scale = 1.0  # below 1 after a collapse that was taken back
+        self.policy_lr_scale = 1.0  # below 1 after a rollback
         self.execution = execution
         base, self.tokenizer = load_causal_lm(
             base_model, dtype=dtype, attention=execution.attention, four_bit=execution.quantise == "nf4"
@@ -144,7 +144,7 @@ class AgentModule(LightningModule):
         checkpoint["state_dict"] = {**self.state_dict(), **state}
 
     def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
-        """The last of a micro-batch's losses, which Lightning propagates back; the others are propagated here.
+        """Propagate a micro-batch's losses back, and return the last one for Lightning to propagate.
 
         The losses are the critic's, and policy + KL - entropy. Each is scaled to its share of the optimizer step. A
         micro-batch over the limit of tokens is cut into parts with losses of their own. All of them are sums, so one
@@ -170,7 +170,7 @@ class AgentModule(LightningModule):
         return loss
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
-        """Nothing: Lightning calls this when the parts of a split micro-batch have left gradients already."""
+        """Nothing: Lightning calls this when parts of a split micro-batch have already left gradients."""
 
     def most_passes(self, count: int) -> int:
         """`count`, or the largest of the ranks' counts where the base is sharded.
@@ -189,7 +189,7 @@ class AgentModule(LightningModule):
         return critic if batch.critic_only else [*critic, self._policy_loss]
 
     def add_to_sums(self, sums: Mapping[str, Tensor]) -> None:
-        """Add a micro-batch's figures to those of its optimizer step; Lightning would log the last one's alone."""
+        """Add a micro-batch's figures to those of its optimizer step, as Lightning would log the last one's alone."""
         for name, value in sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
@@ -250,7 +250,10 @@ class AgentModule(LightningModule):
         self._sums, self._carried, self._ratio_max = {}, {}, 0.0
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """In a step of the critic alone the policy has no gradient; AdamW would move it by a gradient of zero too."""
+        """Take the policy's parameters out of a step of the critic alone.
+
+        AdamW would move them by a gradient of zero too.
+        """
         if self._critic_alone:
             for parameter in self.roles.policy_parameters():
                 parameter.grad = None
@@ -286,7 +289,7 @@ class AgentModule(LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip policy and critic apart, so that neither starves the other; logs both norms before clipping."""
+        """Clip policy and critic apart, so that neither starves the other; log both norms before clipping."""
         for group in optimizer.param_groups:
             limit = self.max_grad_norms[group["name"]]
             if all(parameter.grad is None for parameter in group["params"]):

@@ -1,8 +1,8 @@
-"""Policy and value objectives as pure functions, and the policy losses that a YAML names; none knows the algorithm.
+"""Policy and value objectives as pure functions, and the policy losses that a YAML names.
 
-An algorithm shows only in `ratio_segments_BT`. Tokens of one segment share one importance weight, the geometric mean
-of their ratios. A segment is a token (PPO), a turn (Turn-PPO) or a rollout (GSPO). Sources: arXiv 2511.20718, and for
-GSPO arXiv 2507.18071.
+No objective knows the algorithm, which shows only in `ratio_segments_BT`. Tokens of one segment share one importance
+weight, the geometric mean of their ratios. A segment is a token (PPO), a turn (Turn-PPO) or a rollout (GSPO). Sources:
+arXiv 2511.20718, and for GSPO arXiv 2507.18071.
 
 Shapes: B rollouts, T tokens. `loss_weights_BT` is each action token's share of the optimizer step, 0 elsewhere.
 """
@@ -56,8 +56,11 @@ class PolicyLoss(ABC):
 def ratio_segments(level: RatioLevel, mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
     """[B, T] segment ids for a weight level, -1 off the mask; rows never share a segment in `segment_mean`.
 
-    Example: mask [0, 1, 1, 0, 1], turns [-1, 0, 0, -1, 1]: token [-1, 1, 2, -1, 4], turn [-1, 0, 0, -1, 1],
-    sequence [-1, 0, 0, -1, 0].
+    Example: mask [0, 1, 1, 0, 1] and turns [-1, 0, 0, -1, 1] give these ids:
+
+    - token [-1, 1, 2, -1, 4]
+    - turn [-1, 0, 0, -1, 1]
+    - sequence [-1, 0, 0, -1, 0]
     """
     if level == "token":
         segments = torch.arange(mask_BT.shape[1], device=mask_BT.device).expand_as(mask_BT)
@@ -168,7 +171,7 @@ class ClippedSurrogate(PolicyLoss):
 def token_ratio_metrics(
     policy_logprobs_BT: Tensor, *, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor
 ) -> dict[str, Tensor]:
-    """Sums over action tokens of what each token's own ratio says, whatever the loss and the level.
+    """Sums over action tokens of figures of each token's own ratio, whatever the loss and the level.
 
     `approx_kl`: the k3 estimate of KL(old || policy). `token_clip_fraction`: tokens that PPO would clip at 0.2.
     """
@@ -184,9 +187,9 @@ def token_ratio_metrics(
 
 
 def reference_kl(policy_logprobs_BT: Tensor, reference_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B, T] the k3 estimator of KL(policy || reference), exp(d) - d - 1 with d = reference - policy.
+    """[B, T] the k3 estimator of KL(policy || reference); 0 off the mask.
 
-    0 off the mask.
+    It is exp(d) - d - 1 with d = reference - policy.
     """
     gap_BT = torch.where(mask_BT, reference_logprobs_BT - policy_logprobs_BT, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return torch.expm1(gap_BT) - gap_BT
@@ -200,7 +203,10 @@ def value_loss(
     loss_weights_BT: Tensor,
     clip: float | None = None,
 ) -> Tensor:
-    """Half the weighted squared error of the critic; with `clip`, the worse of it and that of the clipped move."""
+    """Half the weighted squared error of the critic.
+
+    With `clip` it is the larger of this error and that of the clipped move.
+    """
     error_BT = (values_BT - returns_BT).square()
     if clip is not None:
         moved_BT = old_values_BT + (values_BT - old_values_BT).clamp(-clip, clip)
@@ -211,7 +217,7 @@ def value_loss(
 def logit_space_squares(coefficients_BT: Tensor, probability_BT: Tensor, collision_BT: Tensor) -> Tensor:
     """[B] each rollout's squared norm over the logits of a scalar whose derivative by log pi_t is c_t.
 
-    Sum over t of c^2 (1 - 2 p_t + sum_v p_v^2).
+    It is the sum over t of c^2 (1 - 2 p_t + sum_v p_v^2).
 
     `probability_BT` is p_t of the sampled token, `collision_BT` sum_v p_v^2. Squares of rollouts, micro-batches and
     ranks add up.

@@ -1,4 +1,4 @@
-"""The command line's parser: it takes a user's classes by their methods, and says what keeps one from fitting."""
+"""The command line's parser: it takes a user's classes by their methods, and explains why one does not fit."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class AgentParser(LightningArgumentParser):
             compare_by_names(protocol)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """End with the message, and with what keeps a class from fitting where that is the reason."""
+        """End with the message, and with why a class does not fit where that is the reason."""
         super().error(explained(message, PROTOCOLS + BASES), ex)

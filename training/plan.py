@@ -1,9 +1,8 @@
 """`medagent plan`: what a configuration will need, from its settings and the base's configuration alone.
 
-No weights are loaded.
-
-Parameters are counted on torch's meta device. What autograd keeps of a layer is linear in its sizes (counted with
-saved-tensor hooks, docs/scaling.md); the figures assume that every rollout is as long as the limits allow.
+No weights are loaded, and parameters are counted on torch's meta device. What autograd keeps of a layer is linear in
+the layer's sizes (counted with saved-tensor hooks, docs/scaling.md). The figures assume that every rollout is as long
+as the limits allow.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class ModelShape:
 
     @staticmethod
     def of(base_model: str) -> ModelShape:
-        """Of a hub name or a folder."""
+        """The shape of a base model, by hub name or folder."""
         try:
             config = AutoConfig.from_pretrained(model_path(base_model))
         except (OSError, ValueError) as error:
@@ -103,14 +102,14 @@ class Load:
 
     @property
     def value_bytes(self) -> int:
-        """Of a weight or activation of the base."""
+        """Bytes of a weight or activation of the base."""
         return FP32 if self.dtype == "float32" else 2
 
     @property
     def base_bytes(self) -> float:
-        """Of the frozen base; in 4 bits a half byte each for linear layers, and their constants.
+        """Bytes of the frozen base; in 4 bits half a byte per weight of linear layers, and their constants.
 
-        Sharded, a rank's part of the layers and two that are gathered.
+        Where the base is sharded: a rank's part of the layers, and two layers that are gathered.
         """
         linear = sum(ins * outs for ins, outs in self.shape.linear_sizes)
         rest = (self.shape.parameters - linear) * self.value_bytes
@@ -132,7 +131,7 @@ class Load:
         return (2.8 * self.shape.intermediate + 4.2 * self.shape.hidden) * self.value_bytes
 
     def activations(self) -> float:
-        """Of one forward and backward pass over a micro-batch, or as much of it as is allowed at once."""
+        """Bytes of one forward and backward pass over a micro-batch, or as much of it as is allowed at once."""
         tokens = self.micro_batch_rows * self.limits.max_total_tokens
         limit = self.execution.max_tokens
         tokens = min(tokens, max(limit, self.limits.max_total_tokens)) if limit else tokens
@@ -151,9 +150,9 @@ class Load:
         return min(1.0, self.limits.max_turns * self.limits.max_turn_tokens / self.limits.max_total_tokens)
 
     def rolling_out(self) -> float:
-        """Of the in-process policy: its KV cache, and prompts read all at once.
+        """Bytes of the in-process policy: its KV cache, and prompts read all at once.
 
-        Later two caches, while rows move from one to the next.
+        While rows move from one cache to the next, there are two.
         """
         rows = min(self.rollouts, MAX_OPEN)
         cache = float(
@@ -163,7 +162,7 @@ class Load:
         return max(cache + reading, 2 * cache)
 
     def preparing(self) -> float:
-        """Of the passes that read reference log-probs and values."""
+        """Bytes of the passes that read reference log-probs and values."""
         tokens = min(self.rollouts, PREPARED_ROWS) * self.limits.max_total_tokens
         if self.execution.max_tokens:
             tokens = min(tokens, max(self.execution.max_tokens, self.limits.max_total_tokens))
@@ -225,7 +224,8 @@ def _is_sharded(strategy: Any) -> bool:
 def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
     """What a person wants to know before they start.
 
-    `ConfigError` where the work of a rank cannot fit into `memory_gib`.
+    Raises:
+        ConfigError: the work of a rank does not fit into `memory_gib`.
     """
     shape, limits = load.shape, load.limits
     policy, critic = shape.lora_parameters(load.policy_lora), shape.lora_parameters(load.critic_lora)

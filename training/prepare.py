@@ -53,7 +53,7 @@ class OffPolicy:
     overlap: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Refuse values out of range."""
         if self.staleness < 0:
             raise ConfigError(f"OffPolicy.staleness: found {self.staleness}, wanted 0 or more iterations.")
         if self.overlap and not self.staleness:
@@ -162,7 +162,7 @@ def _evidence(module: AgentModule, rollouts: Sequence[Rollout], tensors: Rollout
 
 
 def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
-    """The rows of each pass of the base, within the budget of tokens; as many passes on every rank."""
+    """The rows of each pass of the base, within the budget of tokens; all ranks have equally many passes."""
     lengths = tensors.attention_BT.sum(dim=1).tolist()
     budget = module.execution
     groups = (
@@ -204,8 +204,8 @@ def explained_variance(batch: Experience, read_BT: Tensor) -> float:
 def logprob_gap(batch: Experience, *, off_policy: OffPolicy) -> dict[str, float]:
     """How far the sampler's log-probs lie from the trainer's before the update, mean and largest.
 
-    Empty but for importance "decoupled", where the trainer's are known. Of rollouts of the present policy it measures
-    arithmetic alone. Of stale rollouts it measures the policy's way since then too.
+    It is empty except for importance "decoupled", where the trainer's are known. For rollouts of the present policy it
+    measures arithmetic alone. For stale rollouts it also measures how far the policy has moved since.
     """
     if off_policy.importance != "decoupled" or not bool(batch.mask_BT.any()):
         return {}

@@ -13,7 +13,7 @@ from medagent.types import Rollout, Turn
 
 
 class Reward(Protocol):
-    """Anything that grades a rollout: it returns the rollout with `reward` and `success` filled in."""
+    """The interface of a reward: it returns a rollout with `reward` and `success` filled in."""
 
     def __call__(self, rollout: Rollout) -> Rollout:
         """The graded rollout."""
@@ -36,11 +36,12 @@ class OutcomeReward:
 class TurnRewards:
     """Pays turns on top of the outcome.
 
-    `gold_hit` the first time that a search shows a passage with the evidence, and `search_cost` off every search.
+    `gold_hit` is paid the first time that a search shows a passage with the evidence. `search_cost` is taken off every
+    search.
 
     With two gold passages a two-hop question pays twice. A question without gold passages pays no hit, so a benchmark
-    that names none leaves the outcome and the costs. What is paid for hits stays below what an answer pays, or
-    searching would be an end in itself.
+    that names none leaves the outcome and the costs. Hits together pay less than an answer, or searching would be an
+    end in itself.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """`medagent train`: a LightningCLI run in one folder, which goes on where it was when it is started again.
 
-RUN/config.yaml   the fully resolved configuration      RUN/checkpoints   the two newest iterations
-RUN/logs          CSV metrics, a version a start        RUN/tensorboard   the same for TensorBoard
+RUN/config.yaml the fully resolved configuration RUN/checkpoints the two newest iterations RUN/logs CSV metrics, one
+version per start RUN/tensorboard the same for TensorBoard
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RUN_PARTS = (
     "config.yaml",
 )
 
-# What every run wants of Lightning's trainer; a configuration's own values go before these.
+# Defaults of Lightning's trainer in every run; a configuration's own values override them.
 TRAINER_DEFAULTS: dict[str, Any] = {
     "devices": 1,
     "log_every_n_steps": 1,
@@ -61,7 +61,7 @@ TRAINER_DEFAULTS: dict[str, Any] = {
 
 
 def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> None:
-    """Set the trainer's defaults, with the callbacks of `data`, and add the settings that are no one's but ours."""
+    """Set the trainer's defaults, with the callbacks of `data`, and add the project's own settings."""
     callbacks = [{"class_path": name} for name in data.default_callbacks]
     parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
     parser.set_defaults({"trainer.callbacks": callbacks})
@@ -72,7 +72,7 @@ def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> 
 def in_order(callbacks: Sequence[Any], defaults: Sequence[str]) -> list[Any]:
     """Configured callbacks (each with a `class_path`) in the order in which they are to run.
 
-    Held-out evaluation comes first, since what follows prints and keeps its figures. A default callback that is
+    Held-out evaluation comes first, since the callbacks after it print and keep its figures. A default callback that is
     configured again stands once, with the later settings.
     """
     settings = {callback.class_path: callback for callback in callbacks}
@@ -119,9 +119,9 @@ class AgentCLI(LightningCLI):
             torch.set_num_threads(self.config["threads"])
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """The trainer.
+        """The trainer, which writes a checkpoint per iteration.
 
-        It logs to CSV and TensorBoard unless the configuration says otherwise, and writes a checkpoint per iteration.
+        It logs to CSV and TensorBoard unless the configuration says otherwise.
         """
         root = Path(self.config_init["trainer"]["default_root_dir"] or "runs/train")
         if self.config_init["trainer"]["logger"] is None:
@@ -184,7 +184,10 @@ def _discard(run: Path) -> None:
 
 
 def _claim(folder: RunFolder, resolved: dict[str, Any], *, overwrite: bool) -> None:
-    """Make the folder this run's, or go on with the run it holds; refuse what is not ours and what differs."""
+    """Make the folder this run's, or go on with the run it holds.
+
+    A folder of other files, or of a run with other settings, is refused.
+    """
     run = folder.path
     folder.refuse_others(*RUN_PARTS)
     if overwrite:
@@ -232,7 +235,7 @@ def sft(args: list[str]) -> Path:
 def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, command: str, description: str) -> Path:
     """Fit a module to its data as `medagent COMMAND` does: in one folder, going on where it was.
 
-    Of several ranks on CPUs each then has to `end_rank`.
+    Each of several ranks on CPUs then has to call `end_rank`.
     """
     quiet_lightning()
     cli = AgentCLI(
@@ -263,13 +266,14 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
 
 
 def end_rank() -> None:
-    """End this process, its work being done, if it is a rank of gloo's (several processes on CPUs); otherwise return.
+    """End this process when its work is done, if it is one of several gloo ranks (processes on CPUs).
 
-    Threads are waited for and what is registered with `atexit` runs, as at any end; the interpreter's finalisation
-    does not. A thread of gloo's that lets go of a tensor while that is under way aborts the process, and the launcher
-    then stops the ranks that still write (pytorch issue 190489). Destroying the group does not end those threads: a
-    sharded base, and DDP, hold the group for as long as they live. A rank that failed ends as any process does, with
-    a status other than 0 either way.
+    Otherwise return. Threads are waited for, and what is registered with `atexit` runs, as at any end. The
+    interpreter's finalisation does not run. A thread of gloo's that releases a tensor during finalisation aborts the
+    process. The launcher then stops the ranks that still write (pytorch issue 190489).
+
+    Destroying the group does not end those threads: a sharded base, and DDP, hold the group for as long as they live. A
+    rank that failed ends as any process does, with a status other than 0 either way.
     """
     if not distributed.is_initialized() or distributed.get_backend() != "gloo":
         return

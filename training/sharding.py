@@ -1,6 +1,6 @@
-"""A base that does not fit into one GPU.
+"""A base that does not fit into one GPU: layers sharded over the ranks by FSDP2.
 
-Its layers sharded over the ranks by FSDP2, the adapters replicated as under DDP.
+The adapters are replicated as under DDP.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from training.module import AgentModule
 class ShardedBase(DDPStrategy):
     """DDP, but the ranks share out the decoder layers of the frozen base (FSDP2, arXiv 2304.11277).
 
-    Each rank holds an equal part of each layer. A layer is gathered for as long as a pass is in it.
+    Each rank holds an equal part of each layer. A layer is gathered for as long as one pass computes it.
 
-    What is trained is small and stays whole on every rank, so optimizer, clipping, checkpoints and hand-overs are
-    those of DDP; embeddings and head stay whole too. Every pass is a meeting of all ranks. `timeout_s`: how long a
-    rank waits for the others.
+    What is trained is small and stays whole on every rank. So optimizer, clipping, checkpoints and hand-overs are those
+    of DDP. Embeddings and head stay whole too. All ranks must make every pass together. `timeout_s`: how long a rank
+    waits for the others.
     """
 
     def __init__(self, timeout_s: float = 1800.0) -> None:
@@ -61,6 +61,6 @@ def shard(module: AgentModule, device: str, world_size: int) -> None:
     whole = {parameter for parameter in module.parameters() if parameter.requires_grad}
     for layer in decoder.layers:
         fully_shard(layer, mesh=mesh, ignored_params=whole, reshard_after_forward=True)
-    # The root holds no shards: it tells the layers apart in time, so that the next one is gathered while one computes.
+    # The root holds no shards. It orders the layers, so that the next one is gathered while one computes.
     fully_shard(decoder, mesh=mesh, ignored_params=set(module.parameters()))
     module.roles.sharded = True

@@ -1,9 +1,7 @@
 """Rollouts that wait for their update.
 
-With staleness s, iteration i trains on rollouts that the policy of iteration i - s sampled.
-
-They are written whole and without loss (JSON keeps a double exactly), so that a run killed in between goes on to the
-same numbers.
+With staleness s, iteration i trains on rollouts that the policy of iteration i - s sampled. They are written whole and
+without loss, as JSON keeps a double exactly. So a run that is killed in between goes on to the same numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ FOLDER = "pending"
 class Background:
     """At most one piece of work beside the trainer.
 
-    Whoever needs what it makes, or what it uses, waits for it first.
+    A caller that needs what it makes, or what it uses, waits for it first.
     """
 
     def __init__(self) -> None:
@@ -58,7 +56,7 @@ class Background:
 class PendingRollouts:
     """The rollouts of the coming iterations, one file each, in `RUN/pending`.
 
-    With `overlap` those furthest ahead come from the background.
+    With `overlap` those of the latest iteration are sampled in the background.
     """
 
     def __init__(self, run: Path, *, staleness: int, rank: int, background: Background, overlap: bool = False) -> None:
@@ -68,9 +66,9 @@ class PendingRollouts:
     def take(self, iteration: int, *, last: int, collect: Callable[[int], list[Rollout]]) -> list[Rollout]:
         """The rollouts that `iteration` trains on.
 
-        Before, with the policy of this moment, the questions of iteration + s are rolled out (at the first iteration
-        also those before it; none after iteration `last`). `collect` samples and grades the rollouts of the iteration
-        it is given. What the background made must be there already.
+        First the questions of iteration + s are rolled out with the present policy, up to iteration `last`. The first
+        iteration also rolls out those in between. `collect` samples and grades the rollouts of the iteration it is
+        given. The background must have finished.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         for coming in range(iteration, min(iteration + self._staleness, last) + 1):
@@ -96,7 +94,7 @@ class PendingRollouts:
 
 
 def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
-    """One rollout a line; the file appears whole or not at all."""
+    """Write one rollout per line; the file appears whole or not at all."""
     part = path.with_suffix(".part")
     with part.open("w", encoding="utf-8") as file:
         for rollout in rollouts:

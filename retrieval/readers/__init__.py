@@ -1,7 +1,7 @@
-"""One reader for each kind of file: a file -> documents, and what had to be skipped and why.
+"""One reader per kind of file: a file -> documents, and what had to be skipped and why.
 
-A reader never raises for what is wrong with a file: it yields `Skipped` and goes on where it can, so that one bad
-file cannot end a long build.
+A reader never raises for what is wrong with a file. It yields `Skipped` and goes on where it can. So one bad file
+cannot end a long build.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Item = Document | Passage | Skipped
 
 
 class OpenFile:
-    """A file of a corpus; `.gz` is unpacked while it is read. `name` is how documents and complaints call it."""
+    """A file of a corpus; `.gz` is unpacked while it is read. `name` is its name in documents and messages."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name

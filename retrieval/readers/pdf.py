@@ -1,6 +1,6 @@
-"""PDF by pypdf: a page is a section, so that a citation leads to the page.
+"""PDF by pypdf: each page is a section, so that a citation leads to the page.
 
-Scans without text are skipped and said to be so.
+Scans without text are skipped and reported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logging.getLogger("pypdf").setLevel(logging.ERROR)
 
 
 def read_pdf(file: OpenFile) -> Iterator[Item]:
-    """One document with a section a page."""
+    """One document with one section per page."""
     raw = io.BytesIO(file.stream.read())
     try:
         reader = PdfReader(raw)

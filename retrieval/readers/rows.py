@@ -20,7 +20,7 @@ csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole a
 
 
 def read_json_lines(file: OpenFile) -> Iterator[Item]:
-    """One document a line."""
+    """One document per line."""
     number = 0
     try:
         for number, line in enumerate(file.stream, start=1):
@@ -38,7 +38,7 @@ def read_json_lines(file: OpenFile) -> Iterator[Item]:
 
 
 def read_table(file: OpenFile) -> Iterator[Item]:
-    """One document a row of CSV or TSV (by the file's suffix); the header names the columns."""
+    """One document per row of CSV or TSV (by the file's suffix); the header names the columns."""
     delimiter = "\t" if ".tsv" in [suffix.lower() for suffix in file.path.suffixes] else ","
     reader = csv.DictReader(codecs.iterdecode(file.stream, "utf-8-sig"), delimiter=delimiter)
     try:

@@ -1,4 +1,4 @@
-"""Text and Markdown: a file is a document, Markdown headings begin sections."""
+"""Text and Markdown: each file is one document, and Markdown headings begin sections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_text(file: OpenFile) -> Iterator[Item]:
 
 
 def read_markdown(file: OpenFile) -> Iterator[Item]:
-    """One document: the first top-level heading is its title, each later one begins a section."""
+    """One document: the first top-level heading is its title, and each later one begins a section."""
     text = _decoded(file)
     if isinstance(text, Skipped):
         yield text
@@ -47,9 +47,9 @@ def read_markdown(file: OpenFile) -> Iterator[Item]:
 
 
 def unwrapped(text: str) -> str:
-    """Paragraphs in a line each.
+    """Each paragraph in one line.
 
-    A line that was wrapped is no end of a sentence, but list items and table rows stay apart.
+    A line that was wrapped is no end of a sentence. List items and table rows stay apart.
     """
     lines = []
     for paragraph in _PARAGRAPHS.split(text):

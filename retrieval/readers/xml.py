@@ -176,7 +176,7 @@ def _jats(article: Element, name: str) -> Item:
 
 
 def _sections(parent: Element, above: str) -> list[Section]:
-    """Sections with their path of headings; text before the first heading belongs to the parent's."""
+    """Sections with their path of headings; text before the first heading belongs to the parent."""
     found: list[Section] = []
     loose: list[str] = []
     for child in parent:
@@ -190,7 +190,7 @@ def _sections(parent: Element, above: str) -> list[Section]:
 
 
 def _running(element: Element) -> str:
-    """The text of an element with a line for each block, without tables, formulas and marks of references."""
+    """The text of an element with one line per block, without tables, formulas and reference marks."""
     lines = [""]
 
     def walk(node: Element) -> None:

@@ -53,7 +53,9 @@ REAL = [
 @pytest.mark.real_data
 @pytest.mark.skipif(not SHARED_DATA.exists(), reason="the real benchmark files are not there")
 @pytest.mark.parametrize(("name", "path"), REAL)
-def test_a_lookup_table_on_every_real_benchmark(tmp_path: Path, name: BenchmarkName, path: str) -> None:
+def test_a_scripted_agent_scores_its_known_accuracy_on_every_real_benchmark(
+    tmp_path: Path, name: BenchmarkName, path: str
+) -> None:
     questions, _, _ = BenchmarkSource(name, path=str(SHARED_DATA / path)).questions()
     unique = {
         neutralise(question.text): question for question in questions

@@ -82,7 +82,7 @@ def test_each_query_goes_where_it_belongs_and_results_keep_their_order() -> None
 
 def test_what_cannot_be_called_or_made_again_is_refused() -> None:
     for tools in ([], [Double(), Double()]):
-        with pytest.raises(ToolError, match="wanted one or more, each another"):
+        with pytest.raises(ToolError, match="wanted one or more, all different"):
             Toolbox(Corpus(), tools)
     with pytest.raises(ToolError, match="Toolbox in a Toolbox"):
         Toolbox(Toolbox(Corpus(), [Double()]), [Rude()])

@@ -1,6 +1,10 @@
-"""One optimizer step on stored experience, then one of the critic alone, on as many ranks as `torch.distributed.run` starts; rank 0 writes what it saw.
+r"""One optimizer step on stored experience, then one of the critic alone; rank 0 writes what it saw.
 
-python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker INPUT OUTPUT SPACE MAX_TOKENS STRATEGY   (SPACE: parameters, logits, rollouts: each by its own scale, or evidence: parameters, and a critic that sees it)
+    python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker \
+        INPUT OUTPUT SPACE MAX_TOKENS STRATEGY
+
+SPACE is `parameters`, `logits`, `rollouts` (each by its own scale) or `evidence` (`parameters`, and a critic that sees
+the evidence).
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ TESTS = [
     f"tests/training/{name}.py"
     for name in (
         "test_advantages",
-        "test_estimators",
         "test_objectives",
         "test_reference",
         "callbacks/test_correction",

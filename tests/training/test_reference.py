@@ -31,7 +31,10 @@ class Token:
 
 
 def ragged(seed: int) -> tuple[list[list[Token]], tuple[int, int]]:
-    """Rollouts of one to four turns of one to five tokens, observations of zero to three tokens between and after them."""
+    """Rollouts of one to four turns, each of one to five tokens.
+
+    Observations of zero to three tokens stand between and after the turns.
+    """
     rng = random.Random(seed)
     rollouts: list[list[Token]] = []
     width = 0

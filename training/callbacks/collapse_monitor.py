@@ -1,4 +1,7 @@
-"""Watches a run for collapse, says so, and can stop it or take it back to the last good weights with a smaller step."""
+"""Watches a run for collapse and reports it.
+
+On request it stops the run, or takes it back to the last good weights with a smaller step.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,11 @@ class CollapseMonitor(Callback):
 
     Logs `monitor/signs` and `monitor/alarm`, and writes alarms to RUN/collapse.json.
 
-    `action` at an alarm: "report" only; "stop" puts back the last good weights, exports them and ends the run;
-    "rollback" puts back weights and optimizer state, multiplies the policy's rate by `factor` and goes on, at most
-    `max_rollbacks` times (then it stops). An iteration's starting weights are good when its rollouts succeed at 0.9
-    of the best or more and no sign is seen.
+    `action` at an alarm: "report" writes it and does nothing else. "stop" puts back the last good weights, exports them
+    and ends the run. "rollback" puts back weights and optimizer state, multiplies the policy's rate by `factor` and
+    goes on. It does so at most `max_rollbacks` times, then it stops.
+
+    An iteration's starting weights are good when its rollouts show no sign and succeed at 0.9 of the best or more.
     """
 
     def __init__(
@@ -76,12 +80,12 @@ class CollapseMonitor(Callback):
             trainer.should_stop = True
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse what would judge one policy by another's rollouts."""
+        """Refuse to judge one policy by the rollouts of another."""
         data = getattr(trainer, "datamodule", None)
         if self._action != "report" and isinstance(data, RolloutData) and data.off_policy.staleness:
             raise ConfigError(
                 f"CollapseMonitor.action: found {self._action!r} with data.off_policy.staleness "
-                f"{data.off_policy.staleness}: rollouts would tell of weights that are long gone. Use action: "
+                f"{data.off_policy.staleness}: rollouts would judge weights from earlier iterations. Use action: "
                 "report, or staleness 0."
             )
 
@@ -91,9 +95,9 @@ class CollapseMonitor(Callback):
         self._counts.clear()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Keep the weights that this iteration's rollouts were sampled with (the first batch.
+        """Keep the weights that this iteration's rollouts were sampled with.
 
-        Rolled out, not yet updated).
+        At the first batch they are sampled from, and not yet updated.
         """
         if batch_idx == 0 and self._action != "report":
             self._candidate = _copied(_state(trainer, pl_module))
@@ -117,7 +121,7 @@ class CollapseMonitor(Callback):
         assert isinstance(pl_module, AgentModule)
         found = {name: self._sums[name] / self._counts[name] for name in self._counts}
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            # One that stands after this callback has not measured this iteration yet: its last figure is an old one.
+            # A callback after this one has not measured this iteration yet: its last figure is an old one.
             if (
                 isinstance(callback, HeldOutEvaluation)
                 and callback.latest
@@ -164,7 +168,9 @@ class CollapseMonitor(Callback):
             self._stopped = trainer.should_stop = True
         exports = any(isinstance(each, AgentExport) for each in trainer.callbacks)  # type: ignore[attr-defined]
         if exports and (action == "stop" or (action == "rollback" and iteration == trainer.max_epochs)):
-            AgentExport.export(trainer, module)  # one made before this callback had the weights that are discarded
+            AgentExport.export(
+                trainer, module
+            )  # an agent exported before this callback has the weights that are discarded
         self._events.append(event)
         if trainer.is_global_zero:
             write_whole(Path(trainer.default_root_dir) / EVENTS_FILE, json.dumps(self._events, indent=2) + "\n")
@@ -188,7 +194,7 @@ def read_events(run: Path) -> list[dict[str, Any]]:
 
 
 def describe_alarms(run: Path) -> str:
-    """What the monitor has to say about a finished run, for people."""
+    """What the monitor reports about a finished run, in lines for people."""
     events = read_events(run)
     return " ".join(_aloud(event) for event in events) or "The collapse monitor saw no collapse."
 

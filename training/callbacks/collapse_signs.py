@@ -1,9 +1,9 @@
-"""Recognising collapse from an iteration's metrics alone.
+"""Recognises collapse from an iteration's metrics alone.
 
-No model, no trainer, so recorded runs can be judged by the same code.
+It needs neither model nor trainer, so recorded runs are judged by the same code.
 
-Success counts most; everything else is a warning that tells what went wrong, and several warnings together count as
-collapse before success shows it.
+A fall of success is an alarm by itself. Every other sign is a warning that tells what went wrong. Several warnings
+together are an alarm before success falls.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ WATCHED = (
     "rollout/searches",
 )
 HELD_OUT = "validation/accuracy"
-# Accuracies nearer than this are the same, and one on its bound is not below it: as shares of a number of questions
-# they tie often, and rounding would
-# decide that one way in a run and another from its kept numbers, which have six digits.
+# Accuracies nearer than this are equal, and one on its bound is not below it. As shares of a number of questions they
+# tie often. Rounding to the six digits of kept numbers must not decide a tie.
 TIE = 1e-5
 
 
@@ -36,18 +35,23 @@ TIE = 1e-5
 class Thresholds:
     """When an iteration's metrics (means over its optimizer steps) are a sign of collapse.
 
-    `success_fall`: the mean of the last two iterations' success lies this share below the best such mean. `learnt`:
-    that best must first have risen by so much above the first iteration, else there is nothing to collapse from.
-    `entropy_rise`: entropy falls while a policy learns; above this multiple of its lowest it becomes random again.
-    `entropy_low`: below this share of the first iteration's it is deterministic. `clip_rise`: clip fraction, as a
-    multiple of its lowest, once above `clip_floor`. `kl`: nats a token from the reference. `spike`: gradient norm and
-    largest ratio, as multiples of their median over the last `history` iterations. These three have heavy tails (one
-    token can make a mean of k3 a thousand), so they count only two iterations in a row, and KL and gradient norm
-    together as one. `invalid_rise`: the share of unreadable answers above its lowest. `searches_fall`: searches a
-    question, as a share below their highest. `warnings_for_alarm`: so many signs at once, without success's own, are
-    an alarm. `held_out_fall`: the mean of the last two held-out accuracies, where both were measured, lies this share
-    below the best such mean; that is an alarm. With `held_out_decides` it then is the only one, and the rest are
-    signs: fewer alarms and later, for whom a false one costs more than two iterations.
+    - `success_fall`: the mean of the last two iterations' success lies this share below the best such mean.
+    - `learnt`: that best must first have risen by so much above the first iteration. Else nothing can collapse.
+    - `entropy_rise`: entropy is above this multiple of its lowest. It falls while a policy learns.
+    - `entropy_low`: entropy is below this share of the first iteration's.
+    - `clip_rise`: clip fraction, as a multiple of its lowest, once above `clip_floor`.
+    - `kl`: nats per token from the reference.
+    - `spike`: gradient norm and largest ratio, as multiples of their median over the last `history` iterations.
+    - `invalid_rise`: the share of unreadable answers above its lowest.
+    - `searches_fall`: searches per question, as a share below their highest.
+    - `warnings_for_alarm`: so many signs at once, without success's own, are an alarm.
+    - `held_out_fall`: the mean of the last two held-out accuracies lies this share below the best such mean. That is an
+      alarm. It is judged where both were measured.
+    - `held_out_decides`: the fall of held-out accuracy is the only alarm, and the rest are signs. Alarms are then fewer
+      and later. It suits runs in which a false alarm costs more than two iterations.
+
+    KL, gradient norm and largest ratio have heavy tails, so they count only two iterations in a row. KL and gradient
+    norm together count as one sign.
     """
 
     success_fall: float = 1 / 3
@@ -66,7 +70,7 @@ class Thresholds:
     held_out_decides: bool = False
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Refuse values out of range."""
         for name in ("success_fall", "searches_fall", "held_out_fall"):
             if not 0 < getattr(self, name) < 1:
                 raise ConfigError(f"Thresholds.{name}: found {getattr(self, name)}, wanted a share between 0 and 1.")
@@ -93,9 +97,9 @@ class Sign:
 
 @dataclass(frozen=True)
 class CollapseVerdict:
-    """What an iteration's metrics say.
+    """What an iteration's metrics say: the signs, whether they are a collapse, and whether the policy is good.
 
-    The signs, whether they amount to collapse, and whether the policy that sampled is as good as any before.
+    The policy is good when the one that sampled is as good as any before.
     """
 
     signs: tuple[Sign, ...]
@@ -105,7 +109,7 @@ class CollapseVerdict:
 
 @dataclass
 class CollapseDetector:
-    """Feeds on one row of metrics an iteration, in order; `state` and `restore` carry it through a checkpoint."""
+    """Takes one row of metrics per iteration, in order; `state` and `restore` carry it through a checkpoint."""
 
     thresholds: Thresholds = Thresholds()
     first: dict[str, float] = field(default_factory=dict)
@@ -116,8 +120,7 @@ class CollapseDetector:
     def observe(self, metrics: Mapping[str, float]) -> CollapseVerdict:
         """Judge an iteration.
 
-        `reward/success` is of the policy before the iteration's updates, held-out accuracy after them, the rest of
-        themselves.
+        `reward/success` is measured before the iteration's updates, held-out accuracy after them, the rest during them.
         """
         row = {name: metrics[name] for name in (*WATCHED, HELD_OUT) if name in metrics}
         if "reward/success" not in row:
@@ -141,15 +144,15 @@ class CollapseDetector:
         return CollapseVerdict(tuple(signs), alarm, good=not signs and row["reward/success"] >= 0.9 * self.best)
 
     def forget_recent(self) -> None:
-        """Start afresh after going back: what the discarded policy did is no evidence against the restored one."""
+        """Forget the last iterations, as a rollback discards their policy."""
         self.rows = []
 
     def state(self) -> dict[str, object]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return {"first": self.first, "rows": self.rows, "best": self.best, "best_held_out": self.best_held_out}
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """From a checkpoint."""
+        """Take up the state of a checkpoint."""
         self.first, self.rows = dict(state["first"]), list(state["rows"])  # type: ignore[call-overload]
         self.best = float(state["best"])  # type: ignore[arg-type]
         self.best_held_out = float(state["best_held_out"])  # type: ignore[arg-type]
@@ -194,7 +197,7 @@ class CollapseDetector:
         return found + self._lasting_signs(row)
 
     def _lasting_signs(self, row: dict[str, float]) -> list[Sign]:
-        """Of what has heavy tails: out of bounds in this iteration and the one before."""
+        """Signs of metrics with heavy tails: out of bounds in this iteration and the one before."""
         found = []
         for name in ("kl/reference", "policy/grad_norm", "policy/ratio_max"):
             values = [each[name] for each in self.rows if name in each]

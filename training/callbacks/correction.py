@@ -70,8 +70,8 @@ class ClippingBiasCorrection(Callback):
     `space` "parameters": exact norms, by a second backward pass. "logits": a closed form without one. Rollouts are told
     apart in "logits" alone.
 
-    `threshold`: for "relative" a ratio, 1 where none is given. For "triggered" a norm, which depends on model and
-    space and has no default.
+    `threshold`: for "relative" a ratio, 1 where none is given. For "triggered" a norm, which depends on model and space
+    and has no default.
 
     `constant`: one scale, or one per optimizer step of an iteration.
 
@@ -133,7 +133,10 @@ class ClippingBiasCorrection(Callback):
         self._hook: RemovableHandle | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse what does not fit, and restore the learning rate in each step's own hook: later breaks schedulers."""
+        """Refuse what does not fit.
+
+        Each step's own hook restores the learning rate: a later hook would break schedulers.
+        """
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         corrections = [each for each in callbacks if isinstance(each, ClippingBiasCorrection)]
         if len(corrections) > 1:
@@ -192,7 +195,7 @@ class ClippingBiasCorrection(Callback):
     def _in_logits(self, terms: PolicyTerms, share: float) -> None:
         """Add this micro-batch's squared norms.
 
-        Where rollouts have their own scales, the gradient that flows back through the log-probs is multiplied by them.
+        Where rollouts have their own scales, the gradient through the log-probs is multiplied by them.
         """
         probability_BT = terms.logprobs_BT.detach().exp()
         squares = []

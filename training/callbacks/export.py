@@ -19,7 +19,8 @@ from training.module import AgentModule
 class AgentExport(Callback):
     """Writes `agent/` in the run's folder after the last iteration (and after every `every`-th, if set).
 
-    It does so before the iteration's checkpoint is saved, so a run killed in between exports again when it goes on.
+    It does so before the iteration's checkpoint is saved. A run that is killed in between exports again when it goes
+    on.
     """
 
     def __init__(self, every: int | None = None) -> None:
@@ -64,7 +65,7 @@ class AgentExport(Callback):
 
 
 def how_made(trainer: Trainer) -> dict[str, str]:
-    """The parts of a run that a model card names, from its resolved configuration where there is one."""
+    """The parts of a run that a model card names, from the run's resolved configuration where there is one."""
     path = Path(trainer.default_root_dir) / "config.yaml"
     made = {"iterations": str(trainer.current_epoch + 1)}
     if not path.exists():
@@ -102,9 +103,9 @@ def _in_words(value: Any) -> str:
 
 
 def read_metrics(run: Path) -> list[dict[str, float]]:
-    """One row per iteration: means over its optimizer steps of everything logged, from all CSV logs of the run.
+    """One row per iteration, from all CSV logs of the run: means over its optimizer steps of everything logged.
 
-    A resumed run has several logs; where they overlap the later one counts.
+    A resumed run has several logs. Where they overlap the later one counts.
     """
     by_step: dict[tuple[int, int], dict[str, float]] = {}
     logs = sorted(run.glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))

@@ -19,9 +19,8 @@ from training.module import AgentModule
 class HeldOutEvaluation(Callback):
     """Logs `validation/accuracy` (and per question type) after every `every`-th iteration.
 
-    Before training it compares its questions with those trained on, and refuses where more than
-    `allowed_contamination` of them (a share) are near-duplicates (`evaluation.contamination`): a number measured on
-    them would mean nothing.
+    Before training it compares its questions with those trained on (`evaluation.contamination`). It refuses to go on
+    where a larger share than `allowed_contamination` of them are near-duplicates.
     """
 
     def __init__(self, benchmark: Benchmark, every: int = 5, allowed_contamination: float = 0.0) -> None:

@@ -32,9 +32,9 @@ class _LevelSampling(Callback):
 
 
 class TurnLevelSampling(_LevelSampling):
-    """One importance weight per turn, the geometric mean over its action tokens (arXiv 2511.20718).
+    """One importance weight per turn (Turn-PPO, ST-PPO): the geometric mean over its action tokens.
 
-    Turn-PPO, ST-PPO.
+    Source: arXiv 2511.20718.
     """
 
     level: RatioLevel = "turn"

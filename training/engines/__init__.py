@@ -1,7 +1,4 @@
-"""What samples the rollouts of a training run.
-
-In this process, or vLLM in one of its own, or servers, or Ray actors.
-"""
+"""What samples the rollouts of a training run: this process, vLLM beside it, servers, or Ray actors."""
 
 from training.engines.base import EngineSetup, RolloutEngine
 from training.engines.in_process import InProcessEngine

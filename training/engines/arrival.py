@@ -1,6 +1,6 @@
-"""Whether new weights have arrived where the rollouts are sampled.
+"""Checks that new weights have arrived where the rollouts are sampled.
 
-Log-probs of a probe, as the sampler and as the trainer see them.
+It compares log-probs of a probe, as the sampler and as the trainer compute them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from training.module import AgentModule
 # Largest mean |difference| between two right implementations.
 TOLERANCE = {"float32": 1e-2, "bfloat16": 0.5, "float16": 0.25}
 FLOOR = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 5e-3}  # root mean square below which a change is rounding
-# where the trainer's base is in 4 bits and the sampler's is not; 0.75 was measured on the starter, whose 128
-# dimensions suffer most
+# where only the trainer's base is in 4 bits; 0.75 was measured on the starter, whose 128 dimensions lose most
 FOUR_BITS = 1.5
 LEAST_SHARE = 0.25
 
@@ -36,9 +35,9 @@ def trainer_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
 class ArrivalCheck:
     """Compares sampler and trainer at each hand-over, and how each has moved since the one before.
 
-    The difference between the two at one moment is arithmetic (kernels, precision) and in bf16 far larger than what
-    an iteration changes. So the sampler's change is regressed on the trainer's: the slope is 1 where the weights
-    arrived, and 0 where the sampler still has the old ones.
+    The difference between the two at one moment comes from kernels and precision. In bf16 it is far larger than what an
+    iteration changes. So the sampler's change is regressed on the trainer's. The slope is 1 where the weights arrived,
+    and 0 where the sampler still has the old ones.
     """
 
     dtype: str
@@ -48,7 +47,11 @@ class ArrivalCheck:
     slope: float = 1.0
 
     def __call__(self, sampler: list[float], trainer: Tensor, *, where: str) -> None:
-        """Raise `PolicyError` where the two disagree, or the sampler stood still while the trainer moved."""
+        """Compare the two.
+
+        Raises:
+            PolicyError: they disagree, or the sampler stood still while the trainer moved.
+        """
         heard = torch.tensor(sampler, dtype=torch.float64)
         self.gap, self.slope = float((heard - trainer).abs().mean()), 1.0
         if self._before is not None:
@@ -66,5 +69,5 @@ class ArrivalCheck:
             )
 
     def metrics(self) -> dict[str, float]:
-        """To be logged."""
+        """Metrics to be logged."""
         return {"sampler/probe_gap": self.gap, "sampler/arrived": self.slope}

@@ -1,4 +1,4 @@
-"""The seam between the trainer, which owns the weights, and what samples with a copy of them."""
+"""The interface between the trainer, which owns the weights, and what samples with a copy of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from training.module import AgentModule
 class EngineSetup:
     """What an engine is told before the first hand-over.
 
-    `folder` is the run's, for logs; `max_tokens` the longest rollout; `probe_ids` a text whose log-probs tell whether
-    weights have arrived.
+    `folder` is the run's, for logs. `max_tokens` is the longest rollout. `probe_ids` is a text whose log-probs tell
+    whether weights have arrived.
     """
 
     folder: Path
@@ -32,14 +32,14 @@ class EngineSetup:
 class RolloutEngine(ABC):
     """Samples with the weights that it was handed last.
 
-    One object serves one run; its settings are those of the YAML.
+    One object serves one run. Its settings are those of the YAML.
     """
 
     takes_adapters = False  # whether it is handed the LoRA and not merged weights
     overlaps = True  # whether it can sample while the trainer updates
 
     def start(self, module: AgentModule, setup: EngineSetup) -> None:  # noqa: B027 (nothing to start by default)
-        """Start what must run beside the trainer, or refuse; before any rollout."""
+        """Start what must run beside the trainer, or refuse, before any rollout."""
 
     @abstractmethod
     def hand_over(self, module: AgentModule, *, version: int) -> Policy:
@@ -49,10 +49,10 @@ class RolloutEngine(ABC):
         """
 
     def rest(self) -> None:  # noqa: B027
-        """The iteration's rollouts are there; free what the update may need."""
+        """The iteration's rollouts are complete: free what the update may need."""
 
     def metrics(self) -> dict[str, float]:
-        """Of the last hand-over, to be logged."""
+        """Metrics of the last hand-over, to be logged."""
         return {}
 
     def close(self) -> None:  # noqa: B027

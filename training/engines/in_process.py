@@ -1,6 +1,6 @@
-"""The default engine.
+"""The default engine: a copy of the base in the trainer's process.
 
-A copy of the base in the trainer's process, with the policy adapter merged into it at each hand-over.
+The policy adapter is merged into the copy at each hand-over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from training.module import AgentModule
 
 
 class InProcessEngine(RolloutEngine):
-    """Samples with Hugging Face's model code, on the trainer's device, reproducibly.
+    """Samples reproducibly with Hugging Face's model code, on the trainer's device.
 
     Equal seeds give equal rollouts.
     """
@@ -38,14 +38,14 @@ class InProcessEngine(RolloutEngine):
         return self._policy
 
     def close(self) -> None:
-        """Drop the copy: an engine that serves a second run may have another base."""
+        """Drop the copy, as a second run of this engine may have another base."""
         self._policy = None
 
 
 def _refuse(sharded: bool) -> None:
     if sharded:
         raise ConfigError(
-            "engine in_process: keeps a whole copy of the base on each rank, which ShardedBase is there to avoid. "
+            "engine in_process: keeps a whole copy of the base on each rank, which ShardedBase is to avoid. "
             "Take training.engines.ServersEngine as data.engine, or VllmEngine with GPUs of its own for every rank, "
             "or trainer.strategy ddp."
         )

@@ -25,12 +25,11 @@ SHOWN_LINES = 12  # of the error of a replica that is gone
 class RayEngine(RolloutEngine):
     """`num_replicas` actors on the cluster at `address`, each with an engine of `kind`.
 
-    An empty address starts a cluster on this machine for the run's time; "auto" joins the one that is there.
+    An empty address starts a cluster on this machine for the run's time. "auto" joins the one that is there.
 
-    Each actor takes `cpus` and `gpus` of the cluster. New weights are put into Ray's object store once and read by
-    all. Dialogues go to the actor that has fewest; those of an actor that dies go on elsewhere, and the next
-    hand-over starts another in its place. Every machine needs this package, and the base model under the same name or
-    path.
+    Each actor takes `cpus` and `gpus` of the cluster. New weights are put into Ray's object store once and read by all.
+    Dialogues go to the actor that has fewest. Those of an actor that dies go on elsewhere, and the next hand-over
+    starts another in its place. Every machine needs this package, and the base model under the same name or path.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class RayEngine(RolloutEngine):
         return CompletionPolicy(there, MODEL, module.tokenizer, seeded=self._seeded)
 
     def _pushed(self, stored: Any, probe: list[int], module: AgentModule) -> dict[int, list[float]]:
-        """Replica -> its log-probs of the probe, of all that took the weights; a dead one is replaced, once."""
+        """Replica -> its log-probs of the probe, of all that took the weights; a dead one is replaced once."""
         heard: dict[int, list[float]] = {}
         for attempt in range(2):
             asked = {
@@ -139,7 +138,7 @@ class RayEngine(RolloutEngine):
         return heard
 
     def metrics(self) -> dict[str, float]:
-        """See `RolloutEngine.metrics`: of the replica that agrees least."""
+        """See `RolloutEngine.metrics`: those of the replica that agrees least."""
         worst = max(self._checks.values(), key=lambda check: check.gap)
         return {**worst.metrics(), "sampler/replicas": float(self._num_there), "sampler/lost": float(self._lost)}
 

@@ -1,4 +1,4 @@
-"""Servers elsewhere as the engine: any number of vLLM replicas that serve adapters, reached over HTTP."""
+"""Servers elsewhere as the engine: vLLM replicas that serve adapters, reached over HTTP."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class ServersEngine(RolloutEngine):
     """vLLM servers that serve the trained base, each iteration with a new adapter.
 
     `urls` are their addresses, such as http://node1:8000. `model` is the name under which they serve the base.
+    `adapters` is a folder that trainer and servers see under the same path. Each iteration's adapter is written there,
+    and loaded over the servers' API under a name of its own.
 
-    Each iteration's adapter is written to `adapters`, a folder that trainer and servers see under the same path, and
-    loaded over their API under a name of its own. Start them with `vllm serve MODEL --enable-lora --max-lora-rank
-    RANK --logprobs-mode processed_logprobs` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. A server that is gone is left out
-    until the next hand-over; without any the run stops. The key is read from MEDAGENT_API_KEY.
+    Start the servers with `vllm serve MODEL --enable-lora --max-lora-rank RANK --logprobs-mode processed_logprobs` and
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. A server that is gone is left out until the next hand-over. Without any server
+    the run stops. The key is read from MEDAGENT_API_KEY.
     """
 
     takes_adapters = True
@@ -128,6 +129,6 @@ class ServersEngine(RolloutEngine):
         self._remove_folders(but=set())
 
     def metrics(self) -> dict[str, float]:
-        """See `RolloutEngine.metrics`: of the server that agrees least."""
+        """See `RolloutEngine.metrics`: those of the server that agrees least."""
         worst = max(self._checks.values(), key=lambda check: check.gap)
         return {**worst.metrics(), "sampler/replicas": float(len(self._loaded))}

@@ -1,4 +1,4 @@
-"""vLLM on this machine as the engine: a server in a process of its own, handed the policy's weights each iteration."""
+"""vLLM on this machine as the engine: a server in its own process, handed the policy's weights each iteration."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ HandOver = Literal["merged", "adapter"]
 
 
 class VllmEngine(RolloutEngine):
-    """`hand_over` "merged": base weights with the policy's LoRA folded in are pushed through shared memory.
+    """A vLLM server on this machine that samples with the policy's weights.
 
-    "adapter": vLLM serves the LoRA beside the base.
+    `hand_over` "merged": base weights with the policy's LoRA folded in are pushed through shared memory. "adapter":
+    vLLM serves the LoRA beside the base.
 
     `colocated`: trainer and vLLM share a GPU, and each sleeps while the other works. Otherwise give vLLM GPUs of its
-    own (`settings.devices`), or so much of the trainer's as it leaves (`settings.gpu_memory`). Under DDP every rank
-    starts a server; `settings.devices` may then name one GPU a rank, separated by ";".
+    own (`settings.devices`), or a share of the trainer's (`settings.gpu_memory`). Under DDP every rank starts a server.
+    `settings.devices` may then name one GPU per rank, separated by ";".
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class VllmEngine(RolloutEngine):
 def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> VllmSettings:
     """The settings of one rank: where `devices` lists several by ";", its own.
 
-    Colocated without a list, the trainer's own GPU.
+    Colocated without a list, a rank takes the trainer's own GPU.
     """
     if not settings.devices and colocated and setup.device.type == "cuda":
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -128,7 +129,7 @@ def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> V
     if setup.num_ranks > 1 and setup.device.type == "cuda" and ";" not in settings.devices:
         raise ConfigError(
             f"engine vllm: {setup.num_ranks} ranks would start servers on the same GPUs "
-            f"({settings.devices or 'all'}). Name one list a rank in settings.devices, such as "
+            f"({settings.devices or 'all'}). Name one list per rank in settings.devices, such as "
             '"4;5;6;7".'
         )
     if ";" not in settings.devices:
@@ -136,7 +137,7 @@ def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> V
     lists = settings.devices.split(";")
     if setup.rank >= len(lists):
         raise ConfigError(
-            f"engine vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and there is a rank "
-            f"{setup.rank}. Name one list a rank."
+            f"engine vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and this is rank "
+            f"{setup.rank}. Name one list per rank."
         )
     return replace(settings, devices=lists[setup.rank])

@@ -1,4 +1,4 @@
-"""Dialogues to imitate: successful ones of the model itself or of an endpoint (rejection sampling), or given ones.
+"""Dialogues to imitate: successful ones that an agent sampled (rejection sampling), or given ones.
 
 Source: RFT, arXiv 2308.01825.
 """
@@ -36,24 +36,22 @@ class Demonstrations(ABC):
     """A source of dialogues."""
 
     def make(self, settings: AgentSettings, retriever: Retriever, folder: Path) -> None:  # noqa: B027
-        """Write to `folder` what is not there yet; one process does so. Dialogues that are given need nothing."""
+        """Write to `folder` what is not there yet; one process does so. Given dialogues need nothing."""
 
     @abstractmethod
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
-        """The dialogues as texts (their tokens are made later, with the tokenizer of the model that imitates).
+        """The dialogues as texts; every process reads them.
 
-        Every process does so.
+        Their tokens are made later, with the tokenizer of the model that imitates.
         """
 
 
 class GivenDialogues(Demonstrations):
-    """JSON lines.
+    """Dialogues of JSON lines, such as those that `medagent evaluate` and rollout records write.
 
-    What `medagent evaluate` and rollout records write, or at least "question" and "turns", each turn with "text" and,
-    after a search, "passages".
-
-    A passage has "text" and, if you like, "id", "title" and "source". Where lines tell a "verdict", only those that
-    are correct count, unless `all_verdicts`.
+    A line has at least "question" and "turns". A turn has "text" and, after a search, "passages". A passage has "text"
+    and optionally "id", "title" and "source". Where lines have a "verdict", only the correct ones count, unless
+    `all_verdicts`.
     """
 
     def __init__(self, path: str, min_searches: int = 0, all_verdicts: bool = False) -> None:
@@ -108,9 +106,11 @@ class RejectionSampled(Demonstrations):
     """Asks an agent every question `samples` times and keeps what was answered right.
 
     `agent` is named as for `medagent evaluate`: an exported folder, "starter", "hf:MODEL" or the address of a chat
-    endpoint (whose `model` is then named, and key in MEDAGENT_API_KEY). It follows this run's protocol and searches
-    this run's index. Of a question's right answers the `keep` with fewest turns count, and of all only those with
-    `min_searches`: a guess that was lucky is no demonstration. Stopped, it goes on with what it has.
+    endpoint. An endpoint needs `model`, and its key is read from MEDAGENT_API_KEY. The agent follows this run's
+    protocol and searches this run's index.
+
+    Of a question's right answers the `keep` with fewest turns count. Only those with `min_searches` count at all, as a
+    lucky guess is no demonstration. A run that was stopped goes on with what it has.
     """
 
     def __init__(
@@ -196,11 +196,10 @@ class RejectionSampled(Demonstrations):
 def encoded(
     rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[Rollout], int]:
-    """The dialogues in a tokenizer's tokens, all turns as actions.
+    """The dialogues in a tokenizer's tokens, all turns as actions, and how many were left out.
 
-    And how many were left out, as they do not fit the limits.
-
-    The tokens are those that the rollout loop would have shown: prompt and passages pass through the same protocol.
+    Left out are those that do not fit the limits. The tokens are those that the rollout loop would have shown: prompt
+    and passages pass through the same protocol.
     """
     found, left_out = [], 0
     limits, search = settings.limits, settings.protocol.search

@@ -1,8 +1,7 @@
 """`medagent sft`: the warm start of the protocol before reinforcement learning.
 
-Maximum likelihood of a dialogue's turns, by LoRA.
-
-Tokens, masks, adapters, passes and the export are those of reinforcement learning; the loss alone is another.
+It maximises the likelihood of a dialogue's turns, by LoRA. Tokens, masks, adapters, passes and the export are those of
+reinforcement learning. Only the loss differs.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from training.sharding import ShardedBase
 class SupervisedModule(AgentModule):
     """The policy alone, taught by negative log-likelihood.
 
-    The mean over the action tokens of an optimizer step, in nats.
+    The loss is the mean over the action tokens of an optimizer step, in nats.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class SupervisedModule(AgentModule):
         )
 
     def losses_of(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
-        """See `AgentModule.losses_of`: likelihood alone."""
+        """See `AgentModule.losses_of`: the likelihood alone."""
         return [self._likelihood_loss]
 
     def _likelihood_loss(self, batch: Experience) -> Tensor:
@@ -84,11 +83,11 @@ class SupervisedModule(AgentModule):
 class SupervisedData(AgentData):
     """Dialogues and batching of `medagent sft`.
 
-    An epoch is a pass over all, `batch_size` of them on each rank to an optimizer step (and a few more where they do
-    not divide).
+    An epoch is one pass over all dialogues. An optimizer step takes `batch_size` of them on each rank, and a few more
+    where they do not divide.
 
-    `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will
-    look there.
+    `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will look
+    there.
     """
 
     default_callbacks = ("training.callbacks.AgentExport", "training.sft.supervised.SupervisedProgress")
@@ -107,7 +106,7 @@ class SupervisedData(AgentData):
         if not isinstance(engine, InProcessEngine):
             raise ConfigError(
                 f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers "
-                "alone here. Who samples demonstrations is theirs to say."
+                "alone here. The agent that samples demonstrations is named in data.demonstrations."
             )
         if batch_size < num_micro_batches:
             raise ConfigError(
@@ -170,7 +169,7 @@ class _Pass(IterableDataset[Experience]):
     def __init__(self, data: SupervisedData, trainer: Trainer) -> None:
         self._data, self._trainer = data, trainer
         self._own = data.rollouts[trainer.global_rank :: trainer.world_size]
-        # Equal on all ranks, whoever has a dialogue more.
+        # Equal on all ranks, also where some have one dialogue more.
         self._steps = len(data.rollouts) // trainer.world_size // data.batch_size
 
     def __len__(self) -> int:
@@ -227,7 +226,7 @@ def _tensor(count: int, module: AgentModule) -> Tensor:
 
 
 class SupervisedProgress(Callback):
-    """Prints a line an epoch: mean loss of its steps, and accuracy on held-out questions where that is measured."""
+    """Prints a line per epoch: mean loss of its steps, and accuracy on held-out questions where measured."""
 
     def __init__(self) -> None:
         self._losses: list[float] = []
@@ -240,11 +239,11 @@ class SupervisedProgress(Callback):
             self._losses.append(float(trainer.callback_metrics["sft/loss"]))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print it."""
+        """Print the epoch's line."""
         held_out = trainer.callback_metrics.get("validation/accuracy")
         loss, self._losses = sum(self._losses) / len(self._losses), []
         print(
-            f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}  loss {loss:.4f} nats a token"
+            f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}  loss {loss:.4f} nats per token"
             + (f"  held-out {float(held_out):4.0%}" if held_out is not None else ""),
             flush=True,
         )

@@ -59,7 +59,10 @@ class LessonStream(IterableDataset[LessonBatch]):
 
 
 def _refuse_other_layers(config: Qwen2Config) -> None:
-    """`action_states` writes the top layer out, and leaves the causal mask of the others to torch's own attention."""
+    """Refuse layers of another kind than the starter's.
+
+    `action_states` writes the top layer out, and leaves the causal mask of the others to torch's own attention.
+    """
     found = {
         "attention": config._attn_implementation,
         "sliding windows": "sliding_attention" in (config.layer_types or ()),
@@ -83,12 +86,11 @@ def _refuse_other_layers(config: Qwen2Config) -> None:
 
 
 def action_states(model: Qwen2ForCausalLM, batch: LessonBatch) -> Tensor:
-    """The last hidden states that predict action tokens, in the order of the batch.
+    """The last hidden states that predict action tokens: (number of action tokens, hidden size).
 
-    (number of action tokens, hidden size).
-
-    They equal those of `model.model` (to rounding), but nothing reads the top layer's outputs elsewhere, so its
-    queries and its MLP run at these positions alone: most of the tokens of a lesson are read, not written.
+    They are in the order of the batch, and equal those of `model.model` up to rounding. Nothing reads the top layer's
+    outputs elsewhere, so its queries and its MLP run at these positions alone. That saves much, as most tokens of a
+    lesson are read and not written.
 
     Raises:
         ConfigError: layers of another kind than the starter's.
@@ -101,7 +103,7 @@ def action_states(model: Qwen2ForCausalLM, batch: LessonBatch) -> Tensor:
     cos_1TK, sin_1TK = body.rotary_emb(hidden_BTD, places_1T)
     for layer in body.layers[:-1]:
         hidden_BTD = layer(hidden_BTD, attention_mask=None, position_embeddings=(cos_1TK, sin_1TK))
-    # The places of each row's actions, in order and padded to the row with the most.
+    # The positions of each row's actions, in order and padded to the row with the most.
     most = int(actions_BT.sum(1).max())
     place_BA = (~actions_BT).byte().argsort(dim=1, stable=True)[:, :most]
     real_BA = actions_BT.gather(1, place_BA)

@@ -1,7 +1,7 @@
 """Makes the starter base policy from scratch: a tokenizer and a small Qwen2 model taught on made-up names only.
 
-The skill "find the option that equals the retrieved value" appears late and suddenly, so the learning rate stays
-constant until the held-out lookup accuracy passes a gate, and decays much later; the loss says nothing about it.
+The skill "find the option that equals the retrieved value" appears late and suddenly, and the loss does not announce
+it. So the learning rate stays constant until the held-out lookup accuracy passes a gate. It decays much later.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def make_tokenizer(
             show_progress=False,
         ),
     )
-    # One token per option mark and per citation: what follows a name is then told by its last token, which a
-    # small model learns to look up in minutes; with " (", "A", ")" apart, every option has the same follower.
+    # One token per option mark and per citation: the last token of a name then tells what follows it, which a
+    # small model learns to look up in minutes. With " (", "A", ")" apart, the same token follows every option.
     marks = [f" ({letter})" for letter in LETTERS] + [f" [{number}]" for number in range(1, 20)]
     bpe.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     return PreTrainedTokenizerFast(
@@ -135,8 +135,8 @@ def make_model(config: WarmStartConfig, tokenizer: PreTrainedTokenizerBase) -> Q
 class Stage:
     """A part of the curriculum.
 
-    It ends after `steps` steps, or, where `gate` is given, at the first exam that reaches it, within so many steps.
-    `decay` lets the rate fall linearly to zero over the steps.
+    It ends after `steps` steps. Where `gate` is given, it ends at the first exam that reaches the gate, within so many
+    steps. `decay` lets the rate fall linearly to zero over the steps.
     """
 
     name: str
@@ -183,10 +183,16 @@ def warm_start(
 ) -> dict[str, float]:
     """Train the base policy and save tokenizer, model (safetensors) and `warm_start.json` to `out`.
 
-    `forbidden` are the names of the knowledge base, which no lesson may use; `texts` go into the tokenizer alone.
-    Every stage that ends is saved; called again with the same settings, an interrupted warm start goes on with the
-    next stage. Returns the measured figures. Raises MedagentError where a skill does not form, and ConfigError where
-    `out` holds something else.
+    `forbidden` are the names of the knowledge base, which no lesson may use. `texts` go into the tokenizer alone. Every
+    stage that ends is saved. Called again with the same settings, an interrupted warm start goes on with the next
+    stage.
+
+    Returns:
+        The measured figures.
+
+    Raises:
+        MedagentError: a skill does not form.
+        ConfigError: `out` holds something else.
     """
     keep_freed_memory()
     tokenizer = make_tokenizer(seed=config.seed, vocab_size=config.vocab_size, forbidden=forbidden, texts=texts)
@@ -228,7 +234,11 @@ def run_stage(
     first: bool,
     report: Callable[[str], None],
 ) -> dict[str, float]:
-    """Teach one stage; `first` lets the rate rise slowly. Raises MedagentError where a gate was not reached."""
+    """Teach one stage; `first` lets the rate rise slowly.
+
+    Raises:
+        MedagentError: the gate was not reached.
+    """
     data = LessonStream(stage.draw, batch_size=config.batch_size, seed=config.seed, pad_id=pad_id)
     loader: DataLoader[LessonBatch] = DataLoader(data, batch_size=None, num_workers=1)
     warmup = config.warmup_steps if first else 1

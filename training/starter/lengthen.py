@@ -36,12 +36,15 @@ def lengthen(
 ) -> dict[str, float]:
     """Teach the packaged base to think `thinking` tokens per turn, and save it with limits that leave room for them.
 
-    It thinks on to the end of the sentence: eight to ten tokens more. The action takes ten. Returns the measured
-    figures. With `thinking` 0 it is only taught on, for as many steps: the control of a comparison of lengths. `forbidden` are
-    the names of the knowledge base, which no lesson may use. Raises ConfigError where `out` is not empty.
+    A turn thinks on to the end of the sentence, which takes eight to ten tokens more. The action takes ten. With
+    `thinking` 0 the base is only taught on, for as many steps: the control of a comparison of lengths. `forbidden` are
+    the names of the knowledge base, which no lesson may use. Returns the measured figures.
+
+    Raises:
+        ConfigError: `thinking` is out of range, or `out` is not empty.
     """
     if not 0 <= thinking <= LONGEST:
-        raise ConfigError(f"thinking: found {thinking} tokens a turn, wanted 0 to {LONGEST}.")
+        raise ConfigError(f"thinking: found {thinking} tokens per turn, wanted 0 to {LONGEST}.")
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: is not empty. Give a new folder with --out.")
     keep_freed_memory()

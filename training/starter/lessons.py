@@ -1,8 +1,8 @@
 """Warm-start lessons: demonstrations of the protocol on made-up names, deliberately unpolished.
 
-A lesson is a whole dialogue in the exact token format of a rollout. Most lessons answer too early (without searching,
-or after the first of two necessary searches) with an option drawn blindly: the base policy learns *how* to search,
-read, copy and compare, but not *when*; that is what reinforcement learning teaches.
+A lesson is a whole dialogue in the exact token format of a rollout. Most lessons answer too early, without searching or
+after the first of two necessary searches. They then name an option drawn blindly. The base policy so learns how to
+search, read, copy and compare. Reinforcement learning teaches it when.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ class Habits:
     """How often the demonstrations do the right thing; the rest of the time they answer blindly.
 
     `first_search`: search before answering. `second_search`: search again where the question needs two hops.
-    `useless_results`: a search returns passages about strangers (perhaps after another try the lesson says that
-    nothing was found, or believes what is said of a stranger, and names a letter blindly). `open_question`: no
-    options are given, and the search is always made. `akin`: names share words or stems with one another. `thinking`:
-    every turn first thinks aloud for about so many tokens that decide nothing (0: not at all), as large models do.
+
+    `useless_results`: a search returns passages about strangers. The lesson then says that nothing was found, perhaps
+    after another try. Or it believes what is said of a stranger, and names a letter blindly.
+
+    `open_question`: no options are given, and the search is always made. `akin`: names share words or stems with one
+    another. `thinking`: each turn first thinks aloud, as large models do, for about so many tokens that decide nothing
+    (0: not at all).
     """
 
     first_search: float = 0.45
@@ -64,7 +67,7 @@ class Habits:
 
 @dataclass(frozen=True)
 class Lesson:
-    """Token ids of a dialogue, where the policy speaks, and the two spots that tell whether it can read.
+    """Token ids of a dialogue, where the policy speaks, and which positions tell whether it can read.
 
     `lookup` holds the positions of the answer letter in lessons whose evidence was retrieved.
     """
@@ -75,7 +78,10 @@ class Lesson:
 
 
 def word_pieces(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[str]]:
-    """The tokenizer's pieces of letters, digits and hyphens: those that begin a word (a space first) and those that go on."""
+    """The tokenizer's pieces of letters, digits and hyphens: those that begin a word, and those that go on.
+
+    A piece that begins a word starts with a space.
+    """
     texts = [str(tokenizer.decode([token])) for token in range(len(tokenizer))]
     plain = [text for text in texts if text.strip().replace("-", "").isalnum() and text.isascii()]
     return [text[1:] for text in plain if text[0] == " "], [text for text in plain if text[0] != " "]
@@ -123,10 +129,7 @@ class LessonMaker:
         return self._names.akin(name, to) if self._rng.random() < self._habits.akin else name
 
     def _results(self, title: str, relation: str, value: str, others: list[str]) -> tuple[list[Passage], int]:
-        """The wanted passage and a neighbour, in the order a good search engine would mostly give.
-
-        And where the wanted one is.
-        """
+        """The wanted passage and a neighbour, mostly in a good search engine's order, and where the wanted one is."""
         rng = self._rng
         wanted = self._passage(title, relation, value)
         if rng.random() < 0.55:
@@ -142,7 +145,8 @@ class LessonMaker:
     def _useless(self, subject: str, asked: str, *, misleading: bool) -> tuple[list[Passage], tuple[int, str] | None]:
         """Two passages about strangers.
 
-        If `misleading`, with the place and value of one that tells of a stranger what was asked of the subject.
+        If `misleading`, the position and value of the passage that tells of a stranger what was asked of the subject
+        are returned too.
         """
         strangers = [self._akin(self._names.draw("condition"), subject) for _ in range(2)]
         relations = [self._relation(without=asked) for _ in strangers]
@@ -180,7 +184,7 @@ class LessonMaker:
                 for _ in range(rng.randint(1, 2)):
                     passages, lure = self._useless(subject, asked, misleading=not is_open and rng.random() < 0.7)
                     page.search(query(subject, asked), passages)
-                if lure:  # so small a model cannot tell that nothing fits; that a letter is due it can
+                if lure:  # so small a model can tell that a letter is due, not that nothing fits
                     place, stranger = lure
                     return page.answer(stranger, blind_letter, cited=page.num_shown - 1 + place, thought=stranger)
                 guess = (NOT_FOUND, "") if is_open else (blind, blind_letter)

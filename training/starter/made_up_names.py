@@ -64,10 +64,11 @@ _LINKS = "of in on with after during under over by from against to without betwe
 
 
 class NameMaker:
-    """Draws names of each kind from one seeded generator; `forbidden` names (compared in lower case) are never drawn.
+    """Draws names of each kind from one seeded generator.
 
-    `pieces` are a tokenizer's pieces, those that begin a word and those that go on: words put together from them at
-    random give every token its turn, without which rare tokens (and so real names) are not copied well.
+    `forbidden` names (compared in lower case) are never drawn. `pieces` are a tokenizer's pieces, those that begin a
+    word and those that go on. Words put together from them at random use every token. Otherwise rare tokens, and so
+    real names, are not copied well.
     """
 
     def __init__(
@@ -100,9 +101,7 @@ class NameMaker:
                 return name
 
     def _echo(self, name: str) -> str:
-        """`name` with the beginning of one of its words, or a hyphen, once more.
-
-        As in "thrombotic thrombocytopenic purpura".
+        """`name` with one of its words' beginnings, or a hyphen, once more: "thrombotic thrombocytopenic purpura".
 
         Copying it takes more than "what followed this piece before".
         """
@@ -118,9 +117,8 @@ class NameMaker:
     def akin(self, name: str, to: str) -> str:
         """`name` with a word of `to`, or with a word of the same stem.
 
-        As "Legionella pneumophila" is to "Legionnaires disease".
-
-        What is alike has to be told apart, by more than its first letters.
+        An example is "Legionella pneumophila" for "Legionnaires disease". The two must be told apart by more than their
+        first letters.
         """
         words = name.split()
         word = self._rng.choice(to.split())
@@ -156,10 +154,7 @@ class NameMaker:
         return self._syllables(1) + self._rng.choice(_STEMS)
 
     def _odd(self) -> str:
-        """Letters without a pattern, as in gene symbols, acronyms and foreign words.
-
-        Every short token gets its turn.
-        """
+        """Letters without a pattern, as in gene symbols, acronyms and foreign words; they use every short token."""
         letters = "".join(self._rng.choices(string.ascii_lowercase, k=self._rng.randint(2, 7)))
         shape = self._rng.random()
         if shape < 0.4:

@@ -29,7 +29,7 @@ Row = Mapping[str, float]
 def curves_figure(arms: Sequence[str], runs: Mapping[tuple[str, int], Sequence[Row]], path: Path) -> None:
     """Each metric against the iteration.
 
-    Lines are means over seeds, with the 95% t-interval as a band from three seeds on. Heavy-tailed metrics have the
+    Lines are means over seeds. From three seeds on, a band shows the 95% t-interval. Heavy-tailed metrics have the
     median and the range instead.
     """
     shown = [arm for arm in arms if any(a == arm for a, _ in runs)]

@@ -1,4 +1,4 @@
-"""The processes of a study: started, and all of them stopped, by the one that runs it."""
+"""The processes of a study: one object starts them all and stops them all."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _code() -> str:
     digest, root = hashlib.sha256(), Path(__file__).parents[2]
     for package in ("evaluation", "medagent", "retrieval", "training"):
         for path in sorted((root / package).rglob("*")):
-            # What comes and goes while a study runs is none of it: compiled files, an editor's.
+            # Without files that come and go while a study runs, such as compiled ones or an editor's.
             if path.is_file() and "__pycache__" not in path.parts and path.name[0] not in ".#":
                 digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]

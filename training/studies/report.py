@@ -1,10 +1,11 @@
 """What a study found, computed from its runs' metrics alone.
 
-A CSV, a table with intervals over seeds, figures, and how the collapse monitor did.
+It writes a CSV, a table with intervals over seeds, figures, and how the collapse monitor did.
 
 A run has collapsed if its last two held-out accuracies average less than three quarters of the best two in a row. The
-collapse starts at the first iteration after that best from which held-out accuracy stays below three quarters of it. A
-run whose best is not five points above the sampled success of the first iteration never learnt. It has nothing to
+collapse starts at the first iteration after that best from which held-out accuracy stays below three quarters of it.
+
+A run never learnt if its best is not five points above the sampled success of the first iteration. It has nothing to
 lose, and its ups and downs are noise.
 """
 
@@ -116,7 +117,7 @@ def interval(values: Sequence[float]) -> str:
 
 
 def another(values: Sequence[float]) -> str:
-    """The 95% prediction interval of an accuracy: where a run with another seed, or on another machine, should end.
+    """The 95% prediction interval of the accuracy of a run with another seed, or on another machine.
 
     Nothing for one run.
     """
@@ -127,7 +128,7 @@ def another(values: Sequence[float]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median and range over seeds, for what has heavy tails; nothing where a metric was not logged."""
+    """Median and range over seeds, for heavy-tailed metrics; nothing where a metric was not logged."""
     if any(map(math.isnan, values)):
         return ""
     return f"{median(values):.2g} ({min(values):.2g} to {max(values):.2g})"
@@ -145,7 +146,7 @@ def write_report(study: Study, cells: Iterable[Cell], out: Path) -> str:
 
 
 def _origins(cells: Iterable[Cell]) -> list[str]:
-    """With what the runs were made, and a caution where they differ in it."""
+    """What the runs were made with, and a caution where they differ in it."""
     starts = [
         {k: v for k, v in start.items() if k not in ("wall_s", "returncode")} for c in cells for start in c.starts
     ]
@@ -177,12 +178,12 @@ def report(
             "",
             *_table(study, outcomes, wall_s),
             "",
-            "Mean ± half the 95% t-interval over seeds; final of another run: the 95% prediction interval for one "
-            "more. Best and final are means of two held-out accuracies in a row, mean is over all iterations; "
-            "collapsed: final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, "
-            "whatever the arm's own level and range. KL is a run's median over iterations (its mean hangs on single "
-            "tokens); of it and of gradient norms the median over seeds and the range; gradient norms are means of "
-            "an iteration's steps.",
+            "Mean ± half the 95% t-interval over seeds. Final of another run: the 95% prediction interval for one "
+            "more. Best and final are means of two held-out accuracies in a row; mean is over all iterations. "
+            "Collapsed: final / best below three quarters. Tokens beyond 0.2: what token weights at 0.2 would clip, "
+            "whatever the arm's own level and range. KL is a run's median over iterations, as single tokens decide "
+            "its mean. Gradient norms are means of an iteration's steps. For both, the median over seeds and the "
+            "range are given.",
             "",
             *_compared(study, outcomes),
             *_monitor(outcomes),
@@ -299,7 +300,7 @@ def _compared(study: Study, outcomes: Mapping[tuple[str, int], RunOutcome]) -> l
 
 
 def _reached(iterations: Sequence[int | None]) -> str:
-    """The median over the runs that got there, and how many did not."""
+    """The median over the runs that reached 90%, and how many did not."""
     there = [number for number in iterations if number is not None]
     missing = len(iterations) - len(there)
     if not there:
@@ -308,7 +309,7 @@ def _reached(iterations: Sequence[int | None]) -> str:
 
 
 def confusion(outcomes: Iterable[RunOutcome]) -> dict[str, int]:
-    """How often the monitor's first alarm names a collapse in time, early, late or never, and how often it is false."""
+    """How often the monitor's first alarm names a collapse in time, early, late or never, or is false."""
     counts = dict.fromkeys(("named in time", "named early", "named late", "missed", "false alarm", "rightly silent"), 0)
     for o in outcomes:
         if o.start is None:

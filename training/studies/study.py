@@ -48,11 +48,13 @@ class Arm:
 class Study:
     """What is compared: every arm is trained with every seed on the same task.
 
-    `task`: configuration files that all arms begin with. `tuned`: the arm that shows what can be learnt without
-    stress. Another arm counts as stable only if its best is at most five points lower. `compared`: pairs of arms
-    whose accuracies are tested against each other, seed by seed. `base`: what all arms train, the packaged base
-    or a folder of `medagent starter build` or `lengthen`. Turns may then be as long as that folder says. `folder`:
-    where the study's own files lie; `load_study` gives that of the YAML file.
+    - `task`: configuration files that all arms begin with.
+    - `tuned`: the arm that shows what can be learnt without stress. Another arm counts as stable only if its best is at
+      most five points lower.
+    - `compared`: pairs of arms whose accuracies are tested against each other, seed by seed.
+    - `base`: what all arms train: the packaged base, or a folder of `medagent starter build` or `lengthen`, whose
+      limits then hold for turns.
+    - `folder`: where the study's own files lie. `load_study` gives that of the YAML file.
 
     Raises:
         ConfigError: no arm, a repeated seed, an unknown arm, a file that does not exist, or a base without weights.
@@ -68,7 +70,7 @@ class Study:
     folder: Path = Path()
 
     def __post_init__(self) -> None:
-        """Check that it can run."""
+        """Refuse a study that cannot run."""
         if not self.arms or not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(
                 f"study {self.title!r}: wanted at least one arm, and seeds that differ; found {self.seeds}."
@@ -95,7 +97,7 @@ class Study:
                 )
 
     def path(self, name: str) -> Path:
-        """A configuration file by its path from the study's folder, from configs/ or from here, in that order."""
+        """A configuration file by its path from the study's folder, configs/ or the working folder, in that order."""
         for path in (self.folder / name, CONFIGS / name, Path(name)):
             if path.is_file():
                 return path
@@ -143,12 +145,12 @@ class Cell:
 
     @property
     def wall_s(self) -> float:
-        """Seconds it took, all its starts together."""
+        """Seconds that it took, over all its starts."""
         return float(sum(start["wall_s"] for start in self.starts))
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """Every start of it: seconds, exit status (none while it runs), and what `made_by` says."""
+        """Every start of it: seconds, exit status (none while it runs), and the fields of `made_by`."""
         path = self.folder / STARTS
         return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
 
@@ -188,9 +190,9 @@ def load_study(name: str) -> Study:
 
 
 def study_cells(study: Study, out: Path) -> list[Cell]:
-    """Every run of a study.
+    """Every run of a study, seeds outside and arms inside.
 
-    Seeds outside, arms inside: a study that is cut short has compared all arms on the seeds it has.
+    A study that is cut short has thus compared all arms on the seeds it has.
     """
     return [Cell(arm, seed, out / "runs" / f"{_slug(arm)}-{seed}") for seed in study.seeds for arm in study.arms]
 
@@ -215,10 +217,10 @@ def run_study(
     ends its runs. They go on from their checkpoints when it is called again.
 
     Returns:
-        The cells asked for, those that failed among them.
+        The cells asked for, with those that failed.
 
     Raises:
-        ConfigError: nothing of the kind to run, another study at work in `out`, or one of another plan kept there.
+        ConfigError: nothing to run, another study at work in `out`, or a study with another plan kept there.
     """
     if jobs < 1 or threads < 1:
         raise ConfigError(f"study: found {jobs} jobs of {threads} threads, wanted 1 or more of each.")
@@ -294,7 +296,7 @@ def _plan(study: Study, cell: Cell) -> str:
 
 
 def _meaning(plan: str) -> dict[str, Any]:
-    """A plan without the comments and the layout of its files: where two agree in it, numbers are comparable."""
+    """A plan without the comments and the layout of its files: numbers of equal ones are comparable."""
     values = json.loads(plan)
     return {**values, "configs": [(name, yaml.safe_load(text)) for name, text in values["configs"]]}
 

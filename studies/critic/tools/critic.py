@@ -12,7 +12,7 @@ turn weighs as much as its group's turns have action tokens on average, here and
 a rollout's turn became is known only after it.
 
 The critic is read at each turn's first token, where it knows of the rollout what the ceiling knows. Where it has a
-value for each token, it is read at all action tokens too, where it also sees what the policy has begun to write.
+value per token, it is also read at all action tokens. There it sees what the policy has begun to write, too.
 
 Training takes the demo's configuration. For a critic that sees its group, a question's 16 rollouts are dealt into
 groups of `data.num_samples`. In training the rollouts of a group also share which queries fail, here they do not.
@@ -54,7 +54,7 @@ SAMPLES = 16
 class Ceiling:
     """The turns S that share their reading with another, in the rollouts' order.
 
-    `shared` says which they are of all turns. Each has its outcome, its weight, its number within its rollout, and the
+    `shared` marks them among all turns. Each has its outcome, its weight, its number within its rollout, and the
     unbiased variance of outcomes within its group.
     """
 
@@ -75,7 +75,7 @@ class Ceiling:
 def ceiling(rollouts: list[Rollout]) -> Ceiling:
     """Group the turns by question and passages read.
 
-    A turn that shares its reading with no other says nothing about the variance within groups, and is left out.
+    A turn that shares its reading with no other is left out: it tells nothing about the variance within groups.
     """
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     outcomes, tokens, numbers = [], [], []

@@ -1,10 +1,14 @@
-"""What a critic could know at the start of a turn, and what the network's states there hold, without training a critic.
+"""What a critic could know at the start of a turn, and what the network's states there hold.
 
-Fitted on rollouts of a trained agent for 1,536 training questions, one each. Judged on 240 validation and 240 other
-training questions, 16 rollouts each, against the ceiling of studies/critic/tools/critic.py. Three models are fitted:
-boosted trees on features that an observer of question and passages can compute, the same with what a critic may see
-beyond them (training/critic_evidence.py), and ridge regression on the policy's hidden states. Printed is the explained
-variance of the reward at the start of turns, weighted by action tokens.
+No critic is trained. Models are fitted on rollouts of a trained agent for 1,536 training questions, one each. They are
+judged on 240 validation and 240 other training questions, 16 rollouts each, against the ceiling of
+studies/critic/tools/critic.py. Three models are fitted:
+
+- boosted trees on features that an observer of question and passages can compute;
+- the same with what a critic may see besides (training/critic_evidence.py);
+- ridge regression on the policy's hidden states.
+
+Printed is the explained variance of the reward at the start of turns, weighted by action tokens.
 
     python -m studies.critic.tools.critic_limits runs/demo-0        (a folder that `medagent demo` left)
 """
@@ -36,7 +40,7 @@ from training.rewards import OutcomeReward
 def features(rollout: Rollout, turn: int) -> list[float]:
     """What an observer knows before a turn, as numbers.
 
-    The question, how much was written, what was asked for last, and whether what came back names an option.
+    They are the question, how much was written, the last query, and whether the results name an option.
     """
     question, before = rollout.question, rollout.turns[:turn]
     hits = [hit for each in before for hit in each.hits]

@@ -1,9 +1,9 @@
 """What the clipping-bias correction costs: an iteration with it, in each space and normaliser, beside one without.
 
-Arms take turns within a repeat, in a setting in which tokens are clipped. Every arm begins from the same weights and
-seed. The ratio of the medians to plain PPO's is what to quote.
+python -m studies.stability.tools.correction --repeats 3
 
-    python -m studies.stability.tools.correction --repeats 3
+Arms take turns within a repeat, in a setting in which tokens are clipped. Every arm begins from the same weights and
+seed. Quote the ratio of the medians to plain PPO's.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("svg")
-# Marks get the same names every time, and text stays text: a figure drawn again is the same file, and a small one.
+# Marks get the same names every time, and text stays text. So a figure drawn again is the same file, and small.
 matplotlib.rcParams.update({"svg.hashsalt": "medagent", "svg.fonttype": "none"})
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -1,10 +1,10 @@
-"""Keeps the numbers of a study that was run: what reports and figures read, small enough for the repository.
+"""Keeps the numbers of a finished study: what reports and figures read, small enough for the repository.
 
     python -m studies.stability.tools.keep_results runs/study-collapse collapse
 
 Writes results/NAME-metrics.csv.gz (a row per iteration) and results/NAME-runs.csv (a row per run). Times and the
-approximate KL are left out: nothing reads them. Success and accuracy keep six significant digits, since ties are
-decided by them, and so do clip fractions. The rest keeps five.
+approximate KL are left out, as nothing reads them. Success, accuracy and clip fractions keep six significant digits,
+since ties are decided by them. The rest keeps five.
 """
 
 from __future__ import annotations

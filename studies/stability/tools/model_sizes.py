@@ -1,4 +1,4 @@
-"""Compares the algorithms on bases of several turn lengths and sizes, from the kept runs, and draws a figure.
+"""Compares the algorithms on bases of several turn lengths and sizes, and draws a figure, from the kept runs.
 
 python -m studies.stability.tools.model_sizes [--out FILE]
 """

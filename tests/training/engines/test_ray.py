@@ -58,7 +58,7 @@ def test_actors_sample_what_the_module_does_and_one_may_die(engine: RayEngine, r
         greedy(policy, retriever)  # never a sample of weights that were not asked for
 
 
-def test_too_much_is_refused(engine: RayEngine, tmp_path: Path) -> None:
+def test_more_than_the_cluster_has_is_refused(engine: RayEngine, tmp_path: Path) -> None:
     module = make_module()
     with pytest.raises(ConfigError, match="replicas want 400 GPU"):
         RayEngine(num_replicas=4, cpus=0.1, gpus=100).start(module, setup_of(module, tmp_path))

@@ -32,7 +32,7 @@ def test_a_process_that_ignores_termination_is_killed(tmp_path: Path, monkeypatc
         assert ended.result(timeout=10) == -signal.SIGKILL
 
 
-def test_runs_inherit_what_they_are_to_keep(tmp_path: Path) -> None:
+def test_a_run_inherits_only_the_kept_file_descriptors(tmp_path: Path) -> None:
     with (tmp_path / "kept").open("w") as file:
         command = [sys.executable, "-c", f"import os; os.write({file.fileno()}, b'here')"]
         assert Children([file.fileno()]).run(command, log=tmp_path / "log", environment={}) == 0

@@ -59,7 +59,7 @@ def test_a_run_that_never_learnt_has_not_collapsed() -> None:
     assert outcome(run_of(0.3, 0.36, 0.36, 0.2, 0.1)).collapsed
 
 
-def test_the_monitor_is_judged_by_when_it_speaks() -> None:
+def test_the_confusion_table_counts_alarms_by_their_iteration() -> None:
     def at(start: int | None, alarm: int | None) -> RunOutcome:
         return RunOutcome(
             best=1,

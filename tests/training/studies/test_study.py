@@ -48,7 +48,7 @@ def test_an_unknown_study_is_an_error_that_lists_the_known_ones() -> None:
         load_study("stabilty")
 
 
-def test_without_the_folder_of_studies_a_name_is_an_error_that_asks_for_a_file(
+def test_a_study_name_outside_a_checkout_is_an_error_that_asks_for_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STUDIES", tmp_path / "studies")
@@ -56,7 +56,7 @@ def test_without_the_folder_of_studies_a_name_is_an_error_that_asks_for_a_file(
         load_study("collapse")
 
 
-def test_a_study_finds_its_parts_beside_itself_before_those_under_configs(tmp_path: Path) -> None:
+def test_files_beside_the_study_come_before_those_under_configs(tmp_path: Path) -> None:
     (tmp_path / "mine" / "parts").mkdir(parents=True)
     plan = tmp_path / "mine" / "plan.yaml"
     plan.write_text("title: x\ntask: [starter.yaml, parts/measured.yaml]\narms: {PPO: {configs: []}}\nseeds: [1]\n")
@@ -70,7 +70,7 @@ def test_a_study_finds_its_parts_beside_itself_before_those_under_configs(tmp_pa
     assert study.path("starter.yaml") == plan.parent / "starter.yaml"
 
 
-def test_a_study_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+def test_a_study_with_inconsistent_settings_is_refused(tmp_path: Path) -> None:
     plan = {
         "title": "x",
         "task": ["starter.yaml", str(MEASURED)],
@@ -117,7 +117,7 @@ def small(tmp_path: Path) -> Study:
 
 
 @pytest.mark.long
-def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None:
+def test_finished_runs_are_not_run_again(small: Study, tmp_path: Path) -> None:
     out = tmp_path / "study"
     (asked,) = run_study(small, out, jobs=2, threads=1, seeds=[2])
     assert [cell.finished for cell in study_cells(small, out)] == [False, True]
@@ -146,7 +146,7 @@ def test_a_study_runs_once_and_never_again(small: Study, tmp_path: Path) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # SIGTERM takes the path of SIGHUP
-def test_a_study_that_is_stopped_leaves_no_run_behind_and_goes_on(small: Study, tmp_path: Path, number: int) -> None:
+def test_a_stopped_study_ends_its_runs_and_goes_on_when_called_again(small: Study, tmp_path: Path, number: int) -> None:
     out, plan = tmp_path / "study", tmp_path / "plan.yaml"
     plan.write_text(
         yaml.safe_dump(
@@ -176,7 +176,7 @@ def test_a_study_that_is_stopped_leaves_no_run_behind_and_goes_on(small: Study, 
 
 
 @pytest.mark.long
-def test_a_run_that_fails_is_named_and_another_plan_is_refused(small: Study, tmp_path: Path) -> None:
+def test_a_failed_run_is_named_and_another_plan_is_refused(small: Study, tmp_path: Path) -> None:
     broken = Study(
         "broken", small.task, {"PPO": Arm(["algorithms/ppo.yaml"], {"model.policy_loss.init_args.clip_low": 7})}, [1]
     )
@@ -193,7 +193,7 @@ def test_a_run_that_fails_is_named_and_another_plan_is_refused(small: Study, tmp
 
 
 @pytest.mark.long
-def test_a_study_of_another_base_trains_that_base_within_its_limits(small: Study, tmp_path: Path) -> None:
+def test_the_base_of_a_study_is_trained_within_its_own_limits(small: Study, tmp_path: Path) -> None:
     base, out = tmp_path / "base", tmp_path / "study"
     shutil.copytree(model_path(STARTER), base)
     spec = read_spec(base)
@@ -223,7 +223,7 @@ def test_a_base_without_weights_is_refused(small: Study, tmp_path: Path) -> None
         replace(small, base=str(tmp_path))
 
 
-def test_settings_reach_a_run_as_they_are_written() -> None:
+def test_settings_are_given_to_the_command_line_as_json() -> None:
     given = {None: "null", 0.5: "0.5", True: "true", "text": "text", Path("a/b"): "a/b"}
     assert {value: _given(value) for value in given} == given
     assert _given(["a", 1]) == '["a", 1]'
