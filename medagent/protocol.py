@@ -88,7 +88,8 @@ class TurnProtocol(ABC):
     """The text format of a dialogue: what the rollout loop, the policies and the readers know of it.
 
     Subclass it and name the class in the YAML: `data.agent.protocol: {class_path: my_task.MyProtocol}`. An instance is
-    immutable. The agent folder stores its class and its `init_args`.
+    immutable. The agent folder stores its class and its `init_args`. In every protocol an answer cites as `[1]` and
+    names an option as `(B)`: see `citations` and `marked_letters`.
     """
 
     search: ClassVar[Block]  # around a query
@@ -138,10 +139,6 @@ class TurnProtocol(ABC):
         """Untrusted `text` (a query, a question, a passage) that can neither speak the protocol nor cite."""
 
     @abstractmethod
-    def citations(self, answer: str) -> list[int]:
-        """Passage numbers cited in an answer, in order, without repeats."""
-
-    @abstractmethod
     def described(self) -> str:
         """One sentence on the format, in Markdown, for the model card."""
 
@@ -179,10 +176,6 @@ class TagProtocol(TurnProtocol):
     def neutralise(self, text: str) -> str:
         """See `neutralise`."""
         return neutralise(text)
-
-    def citations(self, answer: str) -> list[int]:
-        """See `citations`."""
-        return citations(answer)
 
     def described(self) -> str:
         """See `TurnProtocol.described`."""
