@@ -42,7 +42,7 @@ RUN_PARTS = (
     "logs",
     "tensorboard",
     "rollouts",
-    "pending",
+    "stale_rollouts",
     "demonstrations",
     "demonstrations.made",
     "agent",
