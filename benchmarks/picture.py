@@ -89,7 +89,7 @@ def main() -> None:
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in (curve, searches):
-        axes.set_xlabel("iteration (a line a seed)", fontsize=8)
+        axes.set_xlabel("iteration (one line per seed)", fontsize=8)
     figure.savefig(ROOT / "docs" / "demo.svg", metadata={"Date": None})
 
 

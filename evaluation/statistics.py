@@ -66,7 +66,7 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
 def bootstrap_mean(values: Sequence[float], *, repeats: int = 10_000, seed: int = 0) -> tuple[float, float]:
     """95% percentile bootstrap interval of a mean (Efron 1979); the unit of resampling is an entry of `values`.
 
-    For a paired comparison give one difference a question; for several samples a question, one mean a question.
+    For a paired comparison give one difference per question; for several samples per question, one mean per question.
     """
     data = np.asarray(values, dtype=np.float64)
     if data.size == 0:

@@ -67,7 +67,7 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("unparsed (of these: several options)", [f"{r.summary.unparsed} ({r.summary.multiple})" for r in every])
     add("abstained", [str(r.summary.abstained) for r in every])
     add("no answer (of these: truncated)", [f"{r.summary.no_answer} ({r.summary.truncated})" for r in every])
-    add("searches a question", [f"{r.summary.searches_per_question:.2f}" for r in every])
+    add("searches per question", [f"{r.summary.searches_per_question:.2f}" for r in every])
     add("questions with at least one search", [_share(r.summary.grounding.searched) for r in every])
     add("a gold passage retrieved", [_share(r.summary.grounding.gold_any) for r in every])
     add("all gold passages retrieved", [_share(r.summary.grounding.gold_all) for r in every])

@@ -1,4 +1,4 @@
-"""A live line that says what a person wants to know about a run."""
+"""A live line with the state of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lightning import Callback, LightningModule, Trainer
 
 
 class ProgressLine(Callback):
-    """Prints a line an iteration: success, searches, clip fraction, speed and time left."""
+    """Prints a line per iteration: success, searches, clip fraction, speed and time left."""
 
     def __init__(self) -> None:
         self._started = self._epoch_started = 0.0

@@ -41,7 +41,7 @@ def lengthen(
     the names of the knowledge base, which no lesson may use. Raises ConfigError where `out` is not empty.
     """
     if not 0 <= thinking <= LONGEST:
-        raise ConfigError(f"thinking: found {thinking} tokens a turn, wanted 0 to {LONGEST}.")
+        raise ConfigError(f"thinking: found {thinking} tokens per turn, wanted 0 to {LONGEST}.")
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: is not empty. Give a new folder with --out.")
     keep_freed_memory()
