@@ -90,7 +90,7 @@ def main() -> None:
         axes.spines[["top", "right"]].set_visible(False)
     for axes in (curve, searches):
         axes.set_xlabel("iteration (one line per seed)", fontsize=8)
-    figure.savefig(ROOT / "docs" / "demo.svg", metadata={"Date": None})
+    figure.savefig(ROOT / "docs" / "images" / "demo.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

