@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.common import describe_machine
 from benchmarks.retrieval import default_embedder
 from retrieval.analysis import Analyser
-from retrieval.batching import SearchDesk
+from retrieval.batching import SearchBatcher
 from retrieval.chunking import Chunking, Document, Section, cut_document
 from retrieval.embedders import Embedder, HashedNgramEmbedder, embedder_from_identity
 from retrieval.index import build_index, chroma
@@ -93,14 +93,14 @@ def timed(work: Callable[[], Any]) -> float:
 
 async def many_callers(retriever: HybridRetriever, queries: list[str], callers: int) -> tuple[float, list[float]]:
     """Seconds in all, and of each query, with many callers that each ask one query after the other."""
-    desk = SearchDesk(retriever, top_k=TOP_K)
+    batcher = SearchBatcher(retriever, top_k=TOP_K)
     waits: list[float] = []
     waiting = iter(queries)
 
     async def caller() -> None:
         for query in waiting:
             started = time.perf_counter()
-            await desk.search(query)
+            await batcher.search(query)
             waits.append(time.perf_counter() - started)
 
     started = time.perf_counter()

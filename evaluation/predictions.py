@@ -100,7 +100,12 @@ class PredictionLog:
         for number, line in enumerate(text.split("\n")[:-1], start=1):
             try:
                 yield Prediction.from_json(json.loads(line))
-            except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            except KeyError as error:
+                raise ConfigError(
+                    f"{self._path}, line {number}: found no field {error}, which this version writes. Another version "
+                    "wrote the file: evaluate again, with another --out."
+                ) from error
+            except (json.JSONDecodeError, TypeError, ValueError) as error:
                 raise ConfigError(
                     f"{self._path}, line {number}: damaged ({error!r}). Delete that line to have its question asked "
                     "again, or give another --out."

@@ -95,7 +95,7 @@ def run_plan(
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
-    askings = _askings(agent, questions, plan, evidence or {})
+    askings = _planned_rollouts(agent, questions, plan, evidence or {})
     agents = {mode: agent_for(agent, mode, corpus) for mode in plan.modes}
     written = RunFolder(folder, "evaluation")
     with written.sole_writer():
@@ -104,10 +104,12 @@ def run_plan(
         return _run(agent, askings, agents, folder, concurrency, on_found, on_done)
 
 
-def _askings(agent: Agent, questions: Sequence[Question], plan: Plan, evidence: Mapping[str, Passage]) -> list[Asking]:
+def _planned_rollouts(
+    agent: Agent, questions: Sequence[Question], plan: Plan, evidence: Mapping[str, Passage]
+) -> list[PlannedRollout]:
     """Everything that is to be asked, made before the first question is asked, so that errors come at once."""
     return [
-        Asking(
+        PlannedRollout(
             job_for(
                 asked,
                 mode,
@@ -127,7 +129,7 @@ def _askings(agent: Agent, questions: Sequence[Question], plan: Plan, evidence: 
 
 def _run(
     agent: Agent,
-    askings: Sequence[Asking],
+    askings: Sequence[PlannedRollout],
     agents: Mapping[Mode, Agent],
     folder: Path,
     concurrency: int,
@@ -157,7 +159,7 @@ def _run(
 
 
 @dataclass(frozen=True)
-class Asking:
+class PlannedRollout:
     """A job, with its mode, sample and rotation."""
 
     job: Job

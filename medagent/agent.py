@@ -14,7 +14,7 @@ from medagent.errors import MedagentError
 from medagent.policy import Policy, Session, TurnStop
 from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.batching import SearchDesk, SearchStats
+from retrieval.batching import SearchBatcher, SearchStats
 from retrieval.errors import RetrievalError
 from retrieval.passages import Hit
 from retrieval.retriever import Retriever
@@ -92,10 +92,10 @@ class Agent:
         """
 
         async def run_batch(batch: Sequence[Job]) -> list[Rollout]:
-            desk = self.search_desk()
+            batcher = self.search_batcher()
             sessions = [self._session(job) for job in batch]
             tasks = [
-                asyncio.create_task(self._roll_out(job, session, desk))
+                asyncio.create_task(self._roll_out(job, session, batcher))
                 for job, session in zip(batch, sessions, strict=True)
             ]
             try:
@@ -120,21 +120,21 @@ class Agent:
         not call it from a running event loop.
         """
 
-        async def work(waiting: Iterator[Job], desk: SearchDesk) -> None:
+        async def work(waiting: Iterator[Job], batcher: SearchBatcher) -> None:
             for job in waiting:
                 session = self._session(job)
                 try:
-                    rollout = await self._roll_out(job, session, desk)
+                    rollout = await self._roll_out(job, session, batcher)
                 finally:
                     session.close()
                 on_done(job, rollout)
 
         async def run() -> None:
-            desk, waiting = self.search_desk(), iter(jobs)
+            batcher, waiting = self.search_batcher(), iter(jobs)
             try:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(min(max_open, len(jobs))):
-                        group.create_task(work(waiting, desk))
+                        group.create_task(work(waiting, batcher))
             except* (MedagentError, RetrievalError) as failures:
                 raise failures.exceptions[0] from None
             finally:
@@ -143,27 +143,27 @@ class Agent:
         asyncio.run(run())
 
     async def run(
-        self, job: Job, *, on_turn: Callable[[Turn], None] | None = None, desk: SearchDesk | None = None
+        self, job: Job, *, on_turn: Callable[[Turn], None] | None = None, batcher: SearchBatcher | None = None
     ) -> Rollout:
         """Roll out one job, telling `on_turn` of each turn as it ends.
 
-        Callers that share a `desk` share batches of searches.
+        Callers that share a `batcher` share batches of searches.
         """
         session = self._session(job)
         try:
-            return await self._roll_out(job, session, desk or self.search_desk(), on_turn=on_turn)
+            return await self._roll_out(job, session, batcher or self.search_batcher(), on_turn=on_turn)
         finally:
             session.close()
 
     def _session(self, job: Job) -> Session:
         return self.policy.open(seed=job.seed, temperature=job.temperature, blocks=self.protocol.blocks)
 
-    def search_desk(self, *, retries: int = 5) -> SearchDesk:
-        """A desk for this agent's searches; it belongs to one event loop."""
-        return SearchDesk(self.retriever, top_k=self.top_k, retries=retries, stats=self.search_stats)
+    def search_batcher(self, *, retries: int = 5) -> SearchBatcher:
+        """A batcher for this agent's searches; it belongs to one event loop."""
+        return SearchBatcher(self.retriever, top_k=self.top_k, retries=retries, stats=self.search_stats)
 
     async def _roll_out(
-        self, job: Job, session: Session, desk: SearchDesk, *, on_turn: Callable[[Turn], None] | None = None
+        self, job: Job, session: Session, batcher: SearchBatcher, *, on_turn: Callable[[Turn], None] | None = None
     ) -> Rollout:
         tokenizer, limits = self.policy.tokenizer, self.limits
         prompt_ids = self.protocol.encode_prompt(tokenizer, job.question)
@@ -171,7 +171,7 @@ class Agent:
         total, num_shown = len(prompt_ids), 0
         turns: list[Turn] = []
         if job.given:
-            turns.append(await self._given_turn(job.given, desk))
+            turns.append(await self._given_turn(job.given, batcher))
             session.append([*turns[0].token_ids, *turns[0].observation_ids])
             total, num_shown = total + len(turns[0].token_ids) + len(turns[0].observation_ids), len(turns[0].hits)
             if on_turn:
@@ -195,7 +195,7 @@ class Agent:
             turn = Turn(token_ids, logprobs, text, None, parsed.answer, forced_prefix=len(forced))
             searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:
-                hits = await desk.search(parsed.query or "")
+                hits = await batcher.search(parsed.query or "")
                 observation_ids, shown = self.protocol.encode_observation(
                     tokenizer,
                     [hit.passage for hit in hits],
@@ -222,11 +222,11 @@ class Agent:
         session.close()
         return Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.policy_version, job.sample)
 
-    async def _given_turn(self, given: GivenSearch, desk: SearchDesk) -> Turn:
+    async def _given_turn(self, given: GivenSearch, batcher: SearchBatcher) -> Turn:
         tokenizer = self.policy.tokenizer
         query, block = self.protocol.neutralise(given.query), self.protocol.search
         ids = encode(tokenizer, [Piece(block.start), Piece(query, trusted=False), Piece(block.end)])
-        hits = list(given.hits) if given.hits is not None else await desk.search(query)
+        hits = list(given.hits) if given.hits is not None else await batcher.search(query)
         observation_ids, shown = self.protocol.encode_observation(
             tokenizer, [hit.passage for hit in hits], first_number=1, max_tokens=self.limits.max_observation_tokens
         )

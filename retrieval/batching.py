@@ -48,7 +48,7 @@ class _Waiting:
     since: float
 
 
-class SearchDesk:
+class SearchBatcher:
     """Gathers the searches of concurrent callers: while one batch is out, the next collects."""
 
     def __init__(

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field
 
-from retrieval.batching import SearchDesk
+from retrieval.batching import SearchBatcher
 from retrieval.embedders import embedder_from_identity
 from retrieval.errors import RetrievalError
 from retrieval.manifest import Manifest
@@ -31,7 +31,7 @@ def make_server(retriever: HybridRetriever) -> Any:
         raise RetrievalError(
             "the MCP server needs the package mcp, which is not installed. Install it with: pip install 'medagent[mcp]'"
         ) from error
-    desk = SearchDesk(retriever, top_k=5, retries=0)
+    batcher = SearchBatcher(retriever, top_k=5, retries=0)
     server = MCPServer(
         "medagent",
         instructions=f"Searches a medical corpus of {len(retriever):,} passages. Cite passages by their id. {NOTICE}",
@@ -51,7 +51,7 @@ def make_server(retriever: HybridRetriever) -> Any:
     ) -> dict[str, Any]:
         """Passages of the corpus that fit a query, best first, each with its id, source and text."""
         where = Filter(tuple(sources or ()), year_from, year_to)
-        hits = await desk.search(query, top_k=top_k, where=where)
+        hits = await batcher.search(query, top_k=top_k, where=where)
         return {
             "passages": [
                 {**hit.passage.to_json(), "score": hit.score, "uri": f"passage://{quote(hit.passage.id, safe='')}"}

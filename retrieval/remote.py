@@ -52,7 +52,7 @@ class CircuitBreaker:
 
 
 class RemoteRetriever:
-    """A `Retriever` over HTTP. It repeats no failed call: `SearchDesk` does that for its callers."""
+    """A `Retriever` over HTTP. It repeats no failed call: `SearchBatcher` does that for its callers."""
 
     def __init__(self, url: str, timeout_s: float = 60.0, threshold: int = 3, cooldown_s: float = 5.0) -> None:
         """`url` is the server's address, such as http://localhost:8001.

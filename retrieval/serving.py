@@ -21,7 +21,7 @@ from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, Field
 
-from retrieval.batching import SearchDesk
+from retrieval.batching import SearchBatcher
 from retrieval.embedders import embedder_from_identity
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.manifest import Manifest
@@ -71,7 +71,7 @@ def make_app(
     Requests to another host name than `hosts` are refused. So no web page can reach a local service by a name of its
     own.
     """
-    desk = SearchDesk(retriever, top_k=5, max_batch=max_batch, retries=0, timeout_s=timeout_s)
+    batcher = SearchBatcher(retriever, top_k=5, max_batch=max_batch, retries=0, timeout_s=timeout_s)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -85,9 +85,9 @@ def make_app(
         if len(queries) * top_k > MAX_HITS:
             raise HTTPException(422, f"{len(queries)} queries x {top_k} passages found, wanted at most {MAX_HITS:,}")
         queries = [without_surrogates(query) for query in queries]
-        if desk.waiting + len(queries) > MAX_WAITING:
+        if batcher.waiting + len(queries) > MAX_WAITING:
             raise HTTPException(429, "too many queries are waiting; try again", headers={"Retry-After": "1"})
-        return await desk.search_many(queries, top_k=top_k, where=where)
+        return await batcher.search_many(queries, top_k=top_k, where=where)
 
     @app.exception_handler(RetrieverUnavailableError)
     async def unavailable(request: Request, error: RetrieverUnavailableError) -> JSONResponse:
@@ -144,11 +144,11 @@ def make_app(
     @app.get("/metrics")
     async def metrics() -> PlainTextResponse:
         """Counts and waits in Prometheus's text format."""
-        stats = desk.stats
+        stats = batcher.stats
         values: dict[str, float] = {
             "queries_total": stats.num_queries,
             "batches_total": stats.num_batches,
-            "waiting": desk.waiting,
+            "waiting": batcher.waiting,
         }
         values |= {"wait_seconds_p95": stats.metrics()["time/search_p95"]}
         return PlainTextResponse("".join(f"medagent_search_{name} {value}\n" for name, value in values.items()))

@@ -141,6 +141,7 @@ def test_the_command_that_makes_a_base_is_one_and_its_runs_are_kept(folder: str)
     assert f"model-sizes-{folder}" in NAMES
 
 
+@pytest.mark.made_base
 @pytest.mark.parametrize("folder", BASES)
 def test_a_base_that_was_made_here_can_be_studied(folder: str) -> None:
     base = Path("runs") / folder

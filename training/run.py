@@ -264,6 +264,8 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
             cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=checkpoint and str(checkpoint))
         except SystemExit as stop:  # Lightning turns Ctrl-C into an exit
             raise KeyboardInterrupt from stop
+        finally:
+            cli.datamodule.engine.close()  # also where another callback's hook raised
     return run
 
 

@@ -20,8 +20,8 @@ class PubMedQABenchmark(FileBenchmark):
     """PubMedQA's expert-labelled questions (arXiv 1909.06146), as one of three tasks.
 
     The tasks are not comparable with one another. "without_abstract": yes / no / maybe, and the abstract is to be found
-    by search. MIRAGE (arXiv 2402.13178) calls this PubMedQA*. "with_abstract": yes / no / maybe with the abstract in the
-    question. It is the data set's own "reasoning-required" setting. "yes_no": without abstract, and without the
+    by search. MIRAGE (arXiv 2402.13178) calls this PubMedQA*. "with_abstract": yes / no / maybe with the abstract in
+    the question. It is the data set's own "reasoning-required" setting. "yes_no": without abstract, and without the
     questions whose answer is maybe. It has two options.
 
     Rows: the published object from PMID to QUESTION, CONTEXTS, final_decision, or the hub's (pubid, question, context,

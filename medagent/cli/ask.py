@@ -26,7 +26,7 @@ def question_of(text: str, options: Sequence[str] = ()) -> Question:
     return Question("asked", text.strip(), tuple(options))
 
 
-async def answer_aloud(agent: Agent, question: Question, *, temperature: float, console: Console) -> Rollout:
+async def print_answer(agent: Agent, question: Question, *, temperature: float, console: Console) -> Rollout:
     """Roll out one question, printing each turn as it ends."""
     show_question(console, question)
     rollout = await agent.run(Job(question, temperature=temperature), on_turn=TurnPrinter(console, agent.protocol))
@@ -60,4 +60,4 @@ def chat_loop(agent: Agent, *, temperature: float, as_json: bool) -> None:
         if as_json:
             print(json.dumps(asyncio.run(answer_as_json(agent, question, temperature=temperature))), flush=True)
         else:
-            asyncio.run(answer_aloud(agent, question, temperature=temperature, console=console))
+            asyncio.run(print_answer(agent, question, temperature=temperature, console=console))

@@ -26,7 +26,7 @@ def comparison_text(result: PairedComparison) -> str:
     )
 
 
-def compare_aloud(a: Path, b: Path, *, mode: str | None, mode_b: str | None, seed: int, as_json: bool) -> None:
+def print_comparison(a: Path, b: Path, *, mode: str | None, mode_b: str | None, seed: int, as_json: bool) -> None:
     """Compare and print."""
     result = compare_runs(a, b, mode=mode, mode_b=mode_b, seed=seed)
     if as_json:
@@ -35,7 +35,7 @@ def compare_aloud(a: Path, b: Path, *, mode: str | None, mode_b: str | None, see
     print(f"A: {a}, {result.mode_a}\nB: {b}, {result.mode_b}\n{comparison_text(result)}")
 
 
-def grade_aloud(path: Path, *, letters: str, out: str | None) -> None:
+def print_grades(path: Path, *, letters: str, out: str | None) -> None:
     """Grade raw replies and print the counts as JSON; `out` takes one line per reply."""
     target = Path(out) if out is not None else None
     if target is not None and (target.is_dir() or target.resolve() == path.resolve()):
@@ -48,7 +48,7 @@ def grade_aloud(path: Path, *, letters: str, out: str | None) -> None:
     print(json.dumps(summarize_replies(replies)))
 
 
-def contamination_aloud(
+def print_contamination(
     test: BenchmarkSource, train: BenchmarkSource | None, corpus: str | None, *, threshold: float, show: int
 ) -> None:
     """Compare a test benchmark with training questions, or with a corpus, and list the near-duplicates."""

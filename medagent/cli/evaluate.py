@@ -87,7 +87,7 @@ def evaluate_agent(
     )
     for note, count in notes.items():
         console.print(f"  note: {count} {note}", markup=False)
-    predictions = _run_aloud(
+    predictions = _run_with_progress(
         ready, questions, plan, out, settings, corpus or passages, passages, concurrency, overwrite, console
     )
     reports = {mode: report_mode([p for p in predictions if p.mode == mode.value]) for mode in plan.modes}
@@ -124,7 +124,7 @@ def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:
     return replace(agent, limits=replace(agent.limits, **limits))
 
 
-def _run_aloud(
+def _run_with_progress(
     agent: Agent,
     questions: Sequence[Question],
     plan: Plan,

@@ -19,7 +19,7 @@ from retrieval.settings import IndexSettings
 from retrieval.store import PassageStore
 
 
-def build_index_aloud(
+def build_with_progress(
     corpus: str,
     out: Path,
     *,
@@ -39,7 +39,7 @@ def build_index_aloud(
     _aloud(out, lambda show: build_index(out, parts, ready, settings=settings, overwrite=overwrite, progress=show))
 
 
-def add_to_index_aloud(corpus: str, index: Path, *, device: str | None) -> None:
+def add_with_progress(corpus: str, index: Path, *, device: str | None) -> None:
     """Add a corpus to an index with progress bars, and say what was skipped."""
     ready = embedder_from_identity(Manifest.read(index).embedder, device=device)
     parts = named_corpus(corpus)

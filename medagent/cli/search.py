@@ -14,7 +14,7 @@ from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 
 
-def search_aloud(query: str, index: str, *, top_k: int, where: Filter, reranker: str | None, as_json: bool) -> None:
+def print_search(query: str, index: str, *, top_k: int, where: Filter, reranker: str | None, as_json: bool) -> None:
     """Print what a search finds."""
     if reranker:
         retriever: HybridRetriever | RemoteRetriever = HybridRetriever(index, reranker=CrossEncoderReranker(reranker))

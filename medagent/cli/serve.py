@@ -23,7 +23,7 @@ from medagent.errors import ConfigError
 from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
-from medagent.serving.admission import AdmissionLimits, AnswerDesk
+from medagent.serving.admission import Admission, AdmissionLimits
 from medagent.serving.app import LOOPBACK, make_app
 from medagent.serving.engines import Engine, InProcessSampling, ServersSampling, VllmSampling
 from medagent.serving.memory import trim_memory
@@ -131,7 +131,7 @@ def app_of(
     opened = stamp(folder) if folder else ()  # before it is opened, so that an export meanwhile counts as new
     spec = read_spec(folder) if folder else None
     agent = open_agent(name, index=index, model=model, tools=tools, open_policy=open_policy)
-    beside: list[Callable[[AnswerDesk], Coroutine[Any, Any, None]]] = [lambda desk: trim_memory()]
+    beside: list[Callable[[Admission], Coroutine[Any, Any, None]]] = [lambda admission: trim_memory()]
     if folder is not None and spec is not None and settings.reload_s > 0:
         again = _Reopening(name, index, tools, engine, spec, agent.retriever)
         beside.append(partial(watch, folder, opened, again, every_s=settings.reload_s))

@@ -19,7 +19,7 @@ import numpy as np
 from medagent.agent import Agent, Job
 from medagent.answers import Answer, Steps, checked
 from medagent.errors import ConfigError, MedagentError, PolicyError
-from retrieval.batching import SearchDesk
+from retrieval.batching import SearchBatcher
 from retrieval.errors import RetrievalError
 
 Event = tuple[str, dict[str, Any]]
@@ -62,10 +62,10 @@ class AdmissionLimits:
 
 @dataclass
 class _InUse:
-    """An agent, the desk that its searches share, and how many questions it answers now."""
+    """An agent, the batcher that its searches share, and how many questions it answers now."""
 
     agent: Agent
-    search: SearchDesk
+    search: SearchBatcher
     answering: int = 0
 
 
@@ -111,7 +111,7 @@ def _outcome(task: asyncio.Task[Answer]) -> str:
 
 
 @dataclass
-class AnswerDesk:
+class Admission:
     """Answers questions with one agent, which `replace` exchanges.
 
     `outcomes` counts how questions ended. `durations_s` holds the times of the last answers.
@@ -128,8 +128,8 @@ class AnswerDesk:
     _current: _InUse = field(init=False, repr=False)
 
     def __post_init__(self, first: Agent) -> None:
-        """One search desk for all, so that their searches share batches."""
-        self._current = _InUse(first, first.search_desk(retries=SEARCH_RETRIES))
+        """One batcher for all, so that their searches share batches."""
+        self._current = _InUse(first, first.search_batcher(retries=SEARCH_RETRIES))
 
     @property
     def agent(self) -> Agent:
@@ -138,7 +138,7 @@ class AnswerDesk:
 
     async def replace(self, agent: Agent) -> None:
         """Answer with another agent from now on. Running answers end with the one they began with."""
-        old, self._current = self._current, _InUse(agent, agent.search_desk(retries=SEARCH_RETRIES))
+        old, self._current = self._current, _InUse(agent, agent.search_batcher(retries=SEARCH_RETRIES))
         self.replaced += 1
         if not old.answering:
             await old.agent.policy.disconnect()
@@ -200,7 +200,7 @@ class AnswerDesk:
                 async with self._taken() as taken:
                     tell = Steps(taken.agent.protocol)
                     rollout = await taken.agent.run(
-                        job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), desk=taken.search
+                        job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), batcher=taken.search
                     )
         except TimeoutError as error:
             raise TooSlowError(

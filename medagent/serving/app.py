@@ -21,8 +21,8 @@ from medagent.agent import Agent, Job
 from medagent.errors import MedagentError
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import (
+    Admission,
     AdmissionLimits,
-    AnswerDesk,
     Answering,
     OverloadedError,
     TooLongError,
@@ -66,7 +66,7 @@ def make_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     examples: Sequence[Example] = (),
     log_questions: bool = False,
-    beside: Sequence[Callable[[AnswerDesk], Coroutine[Any, Any, None]]] = (),
+    beside: Sequence[Callable[[Admission], Coroutine[Any, Any, None]]] = (),
     engine_lives: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`.
@@ -74,21 +74,21 @@ def make_app(
     Requests to another host name than `hosts` are refused. The page offers `examples`. What is `beside` runs as long as
     the service does, such as `reload.watch`.
     """
-    desk = AnswerDesk(agent, limits)
+    admission = Admission(agent, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(each(desk)) for each in beside]
+        tasks = [asyncio.create_task(each(admission)) for each in beside]
         yield
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await desk.close()
+        await admission.close()
 
     app = FastAPI(
         title="medagent", description=__doc__, lifespan=lifespan, docs_url=None, redoc_url=None
     )  # whose pages load from elsewhere
-    app.state.desk = desk
+    app.state.admission = admission
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes)
 
@@ -96,7 +96,7 @@ def make_app(
         if log_questions:
             asked = {"request": request.state.request_id, "question": question.text, "options": question.options}
             log.info(json.dumps(asked))
-        return desk.start(Job(question, seed=(body.seed or 0) % 2**64, temperature=body.temperature or 0.0))
+        return admission.start(Job(question, seed=(body.seed or 0) % 2**64, temperature=body.temperature or 0.0))
 
     @app.post("/v1/answers", responses=answers_with(AnswersShape))
     async def answers(body: AnswerRequest, request: Request) -> Response:
@@ -141,13 +141,13 @@ def make_app(
     @app.get("/readyz", responses={503: {"description": "a question would be refused, or the engine has ended"}})
     async def readyz() -> JSONResponse:
         """Whether a question would be taken now."""
-        status = "full" if desk.full else "ready" if engine_lives() else "the engine has ended"
+        status = "full" if admission.full else "ready" if engine_lives() else "the engine has ended"
         return JSONResponse({"status": status}, status_code=200 if status == "ready" else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
         """Counts and times in Prometheus's text format."""
-        return PlainTextResponse(desk.prometheus())
+        return PlainTextResponse(admission.prometheus())
 
     add_page(app, name=name, examples=examples)
     _handle_errors(app)

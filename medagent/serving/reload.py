@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from medagent.agent import Agent
-from medagent.serving.admission import AnswerDesk
+from medagent.serving.admission import Admission
 
 log = logging.getLogger("medagent.serving")
 Stamp = tuple[tuple[str, int, int], ...]
@@ -30,7 +30,7 @@ def stamp(folder: Path) -> Stamp:
 
 
 async def watch(
-    folder: Path, served: Stamp, open_again: Callable[[], Agent], desk: AnswerDesk, *, every_s: float
+    folder: Path, served: Stamp, open_again: Callable[[], Agent], admission: Admission, *, every_s: float
 ) -> None:
     """Look every `every_s` seconds, and exchange the agent once a change has come to rest.
 
@@ -44,7 +44,7 @@ async def watch(
             now = stamp(folder)
             if now and now != served and now == seen:
                 served = now
-                await desk.replace(await asyncio.to_thread(open_again))
+                await admission.replace(await asyncio.to_thread(open_again))
                 log.info("agent %s: opened again; new questions go to it.", folder)
             seen = now
         except Exception:  # any library that reads weights or tokenizers; the service goes on and looks again

@@ -9,7 +9,7 @@ from medagent.agent import Agent, Job, Limits, rollout_seed
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Block, TagProtocol
 from medagent.types import Question, StopReason
-from retrieval.batching import SearchDesk
+from retrieval.batching import SearchBatcher
 from retrieval.controls import NoRetriever
 from retrieval.errors import NoIndexError, RetrieverUnavailableError
 from retrieval.passages import Hit, Passage
@@ -104,10 +104,10 @@ def test_concurrent_searches_are_batched(tokenizer) -> None:
 
 def test_an_outage_is_retried_and_then_raised(tokenizer) -> None:
     shelf = Shelf(failures=2)
-    desk = SearchDesk(shelf, top_k=1, retries=3, backoff_s=0.001)
-    assert asyncio.run(desk.search("x"))[0].passage.id == "p-x"
+    batcher = SearchBatcher(shelf, top_k=1, retries=3, backoff_s=0.001)
+    assert asyncio.run(batcher.search("x"))[0].passage.id == "p-x"
     with pytest.raises(RetrieverUnavailableError, match="down"):
-        asyncio.run(SearchDesk(Shelf(failures=99), top_k=1, retries=2, backoff_s=0.001).search("x"))
+        asyncio.run(SearchBatcher(Shelf(failures=99), top_k=1, retries=2, backoff_s=0.001).search("x"))
 
 
 def test_batches_keep_the_order_of_jobs(tokenizer) -> None:

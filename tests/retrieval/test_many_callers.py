@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval.batching import SearchDesk
+from retrieval.batching import SearchBatcher
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import RetrievalError, RetrieverUnavailableError
 from retrieval.index import build_index
@@ -205,31 +205,31 @@ class Slow:
 def test_waiting_searches_are_batched_and_timed() -> None:
     shelf = Slow(pause_s=0.02)
 
-    async def run() -> SearchDesk:
-        desk = SearchDesk(shelf, top_k=2, max_batch=100)
-        first = asyncio.create_task(desk.search("early"))
+    async def run() -> SearchBatcher:
+        batcher = SearchBatcher(shelf, top_k=2, max_batch=100)
+        first = asyncio.create_task(batcher.search("early"))
         await asyncio.sleep(0.005)
-        others = [asyncio.create_task(desk.search(f"q{i}", top_k=3 if i % 50 == 0 else None)) for i in range(150)]
-        given_up = asyncio.create_task(desk.search("given up"))
+        others = [asyncio.create_task(batcher.search(f"q{i}", top_k=3 if i % 50 == 0 else None)) for i in range(150)]
+        given_up = asyncio.create_task(batcher.search("given up"))
         await asyncio.sleep(0)
         given_up.cancel()
         hits = await asyncio.gather(first, *others)
         assert [found[0].passage.id for found in hits] == ["early", *(f"q{i}" for i in range(150))]
-        return desk
+        return batcher
 
-    desk = asyncio.run(run())
+    batcher = asyncio.run(run())
     assert sorted(shelf.batches) == sorted([(1, 2), (100, 2), (47, 2), (3, 3)])
-    assert desk.stats.num_queries == 151
-    metrics = desk.stats.metrics()
+    assert batcher.stats.num_queries == 151
+    metrics = batcher.stats.metrics()
     assert metrics["throughput/queries_per_search"] == 151 / 4
     assert metrics["time/search_p95"] >= metrics["time/search"] >= 0.02
 
 
 def test_searches_are_retried_and_fail_with_the_reason() -> None:
-    async def ask(shelf: Slow, **settings: float) -> SearchDesk:
-        desk = SearchDesk(shelf, top_k=1, backoff_s=0.001, **settings)  # type: ignore[arg-type]
-        await desk.search("x")
-        return desk
+    async def ask(shelf: Slow, **settings: float) -> SearchBatcher:
+        batcher = SearchBatcher(shelf, top_k=1, backoff_s=0.001, **settings)  # type: ignore[arg-type]
+        await batcher.search("x")
+        return batcher
 
     assert asyncio.run(ask(Slow(failures=2))).stats.num_retries == 2
     with pytest.raises(RetrieverUnavailableError, match="not now"):

@@ -23,7 +23,7 @@ from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
-from retrieval.batching import SearchDesk
+from retrieval.batching import SearchBatcher
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.remote import RemoteRetriever
 from tests.retrieval.server import Serving
@@ -179,7 +179,7 @@ def test_a_retriever_outage_stops_training(train_index: Path, tmp_path: Path, mo
         raise RetrieverUnavailableError("Chroma does not answer: test")
 
     monkeypatch.setattr("retrieval.search.HybridRetriever.search", down)
-    monkeypatch.setitem(SearchDesk.__init__.__kwdefaults__, "retries", 0)
+    monkeypatch.setitem(SearchBatcher.__init__.__kwdefaults__, "retries", 0)
     with pytest.raises(RetrieverUnavailableError, match="does not answer"):
         train(arguments(tmp_path / "run", train_index, epochs=1))
 
@@ -193,7 +193,7 @@ def test_a_run_whose_search_server_went_down_goes_on_when_it_is_back(
         given = arguments(tmp_path / run, train_index, epochs=2, **remote)
         return [part for part in given if "init_args.retriever" not in part]
 
-    monkeypatch.setitem(SearchDesk.__init__.__kwdefaults__, "retries", 1)
+    monkeypatch.setitem(SearchBatcher.__init__.__kwdefaults__, "retries", 1)
     server = Serving(train_index)
     train(served("whole", server.url))
     search, calls = RemoteRetriever.search_where, []

@@ -51,7 +51,7 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
                 assert found["answer"]["confidence"] == pytest.approx(wanted["answer"]["confidence"], abs=1e-3)
             perturb(module)
             module.roles.save_policy(folder / "adapter")
-            soon(lambda: app.state.desk.replaced == 1, within_s=60)
+            soon(lambda: app.state.admission.replaced == 1, within_s=60)
             after = answer(client, url, QUESTIONS[0])
     again = answers(app_of(str(folder), engine=engine_named("in_process"), settings=Settings(reload_s=0), **common))[0]
     assert after["answer"]["text"] == again["answer"]["text"]

@@ -32,7 +32,7 @@ def ask(
 
     from rich.console import Console
 
-    from medagent.cli.ask import answer_aloud, answer_as_json, question_of
+    from medagent.cli.ask import answer_as_json, print_answer, question_of
     from medagent.loading import open_agent
 
     asked = question_of(question, options or ())
@@ -40,7 +40,7 @@ def ask(
     if json:
         print(dumps(asyncio.run(answer_as_json(ready, asked, temperature=temperature)), indent=2))
     else:
-        asyncio.run(answer_aloud(ready, asked, temperature=temperature, console=Console()))
+        asyncio.run(print_answer(ready, asked, temperature=temperature, console=Console()))
 
 
 def chat(

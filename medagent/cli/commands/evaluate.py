@@ -101,9 +101,9 @@ def compare(
         seed: Seed of the bootstrap.
         json: Print JSON instead of sentences.
     """
-    from medagent.cli.compare import compare_aloud
+    from medagent.cli.compare import print_comparison
 
-    compare_aloud(Path(a), Path(b), mode=mode, mode_b=mode_b, seed=seed, as_json=json)
+    print_comparison(Path(a), Path(b), mode=mode, mode_b=mode_b, seed=seed, as_json=json)
 
 
 def grade(file: str, letters: str = "ABCD", out: str | None = None) -> None:
@@ -114,9 +114,9 @@ def grade(file: str, letters: str = "ABCD", out: str | None = None) -> None:
         letters: The letters that name an option, where a line has no options.
         out: File for what was read in each reply.
     """
-    from medagent.cli.compare import grade_aloud
+    from medagent.cli.compare import print_grades
 
-    grade_aloud(Path(file), letters=letters, out=out)
+    print_grades(Path(file), letters=letters, out=out)
 
 
 def contamination(
@@ -140,10 +140,10 @@ def contamination(
         show: How many of them to list.
     """
     from evaluation.benchmarks.source import BenchmarkSource
-    from medagent.cli.compare import contamination_aloud
+    from medagent.cli.compare import print_contamination
 
     other = BenchmarkSource(train_benchmark or benchmark, path=train) if train else None
-    contamination_aloud(BenchmarkSource(benchmark, path=test), other, corpus, threshold=threshold, show=show)
+    print_contamination(BenchmarkSource(benchmark, path=test), other, corpus, threshold=threshold, show=show)
 
 
 EVALUATION_COMMANDS: dict[str, Any] = {

@@ -38,12 +38,12 @@ def index_build(
         device: Device to embed on, such as cuda or cpu. By default it is a GPU where there is one.
         overwrite: Replace an index of other content there.
     """
-    from medagent.cli.index import build_index_aloud
+    from medagent.cli.index import build_with_progress
     from retrieval.chunking import Chunking
     from retrieval.settings import IndexSettings
 
     settings = IndexSettings(Chunking(max_tokens, overlap_tokens), analyser, chroma=chroma)
-    build_index_aloud(
+    build_with_progress(
         corpus,
         Path(out),
         embedder=embedder,
@@ -62,9 +62,9 @@ def index_add(index: str, corpus: str, device: str | None = None) -> None:
         corpus: As for `medagent index build`.
         device: Device to embed on.
     """
-    from medagent.cli.index import add_to_index_aloud
+    from medagent.cli.index import add_with_progress
 
-    add_to_index_aloud(corpus, Path(index), device=device)
+    add_with_progress(corpus, Path(index), device=device)
 
 
 def index_remove(index: str, ids: list[str]) -> None:
@@ -196,11 +196,11 @@ def search(
         reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
         json: Print JSON lines.
     """
-    from medagent.cli.search import search_aloud
+    from medagent.cli.search import print_search
     from retrieval.retriever import Filter
 
     where = Filter(tuple(source or ()), year_from, year_to)
-    search_aloud(query, index, top_k=top_k, where=where, reranker=reranker, as_json=json)
+    print_search(query, index, top_k=top_k, where=where, reranker=reranker, as_json=json)
 
 
 INDEX_COMMANDS: dict[str, Any] = {

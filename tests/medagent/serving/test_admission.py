@@ -12,7 +12,7 @@ import httpx
 
 from medagent.agent import Agent, Job
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.serving.admission import AdmissionLimits, AnswerDesk, OverloadedError
+from medagent.serving.admission import Admission, AdmissionLimits, OverloadedError
 from medagent.serving.app import kept_alive, make_app
 from medagent.types import Question
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, served, soon
@@ -81,8 +81,8 @@ def test_generation_stops_when_the_client_leaves(tokenizer: Any) -> None:
             left.set()
             await asyncio.wait_for(served, 5)
             assert slow.opened == slow.closed, "the session is closed, and so generation stops"
-            assert app.state.desk.running == 0
-        assert app.state.desk.outcomes["left"] == 2
+            assert app.state.admission.running == 0
+        assert app.state.admission.outcomes["left"] == 2
 
     asyncio.run(run())
 
@@ -96,18 +96,18 @@ def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> N
 
     async def run() -> None:
         old, new = Leaving(tokenizer), ScriptedPolicy(tokenizer, lambda read, turn: "<answer> new</answer>")
-        desk = AnswerDesk(Agent(old, Corpus()))
-        before = asyncio.create_task(desk.answer(Job(Question("q", "x"))))
+        admission = Admission(Agent(old, Corpus()))
+        before = asyncio.create_task(admission.answer(Job(Question("q", "x"))))
         while not old.opened:
             await asyncio.sleep(0.01)
-        await desk.replace(Agent(new, Corpus()))
-        _, after = await desk.answer(Job(Question("q", "x")))
+        await admission.replace(Agent(new, Corpus()))
+        _, after = await admission.answer(Job(Question("q", "x")))
         assert after["text"] == "new"
         assert not old.disconnected
         old.go.set()
         assert (await before)[1]["text"] == "colchicine [1]"
         assert old.disconnected
-        assert "medagent_agents_replaced_total 1" in desk.prometheus()
+        assert "medagent_agents_replaced_total 1" in admission.prometheus()
 
     asyncio.run(run())
 
@@ -115,14 +115,14 @@ def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> N
 def test_waiting_clients_learn_their_place_and_get_keep_alives(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
-        desk = AnswerDesk(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
-        first = asyncio.create_task(desk.answer(Job(Question("q", "x"))))
+        admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
+        first = asyncio.create_task(admission.answer(Job(Question("q", "x"))))
         while not slow.opened:
             await asyncio.sleep(0.01)
         heard = []
 
         async def listen() -> None:
-            async for kind, data in desk.start(Job(Question("q", "x"))).events():
+            async for kind, data in admission.start(Job(Question("q", "x"))).events():
                 heard.append((kind, data))
 
         second = asyncio.create_task(listen())
@@ -168,21 +168,21 @@ def test_a_service_that_ends_lets_answers_end_first(tokenizer: Any) -> None:
 def test_a_burst_beyond_the_places_is_refused_and_waiters_go_in_order(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
-        desk = AnswerDesk(Agent(slow, Corpus()), AdmissionLimits(max_running=1, max_waiting=2))
+        admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1, max_waiting=2))
         ended: list[int] = []
 
         async def ask(number: int) -> None:
-            await desk.answer(Job(Question("q", "x")))
+            await admission.answer(Job(Question("q", "x")))
             ended.append(number)
 
         asked = [asyncio.create_task(ask(number)) for number in range(10)]
         await asyncio.sleep(0)
-        assert (desk.running, desk.waiting) == (1, 2), "though none of them has got anywhere"
+        assert (admission.running, admission.waiting) == (1, 2), "though none of them has got anywhere"
         slow.go.set()
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert ended == [0, 1, 2]
         assert [type(each) for each in found[3:]] == [OverloadedError] * 7
-        assert (desk.running, desk.waiting) == (0, 0)
+        assert (admission.running, admission.waiting) == (0, 0)
 
     asyncio.run(run())
 
@@ -190,19 +190,19 @@ def test_a_burst_beyond_the_places_is_refused_and_waiters_go_in_order(tokenizer:
 def test_a_place_given_to_a_client_that_left_passes_to_the_next(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
-        desk = AnswerDesk(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
-        first, leaving, last = (desk.start(Job(Question("q", "x"))) for _ in range(3))
-        never = desk.start(Job(Question("q", "x")))
+        admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
+        first, leaving, last = (admission.start(Job(Question("q", "x"))) for _ in range(3))
+        never = admission.start(Job(Question("q", "x")))
         never.task.cancel()  # before its first step
         while not slow.opened:
             await asyncio.sleep(0)
         first.task.cancel()
-        while desk.waiting == 2:  # until the place has been given on ...
+        while admission.waiting == 2:  # until the place has been given on ...
             await asyncio.sleep(0)
         leaving.task.cancel()  # ... and before it is taken
         slow.go.set()
         assert (await asyncio.wait_for(last.whole(), 5))[1]["text"] == "colchicine [1]"
-        assert (desk.running, desk.waiting) == (0, 0)
-        assert desk.outcomes == {"left": 3, "answered": 1}
+        assert (admission.running, admission.waiting) == (0, 0)
+        assert admission.outcomes == {"left": 3, "answered": 1}
 
     asyncio.run(run())

@@ -65,4 +65,4 @@ def test_leaving_a_stream_stops_the_agent_and_a_full_service_is_said_to_be(token
         assert int(full.value.response.headers["retry-after"]) >= 1
         stream.close()
         soon(lambda: policy.open_now == 0)
-        assert app.state.desk.outcomes["left"] == 1
+        assert app.state.admission.outcomes["left"] == 1

@@ -143,7 +143,7 @@ def test_stop_ends_the_agents_work(visit: Visit) -> None:
     visit.page.get_by_role("button", name="Stop").click()
     expect(visit.page.get_by_text("Stopped. The agent no longer works on it.")).to_be_visible()
     soon(lambda: visit.policy.open_now == 0)
-    assert visit.app.state.desk.outcomes["left"] == 1
+    assert visit.app.state.admission.outcomes["left"] == 1
     visit.page.get_by_role("button", name="Ask again").click()
     visit.policy.allow(2)
     expect(visit.page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
@@ -180,7 +180,7 @@ def test_what_takes_too_long_is_said(visit: Visit) -> None:
 def test_failures_are_said_and_can_be_tried_again(visit: Visit) -> None:
     page = visit.page
     visit.app.state.corpus.failing = True
-    visit.app.state.desk._current.search._retries = 0
+    visit.app.state.admission._current.search._retries = 0
     visit.ask()
     visit.policy.allow()
     expect(page.get_by_role("alert").filter(has_text="the corpus cannot be searched now")).to_be_visible()

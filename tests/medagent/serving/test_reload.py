@@ -38,14 +38,14 @@ def test_a_new_export_takes_the_next_questions_and_a_damaged_one_does_not(
 
     with served(app) as url, httpx.Client(base_url=url, timeout=30) as client:
         assert client.get("/v1/agent").json()["examples"] == [{"question": "What treats gout?", "options": []}]
-        first, searched = ask(client), app.state.desk.agent.retriever
+        first, searched = ask(client), app.state.admission.agent.retriever
         assert first["stop_reason"] == "answered"
-        before = weakref.ref(app.state.desk.agent.policy)
+        before = weakref.ref(app.state.admission.agent.policy)
         row["limits"]["max_turn_tokens"] = 2
         (folder / "agent.json").write_text(json.dumps(row))
-        soon(lambda: app.state.desk.replaced == 1, within_s=60)
+        soon(lambda: app.state.admission.replaced == 1, within_s=60)
         assert ask(client)["stop_reason"] == "max_turn_tokens"
-        assert app.state.desk.agent.retriever is searched, "the index stays open"
+        assert app.state.admission.agent.retriever is searched, "the index stays open"
         gc.collect()
         assert before() is None, "the former weights are gone"
         (tmp_path / "damaged").write_bytes(b"damaged")
