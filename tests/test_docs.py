@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterable
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -16,8 +13,6 @@ import yaml
 from jsonargparse import ArgumentParser, auto_cli, capture_parser
 
 from docs.reference import from_code, generate
-from docs.reference.words import CLASS_WORDS, WORDS
-from evaluation.benchmarks import JsonlBenchmark
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS, with_flags_said
 from tests import markdown
@@ -25,7 +20,6 @@ from tests.support import ROOT
 from training.metric_names import METRICS
 
 LONGEST_SENTENCE, LONGEST_MEAN = 35, 16  # words
-LONGEST_WORDS, LONGEST_REPEATED = 20, 15  # words of a row of the settings, and of a text that rows may share
 LOGS = "studies/*/log.md"
 WORDS_AT_MOST = {
     "README.md": 700,
@@ -274,68 +268,6 @@ def test_every_setting_of_the_parsers_is_in_the_reference() -> None:
         assert not [name for name in named if f"`{name}`" not in page and name != "memory_gib"]
 
 
-def test_every_setting_has_words_and_no_word_is_left_over() -> None:
-    rows = {row for command in from_code.CONFIGURABLE for row in from_code.settings_of(command)}
-    bare = {row.name for row in rows if not row.text.partition("Classes: ")[0]}
-    bare = {name for name in bare if not name.startswith("trainer.")}
-    assert not bare, "name them in the docstring of their class, or in docs/reference/words.py"
-    assert not set(WORDS) - {row.name for row in rows} - {"config"}
-
-
-def nameable_classes() -> set[type]:
-    found = [from_code.nameable(command) for command in from_code.CONFIGURABLE]
-    return {kind for families in found for kinds in families.values() for kind in kinds}
-
-
-def bare_arguments(kinds: Iterable[type]) -> list[str]:
-    """The `init_args` of classes without words."""
-    rows = [(kind.__name__, row) for kind in kinds for row in from_code.class_entries(kind)[0]]
-    return sorted(f"{name}.{row.name}" for name, row in rows if not row.text)
-
-
-def words_left_over(kinds: Iterable[type], words: Iterable[str]) -> set[str]:
-    """The keys of words that no argument of the classes takes."""
-    return set(words).difference(
-        *(from_code.class_keys(kind, from_code.class_entries(kind)[0]).values() for kind in kinds)
-    )
-
-
-def test_every_argument_of_a_class_has_words_and_no_word_is_left_over() -> None:
-    kinds = nameable_classes()
-    assert len(kinds) > 30
-    assert not bare_arguments(kinds), "name them in CLASS_WORDS of docs/reference/words.py, then make reference"
-    assert not words_left_over(kinds, CLASS_WORDS)
-
-
-def texts_of(page: str) -> list[tuple[str, str]]:
-    """(name, text) of every row of a page's tables; the text is the last cell."""
-    rows = [re.split(r"(?<!\\)\|", line) for line in page.splitlines() if line.startswith("| `")]
-    return [(row[1].strip(" `"), row[-2].strip()) for row in rows]
-
-
-def repeated_texts(page: str) -> list[str]:
-    """The texts of more than `LONGEST_REPEATED` words that stand in several rows."""
-    times = Counter(text for _, text in texts_of(page) if len(text.split()) > LONGEST_REPEATED)
-    return [text for text, rows in times.items() if rows > 1]
-
-
-def test_no_long_text_stands_in_two_rows_of_the_settings() -> None:
-    page = text_of("docs/reference/settings.md")
-    assert len(texts_of(page)) > 250
-    assert not repeated_texts(page), "give each setting words of its own in docs/reference/words.py"
-
-
-def test_a_row_names_its_classes_once() -> None:
-    rows = texts_of(text_of("docs/reference/settings.md"))
-    assert sum("Classes: " in text for _, text in rows) > 5
-    assert not [name for name, text in rows if text.count("Classes: ") > 1 or "Default: " in text]
-
-
-@pytest.mark.parametrize("name", sorted({**WORDS, **CLASS_WORDS}))
-def test_words_are_short(name: str) -> None:
-    assert 0 < len({**WORDS, **CLASS_WORDS}[name].split()) <= LONGEST_WORDS
-
-
 def test_every_option_is_in_the_reference() -> None:
     page = text_of("docs/reference/cli.md")
     for name, function in from_code.commands(COMMANDS):
@@ -368,30 +300,6 @@ cp -r docs mine && cd mine
 medagent sft
 ```
 """
-
-
-class Sized(JsonlBenchmark):
-    def __init__(self, size: int, path: str) -> None:
-        super().__init__(path)
-        self.size = size
-
-
-def test_arguments_without_words_are_found() -> None:
-    assert bare_arguments([Sized]) == ["Sized.size"]  # `path` has those of its base
-    assert words_left_over([Sized], ["FileBenchmark.path", "FileBenchmark.hub", "size"]) == {
-        "FileBenchmark.hub",
-        "size",
-    }
-
-
-def test_repeated_texts_are_found() -> None:
-    long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen \\|"
-    page = (
-        f"| `a` | int | `0` | {long} |\n| `b` | int | `1` | {long} |\n| `c` | a \\| b | | short |\n| `d` | | | short |"
-    )
-    assert repeated_texts(page) == [long]
-    assert not repeated_texts(page.replace("fifteen ", "", 2))
-    assert not repeated_texts(page.replace("one", "1", 1))
 
 
 def test_sentences_are_split_and_counted() -> None:
