@@ -84,7 +84,7 @@ CLASS_WORDS: dict[str, str] = {
     "Thresholds.searches_fall": "Sign where searches per question lie this share below their highest.",
     "Thresholds.warnings_for_alarm": "Different signs in one iteration that are an alarm without a fall of success.",
     "Thresholds.held_out_fall": "Alarm where held-out accuracy over two iterations lies this share below its best.",
-    "Thresholds.held_out_decides": "Whether held-out accuracy alone raises alarms where two iterations running have it.",
+    "Thresholds.held_out_decides": "Whether held-out accuracy alone raises alarms, once measured twice running.",
     "HeldOutEvaluation.benchmark": "Questions to answer greedily; they must not be those trained on.",
     "HeldOutEvaluation.every": "Iterations between evaluations; 1 or more.",
     "HeldOutEvaluation.allowed_contamination": "Share of these that may be near-duplicates of training questions.",
