@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from jsonargparse import ArgumentParser, capture_parser
 from jsonargparse._typehints import ActionTypeHint
 
-from docs.reference.words import WORDS
+from docs.reference.words import CLASS_WORDS, WORDS
 from training.data import RolloutData
 from training.module import AgentModule
 from training.plan import plan
@@ -235,15 +235,28 @@ def entries(parser: ArgumentParser, kinds: dict[str, type], needed: set[str]) ->
     return rows
 
 
+def class_key(owner: type, argument: str) -> str:
+    """The key of an argument's words in CLASS_WORDS: of the class or its nearest base; empty where there are none."""
+    keys = [f"{each.__name__}.{argument}" for each in owner.__mro__]
+    return next((key for key in keys if key in CLASS_WORDS), "")
+
+
+def class_keys(kind: type, rows: Iterable[Entry]) -> dict[str, str]:
+    """Name of a row of a class -> key of its words in CLASS_WORDS, empty where there are none."""
+    owners = {row.name: owner_of(f"own.{row.name}", {"own": kind}) for row in rows}
+    return {name: class_key(owner, name.rsplit(".", 1)[-1]) if owner else "" for name, owner in owners.items()}
+
+
 def class_entries(kind: type) -> tuple[list[Entry], list[type]]:
-    """The rows of a class's `init_args`, with what stands under "Args:", and the kinds of class that those name."""
+    """The rows of a class's `init_args`, with words for each, and the kinds of class that those name."""
     parser, parameters = ArgumentParser(), inspect.signature(kind).parameters
     parser.add_class_arguments(kind, "own", fail_untyped=False)
     needed = {f"own.{name}" for name, each in parameters.items() if each.default is inspect.Parameter.empty}
-    texts = {f"own.{name}": text for name, text in arguments_text(kind.__doc__, parameters).items()}
-    rows = [replace(row, text=texts.get(row.name, row.text)) for row in entries(parser, {}, needed)]
+    rows = [replace(row, name=row.name.removeprefix("own.")) for row in entries(parser, {}, needed)]
+    keys, told = class_keys(kind, rows), arguments_text(kind.__doc__, parameters)
+    rows = [replace(row, text=CLASS_WORDS.get(keys[row.name], told.get(row.name, row.text))) for row in rows]
     inner = [each for _, hint, _ in named_settings(parser) for each in families_in(hint)]
-    return [replace(row, name=row.name.removeprefix("own.")) for row in rows], inner
+    return rows, inner
 
 
 def parser_of(command: str) -> ArgumentParser:
@@ -252,16 +265,16 @@ def parser_of(command: str) -> ArgumentParser:
 
 
 def settings_of(command: str) -> list[Entry]:
-    """The rows of a training command's settings, with words for each."""
+    """The rows of a training command's settings, with words for each but Lightning's own."""
     parser, kinds = parser_of(command), CONFIGURABLE[command][1]
     rows = entries(parser, kinds, {action.dest for action in parser._actions if action.required})
     classes = {name: [kind.__name__ for kind in families_in(hint)] for name, hint, _ in named_settings(parser)}
     named = nameable(command)
 
     def words(row: Entry) -> str:
-        text = WORDS.get(row.name, row.text)
-        told = [f"Classes: [{name}](settings.md#{name.lower()})." for name in classes[row.name] if name in named]
-        return " ".join([text, *told]).strip()
+        text = WORDS.get(row.name, "" if row.name.startswith("trainer.") else row.text)
+        told = [f"[{name}](settings.md#{name.lower()})" for name in dict.fromkeys(classes[row.name]) if name in named]
+        return f"{text} Classes: {', '.join(told)}.".strip() if told else text
 
     return [replace(row, text=words(row)) for row in rows]
 

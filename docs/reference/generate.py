@@ -28,7 +28,10 @@ from docs.reference.from_code import (
 from docs.reference.words import WORDS
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS
+from training.agent_data import AgentData
+from training.data import RolloutData
 from training.metric_names import METRICS
+from training.sft.supervised import SupervisedData
 
 HERE = Path(__file__).parent
 WRITTEN_BY = "<!-- Written by docs/reference/generate.py from the code: change it there, then `make reference`. -->"
@@ -51,6 +54,12 @@ def table(rows: Iterable[Entry], *, first: str, prefix: str = "") -> str:
         default = row.default if row.default == "required" else code(row.default)
         lines.append(f"| {code(prefix + row.name)} | {cell(row.type)} | {default} | {cell(row.text)} |")
     return "\n".join(lines)
+
+
+def defaults(data: type[AgentData]) -> str:
+    """The callbacks that runs with this data have unless told otherwise."""
+    *most, last = [code(path.rsplit(".", 1)[-1]) for path in data.default_callbacks]
+    return f"{', '.join(most)} and {last}"
 
 
 def cli_page() -> str:
@@ -88,8 +97,11 @@ def settings_page() -> str:
         "What both have: " + ", ".join(code(row.name) for row in shared) + ".",
         "## Trainer",
         "Both commands take the settings of [Lightning's Trainer]"
-        "(https://lightning.ai/docs/pytorch/stable/common/trainer.html), which describes them.",
-        table([replace(row, text="") for row in of_train if row.name.startswith("trainer.")], first="setting"),
+        "(https://lightning.ai/docs/pytorch/stable/common/trainer.html), which describes them. "
+        "`trainer.callbacks` replaces the default callbacks, and `trainer.callbacks+` adds to them. "
+        f"The defaults of `medagent train` are {defaults(RolloutData)}. "
+        f"Those of `medagent sft` are {defaults(SupervisedData)}.",
+        table([row for row in of_train if row.name.startswith("trainer.")], first="setting"),
         "## Classes",
         "What `class_path` can name, with its `init_args`. A class of your own goes by its dotted path too.",
     ]
