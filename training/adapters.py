@@ -67,8 +67,8 @@ class SharedBase(nn.Module):
     The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its
     bias.
 
-    With `num_sights` and no adapter the critic is a small network that makes no pass of the base. It reads so many
-    numbers that the context does not hold (`training.critic_evidence`).
+    With `num_evidence_features` and no adapter the critic is a small network that makes no pass of the base. It reads
+    so many numbers that the context does not hold (`training.critic_evidence`).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SharedBase(nn.Module):
         *,
         policy: LoraSettings,
         critic: LoraSettings | None,
-        num_sights: int = 0,
+        num_evidence_features: int = 0,
         execution: Execution = Execution(),
     ) -> None:
         super().__init__()
@@ -91,12 +91,12 @@ class SharedBase(nn.Module):
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
         self.evidence_head: nn.Sequential | None = None
-        if num_sights:
+        if num_evidence_features:
             last = nn.Linear(EVIDENCE_WIDTH, 1, dtype=torch.float32)
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
             self.evidence_head = nn.Sequential(
-                nn.Linear(num_sights, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last
+                nn.Linear(num_evidence_features, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last
             )
         self._activate(POLICY)
         if execution.gradient_checkpointing:

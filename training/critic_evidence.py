@@ -25,7 +25,7 @@ CriticSees = Literal["context", "evidence", "evidence_and_group"]
 
 TURNS = 4  # turns with a number of their own; the last also stands for all later ones
 EVIDENCE = TURNS + 6
-SIGHTS: dict[CriticSees, int] = {"context": 0, "evidence": EVIDENCE, "evidence_and_group": EVIDENCE + 1}
+NUM_EVIDENCE_FEATURES: dict[CriticSees, int] = {"context": 0, "evidence": EVIDENCE, "evidence_and_group": EVIDENCE + 1}
 
 
 def evidence(rollout: Rollout) -> list[list[float]]:

@@ -21,7 +21,7 @@ from torch.optim import AdamW, Optimizer
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings, SharedBase
-from training.critic_evidence import SIGHTS, CriticSees
+from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
 from training.objectives import (
@@ -113,7 +113,11 @@ class AgentModule(LightningModule):
         base.requires_grad_(False)
         self.critic_sees = critic_sees
         self.roles = SharedBase(
-            base, policy=policy_lora, critic=critic_lora, num_sights=SIGHTS[critic_sees], execution=execution
+            base,
+            policy=policy_lora,
+            critic=critic_lora,
+            num_evidence_features=NUM_EVIDENCE_FEATURES[critic_sees],
+            execution=execution,
         )
         self.policy_terms: PolicyTerms | None = None
         self._sums: dict[str, float] = {}

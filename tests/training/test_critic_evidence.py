@@ -12,7 +12,7 @@ from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
 from tests.training.support import gradients, make_evidence_module
 from training.advantages import GAE
-from training.critic_evidence import SIGHTS, evidence, evidence_of
+from training.critic_evidence import NUM_EVIDENCE_FEATURES, evidence, evidence_of
 from training.execution import Execution
 from training.experience import loss_weights
 from training.module import AgentModule
@@ -55,7 +55,7 @@ def test_evidence_by_hand() -> None:
     ungraded = rollout(Question("u", "?", options=("Zinc", "Copper")), turn(hit("x", "zinc")), turn())
     assert [row[TURNS_END:] for row in evidence(ungraded)] == [[0] * 6] * 3
     both_BKF = evidence_of([found, unnamed])
-    assert both_BKF.shape == (2, 6, SIGHTS["evidence"])
+    assert both_BKF.shape == (2, 6, NUM_EVIDENCE_FEATURES["evidence"])
     assert both_BKF[1, 3:].abs().max() == 0
 
 
@@ -66,7 +66,7 @@ def test_how_the_other_rollouts_of_a_group_ended_by_hand() -> None:
     several[2] = replace(several[2], turns=(replace(turn(), reward=0.1), turn()))
     alone = replace(rollout(question, turn()), reward=0.7)
     seen_BKF = evidence_of([several[0], alone, *several[1:]], torch.tensor([1, 0, 1, 1]))
-    assert seen_BKF.shape == (4, 3, SIGHTS["evidence_and_group"])
+    assert seen_BKF.shape == (4, 3, NUM_EVIDENCE_FEATURES["evidence_and_group"])
     assert seen_BKF[:, 0, -1].tolist() == pytest.approx([0.4, 0.0, 0.8, 0.6])
     assert torch.equal(seen_BKF[0, :, -1], seen_BKF[0, :1, -1].expand(3))
     without_BKF = evidence_of([several[0], alone, *several[1:]])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support import ROOT
-from training.critic_evidence import SIGHTS
+from training.critic_evidence import NUM_EVIDENCE_FEATURES
 from training.experience import loss_weights, split_by_length
 
 
@@ -61,7 +61,7 @@ def ones() -> dict[str, dict[str, torch.Tensor]]:
 )
 def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, strategy) -> None:
     generator = torch.Generator().manual_seed(0)
-    shape = (*experience.evidence_BKF.shape[:2], SIGHTS["evidence"])
+    shape = (*experience.evidence_BKF.shape[:2], NUM_EVIDENCE_FEATURES["evidence"])
     experience = replace(experience, evidence_BKF=torch.rand(shape, generator=generator))
     if space not in ones:
         ones[space] = step(tmp_path, experience, ranks=1, parts=1, space=space, max_tokens=0)
