@@ -67,7 +67,7 @@ def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.Capture
         Path(name).write_text(Path(name).read_text().replace("facts: 200, doses: 200", "facts: 4, doses: 4"))
     assert main(["sft", "--config", "sft.yaml", "--trainer.max_epochs=1"]) == 0
     assert main(["export", "runs/open-sft/agent", "--out", "runs/open-warm"]) == 0
-    assert "It calls tools, whose code is not here: open_qa.Doses" in Path("runs/open-warm/README.md").read_text()
+    assert "It calls tools whose code is not here: open_qa.Doses" in Path("runs/open-warm/README.md").read_text()
     algorithm = str(ROOT / "configs" / "algorithms" / "st_ppo.yaml")
     small = ["--trainer.max_epochs=1", "--data.num_questions=16"]
     assert main(["train", "--config", "train.yaml", "--config", algorithm, *small]) == 0
