@@ -20,6 +20,8 @@ REFUSALS = (  # as jsonargparse words them
     re.compile(r"Expected an instantiatable class, but (?P<found>[\w.]+) is (?P<wanted>abstract)"),
 )
 
+RENAME = "Name the parameters as wanted, in that order, and give any others a default. Annotations may be left out."
+
 
 def misfit(found: type, wanted: type) -> str | None:
     """Why a class cannot be used as `wanted`, with both signatures and the remedy. None where it can.
@@ -36,10 +38,7 @@ def misfit(found: type, wanted: type) -> str | None:
         if name not in own:
             return f"{said} Wanted: {_written(name, method)}. Found: no method {name}. Define it."
         if not _fits(own[name], method):
-            return (
-                f"{said} Wanted: {_written(name, method)}. Found: {_written(name, own[name])}. Name the parameters as "
-                "wanted, in that order, and give any others a default. Annotations may be left out."
-            )
+            return f"{said} Wanted: {_written(name, method)}. Found: {_written(name, own[name])}. {RENAME}"
     return None
 
 
@@ -49,7 +48,18 @@ def _misfit_of_base(found: type, wanted: type, said: str) -> str | None:
     asked = " and ".join(_written(name, method) for name, method in methods.items())
     if not derived:
         return f"{said} Wanted: a subclass with {asked}. Found: no subclass. Derive it from {_name(wanted)}."
-    return f"{said} Wanted: {asked}. Found: no such method. Define it." if methods else None
+    if methods:
+        return f"{said} Wanted: {asked}. Found: no such method. Define it."
+    held = {name for each in found.__mro__ for name in vars(each)}
+    for name, kind in wanted.__annotations__.items():
+        if str(kind).startswith("ClassVar") and name not in held:
+            return f"{said} Wanted: the class attribute {name}: {kind}. Found: none. Set it."
+    own = _methods(found)
+    for name, method in _methods(wanted).items():
+        static = isinstance(inspect.getattr_static(found, name), staticmethod)
+        if not static and own[name] is not method and not _fits(own[name], method):
+            return f"{said} Wanted: {_written(name, method)}. Found: {_written(name, own[name])}. {RENAME}"
+    return None
 
 
 def compare_by_names(protocol: type) -> None:

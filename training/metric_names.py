@@ -39,7 +39,7 @@ METRICS: dict[str, str] = {
     "policy/clip_bias_norm": "L2 norm of the gradient that clipping removes. Needs `ClippingBiasCorrection`.",
     "policy/clip_bias_scale": (
         "Factor that `ClippingBiasCorrection` puts on the policy's learning rate in this step, or on its gradient; "
-        "1 changes nothing."
+        "1 changes nothing. Formula: [algorithms](../algorithms.md#clipping-bias-correction)."
     ),
     "critic/loss": "Squared error of the critic's values against the returns, halved.",
     "critic/explained_variance": (

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+from pydoc import locate
 from typing import Any, NoReturn
 
+from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from evaluation.benchmarks import Benchmark
-from medagent.interface_check import compare_by_names, explained
+from medagent.interface_check import compare_by_names, explained, misfit
+from medagent.protocol import TurnProtocol
 from retrieval.retriever import Retriever
 from retrieval.tools import Tool
 from training.advantages import AdvantageEstimator
@@ -17,7 +22,7 @@ from training.rewards import Reward
 from training.sft.demonstrations import Demonstrations
 
 PROTOCOLS: tuple[type, ...] = (Benchmark, Retriever, Reward)
-BASES: tuple[type, ...] = (AdvantageEstimator, Demonstrations, PolicyLoss, RolloutEngine, Tool)
+BASES: tuple[type, ...] = (AdvantageEstimator, Demonstrations, PolicyLoss, RolloutEngine, Tool, TurnProtocol)
 
 
 class AgentParser(LightningArgumentParser):
@@ -28,6 +33,27 @@ class AgentParser(LightningArgumentParser):
         for protocol in PROTOCOLS:
             compare_by_names(protocol)
 
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+        """What the parser makes of the arguments; each class that they name fits the base that it derives from."""
+        parsed = super().parse_args(*args, **kwargs)
+        for found in _classes_in(parsed):
+            for base in BASES:
+                if issubclass(found, base) and (reason := misfit(found, base)):
+                    self.error(reason)
+        return parsed
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End with the message, and with why a class does not fit where that is the reason."""
         super().error(explained(message, PROTOCOLS + BASES), ex)
+
+
+def _classes_in(value: Any) -> Iterator[type]:
+    """The classes that settings name by `class_path`, wherever in them."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _classes_in(each)
+    if isinstance(value, Namespace | dict):
+        for name, each in value.items():
+            if name.rpartition(".")[2] == "class_path" and inspect.isclass(found := locate(str(each))):
+                yield found
+            yield from _classes_in(each)

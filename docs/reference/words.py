@@ -53,7 +53,7 @@ WORDS: dict[str, str] = {
     "data.num_micro_batches": "Micro-batches per optimizer step; equal to the trainer's `accumulate_grad_batches`.",
     "data.demonstrations": "Dialogues to imitate.",
     "data.batch_size": "Dialogues per optimizer step on each rank.",
-    "data.reduction": "How tokens weigh: all tokens of a step alike, or all rollouts alike.",
+    "data.reduction": "`rollout-mean`: all rollouts weigh alike. `token-mean`: all action tokens of a step do.",
     "data.seed": "Seed of the order of questions, of sampling and of minibatches.",
 }
 

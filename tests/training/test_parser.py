@@ -8,11 +8,13 @@ import pytest
 
 from evaluation.benchmarks import Benchmark, StarterBenchmark
 from medagent.interface_check import compare_by_names, explained, misfit
+from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.types import Question, Rollout, StopReason
 from retrieval.retriever import Retriever
 from tests.training import user_classes
 from training.advantages import GAE, AdvantageEstimator
 from training.data import RolloutData
+from training.engines import InProcessEngine, RayEngine, RolloutEngine, ServersEngine, VllmEngine
 from training.objectives import PolicyLoss
 from training.parser import AgentParser
 from training.rewards import OutcomeReward, Reward
@@ -73,6 +75,11 @@ def test_a_class_without_annotations_is_taken_by_its_names(capsys) -> None:
             "Wanted: a subclass with def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) "
             "-> tuple[Tensor, Tensor]. Found: no subclass. Derive it from training.advantages.AdvantageEstimator.",
         ),
+        (
+            "advantage",
+            "OtherParameters",
+            "-> tuple[Tensor, Tensor]. Found: def estimate(self, rollouts). Name the parameters as wanted",
+        ),
     ],
 )
 def test_a_class_that_does_not_fit_is_told_what_was_wanted(capsys, setting: str, name: str, told: str) -> None:
@@ -98,6 +105,28 @@ def test_what_fits_has_no_misfit() -> None:
     assert misfit(StarterBenchmark, Benchmark) is None
     assert misfit(GAE, AdvantageEstimator) is None
     assert misfit(user_classes.PlainReinforce, PolicyLoss) is None
+
+
+def test_a_subclass_is_told_what_the_trainer_would_miss() -> None:
+    class Nameless(PolicyLoss):
+        def __call__(self, policy_logprobs_BT, batch): ...
+
+    class Renamed(PolicyLoss):
+        clips = False
+
+        def __call__(self, logprobs, batch): ...
+
+    class Extra(TagProtocol):
+        def parse(self, text, mode): ...
+
+    assert "Wanted: the class attribute clips: ClassVar[bool]. Found: none. Set it." in str(
+        misfit(Nameless, PolicyLoss)
+    )
+    assert "Found: def __call__(self, logprobs, batch). Name the parameters" in str(misfit(Renamed, PolicyLoss))
+    assert "Found: def parse(self, text, mode)." in str(misfit(Extra, TurnProtocol))
+    assert misfit(TagProtocol, TurnProtocol) is None
+    for engine in (InProcessEngine, RayEngine, ServersEngine, VllmEngine):
+        assert misfit(engine, RolloutEngine) is None
 
 
 def test_names_in_another_order_and_further_parameters() -> None:

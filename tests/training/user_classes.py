@@ -9,6 +9,7 @@ from torch import Tensor
 
 from medagent.types import Rollout
 from retrieval.passages import Hit
+from training.advantages import AdvantageEstimator
 from training.experience import Experience
 from training.objectives import PolicyLoss, PolicyLossResult
 
@@ -73,6 +74,15 @@ class NotDerived:
 
     def estimate(self, rollouts, values_BT, reduce):
         return rollouts.rewards_BT, values_BT
+
+
+class OtherParameters(AdvantageEstimator):
+    """An estimator whose method lacks parameters that the trainer gives."""
+
+    needs_critic = False
+
+    def estimate(self, rollouts):
+        return rollouts.rewards_BT, rollouts.rewards_BT
 
 
 class Unfinished(PolicyLoss):
