@@ -95,13 +95,13 @@ def run_plan(
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
-    askings = _planned_rollouts(agent, questions, plan, evidence or {})
+    planned = _planned_rollouts(agent, questions, plan, evidence or {})
     agents = {mode: agent_for(agent, mode, corpus) for mode in plan.modes}
     written = RunFolder(folder, "evaluation")
     with written.sole_writer():
         written.claim()
         _begin(folder, {**identity, "questions_sha256": digest(questions)}, overwrite=overwrite)
-        return _run(agent, askings, agents, folder, concurrency, on_found, on_done)
+        return _run(agent, planned, agents, folder, concurrency, on_found, on_done)
 
 
 def _planned_rollouts(
@@ -129,7 +129,7 @@ def _planned_rollouts(
 
 def _run(
     agent: Agent,
-    askings: Sequence[PlannedRollout],
+    planned: Sequence[PlannedRollout],
     agents: Mapping[Mode, Agent],
     folder: Path,
     concurrency: int,
@@ -141,8 +141,8 @@ def _run(
     done: dict[Key, Prediction] = {prediction.key: prediction for prediction in log.read()}
     on_found(list(done.values()))
     for mode, asked_agent in agents.items():
-        left = [asking for asking in askings if asking.key[0] == mode.value and asking.key not in done]
-        key_of = {id(asking.job): asking.key for asking in left}
+        left = [entry for entry in planned if entry.key[0] == mode.value and entry.key not in done]
+        key_of = {id(entry.job): entry.key for entry in left}
 
         def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
             mode_name, _, rotation, _ = key_of[id(job)]
@@ -154,8 +154,8 @@ def _run(
             on_done(prediction)
 
         if left:
-            asked_agent.stream([asking.job for asking in left], max_open=concurrency, on_done=keep)
-    return [done[asking.key] for asking in askings]
+            asked_agent.stream([entry.job for entry in left], max_open=concurrency, on_done=keep)
+    return [done[entry.key] for entry in planned]
 
 
 @dataclass(frozen=True)

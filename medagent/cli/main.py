@@ -16,7 +16,7 @@ from typing import Any
 
 from jsonargparse import auto_cli
 
-from medagent.cli.commands.ask import ASKING_COMMANDS
+from medagent.cli.commands.ask import ASK_COMMANDS
 from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS
@@ -49,7 +49,7 @@ COMMANDS: dict[str, Any] = {
     "demo": demo,
     **TRAINING_COMMANDS,
     **EVALUATION_COMMANDS,
-    **ASKING_COMMANDS,
+    **ASK_COMMANDS,
     "index": INDEX_COMMANDS,
     "search": search,
 }

@@ -133,4 +133,4 @@ def serve(
     )
 
 
-ASKING_COMMANDS: dict[str, Any] = {"ask": ask, "chat": chat, "serve": serve}
+ASK_COMMANDS: dict[str, Any] = {"ask": ask, "chat": chat, "serve": serve}
