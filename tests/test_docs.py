@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -143,6 +144,12 @@ def test_every_command_parses(
     except SystemExit as stop:
         status = stop.code
     assert status == 0, f"{name}:{command.line}: {' '.join(command.words)}\n{capsys.readouterr().err}"
+
+
+def test_recipes_are_short() -> None:
+    recipes = re.findall(r"```python\n(.*?)```", text_of("docs/extending.md"), re.DOTALL)
+    assert len(recipes) == 8
+    assert all(sum(bool(line.strip()) for line in recipe.splitlines()) <= 12 for recipe in recipes)
 
 
 def test_there_are_commands_to_parse() -> None:
