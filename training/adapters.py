@@ -6,6 +6,7 @@ none.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from medagent.causal_lm import hidden_states, project
+from medagent.merging import MergeLoss
 from training.execution import Execution, checkpoint_layers
 
 POLICY, CRITIC = "policy", "critic"
@@ -255,16 +257,39 @@ class SharedBase(nn.Module):
         return found
 
     @torch.no_grad()
-    def merged_policy(self) -> Iterator[tuple[str, Tensor]]:
+    def merged_policy(self, loss: MergeLoss | None = None) -> Iterator[tuple[str, Tensor]]:
         """(name, W + delta W) for every name of `adapted_weights`, one at a time; biases are as they were.
 
-        Where the base is sharded, all ranks must call it.
+        The sum is made in float32 and rounded once to the base's dtype. `loss` counts what that takes. Where the base
+        is sharded, all ranks must call it.
         """
+        counted = MergeLoss() if loss is None else loss
         for name, layer, base in self._adapted_layers():
             delta = layer.get_delta_weight(POLICY)  # type: ignore[attr-defined]
-            yield f"{name}.weight", _whole(base.weight) + delta.to(base.weight.dtype)
+            yield f"{name}.weight", counted.merge(_whole(base.weight), delta)
             if base.bias is not None:
                 yield f"{name}.bias", _whole(base.bias)
+
+    def adapter_weights(self) -> dict[str, Tensor]:
+        """Name in the base with the adapter beside it -> the policy's LoRA matrix; no copies."""
+        return {
+            f"{name}.{kind}.{POLICY}.weight": getattr(layer, kind)[POLICY].weight.detach()
+            for name, layer, _ in self._adapted_layers()
+            for kind in ("lora_A", "lora_B")
+        }
+
+    def sampling_twin(self) -> PreTrainedModel:
+        """A second model on the SAME base weights, with policy matrices of its own beside them.
+
+        It computes what the policy computes, in the same precision. The base is frozen, so sharing it is safe.
+        """
+        trained = {id(parameter) for parameter in (*self.policy_parameters(), *self.critic_parameters())}
+        shared = {id(parameter): parameter for parameter in self.peft.parameters() if id(parameter) not in trained}
+        twin: PeftModel = copy.deepcopy(self.peft, shared)
+        if self.value_head is not None:
+            twin.delete_adapter(CRITIC)
+        twin.set_adapter(POLICY)
+        return cast(PreTrainedModel, twin.get_base_model())
 
     def save_policy(self, folder: Path) -> None:
         """Write the policy's adapter as peft does (safetensors and its configuration), into `folder` itself."""

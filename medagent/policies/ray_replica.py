@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
+from peft import PeftModel
+from safetensors.torch import load_file
 from torch import Tensor
 
 from medagent.causal_lm import fastest_device, hidden_states, load_causal_lm, project
+from medagent.checksums import Checksum, combined, of_parameters
 from medagent.policies.completions import HttpCompletions
 from medagent.policies.huggingface import HFPolicy, HFSession
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
@@ -24,13 +29,30 @@ EngineKind = Literal["vllm", "huggingface"]
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What a replica needs to load its model. `model` is a hub name or a folder that its machine can read."""
+    """What a replica needs to load its model. `model` is a hub name or a folder that its machine can read.
+
+    `lora_rank` is that of the adapters it will be handed, 0 where it is handed merged weights.
+    """
 
     kind: EngineKind
     model: str
     dtype: str
     max_tokens: int
+    lora_rank: int = 0
     vllm: VllmSettings = VllmSettings()
+
+
+Weights = Mapping[str, Tensor] | Mapping[str, bytes]
+"""Merged weights by their names in the checkpoint, or the files of an adapter in peft's form."""
+ALL_MATRICES = "all matrices"
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a replica holds after a hand-over: checksums of its weights, and log-probs of the probe."""
+
+    checksums: dict[str, Checksum]
+    logprobs: list[float]
 
 
 class RayReplica:
@@ -40,14 +62,12 @@ class RayReplica:
         self._version = -1
         self._engine: _Vllm | _HuggingFace = _Vllm(settings) if settings.kind == "vllm" else _HuggingFace(settings)
 
-    async def push(self, version: int, weights: Mapping[str, Tensor], probe: list[int]) -> list[float]:
-        """Take weights by their names in the checkpoint.
-
-        Returns the log-probs of the probe's tokens after the first, computed with these weights.
-        """
-        self._engine.load(weights)
+    async def push(self, version: int, weights: Weights, probe: list[int]) -> Held:
+        """Take weights; returns what is held then, with the log-probs of the probe's tokens after the first."""
+        self._version = -1  # also where loading fails halfway
+        checksums = self._engine.load(weights)
         self._version = version
-        return self._engine.logprobs(probe)
+        return Held(checksums, self._engine.logprobs(probe) if len(probe) > 1 else [])
 
     async def complete(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
         """The first choice for a request, as `Completions.complete` gives it.
@@ -65,19 +85,34 @@ class RayReplica:
 
 class _Vllm:
     def __init__(self, settings: ReplicaSettings) -> None:
+        self._adapters, self._served, self._loaded = TemporaryDirectory(prefix="medagent-adapters-"), MODEL, 0
         self._server = VllmServer(
-            settings.model, dtype=settings.dtype, max_model_len=settings.max_tokens + 1, settings=settings.vllm
+            settings.model,
+            dtype=settings.dtype,
+            max_model_len=settings.max_tokens + 1,
+            lora_rank=settings.lora_rank,
+            settings=settings.vllm,
         ).wait()
         self._completions = HttpCompletions(self._server.endpoint())
 
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        self._server.push_weights(weights, weights.items())
+    def load(self, weights: Weights) -> dict[str, Checksum]:
+        tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+        if tensors:
+            self._server.push_weights(tensors, tensors.items())
+            return self._server.held_weights()
+        self._loaded += 1
+        old, self._served = self._served, f"policy-{self._loaded}"
+        folder = _written(weights, Path(self._adapters.name) / self._served)
+        self._server.api.load_adapter(self._served, folder)
+        if old != MODEL:
+            self._server.api.unload_adapter(old)
+        return self._server.held_adapter()
 
     def logprobs(self, token_ids: list[int]) -> list[float]:
-        return self._server.api.logprobs(token_ids, model=MODEL)
+        return self._server.api.logprobs(token_ids, model=self._served)
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-        return await self._completions.complete({**body, "model": MODEL})
+        return await self._completions.complete({**body, "model": self._served})
 
     def forget(self, dialogue: str) -> None:
         """The server's own cache decides."""
@@ -89,12 +124,29 @@ class _HuggingFace:
     def __init__(self, settings: ReplicaSettings) -> None:
         model, tokenizer = load_causal_lm(settings.model, dtype=settings.dtype, device=fastest_device())
         self._policy = HFPolicy(model, tokenizer, lockstep=False)
+        self._has_adapter = False
         self._dialogues: dict[str, tuple[HFSession, list[int]]] = {}
 
-    def load(self, weights: Mapping[str, Tensor]) -> None:
+    def load(self, weights: Weights) -> dict[str, Checksum]:
         for name in list(self._dialogues):
             self.forget(name)
-        self._policy.load_weights(weights.items())
+        tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
+        if tensors:
+            self._policy.load_weights(tensors.items())
+            return of_parameters(self._policy.model, tensors)
+        with TemporaryDirectory(prefix="medagent-adapter-") as scratch:
+            folder = _written(weights, Path(scratch))
+            if not self._has_adapter:  # puts LoRA layers into the very model that samples
+                PeftModel.from_pretrained(self._policy.model, str(folder)).eval()
+                self._has_adapter = True
+            stored = load_file(folder / "adapter_model.safetensors")
+        named = {
+            name.removeprefix("base_model.model.").removesuffix(".weight") + ".default.weight": value
+            for name, value in stored.items()
+        }
+        self._policy.load_weights(named.items())
+        held = of_parameters(self._policy.model, named)
+        return {ALL_MATRICES: combined(held.values())}
 
     @torch.no_grad()
     def logprobs(self, token_ids: list[int]) -> list[float]:
@@ -124,3 +176,11 @@ class _HuggingFace:
     def forget(self, dialogue: str) -> None:
         if dialogue in self._dialogues:
             self._dialogues.pop(dialogue)[0].close()
+
+
+def _written(files: Weights, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        assert isinstance(content, bytes)
+        (folder / name).write_bytes(content)
+    return folder

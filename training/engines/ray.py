@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch import Tensor
-
 from medagent.causal_lm import model_path
+from medagent.checksums import Checksum, Handed
 from medagent.errors import ConfigError, PolicyError
+from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.http_endpoint import EndpointGoneError
-from medagent.policies.ray_replica import EngineKind, RayReplica, ReplicaSettings
+from medagent.policies.ray_replica import EngineKind, Held, RayReplica, ReplicaSettings, Weights
 from medagent.policies.vllm.server import MODEL, VllmSettings
-from training.engines.arrival import ArrivalCheck, trainer_logprobs
+from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
+from training.engines.hand_over import (
+    WITHOUT_MERGE,
+    HandOver,
+    exact_adapter,
+    form_of,
+    is_whole,
+    merge_metrics,
+    save_adapter,
+    served_adapter,
+)
 from training.module import AgentModule
 
 log = logging.getLogger(__name__)
@@ -27,9 +39,10 @@ class RayEngine(RolloutEngine):
 
     An empty address starts a cluster on this machine for the run's time. "auto" joins the one that is there.
 
-    Each actor takes `cpus` and `gpus` of the cluster. New weights are put into Ray's object store once and read by all.
-    Dialogues go to the actor that has fewest. Those of an actor that dies go on elsewhere, and the next hand-over
-    starts another in its place. Every machine needs this package, and the base model under the same name or path.
+    `hand_over` and `max_merge_lost` are those of `InProcessEngine`. Each actor takes `cpus` and `gpus` of the cluster.
+    New weights are put into Ray's object store once and read by all. Dialogues go to the actor that has fewest. Those
+    of an actor that dies go on elsewhere, and the next hand-over starts another in its place. Every machine needs this
+    package, and the base model under the same name or path.
     """
 
     def __init__(
@@ -42,12 +55,18 @@ class RayEngine(RolloutEngine):
         seeded: bool = True,
         start_timeout_s: float = 900.0,
         vllm: VllmSettings = VllmSettings(),
+        hand_over: HandOver = "auto",
+        max_merge_lost: float = MAX_MERGE_LOST,
     ) -> None:
         if num_replicas < 1:
             raise ConfigError(f"engine ray: found num_replicas {num_replicas}, wanted 1 or more.")
         self._num_replicas, self._kind, self._address = num_replicas, kind, address
         self._cpus, self._gpus, self._seeded = cpus, gpus, seeded
         self._start_timeout_s, self._vllm = start_timeout_s, vllm
+        self._hand_over, self._max_merge_lost = hand_over, max_merge_lost
+        self.takes_adapters = hand_over != "merged"
+        self._form: Form = "merged"
+        self._loss: MergeLoss | None = None
         self._ray: Any = None
         self._began_cluster = False
         self._actors: dict[int, Any] = {}
@@ -64,9 +83,10 @@ class RayEngine(RolloutEngine):
             raise ConfigError("engine ray: ray is not installed. pip install 'medagent[ray]', or take another engine.")
         import ray
 
-        self._ray, self._setup = ray, setup
+        self._ray, self._setup, self._form = ray, setup, form_of(self._hand_over, module)
+        rank = module.policy_lora.rank if self._form == "adapter" else 0
         self._settings = ReplicaSettings(
-            self._kind, model_path(module.base_name), module.dtype_name, setup.max_tokens, self._vllm
+            self._kind, model_path(module.base_name), module.dtype_name, setup.max_tokens, rank, self._vllm
         )
         if not ray.is_initialized():
             try:
@@ -100,14 +120,17 @@ class RayEngine(RolloutEngine):
             raise ConfigError("engine ray: was not started. RolloutData.setup does so in a training run.")
         self._handed_over += 1
         probe = list(self._setup.probe_ids)
-        weights: dict[str, Tensor] = {name: tensor.cpu() for name, tensor in module.roles.merged_policy()}
+        weights, expected = self._merged(module) if self._form == "merged" else self._adapter(module)
         stored = self._ray.put(weights)
-        wanted = trainer_logprobs(module, self._setup.probe_ids)
+        wanted = trainer_logprobs(module, self._setup.probe_ids) if len(probe) > 1 else None
         there = []
         self._checks = {number: check for number, check in self._checks.items() if number in self._actors}
-        for number, heard in self._pushed(stored, probe, module).items():
-            self._checks[number](heard, wanted, where=f"Ray replica {number}")
-            there.append(_RayCompletions(self._ray, self._actors[number], f"Ray replica {number}", self._handed_over))
+        for number, held in self._pushed(stored, probe, module).items():
+            where = f"Ray replica {number}"
+            require_arrival(expected, held.checksums, where=where)
+            if wanted is not None and is_whole(self._loss):
+                self._checks[number](held.logprobs, wanted, where=where)
+            there.append(_RayCompletions(self._ray, self._actors[number], where, self._handed_over))
         if not there:
             raise PolicyError(
                 f"all {self._num_replicas} Ray replicas are gone, and none could be started again; of the "
@@ -116,9 +139,25 @@ class RayEngine(RolloutEngine):
         self._num_there = len(there)
         return CompletionPolicy(there, MODEL, module.tokenizer, seeded=self._seeded)
 
-    def _pushed(self, stored: Any, probe: list[int], module: AgentModule) -> dict[int, list[float]]:
-        """Replica -> its log-probs of the probe, of all that took the weights; a dead one is replaced once."""
-        heard: dict[int, list[float]] = {}
+    def _merged(self, module: AgentModule) -> tuple[Weights, dict[str, Checksum]]:
+        """Merged weights on the CPU, and what a replica must hold then."""
+        handed, self._loss = Handed(), MergeLoss()
+        merged = handed.watch(module.roles.merged_policy(self._loss))
+        weights = {name: tensor.cpu() for name, tensor in merged}
+        self._loss.require(self._max_merge_lost, where="engine ray", remedy=WITHOUT_MERGE)
+        return weights, handed.checksums
+
+    def _adapter(self, module: AgentModule) -> tuple[Weights, dict[str, Checksum]]:
+        """The files of the policy's adapter, and what a replica must hold then."""
+        with TemporaryDirectory(prefix="medagent-adapter-") as scratch:
+            save_adapter(module, Path(scratch))
+            files = {path.name: path.read_bytes() for path in Path(scratch).iterdir() if path.is_file()}
+        served = served_adapter(module, module.dtype_name) if self._kind == "vllm" else exact_adapter(module)
+        return files, served
+
+    def _pushed(self, stored: Any, probe: list[int], module: AgentModule) -> dict[int, Held]:
+        """Replica -> what it holds, of all that took the weights; a dead one is replaced once."""
+        heard: dict[int, Held] = {}
         for attempt in range(2):
             asked = {
                 number: actor.push.remote(self._handed_over, stored, probe)
@@ -140,7 +179,8 @@ class RayEngine(RolloutEngine):
     def metrics(self) -> dict[str, float]:
         """See `RolloutEngine.metrics`: those of the replica that agrees least."""
         worst = max(self._checks.values(), key=lambda check: check.gap)
-        return {**worst.metrics(), "sampler/replicas": float(self._num_there), "sampler/lost": float(self._lost)}
+        measured = {**merge_metrics(self._loss), **worst.metrics()}
+        return {**measured, "sampler/replicas": float(self._num_there), "sampler/lost": float(self._lost)}
 
     def close(self) -> None:
         """See `RolloutEngine.close`."""

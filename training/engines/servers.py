@@ -16,6 +16,7 @@ from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policies.vllm.api import VllmApi
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
+from training.engines.hand_over import save_adapter
 from training.module import AgentModule
 
 log = logging.getLogger(__name__)
@@ -86,12 +87,13 @@ class ServersEngine(RolloutEngine):
         self._handed_over += 1
         name = f"policy-{self._run}-{version}-{self._handed_over}"
         folder = self._adapters / name
-        module.roles.save_policy(folder)
+        save_adapter(module, folder)
         wanted = trainer_logprobs(module, self._setup.probe_ids)
         there = []
         for root, api in self._apis.items():
             try:
                 api.load_adapter(name, folder)
+                _require_served(api.roots(), name, folder, where=f"server {root}")
                 heard = api.logprobs(list(self._setup.probe_ids), model=name)
                 old = self._loaded.pop(root, None)
                 if old is not None and old in api.models():  # one that was started anew has none
@@ -132,3 +134,12 @@ class ServersEngine(RolloutEngine):
         """See `RolloutEngine.metrics`: those of the server that agrees least."""
         worst = max(self._checks.values(), key=lambda check: check.gap)
         return {**worst.metrics(), "sampler/replicas": float(len(self._loaded))}
+
+
+def _require_served(roots: dict[str, str], name: str, folder: Path, *, where: str) -> None:
+    """Refuse a server that does not list the adapter, or lists it as read from another folder."""
+    if roots.get(name) not in ("", str(folder)):
+        raise PolicyError(
+            f"{where}: the weights handed over did not arrive. Found {name} served from "
+            f"{roots.get(name) or 'nowhere'}, wanted {folder}. Start it again."
+        )

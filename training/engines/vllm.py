@@ -7,26 +7,35 @@ import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from medagent.causal_lm import model_path
+from medagent.checksums import Handed
 from medagent.errors import ConfigError
+from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
-from training.engines.arrival import ArrivalCheck, trainer_logprobs
+from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
+from training.engines.hand_over import (
+    WITHOUT_MERGE,
+    HandOver,
+    form_of,
+    is_whole,
+    merge_metrics,
+    save_adapter,
+    served_adapter,
+)
 from training.module import AgentModule
-
-HandOver = Literal["merged", "adapter"]
 
 
 class VllmEngine(RolloutEngine):
     """A vLLM server on this machine that samples with the policy's weights.
 
     `hand_over` "merged": base weights with the policy's LoRA folded in are pushed through shared memory. "adapter":
-    vLLM serves the LoRA beside the base.
+    vLLM serves the LoRA beside the base. "auto": merged where the base is in float32, else adapter. A merge that loses
+    a larger share than `max_merge_lost` of the LoRA to rounding stops the run.
 
     `colocated`: trainer and vLLM share a GPU, and each sleeps while the other works. Otherwise give vLLM GPUs of its
     own (`settings.devices`), or a share of the trainer's (`settings.gpu_memory`). Under DDP every rank starts a server.
@@ -35,13 +44,17 @@ class VllmEngine(RolloutEngine):
 
     def __init__(
         self,
-        hand_over: HandOver = "merged",
+        hand_over: HandOver = "auto",
         colocated: bool = False,
         seeded: bool = True,
         settings: VllmSettings = VllmSettings(),
+        max_merge_lost: float = MAX_MERGE_LOST,
     ) -> None:
-        self._how, self._colocated, self._seeded, self._settings = hand_over, colocated, seeded, settings
-        self.overlaps, self.takes_adapters = not colocated, hand_over == "adapter"
+        self._hand_over, self._colocated, self._seeded, self._settings = hand_over, colocated, seeded, settings
+        self._max_merge_lost = max_merge_lost
+        self.overlaps, self.takes_adapters = not colocated, hand_over != "merged"
+        self._form: Form = "merged"
+        self._loss: MergeLoss | None = None
         self._server: VllmServer | None = None
         self._policy: CompletionPolicy | None = None
         self._setup: EngineSetup | None = None
@@ -53,11 +66,12 @@ class VllmEngine(RolloutEngine):
     def start(self, module: AgentModule, setup: EngineSetup) -> None:
         """See `RolloutEngine.start`; returns while vLLM still loads."""
         self._setup, self._check = setup, ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
+        self._form = form_of(self._hand_over, module)
         self._server = VllmServer(
             model_path(module.base_name),
             dtype=module.dtype_name,
             max_model_len=setup.max_tokens + 1,
-            lora_rank=module.policy_lora.rank if self._how == "adapter" else 0,
+            lora_rank=module.policy_lora.rank if self._form == "adapter" else 0,
             sleeps=self._colocated,
             settings=of_rank(self._settings, setup, colocated=self._colocated),
             log=setup.folder / "logs" / f"vllm-{setup.rank}.log",
@@ -72,17 +86,27 @@ class VllmEngine(RolloutEngine):
             torch.cuda.empty_cache()  # what the update has left in torch's cache is room that vLLM needs
             server.wake()
             self._asleep = False
-        if self._how == "merged":
-            server.push_weights(module.roles.adapted_weights(), module.roles.merged_policy())
+        if self._form == "merged":
+            self._push_merged(server, module)
         else:
             self._swap_adapter(server, module, version)
+            require_arrival(served_adapter(module, module.dtype_name), server.held_adapter(), where="vLLM")
         probe = self._setup.probe_ids
-        self._check(server.api.logprobs(list(probe), model=self._served), trainer_logprobs(module, probe), where="vLLM")
+        if len(probe) > 1 and is_whole(self._loss):
+            heard = server.api.logprobs(list(probe), model=self._served)
+            self._check(heard, trainer_logprobs(module, probe), where="vLLM")
         if self._policy is None or self._policy.model != self._served:
             self._policy = CompletionPolicy(
                 [HttpCompletions(server.endpoint())], self._served, module.tokenizer, seeded=self._seeded
             )
         return self._policy
+
+    def _push_merged(self, server: VllmServer, module: AgentModule) -> None:
+        handed, self._loss = Handed(), MergeLoss()
+        places = module.roles.adapted_weights()
+        server.push_weights(places, handed.watch(module.roles.merged_policy(self._loss)))
+        require_arrival(handed.checksums, server.held_weights(), where="vLLM", names=set(places))
+        self._loss.require(self._max_merge_lost, where="engine vllm", remedy=WITHOUT_MERGE)
 
     def _swap_adapter(self, server: VllmServer, module: AgentModule, version: int) -> None:
         self._handed_over += 1
@@ -90,7 +114,7 @@ class VllmEngine(RolloutEngine):
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="medagent-adapter-"))
         folder = self._scratch / name
-        module.roles.save_policy(folder)
+        save_adapter(module, folder)
         server.api.load_adapter(name, folder)
         self._served = name
         if old != MODEL:
@@ -105,7 +129,7 @@ class VllmEngine(RolloutEngine):
 
     def metrics(self) -> dict[str, float]:
         """See `RolloutEngine.metrics`."""
-        return self._check.metrics() if self._check else {}
+        return {**merge_metrics(self._loss), **(self._check.metrics() if self._check else {})}
 
     def close(self) -> None:
         """See `RolloutEngine.close`."""

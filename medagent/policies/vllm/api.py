@@ -35,6 +35,10 @@ class VllmApi:
         """Names that completions can ask for: the base model and the adapters loaded."""
         return [str(row["id"]) for row in self.call("v1/models", get=True)["data"]]
 
+    def roots(self) -> dict[str, str]:
+        """Name that completions can ask for -> where its weights were read; empty where the server does not say."""
+        return {str(row["id"]): str(row.get("root") or "") for row in self.call("v1/models", get=True)["data"]}
+
     def load_adapter(self, name: str, folder: Path) -> None:
         """Serve the LoRA adapter in `folder` as model `name`. The name must be new: a name's weights never change."""
         self.call("v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})

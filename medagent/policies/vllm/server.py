@@ -22,11 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from typing import Any
 
 import httpx
 import torch
 from torch import Tensor
 
+from medagent.checksums import Checksum
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.api import VllmApi
@@ -169,6 +171,19 @@ class VllmServer:
             raise PolicyError(f"vLLM took {counts} tensors of {len(layout)}: see its log {self.log}.")
         self.forget_prefixes()
 
+    def held_weights(self) -> dict[str, Checksum]:
+        """Checksums of the weights pushed last, by name: those that every worker holds alike."""
+        return _agreed([_checksums(worker) for worker in self._ask("held_weights")])
+
+    def held_adapter(self) -> dict[str, Checksum]:
+        """Checksums of the adapter loaded last: all its A matrices (`lora_A`), and all B times its scaling."""
+        newest = [worker[max(worker, key=int)] if worker else {} for worker in self._ask("held_adapters")]
+        return _agreed([_checksums(worker) for worker in newest])
+
+    def _ask(self, method: str) -> list[Any]:
+        answers: list[Any] = self.api.call("collective_rpc", {"method": method})["results"]
+        return answers
+
     def forget_prefixes(self) -> None:
         """Empty the prefix cache: what it holds was computed with other weights."""
         self.api.call("reset_prefix_cache")
@@ -209,6 +224,15 @@ class VllmServer:
             self._memory.close()
             self._memory.unlink()
             self._memory = None
+
+
+def _checksums(row: dict[str, list[int]]) -> dict[str, Checksum]:
+    return {name: (total, squares) for name, (total, squares) in row.items()}
+
+
+def _agreed(workers: list[dict[str, Checksum]]) -> dict[str, Checksum]:
+    first, *others = workers
+    return {name: found for name, found in first.items() if all(other.get(name) == found for other in others)}
 
 
 def _command(

@@ -1,6 +1,7 @@
-"""Takes new weights out of shared memory. It runs inside vLLM's worker processes, which load it by name.
+"""Takes new weights out of shared memory, and tells what the worker holds.
 
-It imports nothing of the project, and of Python only what vLLM's process has anyway.
+It runs inside vLLM's worker processes, which load it by name. So it imports only what vLLM's process has anyway, and
+`medagent.checksums`, which needs no more.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from typing import Any
 
 import torch
 
+from medagent.checksums import Checksum, checksum, combined
+
 
 class WeightReceiver:
     """Mixed into vLLM's worker; `reload_weights` is the worker's own."""
 
     reload_weights: Any
+    model_runner: Any
+    received: dict[str, Checksum] | None = None  # by name, of the last hand-over
+    sizes: dict[str, int]
 
     def receive_weights(self, name: str, layout: str) -> int:
         """Load the tensors that lie in the shared memory `name`; returns how many.
@@ -30,10 +36,64 @@ class WeightReceiver:
         try:
             tensors += [(key, view(memory, dtype, shape, offset)) for key, dtype, shape, offset in json.loads(layout)]
             self.reload_weights(weights_iterator=iter(tensors))
+            self.received = {key: checksum(tensor) for key, tensor in tensors}
+            self.sizes = {key: tensor.numel() for key, tensor in tensors}
             return len(tensors)
         finally:
             tensors.clear()  # the memory cannot be closed under a view
             memory.close()
+
+    def held_weights(self) -> dict[str, Checksum]:
+        """Checksums of the weights that came last, by their names in the checkpoint.
+
+        A weight whose place in the model holds something else is left out. Where vLLM has packed a weight for the
+        processor's own kernels, or holds a part of it alone, what was received stands for it.
+        """
+        model = self.model_runner.get_model()
+        there = {name.replace(".base_layer.", "."): value for name, value in model.named_parameters()}
+        parts: dict[str, list[str]] = {}
+        for name in self.received or {}:
+            parts.setdefault(_fused(name, model.packed_modules_mapping), []).append(name)
+        held: dict[str, Checksum] = {}
+        for place, names in parts.items():
+            wanted = {name: (self.received or {})[name] for name in names}
+            parameter = there.get(place)
+            size = 0 if parameter is None else parameter.numel()
+            whole = parameter is not None and size == sum(self.sizes[name] for name in names)
+            if not whole or (parameter is not None and checksum(parameter) == combined(wanted.values())):
+                held |= wanted
+        return held
+
+    def held_adapters(self) -> dict[str, dict[str, Checksum]]:
+        """Number of each loaded adapter -> checksums of all its A matrices, and of all its B matrices times scaling."""
+        adapters = self.model_runner.lora_manager._adapter_manager.list_adapters()
+        return {str(number): _matrices(adapter) for number, adapter in adapters.items()}
+
+
+def _fused(name: str, mapping: dict[str, list[str]]) -> str:
+    """The name of the parameter that holds the checkpoint's `name`, such as qkv_proj for q_proj."""
+    module, _, kind = name.rpartition(".")
+    parent, _, last = module.rpartition(".")
+    fused = next((whole for whole, parts in mapping.items() if last in parts), last)
+    return f"{parent}.{fused}.{kind}" if parent else f"{fused}.{kind}"
+
+
+def _matrices(adapter: Any) -> dict[str, Checksum]:
+    """The matrices as vLLM keeps them: in its dtype, those of fused layers as lists, and B scaled."""
+    found: dict[str, list[Checksum]] = {"lora_A": [], "lora_B": []}
+    for weights in adapter.loras.values():
+        several = isinstance(weights.lora_a, list)
+        columns = zip(
+            weights.lora_a if several else [weights.lora_a],
+            weights.lora_b if several else [weights.lora_b],
+            weights.scaling if several else [weights.scaling],
+            strict=True,
+        )
+        for a, b, scaling in columns:
+            if a is not None:
+                found["lora_A"].append(checksum(a))
+                found["lora_B"].append(checksum(b if scaling == 1 else b * scaling))
+    return {kind: combined(each) for kind, each in found.items()}
 
 
 def view(memory: SharedMemory, dtype: str, shape: list[int], offset: int) -> torch.Tensor:

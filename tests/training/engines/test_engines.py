@@ -13,7 +13,7 @@ from tests.fake_vllm import FakeVllm
 from tests.training.support import arguments, perturb, setup_of
 from training.callbacks.export import read_metrics
 from training.engines import InProcessEngine, ServersEngine, VllmEngine
-from training.engines.arrival import ArrivalCheck, trainer_logprobs
+from training.engines.arrival import trainer_logprobs
 from training.run import train
 
 
@@ -38,27 +38,6 @@ def test_probe_logprobs_are_the_policys(module, tmp_path: Path) -> None:
         logits = sampler.model(input_ids=torch.tensor([probe])).logits[0]
     wanted = torch.log_softmax(logits, -1)[:-1].gather(1, torch.tensor(probe[1:])[:, None])[:, 0]
     torch.testing.assert_close(trainer_logprobs(module, probe).float(), wanted, rtol=0, atol=1e-4)
-
-
-def test_the_check_tells_old_weights_from_rounding() -> None:
-    generator = torch.Generator().manual_seed(0)
-    old = torch.randn(64, generator=generator).double()
-    noise = 0.1 * torch.randn(64, generator=generator).double()  # the kernels' difference, the same at every hand-over
-    step = 0.04 * torch.randn(64, generator=generator).double()  # smaller than that
-    check = ArrivalCheck("bfloat16")
-    check((old + noise).tolist(), old, where="x")
-    check((old + noise + step).tolist(), old + step, where="x")
-    assert check.slope == pytest.approx(1.0)
-    with pytest.raises(PolicyError, match="x: the weights handed over did not arrive.*followed 0%"):
-        check((old + noise + step).tolist(), old + 2 * step, where="x")
-    still = ArrivalCheck("bfloat16")
-    still((old + noise).tolist(), old, where="x")
-    still((old + noise).tolist(), old + 0.01 * step, where="x")  # nothing that bf16 could show
-    with pytest.raises(PolicyError, match="differ from the trainer's by 2"):
-        ArrivalCheck("float32")((old + 2).tolist(), old, where="x")
-    ArrivalCheck("bfloat16", four_bits=True)((old + 1).tolist(), old, where="x")
-    with pytest.raises(PolicyError, match="1.5 is arithmetic in bfloat16 against 4 bits"):
-        ArrivalCheck("bfloat16", four_bits=True)((old + 2).tolist(), old, where="x")
 
 
 def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""Checksums of weights, to prove that what a sampler holds is what it was handed.
+
+They do not depend on the order of the elements. So the checksum of a fused or sharded weight is the sum of those of its
+parts, and a sampler may lay weights out as it likes. vLLM's worker imports this module, hence torch alone is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+Checksum = tuple[int, int]
+CHUNK = 1 << 22  # elements at a time, as each takes 8 bytes while it is counted
+MODULUS = 1 << 64
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@torch.no_grad()
+def checksum(tensor: Tensor) -> Checksum:
+    """The sums, modulo 2^64, of the elements' bit patterns and of their squares."""
+    bits = tensor.detach().contiguous().view(_BITS[tensor.element_size()]).flatten()
+    total = squares = 0
+    for part in bits.split(CHUNK):
+        wide = part.long()
+        total += int(wide.sum())
+        squares += int((wide * wide).sum())
+    return total % MODULUS, squares % MODULUS
+
+
+def combined(checksums: Iterable[Checksum]) -> Checksum:
+    """The checksum of several tensors as one."""
+    pairs = list(checksums)
+    return sum(total for total, _ in pairs) % MODULUS, sum(squares for _, squares in pairs) % MODULUS
+
+
+class Handed:
+    """Weights on their way to a sampler: passes them on, and keeps the checksum of each under its name."""
+
+    def __init__(self) -> None:
+        self.checksums: dict[str, Checksum] = {}
+
+    def watch(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """The weights one at a time, in their order."""
+        for name, weight in weights:
+            self.checksums[name] = checksum(weight)
+            yield name, weight
+
+
+def of_parameters(model: Module, names: Iterable[str]) -> dict[str, Checksum]:
+    """Name -> checksum of the model's parameter of that name; names that it lacks are left out."""
+    there = dict(model.named_parameters())
+    return {name: checksum(there[name]) for name in names if name in there}

@@ -1,0 +1,81 @@
+"""Merging a LoRA adapter into its base, and what rounding loses of it.
+
+A weight of 8 bits of mantissa cannot hold a change below 1/512 of itself. Early in training most of what a LoRA
+learns is smaller. So merges are computed in float32, and the lost share is measured after rounding to the base's dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+
+from medagent.errors import ConfigError
+
+MAX_MERGE_LOST = 0.05
+Form = Literal["merged", "adapter"]
+
+
+def form_for(dtype: str, *, quantised: bool = False) -> Form:
+    """How a policy is sampled where nobody says: merged where the base is in float32, else the adapter beside it.
+
+    A float32 merge loses less than `MAX_MERGE_LOST`. A base in 4 bits cannot take a merge at all.
+    """
+    return "merged" if dtype == "float32" and not quantised else "adapter"
+
+
+@dataclass
+class MergeLoss:
+    """The share of an adapter's change that rounding takes, over all layers merged so far.
+
+    It is ||(merged - W) - delta|| / ||delta||, with Frobenius norms over all layers together.
+    """
+
+    lost: float = 0.0
+    whole: float = 0.0
+
+    @torch.no_grad()
+    def merge(self, weight: Tensor, delta: Tensor) -> Tensor:
+        """W + delta W in W's dtype, added in float32; both have one shape, and the loss is counted."""
+        exact, change = weight.float(), delta.float()
+        merged = (exact + change).to(weight.dtype)
+        self.lost += float((merged.float() - exact - change).double().square().sum())
+        self.whole += float(change.double().square().sum())
+        return merged
+
+    @property
+    def share(self) -> float:
+        """Between 0 and about 1; 0 for an adapter that changes nothing."""
+        return (self.lost / self.whole) ** 0.5 if self.whole else 0.0
+
+    def require(self, most: float, *, where: str, remedy: str) -> None:
+        """Refuse a merge that lost more than `most`.
+
+        Raises:
+            ConfigError: with `where` it was made and the `remedy`.
+        """
+        if self.share > most:
+            raise ConfigError(
+                f"{where}: merging loses {self.share:.0%} of the adapter to rounding, wanted at most {most:.0%}. "
+                f"{remedy}"
+            )
+
+
+@torch.no_grad()
+def merge_into(model: nn.Module) -> MergeLoss:
+    """Replace every LoRA layer in `model` by its base layer with the change merged in; returns what rounding took.
+
+    Layers of a base in 4 bits must be dequantised first.
+    """
+    loss = MergeLoss()
+    for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, LoraLayer)]:
+        base = layer.get_base_layer()
+        (adapter,) = layer.lora_A  # one adapter, as agents have
+        weight: Tensor = base.weight  # type: ignore[assignment]
+        weight.copy_(loss.merge(weight, layer.get_delta_weight(adapter)))  # type: ignore[attr-defined]
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, base)
+    return loss

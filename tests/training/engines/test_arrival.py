@@ -1,0 +1,116 @@
+"""The probe judges only what it can measure, and checksums tell one weight from another."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from medagent.checksums import checksum, combined
+from medagent.errors import PolicyError
+from training.engines.arrival import ArrivalCheck, require_arrival
+
+
+class Probe:
+    """Log-probs of 256 tokens: the trainer's move, and the sampler's follow with a gap drawn anew each time."""
+
+    def __init__(self, gap: float, seed: int = 0) -> None:
+        self._random = torch.Generator().manual_seed(seed)
+        self._gap = gap
+        self.trainer = self._draw(1.0)
+        self.sampler = self.trainer
+
+    def _draw(self, scale: float) -> torch.Tensor:
+        return scale * torch.randn(256, generator=self._random).double()
+
+    def move(self, scale: float) -> None:
+        self.trainer = self.trainer + self._draw(scale)
+
+    def heard(self) -> list[float]:
+        return (self.sampler + self._draw(self._gap)).tolist()
+
+    def arrive(self) -> None:
+        self.sampler = self.trainer
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("move", [0.002, 0.02, 0.1, 0.5])
+def test_weights_that_arrive_never_raise_an_alarm(move: float, seed: int) -> None:
+    probe, check = Probe(gap=0.08, seed=seed), ArrivalCheck("bfloat16")
+    for _ in range(10):
+        probe.arrive()
+        check(probe.heard(), probe.trainer, where="x")
+        assert math.isnan(check.slope) or check.slope == pytest.approx(1.0, abs=0.15)
+        probe.move(move)
+    assert (check.verdict == "arrived") == (move == 0.5), "10 moves of 0.1 are 0.3 in all, under 4 times the gap"
+
+
+def test_what_cannot_be_measured_is_said_and_logged_as_such() -> None:
+    probe, check = Probe(gap=0.08), ArrivalCheck("bfloat16")
+    for _ in range(2):
+        check(probe.heard(), probe.trainer, where="x")
+        probe.move(0.02)
+    assert check.verdict == "not measurable"
+    assert "sampler/arrived" not in check.metrics()
+    assert check.metrics()["sampler/measurable"] == 0.0
+
+
+@pytest.mark.parametrize(("gap", "move"), [(0.0, 0.01), (0.01, 0.1), (0.05, 0.4)])
+def test_a_sampler_that_stands_still_is_caught_at_the_next_hand_over(gap: float, move: float) -> None:
+    probe, check = Probe(gap), ArrivalCheck("bfloat16")
+    for _ in range(3):
+        probe.arrive()
+        check(probe.heard(), probe.trainer, where="x")
+        probe.move(move)
+    with pytest.raises(PolicyError, match="x: the weights handed over did not arrive.*followed -?[0-9]%"):
+        check(probe.heard(), probe.trainer, where="x")
+
+
+def test_small_moves_that_never_arrive_add_up_until_they_can_be_measured() -> None:
+    probe, check = Probe(gap=0.01), ArrivalCheck("bfloat16")
+
+    def go_on() -> None:
+        for _ in range(60):
+            check(probe.heard(), probe.trainer, where="x")
+            probe.move(0.02)
+
+    with pytest.raises(PolicyError, match="did not arrive"):
+        go_on()
+
+
+def test_another_model_is_refused_at_the_first_hand_over() -> None:
+    old = torch.zeros(64).double()
+    with pytest.raises(PolicyError, match="another model.*by 2 on average"):
+        ArrivalCheck("float32")((old + 2).tolist(), old, where="x")
+    with pytest.raises(PolicyError, match="another model"):
+        ArrivalCheck("float32")([math.nan] * 64, old, where="x")
+    ArrivalCheck("bfloat16", four_bits=True)((old + 1).tolist(), old, where="x")
+    with pytest.raises(PolicyError, match=r"1\.5 is arithmetic in bfloat16 against 4 bits"):
+        ArrivalCheck("bfloat16", four_bits=True)((old + 2).tolist(), old, where="x")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.uint8])
+def test_a_checksum_is_that_of_the_parts_in_any_order_and_of_no_other_weight(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight = (50 * torch.randn(30, 40)).to(dtype)
+    assert checksum(weight) == checksum(weight.t()) == combined([checksum(weight[20:]), checksum(weight[:20])])
+    other = weight.clone()
+    other[3, 4] += 1
+    assert checksum(other) != checksum(weight)
+
+
+def test_a_change_of_one_bit_and_an_exchange_of_sums_show() -> None:
+    one = torch.tensor([1.0, 2.0])
+    assert checksum(torch.nextafter(one, torch.tensor(9.0))) != checksum(one)
+    assert checksum(torch.tensor([1, 4], dtype=torch.int32)) != checksum(torch.tensor([2, 3], dtype=torch.int32))
+
+
+def test_arrival_needs_every_weight_and_says_which_one_lacks() -> None:
+    handed = {"a": (1, 1), "b": (2, 4)}
+    require_arrival(handed, {"a": (1, 1), "b": (2, 4), "c": (0, 0)}, where="x")
+    for held in ({}, {"a": (1, 1)}, {"a": (1, 1), "b": (2, 5)}):
+        with pytest.raises(PolicyError, match="x: the weights handed over did not arrive.*such as [ab]"):
+            require_arrival(handed, held, where="x")
+    with pytest.raises(PolicyError, match="1 of 3 weights.*such as c"):
+        require_arrival(handed, handed, where="x", names={"a", "b", "c"})

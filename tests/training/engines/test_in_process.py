@@ -1,0 +1,163 @@
+"""The in-process engine samples the policy itself in every dtype, and a hand-over that fails is caught at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from medagent.errors import ConfigError, PolicyError
+from medagent.policies.huggingface import HFPolicy
+from tests.training.support import make_module, perturb, setup_of
+from training.adapters import LoraSettings, SharedBase
+from training.engines import InProcessEngine
+from training.engines.arrival import trainer_logprobs
+from training.execution import Execution
+from training.module import AgentModule
+
+
+def started(module: AgentModule, tmp_path: Path, **settings) -> InProcessEngine:
+    engine = InProcessEngine(**settings)
+    engine.start(module, setup_of(module, tmp_path))
+    return engine
+
+
+def small_step(module: AgentModule, rate: float = 1e-5) -> None:
+    """What an optimizer step at the shipped rate does: every weight moves by about the rate."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in module.roles.policy_parameters():
+            parameter += rate * torch.randn(parameter.shape, generator=generator).sign()
+
+
+def sampler_logprobs(policy: HFPolicy, probe: tuple[int, ...]) -> Tensor:
+    with torch.no_grad():
+        scores = policy.model(input_ids=torch.tensor([probe])).logits[0, :-1].float().log_softmax(-1)
+    return scores.gather(1, torch.tensor(probe[1:])[:, None])[:, 0].double()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_sampler_moves_as_the_trainer_does_at_the_shipped_rate(dtype: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = AgentModule(dtype=dtype, policy_lora=LoraSettings(32, 64), critic_lora=None)
+    engine, probe = started(module, tmp_path), setup_of(module, tmp_path).probe_ids
+    heard, wanted = [], []
+    for version in range(4):
+        policy = engine.hand_over(module, version=version)
+        heard.append(sampler_logprobs(policy, probe))
+        wanted.append(trainer_logprobs(module, probe))
+        small_step(module)
+        small_step(module)
+    moves = torch.stack([torch.stack(heard).diff(dim=0).flatten(), torch.stack(wanted).diff(dim=0).flatten()])
+    assert float(moves[1].abs().max()) > 0
+    assert float(torch.corrcoef(moves)[0, 1]) > 0.99
+
+
+@pytest.mark.parametrize("critic", [None, LoraSettings(4, 8)])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_twin_shares_the_base_and_nothing_that_is_trained(critic, checkpointing: bool, tmp_path: Path) -> None:
+    module = AgentModule(
+        dtype="bfloat16",
+        policy_lora=LoraSettings(4, 8),
+        critic_lora=critic,
+        execution=Execution(gradient_checkpointing=checkpointing),
+    )
+    perturb(module)
+    policy = started(module, tmp_path).hand_over(module, version=0)
+    own, trained = dict(policy.model.named_parameters()), dict(module.roles.base.named_parameters())
+    for name, parameter in own.items():
+        is_lora = ".lora_" in name
+        assert (parameter.data_ptr() == trained[name].data_ptr()) != is_lora, name
+        assert not parameter.requires_grad
+        assert torch.equal(parameter, trained[name])
+    assert not any(".critic." in name for name in own)
+    before = sampler_logprobs(policy, tuple(range(20, 60)))
+    perturb(module)
+    assert torch.equal(sampler_logprobs(policy, tuple(range(20, 60))), before), "the trainer's step is not seen"
+    assert all(parameter.requires_grad for parameter in module.roles.policy_parameters())
+
+
+def test_a_merge_that_rounding_eats_is_refused_and_one_that_is_asked_for_is_measured(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = AgentModule(dtype="bfloat16", policy_lora=LoraSettings(32, 64), critic_lora=None)
+    small_step(module)
+    with pytest.raises(ConfigError, match=r"merging loses 9\d% of the adapter.*hand_over: adapter"):
+        started(module, tmp_path, hand_over="merged").hand_over(module, version=0)
+    engine = started(module, tmp_path, hand_over="merged", max_merge_lost=1.0)
+    engine.hand_over(module, version=0)
+    assert engine.metrics()["sampler/merge_lost"] > 0.9
+    exact = started(module, tmp_path)
+    exact.hand_over(module, version=0)
+    assert "sampler/merge_lost" not in exact.metrics(), "nothing is merged"
+
+
+def test_a_float32_merge_is_whole_and_says_so(module, tmp_path: Path) -> None:
+    small_step(module)
+    engine = started(module, tmp_path)
+    engine.hand_over(module, version=0)
+    assert 0 < engine.metrics()["sampler/merge_lost"] < 0.01
+    assert engine.metrics()["sampler/probe_gap"] < 1e-4
+
+
+Load = Callable[[HFPolicy, Iterable[tuple[str, Tensor]]], None]
+LOAD = HFPolicy.load_weights
+
+
+def withheld(policy: HFPolicy, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Nothing is loaded, and nothing is read."""
+
+
+def read_and_dropped(policy: HFPolicy, weights: Iterable[tuple[str, Tensor]]) -> None:
+    list(weights)
+
+
+def half_applied(policy: HFPolicy, weights: Iterable[tuple[str, Tensor]]) -> None:
+    rows = list(weights)
+    LOAD(policy, rows[: len(rows) // 2])
+
+
+def all_but_one(policy: HFPolicy, weights: Iterable[tuple[str, Tensor]]) -> None:
+    LOAD(policy, list(weights)[:-1])
+
+
+def rounded(policy: HFPolicy, weights: Iterable[tuple[str, Tensor]]) -> None:
+    LOAD(policy, [(name, weight.to(torch.float16).to(weight.dtype)) for name, weight in weights])
+
+
+def stale(policy: HFPolicy, weights: Iterable[tuple[str, Tensor]]) -> None:
+    held = dict(policy.model.named_parameters())
+    LOAD(policy, [(name, held[name].clone()) for name, _ in weights])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("load", [withheld, read_and_dropped, stale, half_applied, all_but_one, rounded])
+def test_a_hand_over_that_fails_is_caught_at_once(
+    dtype: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = make_module(dtype=dtype)
+    engine = started(module, tmp_path)
+    engine.hand_over(module, version=0)
+    small_step(module)  # far less than any probe can see in bfloat16
+    monkeypatch.setattr(HFPolicy, "load_weights", load)
+    with pytest.raises(PolicyError, match="engine in_process: the weights handed over did not arrive"):
+        engine.hand_over(module, version=1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_old_weights_that_are_handed_over_again_are_caught_by_the_probe(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = make_module(dtype=dtype)
+    engine = started(module, tmp_path)
+    source = "merged_policy" if dtype == "float32" else "adapter_weights"
+    made = getattr(module.roles, source)()
+    old = [(name, value.clone()) for name, value in (made.items() if isinstance(made, dict) else made)]
+    engine.hand_over(module, version=0)
+    perturb(module, scale=0.02)
+    again = (lambda self, loss=None: iter(old)) if dtype == "float32" else (lambda self: dict(old))
+    monkeypatch.setattr(SharedBase, source, again)
+    with pytest.raises(PolicyError, match="did not arrive"):
+        engine.hand_over(module, version=1)
