@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from medagent.agent import Agent, Limits
 from medagent.causal_lm import fastest_device, load_causal_lm
 from medagent.errors import ConfigError
+from medagent.merging import form_for, merge_into
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE, TurnProtocol
@@ -78,6 +79,7 @@ class AgentSpec:
     metrics: Mapping[str, float] = field(default_factory=dict)
     training: Mapping[str, str] = field(default_factory=dict)  # how it was made, in words for its model card
     tools: tuple[str, ...] = ()  # classes beside the corpus, see retrieval.tools
+    quantise: str = "none"  # of the base that the adapter was trained on: "none" or "nf4"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -107,6 +109,7 @@ class AgentSpec:
             metrics=row["metrics"],
             training=row.get("training", {}),
             tools=tuple(row.get("tools", ())),
+            quantise=row.get("quantise", "none"),
         )
 
 
@@ -215,14 +218,29 @@ def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
     raise ConfigError(f"agent {folder}: found the tools {sorted(given)}, wanted {sorted(wanted)}. {remedy}")
 
 
-def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The base model with the adapter merged in, and the tokenizer."""
+def load_base(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The base as the adapter was trained on it, in the same dtype and quantisation, and the tokenizer."""
     name = str(folder) if spec.base_model == "." else spec.base_model
-    model, tokenizer = load_causal_lm(name, dtype=spec.dtype, device=fastest_device())
-    if (folder / "adapter").exists():
-        model = PeftModel.from_pretrained(model, str(adapter_folder(folder))).merge_and_unload()
-        model.eval()
+    return load_causal_lm(name, dtype=spec.dtype, device=fastest_device(), four_bit=spec.quantise == "nf4")
+
+
+def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The agent's model as it was trained, and the tokenizer.
+
+    The adapter is merged into a base in float32, and lies beside any other: see `medagent.merging.form_for`.
+    """
+    model, tokenizer = load_base(folder, spec)
+    if has_adapter(folder):
+        adapted = PeftModel.from_pretrained(model, str(adapter_folder(folder))).eval()
+        if form_for(spec.dtype, quantised=spec.quantise != "none") == "merged":
+            merge_into(adapted)
+        model = cast(PreTrainedModel, adapted.get_base_model())
     return model, tokenizer
+
+
+def has_adapter(folder: Path) -> bool:
+    """Whether an agent's folder holds an adapter; a base policy and a merged export have none."""
+    return (folder / "adapter").exists()
 
 
 def open_retriever(index: str) -> HybridRetriever | RemoteRetriever:

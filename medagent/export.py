@@ -1,4 +1,7 @@
-"""`medagent export`: an agent as one ordinary model with a model card. transformers, vLLM and medagent load it."""
+"""`medagent export`: an agent as one ordinary model, or as its adapter, with a model card.
+
+transformers, vLLM and medagent load both.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +9,117 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from medagent.agent_folder import AgentSpec, load_weights, read_spec, save_agent
+import torch
+from peft import PeftModel
+from transformers import AutoTokenizer, PreTrainedModel
+
+from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, load_base, read_spec, save_agent
 from medagent.errors import ConfigError
 from medagent.files import write_whole
+from medagent.merging import MAX_MERGE_LOST, merge_into
 from medagent.protocol import NOT_ADVICE
 from medagent.run_folder import RunFolder
 
 WATCHED = ("validation/accuracy", "reward/success", "rollout/searches", "rollout/valid_answer", "sft/loss")
 
 
-def export_merged(agent: Path, out: Path, *, overwrite: bool = False) -> None:
+def export_merged(
+    agent: Path,
+    out: Path,
+    *,
+    dtype: str | None = None,
+    max_merge_lost: float = MAX_MERGE_LOST,
+    overwrite: bool = False,
+) -> None:
     """Write an agent to `out` as one model.
 
     The folder holds the base with the adapter merged in (safetensors), the tokenizer, the model card (README.md) and
-    agent.json. Raises `ConfigError` where `out` holds other files, or an export and `overwrite` is false.
+    agent.json. The merge is made in float32 on the base as it was trained on, and rounded once to `dtype`; that is the
+    agent's own where None is given. A base in 4 bits is dequantised first.
+
+    Raises:
+        ConfigError: rounding would take more than `max_merge_lost` of the adapter; or `out` holds other files, or an
+            export and `overwrite` is false.
     """
     spec = read_spec(agent)
+    kind = getattr(torch, dtype or spec.dtype, None)
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise ConfigError(f"dtype {dtype!r}: not a torch type of floats. Use float32, bfloat16 or float16.")
+    _refuse_taken(out, overwrite)
+    model, tokenizer = load_base(agent, spec)
+    model = model.dequantize() if spec.quantise != "none" else model
+    torch.nn.Module.to(model, kind)
+    lost = 0.0
+    if has_adapter(agent):
+        adapted = PeftModel.from_pretrained(model, str(adapter_folder(agent)))
+        loss = merge_into(adapted)
+        loss.require(
+            max_merge_lost,
+            where=f"export of {agent} in {str(kind).removeprefix('torch.')}",
+            remedy="Export with --dtype float32, or export the adapter with --form adapter. --max_merge_lost 1 "
+            "writes the other policy all the same.",
+        )
+        lost, model = loss.share, cast(PreTrainedModel, adapted.get_base_model())
+    fresh = out.with_name(out.name + ".part")
+    shutil.rmtree(fresh, ignore_errors=True)
+    merged = replace(spec, base_model=".", dtype=str(kind).removeprefix("torch."), quantise="none")
+    save_agent(fresh, merged, tokenizer)
+    model.save_pretrained(fresh)
+    made = f"The LoRA adapter is merged into the weights; rounding took {lost:.2%} of its change."
+    write_whole(fresh / "README.md", model_card(spec, agent, made=made))
+    size = _publish(fresh, out)
+    print(
+        f"Exported {agent} to {out}: {size:,.1f} MB, {lost:.2%} of the adapter lost to rounding. vllm serve {out}, or "
+        f"medagent evaluate --agent {out}."
+    )
+
+
+def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
+    """Write an agent to `out` as its adapter alone, with tokenizer, agent.json and model card; the base stays apart.
+
+    Nothing is rounded. Raises `ConfigError` for an agent without an adapter, and as `export_merged` does.
+    """
+    spec = read_spec(agent)
+    if not has_adapter(agent):
+        raise ConfigError(f"agent {agent}: found no adapter. Leave --form adapter out.")
+    _refuse_taken(out, overwrite)
+    fresh = out.with_name(out.name + ".part")
+    shutil.rmtree(fresh, ignore_errors=True)
+    save_agent(fresh, spec, AutoTokenizer.from_pretrained(agent))
+    shutil.copytree(adapter_folder(agent), fresh / "adapter")
+    base = f"4 bits ({spec.quantise})" if spec.quantise != "none" else spec.dtype
+    made = f"The folder `adapter` holds the LoRA alone. It belongs to the base model below, in {base}."
+    write_whole(fresh / "README.md", model_card(spec, agent, made=made))
+    size = _publish(fresh, out)
+    print(
+        f"Exported {agent} to {out}: {size:,.1f} MB, the adapter alone. medagent evaluate --agent {out}, or vllm serve "
+        f"{spec.base_model} --enable-lora --lora-modules NAME={out / 'adapter'}."
+    )
+
+
+def _refuse_taken(out: Path, overwrite: bool) -> None:
     folder = RunFolder(out, "export")
     folder.refuse_others()
     if folder.is_marked and not overwrite:
         raise ConfigError(f"{out}: holds an export. Give another folder with --out, or --overwrite.")
-    model, tokenizer = load_weights(agent, spec)
-    fresh = out.with_name(out.name + ".part")
-    shutil.rmtree(fresh, ignore_errors=True)
-    save_agent(fresh, replace(spec, base_model="."), tokenizer)
-    model.save_pretrained(fresh)
-    write_whole(fresh / "README.md", model_card(spec, agent))
+
+
+def _publish(fresh: Path, out: Path) -> float:
+    """Put the finished folder in its place; returns its size in MB."""
     RunFolder(fresh, "export").mark()
     if out.exists():
         shutil.rmtree(out)
     fresh.rename(out)
-    size = sum(path.stat().st_size for path in out.iterdir()) / 1e6
-    print(f"Exported {agent} to {out}: {size:,.1f} MB. vllm serve {out}, or medagent evaluate --agent {out}.")
+    return sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
 
 
-def model_card(spec: AgentSpec, agent: Path) -> str:
-    """Base, data, algorithm, metrics, protocol and limits, in the form that model hubs show."""
+def model_card(spec: AgentSpec, agent: Path, *, made: str) -> str:
+    """Base, data, algorithm, metrics, protocol and limits, in the form that model hubs show.
+
+    `made` says in a sentence or two what the folder's weights are.
+    """
     metrics = {name: spec.metrics[name] for name in WATCHED if name in spec.metrics}
     limits = spec.limits
     lines = [
@@ -57,8 +134,7 @@ def model_card(spec: AgentSpec, agent: Path) -> str:
         f"> {NOT_ADVICE} It was not evaluated for use on patients.",
         "",
         "A language model that answers a clinical question over several turns: it thinks, searches a corpus, reads "
-        "what comes back, and answers with citations. It was trained with medagent; the LoRA adapter is merged into "
-        "the weights.",
+        f"what comes back, and answers with citations. It was trained with medagent. {made}",
         "",
         "## How it was made",
         "",

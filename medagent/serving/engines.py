@@ -15,7 +15,7 @@ from typing import Protocol
 
 from transformers import AutoTokenizer
 
-from medagent.agent_folder import AgentSpec, adapter_folder, load_weights
+from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, load_weights
 from medagent.causal_lm import model_path
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
@@ -86,7 +86,13 @@ class VllmSampling:
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
         """See `Engine.open`. Raises `PolicyError` where the new weights need a new start."""
-        adapter = adapter_folder(folder) if (folder / "adapter").exists() else None
+        if spec.quantise != "none":
+            raise ConfigError(
+                f"agent {folder}: was trained on a base in 4 bits ({spec.quantise}), and vLLM would sample with "
+                f"the base in {spec.dtype}, which is another model. Take --engine in_process, or serve what "
+                "`medagent export` writes: it holds the weights as they were trained."
+            )
+        adapter = adapter_folder(folder) if has_adapter(folder) else None
         weights = str(folder.resolve()) if spec.base_model == "." else model_path(spec.base_model)
         base = (weights, spec.dtype, spec.limits.max_total_tokens)
         if self._server is None:

@@ -179,7 +179,7 @@ def test_training_with_vllm_reaches_what_training_in_process_reaches(train_index
         assert rows[0]["reward/success"] < 0.45
         if name == "vllm":
             assert all(row["rollout/logprob_gap_max"] < 1e-3 for row in rows)
-            assert all(row["sampler/arrived"] > 0.9 for row in rows)
+            assert all(row["sampler/arrived"] > 0.9 for row in rows[1:])
     assert reached["vllm"] > reached["in_process"] - 0.12, reached
     assert reached["vllm"] > 0.55, reached
 

@@ -51,6 +51,7 @@ class AgentExport(Callback):
             metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
             training=how_made(trainer),
             tools=data.retriever.class_paths if isinstance(data.retriever, Toolbox) else (),
+            quantise=pl_module.execution.quantise,
         )
         folder = Path(trainer.default_root_dir) / "agent"
         fresh, old = folder.with_name("agent.part"), folder.with_name("agent.old")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 def train() -> None:
@@ -26,17 +26,36 @@ def plan() -> None:
     """
 
 
-def export(agent: str, out: str = "runs/export", overwrite: bool = False) -> None:
-    """Write an agent as one merged model with a model card. transformers, vLLM and `medagent` load it.
+def export(
+    agent: str,
+    out: str = "runs/export",
+    form: Literal["merged", "adapter"] = "merged",
+    dtype: str | None = None,
+    max_merge_lost: float = 0.05,
+    overwrite: bool = False,
+) -> None:
+    """Write an agent as one merged model, or as its adapter, with a model card.
+
+    transformers, vLLM and `medagent` load both. A merge into bfloat16 may round most of an adapter away. It is refused
+    then: take float32, or the adapter.
 
     Args:
         agent: Folder of an exported agent, such as runs/mine/agent.
-        out: Folder of the merged model.
+        out: Folder of the export.
+        form: merged writes one model. adapter writes the LoRA alone, for its base.
+        dtype: Of the merged weights; by default the agent's own.
+        max_merge_lost: Largest share of the adapter that rounding may take.
         overwrite: Replace what an earlier export left there.
     """
-    from medagent.export import export_merged
+    from medagent.errors import InputError
+    from medagent.export import export_adapter, export_merged
 
-    export_merged(Path(agent), Path(out), overwrite=overwrite)
+    if form == "adapter":
+        if dtype is not None:
+            raise InputError(f"--dtype {dtype}: an adapter is written as it is. Leave --dtype or --form adapter out.")
+        export_adapter(Path(agent), Path(out), overwrite=overwrite)
+    else:
+        export_merged(Path(agent), Path(out), dtype=dtype, max_merge_lost=max_merge_lost, overwrite=overwrite)
 
 
 def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: int = 0, threads: int = 0) -> None:

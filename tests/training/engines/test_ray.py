@@ -46,8 +46,8 @@ def test_actors_sample_what_the_module_does_and_one_may_die(engine: RayEngine, r
     for version in range(2):
         policy = engine.hand_over(module, version=version)
         assert greedy(policy, retriever) == greedy(InProcessEngine().hand_over(module, version=version), retriever)
-        assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.02)
         perturb(module)
+    assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.02)
     wanted = greedy(InProcessEngine().hand_over(module, version=2), retriever)
     policy = engine.hand_over(module, version=2)
     ray.kill(engine._actors[0])
@@ -56,6 +56,22 @@ def test_actors_sample_what_the_module_does_and_one_may_die(engine: RayEngine, r
     assert engine.metrics()["sampler/lost"] == 1
     with pytest.raises(PolicyError, match="all 2 replicas are gone"):
         greedy(policy, retriever)  # never a sample of weights that were not asked for
+
+
+def test_actors_in_bfloat16_hold_the_adapter_beside_the_base(engine: RayEngine, retriever, tmp_path: Path) -> None:
+    module, made = make_module(dtype="bfloat16"), RayEngine(num_replicas=1, kind="huggingface", cpus=0.5)
+    made.start(module, setup_of(module, tmp_path))
+    try:
+        for version in range(3):
+            ours = InProcessEngine().hand_over(module, version=version)
+            assert greedy(made.hand_over(module, version=version), retriever) == greedy(ours, retriever)
+            perturb(module, scale=0.02)
+        metrics = made.metrics()
+        assert metrics["sampler/probe_gap"] < 0.02
+        assert "sampler/merge_lost" not in metrics
+    finally:
+        for actor in made._actors.values():
+            ray.kill(actor)  # the cluster is the other engine's
 
 
 def test_more_than_the_cluster_has_is_refused(engine: RayEngine, tmp_path: Path) -> None:

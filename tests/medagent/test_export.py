@@ -1,0 +1,132 @@
+"""An export is the trained policy: merged where rounding leaves it whole, otherwise in float32 or as the adapter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from medagent.agent_folder import load_weights, read_spec, save_agent, write_spec
+from medagent.causal_lm import STARTER, model_path
+from medagent.cli.commands.train import export
+from medagent.errors import ConfigError, InputError
+from medagent.merging import MergeLoss, form_for
+from medagent.serving.engines import VllmSampling
+from training.adapters import LoraSettings
+from training.engines.arrival import trainer_logprobs
+from training.module import AgentModule
+
+PROBE = tuple(range(20, 80))
+
+
+def trained(folder: Path, dtype: str) -> AgentModule:
+    """An agent's folder after a few small steps, and its module."""
+    torch.manual_seed(0)
+    module = AgentModule(dtype=dtype, policy_lora=LoraSettings(32, 64), critic_lora=None)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.roles.policy_parameters():
+            parameter += 2e-5 * torch.randn(parameter.shape, generator=generator).sign()
+    spec = replace(read_spec(Path(model_path(STARTER))), base_model=STARTER, dtype=dtype)
+    save_agent(folder, spec, module.tokenizer)
+    module.roles.save_policy(folder / "adapter")
+    return module
+
+
+@torch.no_grad()
+def logprobs(model) -> Tensor:
+    scores = model(input_ids=torch.tensor([PROBE])).logits[0, :-1].float().log_softmax(-1)
+    return scores.gather(1, torch.tensor(PROBE[1:])[:, None])[:, 0].double()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_agent_is_loaded_as_it_was_trained(dtype: str, tmp_path: Path) -> None:
+    module = trained(tmp_path / "agent", dtype)
+    model, _ = load_weights(tmp_path / "agent", read_spec(tmp_path / "agent"))
+    assert float((logprobs(model) - trainer_logprobs(module, PROBE)).abs().max()) < 1e-4
+    beside = any(".lora_A." in name for name, _ in model.named_parameters())
+    assert beside == (form_for(dtype) == "adapter")
+
+
+def test_a_bfloat16_merge_is_refused_with_the_ways_out(tmp_path: Path) -> None:
+    trained(tmp_path / "agent", "bfloat16")
+    with pytest.raises(ConfigError, match=r"merging loses 9\d% .*--dtype float32.*--form adapter"):
+        export(str(tmp_path / "agent"), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    export(str(tmp_path / "agent"), str(tmp_path / "out"), max_merge_lost=1.0)
+    assert read_spec(tmp_path / "out").dtype == "bfloat16"
+    assert "rounding took 9" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_float32_export_holds_the_whole_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = trained(tmp_path / "agent", "bfloat16")
+    export(str(tmp_path / "agent"), str(tmp_path / "out"), dtype="float32")
+    assert "0.0" in capsys.readouterr().out.split("MB, ")[1]
+    assert read_spec(tmp_path / "out").dtype == "float32"
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
+    assert plain.dtype == torch.float32
+    by_name = dict(plain.named_parameters())
+    merges = MergeLoss()
+    for name, weight in module.roles.merged_policy(merges):
+        exact = by_name[name]
+        assert torch.equal(exact.to(torch.bfloat16), weight), "the same sum, rounded later"
+    assert merges.share > 0.5
+    model, _ = load_weights(tmp_path / "out", read_spec(tmp_path / "out"))
+    assert float((logprobs(model) - logprobs(plain)).abs().max()) < 1e-5
+
+
+def test_an_exported_adapter_is_an_agent_of_its_own(tmp_path: Path) -> None:
+    module = trained(tmp_path / "agent", "bfloat16")
+    export(str(tmp_path / "agent"), str(tmp_path / "out"), form="adapter")
+    model, _ = load_weights(tmp_path / "out", read_spec(tmp_path / "out"))
+    assert float((logprobs(model) - trainer_logprobs(module, PROBE)).abs().max()) < 1e-4
+    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()
+    assert "LoRA alone" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_exported_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    trained(tmp_path / "agent", "float32")
+    with pytest.raises(InputError, match="--dtype float32: an adapter is written as it is"):
+        export(str(tmp_path / "agent"), str(tmp_path / "out"), form="adapter", dtype="float32")
+    for dtype in ("int8", "nonsense", "no_grad"):
+        with pytest.raises(ConfigError, match=f"dtype '{dtype}': not a torch type of floats"):
+            export(str(tmp_path / "agent"), str(tmp_path / "out"), dtype=dtype)
+    export(str(tmp_path / "agent"), str(tmp_path / "merged"))
+    with pytest.raises(ConfigError, match="found no adapter"):
+        export(str(tmp_path / "merged"), str(tmp_path / "out"), form="adapter")
+    assert not (tmp_path / "out").exists()
+
+
+def test_vllm_does_not_serve_an_agent_of_four_bits_as_another_model(tmp_path: Path) -> None:
+    trained(tmp_path / "agent", "bfloat16")
+    spec = replace(read_spec(tmp_path / "agent"), quantise="nf4")
+    write_spec(tmp_path / "agent", spec)
+    assert read_spec(tmp_path / "agent").quantise == "nf4"
+    with pytest.raises(ConfigError, match="trained on a base in 4 bits .*medagent export"):
+        VllmSampling().open(tmp_path / "agent", spec)
+
+
+def test_four_bits_are_loaded_and_exported_as_they_were_trained(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes", reason="needs the extra qlora")
+    from training.execution import Execution
+
+    torch.manual_seed(0)
+    module = AgentModule(policy_lora=LoraSettings(4, 8), critic_lora=None, execution=Execution(quantise="nf4"))
+    with torch.no_grad():
+        for parameter in module.roles.policy_parameters():
+            parameter += 0.02 * torch.randn(parameter.shape)
+    spec = replace(read_spec(Path(model_path(STARTER))), base_model=STARTER, quantise="nf4")
+    save_agent(tmp_path / "agent", spec, module.tokenizer)
+    module.roles.save_policy(tmp_path / "agent" / "adapter")
+    wanted = trainer_logprobs(module, PROBE)
+    loaded, _ = load_weights(tmp_path / "agent", spec)
+    assert float((logprobs(loaded) - wanted).abs().max()) < 1e-3
+    export(str(tmp_path / "agent"), str(tmp_path / "out"))
+    exported, _ = load_weights(tmp_path / "out", read_spec(tmp_path / "out"))
+    assert float((logprobs(exported) - wanted).abs().max()) < 1e-2
+    plain, _ = load_weights(tmp_path / "agent", replace(spec, quantise="none"))
+    assert float((logprobs(plain) - wanted).abs().mean()) > 0.05, "the base in full is another model"
