@@ -127,8 +127,8 @@ class RolloutData(AgentData):
         if module.execution.quantise != "none" and not self.engine.takes_adapters:
             raise ConfigError(
                 f"model.execution.quantise is {module.execution.quantise}, and data.engine "
-                f"({type(self.engine).__name__}) takes merged weights, which a base in 4 bits does not have. Take "
-                "training.engines.VllmEngine with hand_over: adapter, or ServersEngine."
+                f"({type(self.engine).__name__}) takes merged weights, which a base in 4 bits does not have. Set its "
+                "hand_over to adapter or auto."
             )
         probe = settings.protocol.encode_prompt(module.tokenizer, self.questions[0])[:PROBE_TOKENS]
         self.engine.start(

@@ -55,7 +55,13 @@ METRICS: dict[str, str] = {
     "sampler/probe_gap": (
         "Mean difference between sampler and trainer on the probe after a hand-over, in nats per token."
     ),
-    "sampler/arrived": "Share of the trainer's last change that the sampler followed; 1 when all is well.",
+    "sampler/probe_moved": "Root mean square of the trainer's change on the probe since the last hand-over, in nats.",
+    "sampler/measurable": "1 where that change is large enough for the probe to judge, else 0.",
+    "sampler/arrived": (
+        "Share of the trainer's change that the sampler followed; 1 when all is well. Left out where it is not "
+        "measurable."
+    ),
+    "sampler/merge_lost": "Share of the policy's LoRA that rounding took from the merge. Merged hand-overs only.",
     "sampler/replicas": "Servers or actors that sample.",
     "sampler/lost": "Ray actors lost since the start of the run.",
     "time/rollout": "Seconds per iteration that the trainer waited for rollouts.",

@@ -6,6 +6,7 @@ second opinion compares log-probs of a probe, as the sampler and as the trainer 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from torch import Tensor
 from medagent.checksums import Checksum
 from medagent.errors import PolicyError
 from training.module import AgentModule
+
+log = logging.getLogger(__name__)
 
 # Largest mean |difference| between two right implementations.
 TOLERANCE = {"float32": 1e-2, "bfloat16": 0.5, "float16": 0.25}
@@ -121,6 +124,14 @@ class ArrivalCheck:
                 f"{where}: the weights handed over did not arrive. The sampler's log-probs of the probe followed "
                 f"{self.slope:.0%} of the trainer's change, which is {MEASURABLE:g} times the gap between the two "
                 "or more. Check that it serves the weights it was handed, and see its log."
+            )
+        if self.four_bits and self._last is None:
+            log.warning(
+                "%s: samples from the base in %s, and the trainer from 4 bits. On the probe they differ by %.2g nats "
+                "per token; take off_policy.importance decoupled, or the engine in_process.",
+                where,
+                self.dtype,
+                self.gap,
             )
         # A gap drawn twice differs by sqrt(2) times its own size: all there is to go by at the first hand-over.
         drawn = 2**0.5 * _rms(now.difference) if self._last is None else _rms(now.difference - self._last.difference)
