@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from medagent.agent import Limits
 from medagent.causal_lm import model_path
 from medagent.errors import ConfigError
+from medagent.merging import form_for
 from training.adapters import LoraSettings
 from training.critic_evidence import CriticSees
 from training.data import RolloutData
@@ -99,6 +100,7 @@ class Load:
     device: str = "cpu"
     shards: int = 1  # ranks that hold the layers together (training.sharding)
     critic_sees: CriticSees = "context"
+    hand_over: str = "auto"  # of the engine in_process
 
     @property
     def value_bytes(self) -> int:
@@ -179,7 +181,14 @@ class Load:
             "adapters and their optimiser": float(trained * ADAM_BYTES),
         }
         if self.in_process:
-            parts["sampler's copy of the base"] = float(self.shape.parameters * self.value_bytes)
+            quantised = self.execution.quantise != "none"
+            form = form_for(self.dtype, quantised=quantised) if self.hand_over == "auto" else self.hand_over
+            if form == "merged":
+                parts["sampler's copy of the base"] = float(self.shape.parameters * self.value_bytes)
+            else:
+                parts["sampler's adapter, on the same base"] = float(
+                    self.shape.lora_parameters(self.policy_lora) * FP32
+                )
             parts["rollouts: KV cache and reading"] = self.rolling_out()
         parts["preparing: reference and values"] = self.preparing()
         parts["update: activations and logits"] = self.activations()
@@ -214,6 +223,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
         "cpu" if config.trainer.accelerator == "cpu" else "gpu",
         world_size if _is_sharded(config.trainer.strategy) else 1,
         model.critic_sees,
+        (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("hand_over", "auto"),
     )
 
 

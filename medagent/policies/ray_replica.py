@@ -31,7 +31,8 @@ EngineKind = Literal["vllm", "huggingface"]
 class ReplicaSettings:
     """What a replica needs to load its model. `model` is a hub name or a folder that its machine can read.
 
-    `lora_rank` is that of the adapters it will be handed, 0 where it is handed merged weights.
+    `lora_rank` is that of the adapters it will be handed, 0 where it is handed merged weights. `four_bit` keeps the
+    base in NF4, for Hugging Face alone.
     """
 
     kind: EngineKind
@@ -39,6 +40,7 @@ class ReplicaSettings:
     dtype: str
     max_tokens: int
     lora_rank: int = 0
+    four_bit: bool = False
     vllm: VllmSettings = VllmSettings()
 
 
@@ -122,7 +124,9 @@ class _HuggingFace:
     """Keeps the KV cache of each dialogue, as the in-process policy does."""
 
     def __init__(self, settings: ReplicaSettings) -> None:
-        model, tokenizer = load_causal_lm(settings.model, dtype=settings.dtype, device=fastest_device())
+        model, tokenizer = load_causal_lm(
+            settings.model, dtype=settings.dtype, device=fastest_device(), four_bit=settings.four_bit
+        )
         self._policy = HFPolicy(model, tokenizer, lockstep=False)
         self._has_adapter = False
         self._dialogues: dict[str, tuple[HFSession, list[int]]] = {}

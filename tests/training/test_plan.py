@@ -98,7 +98,10 @@ def test_memory_follows_the_settings(seven_b: ModelShape) -> None:
     plain = load(seven_b)
     assert plain.parts()["base (policy, critic, reference)"] == 2 * 7_615_616_512
     assert "sampler's copy of the base" not in plain.parts()
-    assert "sampler's copy of the base" in load(seven_b, in_process=True).parts()
+    in_process = load(seven_b, in_process=True)
+    assert in_process.parts()["sampler's adapter, on the same base"] < 0.02 * plain.base_bytes
+    for merged in (replace(in_process, hand_over="merged"), replace(in_process, dtype="float32")):
+        assert merged.parts()["sampler's copy of the base"] == merged.base_bytes
     checkpointed = load(seven_b, execution=Execution(gradient_checkpointing=True))
     assert checkpointed.activations() < 0.15 * plain.activations()
     limited = load(seven_b, execution=Execution(gradient_checkpointing=True, max_tokens=8192))

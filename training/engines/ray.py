@@ -86,7 +86,13 @@ class RayEngine(RolloutEngine):
         self._ray, self._setup, self._form = ray, setup, form_of(self._hand_over, module)
         rank = module.policy_lora.rank if self._form == "adapter" else 0
         self._settings = ReplicaSettings(
-            self._kind, model_path(module.base_name), module.dtype_name, setup.max_tokens, rank, self._vllm
+            self._kind,
+            model_path(module.base_name),
+            module.dtype_name,
+            setup.max_tokens,
+            rank,
+            four_bit=module.execution.quantise != "none" and self._kind == "huggingface",
+            vllm=self._vllm,
         )
         if not ray.is_initialized():
             try:
@@ -112,7 +118,9 @@ class RayEngine(RolloutEngine):
             RayReplica
         )
         self._actors[number] = kind.remote(self._settings)
-        self._checks[number] = ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
+        self._checks[number] = ArrivalCheck(
+            module.dtype_name, four_bits=module.execution.quantise != "none" and self._kind == "vllm"
+        )
 
     def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
         """See `RolloutEngine.hand_over`."""
