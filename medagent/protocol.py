@@ -202,7 +202,7 @@ class TagProtocol(TurnProtocol):
 
     def neutralise(self, text: str) -> str:
         """See `neutralise`. Blocks of a subclass's own are neutralised besides."""
-        own = [mark for block in self.blocks for mark in (block.start, block.end) if mark not in self.tag_tokens]
+        own = [mark for block in self.blocks for mark in (block.start, block.end) if mark not in TagProtocol.tag_tokens]
         return with_look_alikes(neutralise(text), *literally(*own))
 
     def opened(self, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -331,11 +331,10 @@ def marked_letters(answer: str) -> list[str]:
 def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
     """Token ids, piece by piece. Pieces are never merged across their borders, so a format has one encoding."""
     ids: list[int] = []
+    added = len(tokenizer.added_tokens_decoder)
     for piece in pieces:
-        if len(piece.text) <= LONGEST_KEPT:
-            ids += _encode_piece(tokenizer, len(tokenizer.added_tokens_decoder), piece.text, piece.trusted)
-        else:
-            ids += _encode_piece.__wrapped__(tokenizer, 0, piece.text, piece.trusted)
+        kept = len(piece.text) <= LONGEST_KEPT
+        ids += (_encode_piece if kept else _encode_piece.__wrapped__)(tokenizer, added, piece.text, piece.trusted)
     return ids
 
 

@@ -32,8 +32,8 @@ _UNSEEN = re.compile(
     "\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
     "\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
-    "|[\u200c\u200d](?![\u0600-\u1aff])|(?<![\u0600-\u1aff])[\u200c\u200d]"
 )
+_JOINER = re.compile("[\u200c\u200d](?![\u0600-\u1aff])|(?<![\u0600-\u1aff])[\u200c\u200d]")
 _PROBE = "Gout: 5 mg/d (BMI ≥ 30), then <b>x</b>."
 
 
@@ -43,9 +43,9 @@ def visible(text: str) -> str:
     >>> visible("<sea\u200brch>\r\n2\u00a0µg")
     '<search>\n2\xa0µg'
     """
-    if text.isascii() and text.isprintable():
+    if text.isprintable() and (text.isascii() or not _UNSEEN.search(text)):
         return text
-    return _UNSEEN.sub("", _LINE_BREAK.sub("\n", text).replace("\x1f", " "))
+    return _JOINER.sub("", _UNSEEN.sub("", _LINE_BREAK.sub("\n", text).replace("\x1f", " ")))
 
 
 def with_look_alikes(text: str, *marks: re.Pattern[str]) -> str:
@@ -141,9 +141,11 @@ class _Splitter:
 
 
 def encode_untrusted(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of harmless text. None is that of an added token, special or not."""
-    count = len(tokenizer.added_tokens_decoder)
-    return _splitter(tokenizer, count).ids(harmless(tokenizer, text))
+    """Token ids of harmless text. None is that of an added token, special or not.
+
+    One exception: a single character that is no special token. It is no mark, and may have no other id.
+    """
+    return _splitter(tokenizer, len(tokenizer.added_tokens_decoder)).ids(harmless(tokenizer, text))
 
 
 @lru_cache(maxsize=16)
@@ -158,7 +160,6 @@ def _splitter(tokenizer: PreTrainedTokenizerBase, count: int) -> _Splitter:
         assert plain is not None
         return list(plain.encode(text, add_special_tokens=False).ids)
 
-    # A single character that is not special is no mark, and a vocabulary may have no other entry for it.
     added = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special or len(token.content) > 1}
     added.update(tokenizer.all_special_ids)
     unknown = tokenizer.unk_token_id
