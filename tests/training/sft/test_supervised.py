@@ -24,7 +24,7 @@ from medagent.protocol import TagProtocol
 from tests.support import CONFIGS
 from tests.training.support import AGENT
 from training.run import sft
-from training.sft.demonstrations import GivenDialogues, encoded
+from training.sft.demonstrations import GivenDialogues, LeftOut, encoded
 
 CONFIG = CONFIGS / "sft" / "own_model.yaml"
 RULES = {
@@ -100,7 +100,7 @@ def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tm
     write_records(tmp_path / "kept.jsonl", whole)
     told = GivenDialogues(str(tmp_path / "kept.jsonl"), all_verdicts=True).read(tmp_path, TagProtocol())
     again, left_out = encoded(told, AGENT, tokenizer)
-    assert left_out == 0
+    assert not left_out
     for one, other in zip(again, whole, strict=True):
         assert tokenizer.decode(one.token_ids) == tokenizer.decode(other.token_ids)
         # A sampled text may be cut into tokens in more than one way; most are cut as the tokenizer does.
@@ -108,7 +108,7 @@ def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tm
     assert sum(same) >= 0.8 * len(same)
     assert all(not any(turn.forced_prefix for turn in one.turns) for one in again), "every turn is imitated whole"
     tight = replace(AGENT, limits=replace(AGENT.limits, max_total_tokens=60))
-    assert encoded(told, tight, tokenizer) == ([], len(told))
+    assert encoded(told, tight, tokenizer) == ([], {LeftOut.MAX_TOTAL_TOKENS: len(told)})
 
 
 def test_dialogues_by_hand(tokenizer, tmp_path: Path) -> None:
@@ -148,8 +148,12 @@ def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path
         "class_path": "training.sft.demonstrations.GivenDialogues",
         "init_args": {"path": str(path), "min_searches": 0},
     }
-    with pytest.raises(ConfigError, match="1 fit the limits .*wanted 16"):
+    with pytest.raises(ConfigError, match=r"1 fit the limits \(left out: none\), wanted 16"):
         sft(arguments(tmp_path / "run", train_index, given))
+    cites = {"question": "x", "turns": [{"text": "<answer>y [1]</answer>"}]}
+    path.write_text((json.dumps(cites) + "\n") * 3)
+    with pytest.raises(ConfigError, match="0 fit the limits .left out: 3 cite a passage that this run does not show"):
+        sft(arguments(tmp_path / "cites", train_index, given))
     with pytest.raises(ConfigError, match="no chat template"):
         sft(arguments(tmp_path / "chat", train_index, given, **{"data.agent.protocol.init_args.chat": "true"}))
 
