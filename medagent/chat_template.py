@@ -122,7 +122,6 @@ def _frame(tokenizer: PreTrainedTokenizerBase, template: str, date: str) -> Chat
     return ChatFrame(before, after)
 
 
-@lru_cache(maxsize=64)
 def beginning_of_text(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """The ids that the tokenizer itself puts before a text, such as that of `<s>`; often none.
 

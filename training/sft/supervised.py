@@ -150,18 +150,15 @@ class SupervisedData(AgentData):
             made.touch()
         while not made.exists():  # not a barrier, which gives up after minutes
             time.sleep(1)
-        found, left_out = encoded(
-            self.demonstrations.read(folder, self.agent_settings.protocol),
-            self.agent_settings,
-            trainer.lightning_module.tokenizer,
-        )
+        read = self.demonstrations.read(folder, self.agent_settings.protocol)
+        found, left_out = encoded(read, self.agent_settings, trainer.lightning_module.tokenizer)
         reasons = in_words(left_out)
         if len(found) < self.batch_size * trainer.world_size:
             raise ConfigError(
-                f"demonstrations: {len(found)} fit the limits (left out: {reasons}), wanted "
-                f"{self.batch_size * trainer.world_size} or more for one optimizer step. Wrong answers and too few "
-                "searches do not count at all. Give more questions or samples, raise the limits, or lower "
-                "data.batch_size."
+                f"demonstrations: {len(found)} fit the limits (read: {len(read)}; left out: {reasons}), wanted "
+                f"{self.batch_size * trainer.world_size} or more for one optimizer step. Dialogues that answer wrong, "
+                "or search less than min_searches, are not read. Give more questions or samples, raise the limits, or "
+                "lower data.batch_size."
             )
         self.counts = {
             "sft/demonstrations": float(len(found)),
