@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import httpx
 import pytest
@@ -171,11 +171,13 @@ def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
 
 
 @pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
-@pytest.mark.parametrize("instructions", ["", "Answer."])
-def test_the_packaged_protocol(tokenizer: PreTrainedTokenizerBase, door: Door, instructions: str) -> None:
+@pytest.mark.parametrize("style", ["letter_first", "letter_last"])
+def test_the_packaged_protocol(
+    tokenizer: PreTrainedTokenizerBase, door: Door, style: Literal["letter_first", "letter_last"]
+) -> None:
     turns = tag_turns(door)
     policy = ScriptedPolicy(tokenizer, lambda read, turn: turns[turn + (door.given is not None)])
-    rollout = rolled_out(door, Agent(policy, Found(PASSAGE), TagProtocol(instructions), LIMITS))
+    rollout = rolled_out(door, Agent(policy, Found(PASSAGE), TagProtocol("", style), LIMITS))
     spoken = from_outside(rollout)
     added = set(tokenizer.added_tokens_decoder) - {tokenizer.unk_token_id, tokenizer.bos_token_id}
     assert not added & {token for ids in spoken for token in ids}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -111,11 +112,12 @@ def test_passages_that_do_not_fit_cannot_be_cited(tokenizer) -> None:
 
 
 def test_no_more_than_top_k_passages_are_shown(tokenizer) -> None:
-    (kept,), _ = encoded([dialogue(search("a", hits("a")), ANSWER)], replace(SETTINGS, top_k=2), tokenizer)
-    assert [hit.passage.id for hit in kept.hits] == ["a0", "a1"]
+    rollout = dialogue(search("a", hits("a")), search("b", hits("b")), ANSWER)
+    (kept,), _ = encoded([rollout], replace(SETTINGS, top_k=2), tokenizer)
+    assert [hit.passage.id for hit in kept.hits] == ["a0", "a1", "b0", "b1"]
     read = tokenizer.decode(kept.token_ids)
-    assert "title a1" in read
-    assert "title a2" not in read
+    shown = re.findall(r"title (\w+): .*\[(\d)\]", read)
+    assert shown == [("a0", "1"), ("a1", "2"), ("b0", "3"), ("b1", "4")]
 
 
 def test_reasons_are_counted_and_said(tokenizer) -> None:
