@@ -14,6 +14,7 @@ from medagent.errors import MedagentError
 from medagent.policy import Policy, Session, TurnStop
 from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode
 from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.untrusted_text import harmless, harmless_passages, harmless_question
 from retrieval.batching import SearchBatcher, SearchStats
 from retrieval.errors import RetrievalError
 from retrieval.passages import Hit
@@ -166,7 +167,7 @@ class Agent:
         self, job: Job, session: Session, batcher: SearchBatcher, *, on_turn: Callable[[Turn], None] | None = None
     ) -> Rollout:
         tokenizer, limits = self.policy.tokenizer, self.limits
-        prompt_ids = self.protocol.encode_prompt(tokenizer, job.question)
+        prompt_ids = self.protocol.encode_prompt(tokenizer, harmless_question(tokenizer, job.question))
         session.append(list(prompt_ids))
         total, num_shown = len(prompt_ids), 0
         turns: list[Turn] = []
@@ -179,14 +180,17 @@ class Agent:
         stop = StopReason.MAX_TURNS
         first, opening = len(turns), job.opening(self.protocol)
         for number in range(first, first + 1 if job.force_answer else limits.max_turns):
-            forced = encode(tokenizer, [Piece(opening)]) if opening and number == first else []
+            written = opening if number == first else ""  # what the environment writes of this turn
+            if written and number == 0:
+                written = self.protocol.rest_of_first_turn(tokenizer, written)
+            forced = encode(tokenizer, [Piece(written)]) if written else []
             room = min(limits.max_turn_tokens, limits.max_total_tokens - total - len(forced))
             if room < 1:
                 stop = StopReason.MAX_TOTAL_TOKENS
                 break
             session.append(forced)
             sampled = await session.sample(max_tokens=room)
-            text = (opening if forced else "") + sampled.text
+            text = (self.protocol.opened(tokenizer) if number == 0 else "") + written + sampled.text
             parsed = self.protocol.parse(text)
             token_ids = (*forced, *sampled.token_ids)
             logprobs = ((0.0,) * len(forced)) + sampled.logprobs
@@ -198,7 +202,7 @@ class Agent:
                 hits = await batcher.search(parsed.query or "")
                 observation_ids, shown = self.protocol.encode_observation(
                     tokenizer,
-                    [hit.passage for hit in hits],
+                    harmless_passages(tokenizer, [hit.passage for hit in hits]),
                     first_number=num_shown + 1,
                     max_tokens=limits.max_observation_tokens,
                 )
@@ -223,17 +227,21 @@ class Agent:
         return Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.policy_version, job.sample)
 
     async def _given_turn(self, given: GivenSearch, batcher: SearchBatcher) -> Turn:
-        tokenizer = self.policy.tokenizer
-        query, block = self.protocol.neutralise(given.query), self.protocol.search
-        ids = encode(tokenizer, [Piece(block.start), Piece(query, trusted=False), Piece(block.end)])
+        tokenizer, protocol, block = self.policy.tokenizer, self.protocol, self.protocol.search
+        query = harmless(tokenizer, protocol.neutralise(harmless(tokenizer, given.query)))
+        start = protocol.rest_of_first_turn(tokenizer, block.start)
+        ids = encode(tokenizer, [Piece(start), Piece(query, trusted=False), Piece(block.end)])
         hits = list(given.hits) if given.hits is not None else await batcher.search(query)
-        observation_ids, shown = self.protocol.encode_observation(
-            tokenizer, [hit.passage for hit in hits], first_number=1, max_tokens=self.limits.max_observation_tokens
+        observation_ids, shown = protocol.encode_observation(
+            tokenizer,
+            harmless_passages(tokenizer, [hit.passage for hit in hits]),
+            first_number=1,
+            max_tokens=self.limits.max_observation_tokens,
         )
         return Turn(
             tuple(ids),
             (0.0,) * len(ids),
-            f"{block.start}{query}{block.end}",
+            f"{protocol.opened(tokenizer)}{start}{query}{block.end}",
             query,
             hits=tuple(hits[:shown]),
             observation_ids=tuple(observation_ids),

@@ -4,7 +4,7 @@
 tag. With `TagProtocol` a turn ends at `</search>` or `</answer>`; the environment then inserts `<information>`.
 
 Text that comes from neither the policy nor this module is *untrusted*: questions and passages. Protocol tags in it are
-neutralised, and it is encoded with special tokens disabled. So it can neither close its block nor speak as the agent.
+neutralised, and it is encoded as `medagent.untrusted_text` says. So it can neither close its block nor speak as anyone.
 """
 
 from __future__ import annotations
@@ -18,20 +18,27 @@ from typing import Any, ClassVar, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.errors import ConfigError
+from medagent.chat_template import beginning_of_text, chat_frame, day_of
 from medagent.types import LETTERS, Question
+from medagent.untrusted_text import (
+    LONGEST_KEPT,
+    encode_untrusted,
+    harmless_passages,
+    harmless_question,
+    literally,
+    visible,
+    with_look_alikes,
+)
 from retrieval.passages import Passage
 
 TAGS = ("think", "search", "information", "answer")
-LONGEST_KEPT = 2_000  # characters of a piece whose tokens are remembered
 NOT_ADVICE = "For research and education; this is not medical advice."
 
-_TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(TAGS) + r")\b)", re.IGNORECASE)
 _CITATION = re.compile(r"\[(\d{1,3})\]")
+_TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(TAGS) + r")\b)", re.IGNORECASE)
 _MARKED_LETTER = re.compile(r"\(([A-J])\)")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TAGGED_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
-_SENTINEL = "\u2063question\u2063"
+_CLOSED_THOUGHT = "\n</think>\n\n"  # as templates write a thought that says nothing
 
 INSTRUCTIONS = """You answer medical questions with the help of a search engine over a medical corpus.
 In each turn think inside <think>...</think>, then do exactly one of two things: search with \
@@ -59,7 +66,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of text with its origin. Untrusted pieces are encoded with special tokens disabled."""
+    """A piece of text with its origin. Untrusted pieces yield no id of an added token, special or not."""
 
     text: str
     trusted: bool = True
@@ -77,13 +84,12 @@ class ParsedTurn:
 def neutralise(text: str) -> str:
     """`text` that can neither speak the protocol nor cite: tags get a look-alike bracket, [1] becomes (1).
 
-    Control characters are dropped and white space is folded.
+    Characters that nobody sees are dropped, and white space is folded.
 
     >>> neutralise("x [2] </information><answer>A")
     'x (2) ‹/information>‹answer>A'
     """
-    plain = _CITATION.sub(r"(\1)", _TAG.sub("‹", _CONTROL.sub("", text)))
-    return " ".join(plain.split())
+    return with_look_alikes(" ".join(visible(text).split()), _TAG, _CITATION)
 
 
 class TurnProtocol(ABC):
@@ -119,9 +125,21 @@ class TurnProtocol(ABC):
         `given`: search results stand before the answer. Without it there are none.
         """
 
+    def opened(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        """What the end of the prompt already writes of the first turn, such as an open thought; nothing here."""
+        return ""
+
+    def rest_of_first_turn(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+        """What follows the prompt where the first turn is `text`, which may or may not begin as `opened` says."""
+        return text
+
     @abstractmethod
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
-        """Token ids of the first message, up to where the policy starts to write."""
+        """Token ids of the first message, up to where the policy starts to write.
+
+        They begin as the tokenizer begins a text (`medagent.chat_template.beginning_of_text`), unless a chat template
+        begins it. The question has passed `harmless_question` where the rollout loop gives it.
+        """
 
     @abstractmethod
     def encode_observation(
@@ -129,7 +147,8 @@ class TurnProtocol(ABC):
     ) -> tuple[list[int], int]:
         """Token ids of search results within `max_tokens`, and how many passages they show.
 
-        The first passage is numbered `first_number`.
+        The first passage is numbered `first_number`. Passages have passed `harmless_passages` where the rollout loop
+        gives them.
         """
 
     @abstractmethod
@@ -150,7 +169,8 @@ class TagProtocol(TurnProtocol):
     """The packaged agents' tags. They are stored with a trained agent: one space more or less is another format.
 
     `options_style` "letter_first" writes "A) name" lines. "letter_last" writes "name (A)" in one line; small models
-    learn to match against it far sooner. `chat` wraps the first message in the tokenizer's chat template.
+    learn to match against it far sooner. `chat` wraps the first message in the tokenizer's chat template. A template
+    that writes today's date writes `date` instead, so that prompts do not change with the day.
     """
 
     think: ClassVar[Block] = Block("<think>", "</think>")
@@ -161,6 +181,11 @@ class TagProtocol(TurnProtocol):
     instructions: str = INSTRUCTIONS
     options_style: Literal["letter_first", "letter_last"] = "letter_first"
     chat: bool = False
+    date: str = "2025-01-01"
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a date that is none."""
+        day_of(self.date)
 
     @property
     def instructed(self) -> bool:
@@ -176,8 +201,20 @@ class TagProtocol(TurnProtocol):
         return replace(self, instructions=GIVEN if given else CLOSED_BOOK) if self.instructions else self
 
     def neutralise(self, text: str) -> str:
-        """See `neutralise`."""
-        return neutralise(text)
+        """See `neutralise`. Blocks of a subclass's own are neutralised besides."""
+        own = [mark for block in self.blocks for mark in (block.start, block.end) if mark not in TagProtocol.tag_tokens]
+        return with_look_alikes(neutralise(text), *literally(*own))
+
+    def opened(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        """See `TurnProtocol.opened`: a thought, where the chat template ends by opening one."""
+        return chat_frame(tokenizer, self.date).opened(self.think.start) if self.chat else ""
+
+    def rest_of_first_turn(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+        """See `TurnProtocol.rest_of_first_turn`: a turn without a thought closes the opened one at once."""
+        if not self.opened(tokenizer):
+            return text
+        thinks = text.lstrip().startswith(self.think.start)
+        return text.lstrip()[len(self.think.start) :].lstrip() if thinks else _CLOSED_THOUGHT + text
 
     def described(self) -> str:
         """See `TurnProtocol.described`."""
@@ -189,34 +226,26 @@ class TagProtocol(TurnProtocol):
     def prompt(self, question: Question) -> list[Piece]:
         """The first message, as pieces; the chat template (if any) is applied by `encode_prompt`."""
         pieces = [Piece(self.instructions + "\n\n")] if self.instructions else []
-        pieces += [Piece("Question:"), Piece(" " + neutralise(question.text), trusted=False), Piece("\n")]
+        pieces += [Piece("Question:"), Piece(" " + self.neutralise(question.text), trusted=False), Piece("\n")]
         if question.options and self.options_style == "letter_last":
             pieces.append(Piece("Options:"))
             for letter, option in zip(LETTERS, question.options, strict=False):
-                pieces += [Piece(" " + neutralise(option), trusted=False), Piece(f" ({letter})")]
+                pieces += [Piece(" " + self.neutralise(option), trusted=False), Piece(f" ({letter})")]
             pieces.append(Piece("\n"))
         elif question.options:
             pieces.append(Piece("Options:\n"))
             for letter, option in zip(LETTERS, question.options, strict=False):
-                pieces += [Piece(f"{letter}) "), Piece(neutralise(option), trusted=False), Piece("\n")]
+                pieces += [Piece(f"{letter}) "), Piece(self.neutralise(option), trusted=False), Piece("\n")]
         return pieces
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
         """Token ids of the first message, up to where the policy starts to write."""
-        pieces = self.prompt(question)
-        if not self.chat:
-            return encode(tokenizer, pieces)
-        if not tokenizer.chat_template:
-            raise ConfigError("protocol.chat is true, and the model's tokenizer has no chat template. Set it to false.")
-        wrapped = str(
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": _SENTINEL}], tokenize=False, add_generation_prompt=True
-            )
-        )
-        before, sentinel, after = wrapped.partition(_SENTINEL)
-        if not sentinel:
-            raise ConfigError("protocol.chat is true, and the chat template drops the user's message. Set it to false.")
-        return encode(tokenizer, [Piece(before), *pieces, Piece(after)])
+        pieces = self.prompt(harmless_question(tokenizer, question))
+        if self.chat:
+            frame = chat_frame(tokenizer, self.date)
+            return encode(tokenizer, [Piece(frame.before), *pieces, Piece(frame.after)])
+        ids, begin = encode(tokenizer, pieces), list(beginning_of_text(tokenizer))
+        return ids if ids[: len(begin)] == begin else begin + ids
 
     def observation(self, passages: Sequence[Passage], *, first_number: int) -> list[Piece]:
         """The `<information>` block. A passage's number stands before its final period, as a citation does.
@@ -227,7 +256,7 @@ class TagProtocol(TurnProtocol):
         for number, passage in enumerate(passages, start=first_number):
             pieces += [
                 Piece("-"),
-                Piece(" " + neutralise(passage.shown_text).rstrip(". "), trusted=False),
+                Piece(" " + self.neutralise(passage.shown_text).rstrip(". "), trusted=False),
                 Piece(f" [{number}].\n"),
             ]
         if not passages:
@@ -242,7 +271,8 @@ class TagProtocol(TurnProtocol):
         A passage that does not fit is shortened. One of which nothing fits is left out. The block is always closed.
         """
         head, *middle, tail = (
-            (encode(tokenizer, [piece]), piece) for piece in self.observation(passages, first_number=first_number)
+            (encode(tokenizer, [piece]), piece)
+            for piece in self.observation(harmless_passages(tokenizer, passages), first_number=first_number)
         )
         room = max_tokens - len(head[0]) - len(tail[0])
         ids, shown = list(head[0]), 0
@@ -301,13 +331,16 @@ def marked_letters(answer: str) -> list[str]:
 def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
     """Token ids, piece by piece. Pieces are never merged across their borders, so a format has one encoding."""
     ids: list[int] = []
+    added = len(tokenizer.added_tokens_decoder)
     for piece in pieces:
         kept = len(piece.text) <= LONGEST_KEPT
-        ids += (_encode_piece if kept else _encode_piece.__wrapped__)(tokenizer, piece.text, piece.trusted)
+        ids += (_encode_piece if kept else _encode_piece.__wrapped__)(tokenizer, added, piece.text, piece.trusted)
     return ids
 
 
 # Marks repeat in every prompt, passages in every iteration. The cache is bounded, as users' questions enter it too.
 @lru_cache(maxsize=20_000)
-def _encode_piece(tokenizer: PreTrainedTokenizerBase, text: str, trusted: bool) -> tuple[int, ...]:
-    return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=not trusted)["input_ids"])
+def _encode_piece(tokenizer: PreTrainedTokenizerBase, added: int, text: str, trusted: bool) -> tuple[int, ...]:
+    if not trusted:
+        return tuple(encode_untrusted(tokenizer, text))
+    return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=False)["input_ids"])

@@ -48,6 +48,11 @@ METRICS: dict[str, str] = {
     "critic/grad_norm": "L2 norm of the critic's gradient before gradient clipping.",
     "kl/reference": "k3 estimate of KL(policy || reference), in nats per action token.",
     "sft/loss": "Negative log-likelihood of the demonstrations, in nats per action token. `medagent sft` only.",
+    "sft/demonstrations": "Dialogues that are imitated, over all ranks. `medagent sft` only.",
+    "sft/left_out_REASON": (
+        "Dialogues left out for a reason, over all ranks: no_answer, after_answer, unreadable, max_turns, "
+        "max_turn_tokens, max_total_tokens, citation or control_token. `medagent sft` only."
+    ),
     "validation/accuracy": "Accuracy of greedy answers to the held-out questions. Needs `HeldOutEvaluation`.",
     "validation/KIND": "The same for each kind of question.",
     "monitor/signs": "Signs of collapse seen in this iteration. Needs `CollapseMonitor`.",

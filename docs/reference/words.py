@@ -152,6 +152,7 @@ CLASS_WORDS: dict[str, str] = {
     "TagProtocol.instructions": "Text before the question; an empty one for none.",
     "TagProtocol.options_style": "Whether an option reads `A) name`, one per line, or `name (A)`, all in one line.",
     "TagProtocol.chat": "Whether the tokenizer's chat template wraps the first message.",
+    "TagProtocol.date": "The day that chat templates write, as YEAR-MONTH-DAY.",
     "OutcomeReward.correct": "Reward of a right answer.",
     "OutcomeReward.well_formed": "Reward of a wrong answer that could be read.",
     "TurnRewards.outcome": "Reward of the whole rollout, which turns add to.",

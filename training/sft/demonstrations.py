@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ from medagent.agent import Agent
 from medagent.agent_folder import URL
 from medagent.errors import ConfigError
 from medagent.loading import open_agent
-from medagent.protocol import Piece, TurnProtocol, encode
+from medagent.protocol import Piece, TurnProtocol, citations, encode
 from medagent.types import Rollout, StopReason, Turn
+from medagent.untrusted_text import harmless_passages, harmless_question
+from retrieval.passages import Hit
 from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
 
@@ -50,8 +53,8 @@ class GivenDialogues(Demonstrations):
     """Dialogues of JSON lines, such as those that `medagent evaluate` and rollout records write.
 
     A line has at least "question" and "turns". A turn has "text" and, after a search, "passages". A passage has "text"
-    and optionally "id", "title" and "source". Where lines have a "verdict", only the correct ones count, unless
-    `all_verdicts`.
+    and optionally "id", "title" and "source". Only right answers count, unless `all_verdicts`: a line's "verdict" says
+    so. A line without a verdict is graded by its "gold" answer, and counts where it has none.
     """
 
     def __init__(self, path: str, min_searches: int = 0, all_verdicts: bool = False) -> None:
@@ -72,9 +75,15 @@ class GivenDialogues(Demonstrations):
                         f"{self._path}, line {number}: found {line[:80]!r} ({error!r}), wanted a JSON object with "
                         "question and turns."
                     ) from error
-                if self._all or row.get("verdict", "correct") == "correct":
+                if self._all or _right(row, rollout):
                     found.append(rollout)
         return [rollout for rollout in found if rollout.num_searches >= self._min_searches]
+
+
+def _right(row: dict[str, Any], rollout: Rollout) -> bool:
+    if "verdict" in row or not row.get("gold"):
+        return bool(row.get("verdict", "correct") == "correct")
+    return grade(rollout).correct
 
 
 def _completed(row: dict[str, Any], number: int, protocol: TurnProtocol) -> dict[str, Any]:
@@ -92,7 +101,7 @@ def _completed(row: dict[str, Any], number: int, protocol: TurnProtocol) -> dict
     ]
     plain = {"options": {}, "gold": "", "kind": "all", "gold_passage_ids": [], "meta": {}, "aliases": []}
     outcome = {
-        "answer": None,
+        "answer": protocol.parse(str(turns[-1]["text"])).answer if turns else None,
         "policy_version": 0,
         "sample": 0,
         "reward": 0.0,
@@ -193,38 +202,120 @@ class RejectionSampled(Demonstrations):
         return sorted(kept, key=lambda rollout: (rollout.question.id, rollout.sample))
 
 
+class LeftOut(StrEnum):
+    """Why a dialogue is not imitated. The values are parts of metrics' names."""
+
+    NO_ANSWER = "no_answer"
+    AFTER_ANSWER = "after_answer"
+    UNREADABLE = "unreadable"
+    MAX_TURNS = "max_turns"
+    MAX_TURN_TOKENS = "max_turn_tokens"
+    MAX_TOTAL_TOKENS = "max_total_tokens"
+    CITATION = "citation"
+    CONTROL = "control_token"
+
+    @property
+    def in_words(self) -> str:
+        """What such a dialogue does."""
+        return {
+            LeftOut.NO_ANSWER: "end without an answer",
+            LeftOut.AFTER_ANSWER: "go on after an answer",
+            LeftOut.UNREADABLE: "have a turn that neither searches nor answers",
+            LeftOut.MAX_TURNS: "have more than max_turns turns",
+            LeftOut.MAX_TURN_TOKENS: "have a turn over max_turn_tokens",
+            LeftOut.MAX_TOTAL_TOKENS: "exceed max_total_tokens",
+            LeftOut.CITATION: "cite a passage that this run does not show under that number",
+            LeftOut.CONTROL: "write a control token of the tokenizer",
+        }[self]
+
+
+def in_words(left_out: Counter[LeftOut]) -> str:
+    """Counts by reason, in the order of reasons.
+
+    >>> in_words(Counter({LeftOut.NO_ANSWER: 2, LeftOut.CITATION: 0}))
+    '2 end without an answer'
+    """
+    return ", ".join(f"{left_out[reason]} {reason.in_words}" for reason in LeftOut if left_out[reason]) or "none"
+
+
 def encoded(
     rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[Rollout], int]:
-    """The dialogues in a tokenizer's tokens, all turns as actions, and how many were left out.
+) -> tuple[list[Rollout], Counter[LeftOut]]:
+    """The dialogues in a tokenizer's tokens, all turns as actions, and how many were left out for each reason.
 
-    Left out are those that do not fit the limits. The tokens are those that the rollout loop would have shown: prompt
-    and passages pass through the same protocol.
+    Left out is what this run's agent could not have said under its limits, or could not have seen. The tokens are those
+    that the rollout loop would have shown: prompt and passages pass through the same protocol, `top_k` per search.
     """
-    found, left_out = [], 0
-    limits, search = settings.limits, settings.protocol.search
+    control = _control_tokens(settings.protocol, tokenizer)
+    found: list[Rollout] = []
+    left_out: Counter[LeftOut] = Counter()
     for rollout in rollouts:
-        turns, shown = [], 0
-        for turn in rollout.turns:
-            ids = tuple(encode(tokenizer, [Piece(turn.text)]))
-            observation: tuple[int, ...] = ()
-            if turn.query is None and turn.hits:
-                raise ConfigError(
-                    f"demonstration {rollout.question.id}: found passages after a turn that does not search "
-                    f"({turn.text[:60]!r}), wanted {search.start}...{search.end}."
-                )
-            if turn.query is not None:
-                passages = [hit.passage for hit in turn.hits]
-                inserted, count = settings.protocol.encode_observation(
-                    tokenizer, passages, first_number=shown + 1, max_tokens=limits.max_observation_tokens
-                )
-                observation, shown = tuple(inserted), shown + count
-            turns.append(Turn(ids, (0.0,) * len(ids), turn.text, turn.query, turn.answer, turn.hits, observation))
-        prompt = tuple(settings.protocol.encode_prompt(tokenizer, rollout.question))
-        whole = replace(rollout, prompt_ids=prompt, turns=tuple(turns))
-        fits = len(whole.token_ids) <= limits.max_total_tokens and len(turns) <= limits.max_turns
-        if fits and turns and rollout.stop_reason is StopReason.ANSWERED:
-            found.append(whole)
+        made = _encoded(rollout, settings, tokenizer, control)
+        if isinstance(made, LeftOut):
+            left_out[made] += 1
         else:
-            left_out += 1
+            found.append(made)
     return found, left_out
+
+
+def _encoded(
+    rollout: Rollout, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, control: set[int]
+) -> Rollout | LeftOut:
+    limits, protocol = settings.limits, settings.protocol
+    parsed = [protocol.parse(turn.text) for turn in rollout.turns]
+    for turn, read in zip(rollout.turns, parsed, strict=True):
+        if read.query is None and turn.hits:
+            raise ConfigError(
+                f"demonstration {rollout.question.id}: found passages after a turn that does not search "
+                f"({turn.text[:60]!r}), wanted {protocol.search.start}...{protocol.search.end}."
+            )
+    if rollout.stop_reason is not StopReason.ANSWERED or not parsed or parsed[-1].answer is None:
+        return LeftOut.NO_ANSWER
+    if any(read.answer is not None for read in parsed[:-1]):
+        return LeftOut.AFTER_ANSWER
+    if any(read.query is None for read in parsed[:-1]):
+        return LeftOut.UNREADABLE
+    if len(parsed) > limits.max_turns:
+        return LeftOut.MAX_TURNS
+    turns: list[Turn] = []
+    told: list[Hit] = []  # what the dialogue's own numbers name
+    shown: list[Hit] = []  # what they name in this run
+    for turn, read in zip(rollout.turns, parsed, strict=True):
+        text = turn.text if turns else protocol.rest_of_first_turn(tokenizer, turn.text)
+        ids = tuple(encode(tokenizer, [Piece(text)]))
+        if control & set(ids):
+            return LeftOut.CONTROL
+        if len(ids) > limits.max_turn_tokens:
+            return LeftOut.MAX_TURN_TOKENS
+        if _misnames(turn.text, read.answer or "", told, shown):
+            return LeftOut.CITATION
+        observation: tuple[int, ...] = ()
+        if read.query is not None:
+            hits = turn.hits[: settings.top_k]
+            inserted, count = protocol.encode_observation(
+                tokenizer,
+                harmless_passages(tokenizer, [hit.passage for hit in hits]),
+                first_number=len(shown) + 1,
+                max_tokens=limits.max_observation_tokens,
+            )
+            observation = tuple(inserted)
+            told, shown = [*told, *turn.hits], [*shown, *hits[:count]]
+            turn = replace(turn, hits=hits[:count])
+        turns.append(Turn(ids, (0.0,) * len(ids), turn.text, read.query, read.answer, turn.hits, observation))
+    prompt = tuple(protocol.encode_prompt(tokenizer, harmless_question(tokenizer, rollout.question)))
+    whole = replace(rollout, prompt_ids=prompt, turns=tuple(turns))
+    return whole if len(whole.token_ids) <= limits.max_total_tokens else LeftOut.MAX_TOTAL_TOKENS
+
+
+def _misnames(text: str, answer: str, told: list[Hit], shown: list[Hit]) -> bool:
+    """Whether a number in a turn names another passage than it did, or an answer cites what nobody was shown."""
+    named = [number for number in citations(text) if 1 <= number <= len(told)]
+    moved = any(number > len(shown) or shown[number - 1] is not told[number - 1] for number in named)
+    return moved or any(not 1 <= number <= len(told) for number in citations(answer))
+
+
+def _control_tokens(protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """The ids of special tokens that are no mark of the protocol, such as the end of text."""
+    marks = [*protocol.tag_tokens, *(mark for block in protocol.blocks for mark in (block.start, block.end))]
+    special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return (special | set(tokenizer.all_special_ids)) - set(encode(tokenizer, [Piece(mark) for mark in marks]))

@@ -35,7 +35,7 @@ from training.experience import (
 )
 from training.module import AgentModule
 from training.objectives import ratio_segments
-from training.sft.demonstrations import Demonstrations, encoded
+from training.sft.demonstrations import Demonstrations, LeftOut, encoded, in_words
 from training.sharding import ShardedBase
 
 
@@ -79,6 +79,13 @@ class SupervisedModule(AgentModule):
         self.add_to_sums({"sft/loss": -scores.logprobs_BT.detach().sum(), "tokens": batch.mask_BT.sum()})
         return -(batch.loss_weights_BT * scores.logprobs_BT).sum()
 
+    def on_train_epoch_end(self) -> None:
+        """Log besides how many dialogues are imitated, and how many are left out for each reason."""
+        super().on_train_epoch_end()
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if isinstance(data, SupervisedData):
+            self.log_dict(data.counts)
+
 
 class SupervisedData(AgentData):
     """Dialogues and batching of `medagent sft`.
@@ -115,6 +122,7 @@ class SupervisedData(AgentData):
             )
         self.demonstrations, self.batch_size, self.num_micro_batches = demonstrations, batch_size, num_micro_batches
         self.rollouts: list[Rollout] = []
+        self.counts: dict[str, float] = {}  # metrics; every process reads all dialogues, so they are those of all ranks
 
     def setup(self, stage: str) -> None:
         """Collect the dialogues, or take up those that the run's folder holds."""
@@ -142,20 +150,23 @@ class SupervisedData(AgentData):
             made.touch()
         while not made.exists():  # not a barrier, which gives up after minutes
             time.sleep(1)
-        found, left_out = encoded(
-            self.demonstrations.read(folder, self.agent_settings.protocol),
-            self.agent_settings,
-            trainer.lightning_module.tokenizer,
-        )
+        read = self.demonstrations.read(folder, self.agent_settings.protocol)
+        found, left_out = encoded(read, self.agent_settings, trainer.lightning_module.tokenizer)
+        reasons = in_words(left_out)
         if len(found) < self.batch_size * trainer.world_size:
             raise ConfigError(
-                f"demonstrations: {len(found)} fit the limits ({left_out} do not), wanted "
-                f"{self.batch_size * trainer.world_size} or more for one optimizer step. Give more questions or "
-                "samples, raise the limits, or lower data.batch_size."
+                f"demonstrations: {len(found)} fit the limits (read: {len(read)}; left out: {reasons}), wanted "
+                f"{self.batch_size * trainer.world_size} or more for one optimizer step. Dialogues that answer wrong, "
+                "or search less than min_searches, are not read. Give more questions or samples, raise the limits, or "
+                "lower data.batch_size."
             )
+        self.counts = {
+            "sft/demonstrations": float(len(found)),
+            **{f"sft/left_out_{reason.value}": float(left_out[reason]) for reason in LeftOut},
+        }
         self.rollouts, self.questions = found, [rollout.question for rollout in found]
         if trainer.is_global_zero:
-            print(f"{len(found)} demonstrations; {left_out} left out, as they do not fit the limits.", flush=True)
+            print(f"{len(found)} demonstrations. Left out: {reasons}.", flush=True)
 
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields finished micro-batches."""

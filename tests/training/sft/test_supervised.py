@@ -23,8 +23,9 @@ from medagent.export import export_merged
 from medagent.protocol import TagProtocol
 from tests.support import CONFIGS
 from tests.training.support import AGENT
+from training.callbacks.export import read_metrics
 from training.run import sft
-from training.sft.demonstrations import GivenDialogues, encoded
+from training.sft.demonstrations import GivenDialogues, LeftOut, encoded
 
 CONFIG = CONFIGS / "sft" / "own_model.yaml"
 RULES = {
@@ -100,7 +101,7 @@ def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tm
     write_records(tmp_path / "kept.jsonl", whole)
     told = GivenDialogues(str(tmp_path / "kept.jsonl"), all_verdicts=True).read(tmp_path, TagProtocol())
     again, left_out = encoded(told, AGENT, tokenizer)
-    assert left_out == 0
+    assert not left_out
     for one, other in zip(again, whole, strict=True):
         assert tokenizer.decode(one.token_ids) == tokenizer.decode(other.token_ids)
         # A sampled text may be cut into tokens in more than one way; most are cut as the tokenizer does.
@@ -108,7 +109,7 @@ def test_texts_come_back_as_the_tokens_that_were_sampled(rollouts, tokenizer, tm
     assert sum(same) >= 0.8 * len(same)
     assert all(not any(turn.forced_prefix for turn in one.turns) for one in again), "every turn is imitated whole"
     tight = replace(AGENT, limits=replace(AGENT.limits, max_total_tokens=60))
-    assert encoded(told, tight, tokenizer) == ([], len(told))
+    assert encoded(told, tight, tokenizer) == ([], {LeftOut.MAX_TOTAL_TOKENS: len(told)})
 
 
 def test_dialogues_by_hand(tokenizer, tmp_path: Path) -> None:
@@ -148,10 +149,38 @@ def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path
         "class_path": "training.sft.demonstrations.GivenDialogues",
         "init_args": {"path": str(path), "min_searches": 0},
     }
-    with pytest.raises(ConfigError, match="1 fit the limits .*wanted 16"):
+    with pytest.raises(ConfigError, match=r"1 fit the limits \(read: 1; left out: none\), wanted 16"):
         sft(arguments(tmp_path / "run", train_index, given))
+    cites = {"question": "x", "turns": [{"text": "<answer>y [1]</answer>"}]}
+    path.write_text((json.dumps(cites) + "\n") * 3)
+    with pytest.raises(
+        ConfigError, match="0 fit the limits .read: 3; left out: 3 cite a passage that this run does not show"
+    ):
+        sft(arguments(tmp_path / "cites", train_index, given))
     with pytest.raises(ConfigError, match="no chat template"):
         sft(arguments(tmp_path / "chat", train_index, given, **{"data.agent.protocol.init_args.chat": "true"}))
+
+
+def test_what_is_left_out_is_printed_and_logged(train_index: Path, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "own.jsonl"
+    right, cites = ([{"text": f"<answer>y{mark}</answer>"}] for mark in ("", " [1]"))
+    lines = [{"question": f"number {n}", "turns": cites if n == 3 else right} for n in range(5)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    given = {
+        "class_path": "training.sft.demonstrations.GivenDialogues",
+        "init_args": {"path": str(path), "min_searches": 0},
+    }
+    few = {"data.batch_size": 2, "data.num_micro_batches": 1, "trainer.accumulate_grad_batches": 1}
+    run = sft(arguments(tmp_path / "run", train_index, given, epochs=1, **few, **{"trainer.callbacks": "[]"}))
+    assert (
+        "4 demonstrations. Left out: 1 cite a passage that this run does not show under that number.\n"
+        in capsys.readouterr().out
+    )
+    (row,) = read_metrics(run)
+    assert row["sft/demonstrations"] == 4
+    assert {name: count for name, count in row.items() if name.startswith("sft/left_out_") and count} == {
+        "sft/left_out_citation": 1
+    }
 
 
 @pytest.mark.slow

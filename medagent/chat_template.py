@@ -1,0 +1,135 @@
+"""What a tokenizer puts around a text: its chat template, rendered as on a fixed day, and its beginning of text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import lru_cache
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.errors import ConfigError
+
+_SENTINEL = "\u2063question\u2063"
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+_DIRECTIVE = re.compile(r"%[-_0^#]?[a-zA-Z%]")
+
+
+def day_of(text: str) -> datetime:
+    """The beginning of a day, given as 2025-01-01. Raises `ConfigError` for any other form."""
+    try:
+        day = date.fromisoformat(text)
+    except (TypeError, ValueError):
+        day = None
+    if day is None or day.isoformat() != text:
+        raise ConfigError(
+            f'protocol.date: found {text!r}, wanted a day as YEAR-MONTH-DAY, such as "2025-01-01". Correct it.'
+        )
+    return datetime(day.year, day.month, day.day)
+
+
+def formatted(day: datetime, pattern: str) -> str:
+    """`day.strftime(pattern)` with English names, whatever the machine's locale and time zone.
+
+    >>> formatted(datetime(2025, 1, 1), "%a %d %b %Y")
+    'Wed 01 Jan 2025'
+    """
+    weekday, month = _DAYS[day.weekday()], _MONTHS[day.month - 1]
+    fixed = {
+        "%a": weekday[:3],
+        "%A": weekday,
+        "%b": month[:3],
+        "%h": month[:3],
+        "%B": month,
+        "%p": "AM" if day.hour < 12 else "PM",
+        "%P": "am" if day.hour < 12 else "pm",
+        "%c": f"{weekday[:3]} {month[:3]} {day.day:2d} {day:%H:%M:%S %Y}",
+        "%x": f"{day:%m/%d/%y}",
+        "%X": f"{day:%H:%M:%S}",
+        "%r": f"{day:%I:%M:%S} AM",
+        "%s": str(int((day - datetime(1970, 1, 1)).total_seconds())),
+    }
+
+    def written(found: re.Match[str]) -> str:
+        return fixed.get(found[0]) or day.strftime(found[0])
+
+    return _DIRECTIVE.sub(written, pattern)
+
+
+def render(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]], day: datetime, *, open_turn: bool = True
+) -> str:
+    """The messages in the tokenizer's chat template, as text, on `day`.
+
+    `open_turn` adds what stands before the assistant's next turn. What the template raises is raised here.
+    """
+    now: Callable[[str], str] = lambda pattern: formatted(day, pattern)  # noqa: E731
+    return str(
+        tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=False,
+            add_generation_prompt=open_turn,
+            strftime_now=now,
+            date_string=formatted(day, "%d %b %Y"),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class ChatFrame:
+    """What a chat template writes before and after a lone first message of the user."""
+
+    before: str
+    after: str
+
+    def opened(self, mark: str) -> str:
+        """`mark` and the white space behind it where the frame ends so, else nothing."""
+        kept = self.after.rstrip()
+        return self.after[len(kept) - len(mark) :] if kept.endswith(mark) else ""
+
+
+def chat_frame(tokenizer: PreTrainedTokenizerBase, date: str) -> ChatFrame:
+    """The frame of a tokenizer's chat template on a day such as 2025-01-01; it is rendered once.
+
+    Raises `ConfigError` where there is no template, or one that does not take a lone message of the user.
+    """
+    if not tokenizer.chat_template:
+        raise ConfigError("protocol.chat is true, and the model's tokenizer has no chat template. Set it to false.")
+    return _frame(tokenizer, str(tokenizer.chat_template), date)
+
+
+@lru_cache(maxsize=64)
+def _frame(tokenizer: PreTrainedTokenizerBase, template: str, date: str) -> ChatFrame:
+    day = day_of(date)
+    try:
+        whole = render(tokenizer, [{"role": "user", "content": _SENTINEL}], day)
+    except Exception as error:  # a template is a program of the model's makers and may raise anything
+        raise ConfigError(
+            f"protocol.chat is true, and the chat template refuses a lone message of the user ({error}). Set it to "
+            "false."
+        ) from error
+    before, sentinel, after = whole.partition(_SENTINEL)
+    if not sentinel:
+        raise ConfigError("protocol.chat is true, and the chat template drops the user's message. Set it to false.")
+    if _SENTINEL in after:
+        raise ConfigError("protocol.chat is true, and the chat template repeats the user's message. Set it to false.")
+    return ChatFrame(before, after)
+
+
+def beginning_of_text(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The ids that the tokenizer itself puts before a text, such as that of `<s>`; often none.
+
+    What it puts behind a text does not count.
+    """
+    whole = list(tokenizer("x")["input_ids"])
+    bare = list(tokenizer("x", add_special_tokens=False)["input_ids"])
+    for start in range(len(whole) - len(bare) + 1):
+        if whole[start : start + len(bare)] == bare:
+            return tuple(whole[:start])
+    return ()

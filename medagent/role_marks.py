@@ -1,0 +1,128 @@
+"""The plain-text marks by which a chat template says who speaks, such as `[INST]`, `### Assistant:` or `User:`.
+
+Text from outside must not use them. They are found by rendering the template with sentinel messages of each role, and
+taking what stands around these. Added tokens in it are left out, since text from outside never yields their ids.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.chat_template import day_of, render
+
+LONGEST_MARK = 48  # characters; what is longer is prose, such as a default system prompt
+
+_ANY_DAY = day_of("2025-01-01")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+_SAID = {role: f"\u2063{role}\u2063" for role in ("system", "user", "assistant")}
+_SENTINEL = re.compile("|".join(_SAID.values()))
+_BRACKETED = re.compile(
+    r"<{1,2}/?\|?[^\s<>|][^<>|\n]{0,30}\|?>{1,2}|\[/?[^\[\]\s][^\[\]\n]{0,30}\]|\{/?[^{}\s][^{}\n]{0,30}\}"
+)
+_SIGNS = frozenset("<>[]{}#|*=")
+_GAP = r"\s{0,3}"
+_LINE_START = r"^[^\S\n]{0,8}(?:[-*_>#•\"'][^\S\n]{0,2}){0,6}"
+
+# Of a model behind an endpoint neither tokenizer nor template is known: these marks are those of the common families.
+_WIDESPREAD = re.compile(
+    r"<\|[^<>|\s]{1,40}\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|<(?:bos|eos|pad|unk)>"
+    r"|</?tool_(?:call|response)s?>|#{2,4}\s{0,3}(?:assistant|user|human|system|instruction|response)\s{0,3}:"
+    rf"|{_LINE_START}(?:assistant|user|human|system)\s{{0,3}}:",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class RoleMark:
+    """A mark. One in ordinary words counts at the beginning of a line alone, unless the template writes it within."""
+
+    text: str
+    line_start: bool = False
+    exact_case: bool = False
+
+    @property
+    def pattern(self) -> str:
+        """A regular expression that also allows for white space inside the mark."""
+        parts = [re.escape(part) for part in re.findall(r"\w+|[^\w\s]", self.text)]
+        body = _GAP.join(parts)
+        body = rf"(?<!\w){body}" if self.text[0].isalnum() else body
+        body = rf"{body}(?!\w)" if self.text[-1].isalnum() else body
+        body = rf"{_LINE_START}{body}" if self.line_start else body
+        return body if self.exact_case else f"(?i:{body})"
+
+
+def folded(text: str) -> str:
+    """`text` as normalisers of tokenizers may fold it: compatibility forms resolved, accents dropped.
+
+    >>> folded("＜sýstem＞")
+    '<system>'
+    """
+    return _NOT_ASCII.sub(_folded_run, text)
+
+
+def _folded_run(found: re.Match[str]) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKD", found[0]) if unicodedata.category(c) not in ("Mn", "Me"))
+
+
+@lru_cache(maxsize=64)
+def role_marks(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[re.Pattern[str], ...]:
+    """Patterns of the role marks of a tokenizer whose chat template is `template`; none where there is none."""
+    if not tokenizer.added_tokens_decoder:  # bytes, which stand for a model elsewhere
+        return (_WIDESPREAD,)
+    marks = sorted(_marks(tokenizer), key=lambda mark: (-len(mark.text), mark.text)) if template else []
+    patterns = dict.fromkeys(mark.pattern for mark in marks)
+    return tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
+
+
+def _marks(tokenizer: PreTrainedTokenizerBase) -> set[RoleMark]:
+    added = sorted((folded(str(token)) for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
+    tokens = re.compile("|".join(map(re.escape, added)))
+    found: set[RoleMark] = set()
+    for gap, inner in _gaps(tokenizer):
+        lines = tokens.sub("\0", gap)
+        parts = [part for line in lines.split("\n") for part in line.split("\0") if part.strip()]
+        for number, part in enumerate(parts):
+            # Before the first message there may be prose. Only what touches the message is a mark there.
+            if inner or number == len(parts) - 1:
+                found |= set(_marks_of(part, within=inner and "\n" not in gap and part[0].isspace()))
+    return found
+
+
+def _marks_of(part: str, *, within: bool) -> Iterator[RoleMark]:
+    """The marks in a part of a line. `within`: the template writes it after other words."""
+    for bracketed in _BRACKETED.findall(part):
+        if any(character.isalnum() for character in bracketed):
+            yield RoleMark(bracketed)
+    rest = _BRACKETED.sub(" ", part).strip()
+    if len(rest) > LONGEST_MARK or not any(character.isalnum() for character in rest):
+        return
+    if _SIGNS & set(rest) or (rest.endswith(":") and len(rest.split()) > 1):
+        yield RoleMark(rest)
+    elif rest.endswith(":"):
+        yield RoleMark(rest, line_start=True)
+        if within or rest.isupper():
+            yield RoleMark(rest, exact_case=True)
+
+
+def _gaps(tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, bool]]:
+    """What a template writes around messages, and whether it stands between two of them."""
+    for roles in (
+        ("user",),
+        ("user", "assistant", "user"),
+        ("system", "user"),
+        ("system", "user", "assistant", "user"),
+    ):
+        messages = [{"role": role, "content": _SAID[role]} for role in roles]
+        try:
+            gaps = _SENTINEL.split(folded(render(tokenizer, messages, _ANY_DAY)))
+        except Exception:  # noqa: S112 - a template may refuse a role by raising anything; the others still tell
+            continue
+        if len(gaps) > 1:
+            yield gaps[0], False
+            yield from ((gap, True) for gap in gaps[1:])

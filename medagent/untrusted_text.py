@@ -1,0 +1,196 @@
+"""Text from outside, made harmless: questions, options, passages, queries and results of tools.
+
+Three things happen to it, in this order. Characters that nobody sees are dropped, so that none can hide a mark. Marks
+of the protocol and of the model's chat template get look-alike characters. It is encoded by a tokenizer that knows no
+added tokens. So it can hold no id by which the model tells who speaks, whether that token is special or not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from medagent.role_marks import folded, role_marks
+from medagent.types import Question
+from retrieval.passages import Passage
+
+LONGEST_KEPT = 2_000  # characters of a text whose outcome is remembered
+
+# None of these has a compatibility form, so no normaliser of a tokenizer turns it back.
+LOOK_ALIKE = str.maketrans("<>[]{}#|:*=", "‹›()()♯¦∶∗꞊")
+
+_LINE_BREAK = re.compile(r"\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+# Controls, lone surrogates, and what Unicode calls ignorable by default. Arabic and Indic scripts spell with joiners.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001345f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+_JOINER = re.compile("[\u200c\u200d](?![\u0600-\u1aff])|(?<![\u0600-\u1aff])[\u200c\u200d]")
+_PROBE = "Gout: 5 mg/d (BMI ≥ 30), then <b>x</b>."
+
+
+def visible(text: str) -> str:
+    r"""`text` without control, format and zero-width characters; line breaks of all kinds are "\n".
+
+    >>> visible("<sea\u200brch>\r\n2\u00a0µg")
+    '<search>\n2\xa0µg'
+    """
+    if text.isprintable() and (text.isascii() or not _UNSEEN.search(text)):
+        return text
+    return _JOINER.sub("", _UNSEEN.sub("", _LINE_BREAK.sub("\n", text).replace("\x1f", " ")))
+
+
+def with_look_alikes(text: str, *marks: re.Pattern[str]) -> str:
+    r"""`text` in which look-alikes stand for the brackets and signs of all that `marks` match.
+
+    Compatibility forms and accents match too, since tokenizers fold them: full-width brackets are brackets.
+
+    >>> with_look_alikes("a [1] ［2］", re.compile(r"\[\d\]"))
+    'a (1) (2)'
+    """
+    if text.isascii():
+        for pattern in marks:
+            text = pattern.sub(lambda found: found[0].translate(LOOK_ALIKE), text)
+        return text
+    plain = folded(text)
+    spans = [found.span() for pattern in marks for found in pattern.finditer(plain)]
+    if not spans:
+        return text
+    made = list(text)
+    place = [number for number, character in enumerate(text) for _ in folded(character)]
+    for span in spans:
+        for at in range(*span):
+            if ord(plain[at]) in LOOK_ALIKE:
+                made[place[at]] = plain[at].translate(LOOK_ALIKE)
+    return "".join(made)
+
+
+@lru_cache(maxsize=64)
+def literally(*marks: str) -> tuple[re.Pattern[str], ...]:
+    """Patterns of the marks themselves, in upper and lower case."""
+    return tuple(re.compile(re.escape(mark.strip()), re.IGNORECASE) for mark in marks if mark.strip())
+
+
+@lru_cache(maxsize=8_000)
+def _harmless(tokenizer: PreTrainedTokenizerBase, template: str, text: str) -> str:
+    return with_look_alikes(visible(text), *role_marks(tokenizer, template))
+
+
+def harmless(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """`text` without unseen characters and without the role marks of the tokenizer's chat template.
+
+    The marks are taken from the template whether or not the protocol uses it: the model was taught them either way.
+    """
+    make = _harmless if len(text) <= LONGEST_KEPT else _harmless.__wrapped__
+    return make(tokenizer, str(tokenizer.chat_template or ""), text)
+
+
+def harmless_question(tokenizer: PreTrainedTokenizerBase, question: Question) -> Question:
+    """The question as a protocol may write it into a prompt."""
+    text, options = harmless(tokenizer, question.text), tuple(harmless(tokenizer, each) for each in question.options)
+    return replace(question, text=text, options=options)
+
+
+def harmless_passages(tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage]) -> list[Passage]:
+    """The passages as a protocol may write them into a dialogue; ids and metadata stay."""
+    return [
+        replace(
+            passage,
+            title=harmless(tokenizer, passage.title),
+            section=harmless(tokenizer, passage.section),
+            text=harmless(tokenizer, passage.text),
+        )
+        for passage in passages
+    ]
+
+
+@dataclass(frozen=True)
+class _Splitter:
+    """Encodes text as its letters, whatever tokens were added to the tokenizer."""
+
+    encode: Callable[[str], list[int]]
+    added: frozenset[int]  # ids that no text from outside may yield
+    unknown: int | None  # the id of what the model cannot spell
+    unknown_text: str
+    spelt: Callable[[str], list[int]]  # the ids of a character's bytes, where the model has them
+
+    def ids(self, text: str) -> list[int]:
+        """The text's ids.
+
+        A vocabulary may hold an added token once more as an ordinary entry. Such a text is cut until no part is one.
+        """
+        ids = self.encode(text)
+        named = self.unknown is not None and self.unknown in ids and self.unknown_text in text
+        if not named and self.added.isdisjoint(ids):
+            return ids
+        if len(text) < 2:
+            return [token for token in self.spelt(text) if token not in self.added]
+        middle = len(text) // 2
+        before = text.rfind(" ", 1, middle + 1)
+        cut = before if before > 0 else text.find(" ", middle)
+        cut = cut if cut > 0 else middle
+        return self.ids(text[:cut]) + self.ids(text[cut:])
+
+
+def encode_untrusted(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of harmless text. None is that of an added token, special or not.
+
+    One exception: a single character that is no special token. It is no mark, and may have no other id.
+    """
+    return _splitter(tokenizer, len(tokenizer.added_tokens_decoder)).ids(harmless(tokenizer, text))
+
+
+@lru_cache(maxsize=16)
+def _splitter(tokenizer: PreTrainedTokenizerBase, count: int) -> _Splitter:
+    """The splitter of a tokenizer that has `count` added tokens; it is made once, as it copies the vocabulary."""
+    plain = _without_added(tokenizer)
+
+    def slowly(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+
+    def fast(text: str) -> list[int]:
+        assert plain is not None
+        return list(plain.encode(text, add_special_tokens=False).ids)
+
+    added = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special or len(token.content) > 1}
+    added.update(tokenizer.all_special_ids)
+    unknown = tokenizer.unk_token_id
+    ends = {tokenizer.eos_token_id, tokenizer.bos_token_id}
+    unknown = None if unknown in ends else unknown
+    vocabulary = tokenizer.get_vocab()
+
+    def spelt(character: str) -> list[int]:
+        names = [f"<0x{byte:02X}>" for byte in character.encode()]
+        if all(name in vocabulary for name in names):
+            return [vocabulary[name] for name in names]
+        return [] if unknown is None else [unknown]
+
+    return _Splitter(
+        fast if plain is not None else slowly,
+        frozenset(added - {unknown}),
+        unknown,
+        str(tokenizer.unk_token),
+        spelt,
+    )
+
+
+def _without_added(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
+    """The tokenizer's own pipeline without its added tokens; None where it is written in Python."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return None
+    try:
+        described = json.loads(tokenizer.backend_tokenizer.to_str())
+    except Exception:  # a part written in Python cannot be described, and the library raises a bare Exception
+        return None
+    described.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
+    plain = Tokenizer.from_str(json.dumps(described))
+    same = tokenizer(_PROBE, add_special_tokens=False)["input_ids"] == plain.encode(_PROBE).ids
+    return plain if same else None
