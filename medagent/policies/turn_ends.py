@@ -1,32 +1,134 @@
-"""Where a sampled turn ends: at a token whose text completes one of the protocol's end strings."""
+"""Where a sampled turn ends: the one rule of every policy.
+
+A turn ends at the first token at which one of these holds; the first in this order names the stop.
+
+TAG           the turn's text holds one of the protocol's end strings, whatever else that token's text goes on with
+END_OF_TEXT   the token is one of the model's end-of-turn ids
+LENGTH        the turn has as many tokens as it may
+
+The token that ends a turn is one of its actions: its id and log-prob stay. The text is cut right after the end string.
+It leaves out an end-of-turn id.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoConfig, GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-TAIL_TOKENS = 16  # an end string is looked for in the text of so many last tokens
+from medagent.policy import SampledTurn, TurnStop
+
+# An end string is looked for in the text of so many last tokens beside one per byte: some tokens have no text.
+SPARE_TOKENS = 16
 
 
 class TurnEnds:
     """Tells after each token whether a turn is over. Only tokens that may complete an end are decoded."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: Iterable[int]) -> None:
+        self.end_ids = frozenset(end_ids)
         self._tokenizer = tokenizer
-        self._texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-        self._closing: dict[tuple[str, ...], frozenset[int]] = {}
 
-    def closing(self, ends: tuple[str, ...]) -> frozenset[int]:
-        """The tokens whose text holds the last character of one of `ends`."""
-        if ends not in self._closing:
-            last = {end[-1] for end in ends}
-            self._closing[ends] = frozenset(token for token, text in enumerate(self._texts) if last & set(text))
-        return self._closing[ends]
+    def stop(self, token_ids: Sequence[int], ends: tuple[str, ...], max_tokens: int) -> TurnStop | None:
+        """Why the turn ends at its last token, None where it goes on. No earlier token may have ended it."""
+        if self._completes(token_ids, ends):
+            return TurnStop.TAG
+        if token_ids[-1] in self.end_ids:
+            return TurnStop.END_OF_TEXT
+        return TurnStop.LENGTH if len(token_ids) >= max_tokens else None
 
-    def ended(self, token_ids: Sequence[int], ends: tuple[str, ...]) -> bool:
-        """Whether the text of `token_ids` ends with one of `ends`, white space aside."""
-        if token_ids[-1] not in self.closing(ends):
+    def turn(
+        self, token_ids: Sequence[int], logprobs: Sequence[float], ends: tuple[str, ...], stop: TurnStop
+    ) -> SampledTurn:
+        """The turn that these tokens are, of equal length, which ends for this reason."""
+        shown = token_ids[:-1] if stop is TurnStop.END_OF_TEXT and token_ids[-1] in self.end_ids else token_ids
+        text = str(self._tokenizer.decode(list(shown), skip_special_tokens=False))
+        if stop is TurnStop.TAG:
+            text = text[: first_end(text, ends)]
+        return SampledTurn(tuple(token_ids), tuple(logprobs), text, stop)
+
+    def cut(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        ends: tuple[str, ...],
+        *,
+        max_tokens: int,
+        otherwise: TurnStop,
+    ) -> SampledTurn:
+        """The turn that sampled tokens begin with; one that nothing ends is whole and stops with `otherwise`."""
+        for count in range(1, len(token_ids) + 1):
+            stop = self.stop(token_ids[:count], ends, max_tokens)
+            if stop is not None:
+                return self.turn(token_ids[:count], logprobs[:count], ends, stop)
+        return self.turn(token_ids, logprobs, ends, otherwise)
+
+    def _completes(self, token_ids: Sequence[int], ends: tuple[str, ...]) -> bool:
+        if not ends:
             return False
-        tail = str(self._tokenizer.decode(list(token_ids[-TAIL_TOKENS:]), skip_special_tokens=False))
-        return tail.rstrip().endswith(ends)
+        closing = _closing(self._tokenizer, len(self._tokenizer), ends)
+        if closing is not None and token_ids[-1] not in closing:
+            return False
+        window = max(len(end.encode()) for end in ends) + SPARE_TOKENS
+        tail = str(self._tokenizer.decode(list(token_ids[-window:]), skip_special_tokens=False))
+        return first_end(tail, ends) is not None
+
+
+def first_end(text: str, ends: tuple[str, ...]) -> int | None:
+    """Where the first of the end strings is complete in `text`, None where none is.
+
+    >>> first_end("<search>q</search>. x", ("</search>", "</answer>"))
+    18
+    """
+    found = [at + len(end) for end in ends if (at := text.find(end)) >= 0]
+    return min(found, default=None)
+
+
+# Policies are made anew at each hand-over, and decoding a large vocabulary takes a second.
+@lru_cache(maxsize=8)
+def _vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
+    return [str(text) for text in tokenizer.batch_decode([[token] for token in range(size)])]
+
+
+@lru_cache(maxsize=32)
+def _closing(tokenizer: PreTrainedTokenizerBase, size: int, ends: tuple[str, ...]) -> frozenset[int] | None:
+    """The tokens whose text holds the last character of one of `ends`, None where any token may complete one.
+
+    A character of several bytes can be split over tokens. White space may show only beside other tokens.
+    """
+    last = {end[-1] for end in ends}
+    if any(not character.isascii() or character.isspace() for character in last):
+        return None
+    return frozenset(token for token, text in enumerate(_vocabulary(tokenizer, size)) if last & set(text))
+
+
+def end_token_ids(tokenizer: PreTrainedTokenizerBase, *sources: PreTrainedModel) -> tuple[int, ...]:
+    """The ids that end a turn of a model, sorted: its tokenizer's, its config's and its generation config's."""
+    configs: list[PretrainedConfig | GenerationConfig] = []
+    for model in sources:
+        configs += [model.config, model.config.get_text_config(decoder=True)]
+        configs += [model.generation_config] if model.generation_config is not None else []
+    return _known(tokenizer, configs)
+
+
+def stored_end_token_ids(tokenizer: PreTrainedTokenizerBase, name: str) -> tuple[int, ...]:
+    """As `end_token_ids`, read from the files of a model that is not loaded: a folder or a hub name."""
+    config = AutoConfig.from_pretrained(name)
+    configs: list[PretrainedConfig | GenerationConfig] = [config, config.get_text_config(decoder=True)]
+    try:
+        configs.append(GenerationConfig.from_pretrained(name))
+    except OSError:  # it has none
+        if Path(name).is_dir() and (Path(name) / "generation_config.json").exists():
+            raise
+    return _known(tokenizer, configs)
+
+
+def _known(
+    tokenizer: PreTrainedTokenizerBase, configs: Sequence[PretrainedConfig | GenerationConfig]
+) -> tuple[int, ...]:
+    found: set[int] = set()
+    for named in (tokenizer.eos_token_id, *(config.eos_token_id for config in configs)):
+        found.update([] if named is None else [named] if isinstance(named, int) else named)
+    return tuple(sorted(token for token in found if 0 <= token < len(tokenizer)))
