@@ -7,6 +7,7 @@ token. The keys of a cache were rotated by the former ones. A table of positions
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -65,7 +66,7 @@ def check_text_length(model: PreTrainedModel, max_total_tokens: int, name: str) 
         )
 
 
-def _ropes(settings: dict[str, object]) -> list[dict[str, object]]:
+def _ropes(settings: dict[str, Any]) -> list[dict[str, Any]]:
     """The rotary settings: one, or one per type of layer."""
     rope = settings.get("rope_parameters")
     if not isinstance(rope, dict) or not rope:
@@ -73,4 +74,3 @@ def _ropes(settings: dict[str, object]) -> list[dict[str, object]]:
     if "rope_type" in rope:
         return [rope]
     return [each for each in rope.values() if isinstance(each, dict)]
-

@@ -21,7 +21,7 @@ from medagent.errors import PolicyError
 from medagent.policies.kv_cache import BufferCache
 from medagent.policies.model_shape import ModelShape
 from medagent.policies.turn_ends import TurnEnds
-from medagent.policy import SampledTurn, TurnStop
+from medagent.policy import SampledTurn
 
 
 @dataclass(eq=False)
@@ -30,7 +30,7 @@ class Dialogue:
 
     seed: int
     temperature: float
-    ends: tuple[str, ...]
+    ends: TurnEnds
     pending: list[int] = field(default_factory=list)  # not read yet
     cache: Tensor | None = None  # [layers, 2, heads, length, head_dim]
     turn: int = 0  # the number of the turn that is sampled, from 1
@@ -74,7 +74,6 @@ class Sampler:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     shape: ModelShape
-    turn_ends: TurnEnds
     keep_views: bool
 
 
@@ -171,9 +170,9 @@ class Batch:
             return False
         row.token_ids.append(token)
         row.logprobs.append(logprob)
-        dialogue, turn_ends = row.dialogue, self._sampler.turn_ends
+        dialogue = row.dialogue
         dialogue.pending = [token]
-        stop = turn_ends.stop(row.token_ids, dialogue.ends, row.max_tokens)
+        stop = dialogue.ends.stop(row.token_ids, row.max_tokens)
         if stop is None:
             limit = self._shape.longest
             if limit is not None and row.before + len(row.token_ids) > limit.tokens:
@@ -184,7 +183,7 @@ class Batch:
         if not self._sampler.keep_views and dialogue.cache is not None:
             dialogue.cache = dialogue.cache.clone()  # a view would keep the whole batch's buffer until the next turn
         row.ended, dialogue.sampling = True, False
-        row.tell(turn_ends.turn(row.token_ids, row.logprobs, dialogue.ends, stop))
+        row.tell(dialogue.ends.turn(row.token_ids, row.logprobs, stop))
         return False
 
 

@@ -1,7 +1,7 @@
 """The in-process policy: a Hugging Face model samples the waiting sessions together and keeps each one's KV cache.
 
-No part of the context is computed twice. Sampling inverts the cumulative distribution with a uniform number. That number
-follows from the session's seed, the turn and the position alone, so a sample does not depend on the other rows.
+No part of the context is computed twice. Sampling inverts the cumulative distribution with a uniform number. That
+number follows from the session's seed, the turn and the position alone, so a sample does not depend on other rows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class HFPolicy:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, lockstep: bool = True) -> None:
         self._model, self._tokenizer, self._lockstep = model, tokenizer, lockstep
-        turn_ends = TurnEnds(tokenizer, end_token_ids(tokenizer, model))
-        self._sampler = Sampler(model, tokenizer, shape_of(model), turn_ends, keep_views=lockstep)
+        self.end_ids = end_token_ids(tokenizer, model)
+        self._sampler = Sampler(model, tokenizer, shape_of(model), keep_views=lockstep)
         check_sampling(self._sampler)
         self._open: set[Dialogue] = set()
         self._waiting: list[Row] = []
@@ -182,7 +182,7 @@ class HFSession:
     """A dialogue with an `HFPolicy`, which holds the KV cache of what was read so far."""
 
     def __init__(self, policy: HFPolicy, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
-        self.dialogue = Dialogue(seed, temperature, tuple(block.end for block in blocks))
+        self.dialogue = Dialogue(seed, temperature, TurnEnds.of(policy.tokenizer, blocks, policy.end_ids))
         self._policy, self._turn = policy, 0
 
     def reseed(self, seed: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
 
 from medagent.causal_lm import hidden_states
 from medagent.errors import PolicyError
@@ -100,9 +101,10 @@ def _cache_shape(model: PreTrainedModel, name: str) -> tuple[int, int, int, torc
     ids = torch.arange(PROBE_TOKENS, device=model.device)[None]
     try:
         hidden_states(model, input_ids=ids, past_key_values=cache, use_cache=True)
-        found = {(tuple(layer.keys.shape), tuple(layer.values.shape), layer.keys.dtype) for layer in cache.layers}
+        written = [_written(layer) for layer in cache.layers]
     except Exception as error:  # code of any family may raise anything
         raise refusal(name, f"it cannot write an ordinary KV cache ({error!r})") from error
+    found = {(tuple(keys.shape), tuple(values.shape), keys.dtype) for keys, values in written}
     if not found:
         raise refusal(name, "it writes no KV cache")
     if len(found) > 1:
@@ -111,7 +113,13 @@ def _cache_shape(model: PreTrainedModel, name: str) -> tuple[int, int, int, torc
     keys, values, dtype = found.pop()
     if keys != values or len(keys) != 4 or keys[0] != 1 or keys[2] != PROBE_TOKENS:
         raise refusal(name, f"it writes keys of shape {keys} and values of shape {values}, wanted the same for both")
-    return len(cache.layers), keys[1], keys[3], dtype
+    return len(written), keys[1], keys[3], dtype
+
+
+def _written(layer: object) -> tuple[Tensor, Tensor]:
+    if not isinstance(layer, CacheLayerMixin) or layer.keys is None or layer.values is None:
+        raise TypeError(f"a layer writes {type(layer).__name__}, wanted keys and values")
+    return layer.keys, layer.values
 
 
 def refusal(name: str, reason: str) -> PolicyError:

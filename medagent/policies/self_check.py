@@ -15,6 +15,7 @@ from torch import Tensor
 from medagent.causal_lm import hidden_states, project
 from medagent.policies.batch import Batch, Dialogue, Row, Sampler
 from medagent.policies.model_shape import decoder_config, refusal
+from medagent.policies.turn_ends import TurnEnds
 
 FIRST, SECOND = (40, 24), (1, 3)  # tokens that each row reads per step
 WINDOW = 16  # larger windows are made so narrow while the model is tried, or no row would reach beyond them
@@ -61,13 +62,17 @@ def _gap(sampler: Sampler) -> float:
     longest = sampler.shape.longest
     room = FIRST[0] if longest is None else min(FIRST[0], longest.tokens - max(SECOND))
     first = (room, max(1, room * FIRST[1] // FIRST[0]))
+    vocabulary = min(len(sampler.tokenizer), decoder_config(sampler.model).vocab_size)
     generator = torch.Generator().manual_seed(0)  # the global one drives training
     texts = [
-        torch.randint(sampler.model.get_input_embeddings().weight.shape[0], (one + other,), generator=generator).tolist()
+        torch.randint(
+            sampler.model.get_input_embeddings().weight.shape[0], (one + other,), generator=generator
+        ).tolist()
         for one, other in zip(first, SECOND, strict=True)
     ]
+    ends = TurnEnds(sampler.tokenizer, (), frozenset())
     rows = [
-        Row(Dialogue(0, 1.0, (), list(text[:count])), max(SECOND) + 1, np.zeros(0), lambda outcome: None)
+        Row(Dialogue(0, 1.0, ends, list(text[:count])), max(SECOND) + 1, np.zeros(0), lambda outcome: None)
         for text, count in zip(texts, first, strict=True)
     ]
     batch = Batch(sampler, rows)

@@ -13,67 +13,70 @@ It leaves out an end-of-turn id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from transformers import AutoConfig, GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.policy import SampledTurn, TurnStop
+from medagent.protocol import Block
 
 # An end string is looked for in the text of so many last tokens beside one per byte: some tokens have no text.
 SPARE_TOKENS = 16
 
 
+@dataclass(frozen=True)
 class TurnEnds:
-    """Tells after each token whether a turn is over. Only tokens that may complete an end are decoded."""
+    """Where the turns of one dialogue end: at the protocol's end strings and the model's end-of-turn ids."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: Iterable[int]) -> None:
-        self.end_ids = frozenset(end_ids)
-        self._tokenizer = tokenizer
+    tokenizer: PreTrainedTokenizerBase
+    strings: tuple[str, ...]
+    token_ids: frozenset[int]
 
-    def stop(self, token_ids: Sequence[int], ends: tuple[str, ...], max_tokens: int) -> TurnStop | None:
+    @staticmethod
+    def of(tokenizer: PreTrainedTokenizerBase, blocks: Sequence[Block], token_ids: Iterable[int]) -> TurnEnds:
+        """The ends of a protocol's blocks and of a model."""
+        return TurnEnds(tokenizer, tuple(block.end for block in blocks), frozenset(token_ids))
+
+    def stop(self, sampled: Sequence[int], max_tokens: int) -> TurnStop | None:
         """Why the turn ends at its last token, None where it goes on. No earlier token may have ended it."""
-        if self._completes(token_ids, ends):
+        if self._completes(sampled):
             return TurnStop.TAG
-        if token_ids[-1] in self.end_ids:
+        if sampled[-1] in self.token_ids:
             return TurnStop.END_OF_TEXT
-        return TurnStop.LENGTH if len(token_ids) >= max_tokens else None
+        return TurnStop.LENGTH if len(sampled) >= max_tokens else None
 
-    def turn(
-        self, token_ids: Sequence[int], logprobs: Sequence[float], ends: tuple[str, ...], stop: TurnStop
-    ) -> SampledTurn:
-        """The turn that these tokens are, of equal length, which ends for this reason."""
-        shown = token_ids[:-1] if stop is TurnStop.END_OF_TEXT and token_ids[-1] in self.end_ids else token_ids
-        text = str(self._tokenizer.decode(list(shown), skip_special_tokens=False))
+    def turn(self, sampled: Sequence[int], logprobs: Sequence[float], stop: TurnStop) -> SampledTurn:
+        """The turn of these tokens and as many log-probs, which ends for this reason."""
+        ended_by_id = stop is TurnStop.END_OF_TEXT and sampled and sampled[-1] in self.token_ids
+        text = self._text(sampled[:-1] if ended_by_id else sampled)
         if stop is TurnStop.TAG:
-            text = text[: first_end(text, ends)]
-        return SampledTurn(tuple(token_ids), tuple(logprobs), text, stop)
+            text = text[: first_end(text, self.strings)]
+        return SampledTurn(tuple(sampled), tuple(logprobs), text, stop)
 
     def cut(
-        self,
-        token_ids: Sequence[int],
-        logprobs: Sequence[float],
-        ends: tuple[str, ...],
-        *,
-        max_tokens: int,
-        otherwise: TurnStop,
+        self, sampled: Sequence[int], logprobs: Sequence[float], *, max_tokens: int, otherwise: TurnStop
     ) -> SampledTurn:
-        """The turn that sampled tokens begin with; one that nothing ends is whole and stops with `otherwise`."""
-        for count in range(1, len(token_ids) + 1):
-            stop = self.stop(token_ids[:count], ends, max_tokens)
+        """The turn that these tokens begin with; one that nothing ends is whole and stops with `otherwise`."""
+        for count in range(1, len(sampled) + 1):
+            stop = self.stop(sampled[:count], max_tokens)
             if stop is not None:
-                return self.turn(token_ids[:count], logprobs[:count], ends, stop)
-        return self.turn(token_ids, logprobs, ends, otherwise)
+                return self.turn(sampled[:count], logprobs[:count], stop)
+        return self.turn(sampled, logprobs, otherwise)
 
-    def _completes(self, token_ids: Sequence[int], ends: tuple[str, ...]) -> bool:
-        if not ends:
+    def _completes(self, sampled: Sequence[int]) -> bool:
+        """Whether the last token completes an end string. Only tokens that may do so are decoded."""
+        if not self.strings:
             return False
-        closing = _closing(self._tokenizer, len(self._tokenizer), ends)
-        if closing is not None and token_ids[-1] not in closing:
+        closing = _closing(self.tokenizer, len(self.tokenizer), self.strings)
+        if closing is not None and sampled[-1] not in closing:
             return False
-        window = max(len(end.encode()) for end in ends) + SPARE_TOKENS
-        tail = str(self._tokenizer.decode(list(token_ids[-window:]), skip_special_tokens=False))
-        return first_end(tail, ends) is not None
+        window = max(len(end.encode()) for end in self.strings) + SPARE_TOKENS
+        return first_end(self._text(sampled[-window:]), self.strings) is not None
+
+    def _text(self, sampled: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(sampled), skip_special_tokens=False))
 
 
 def first_end(text: str, ends: tuple[str, ...]) -> int | None:
