@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from medagent.errors import ConfigError, PolicyError
 
@@ -52,13 +52,13 @@ def longest_text(config: PretrainedConfig) -> LongestText | None:
     return min(found, key=lambda limit: limit.tokens, default=None)
 
 
-def check_text_length(model: PreTrainedModel, max_total_tokens: int, name: str) -> None:
+def check_text_length(config: PretrainedConfig, max_total_tokens: int, name: str) -> None:
     """Refuse limits that let a text of this model grow beyond `longest_text`, before anything is sampled.
 
     Raises:
         ConfigError: `max_total_tokens` is larger.
     """
-    limit = longest_text(model.config)
+    limit = longest_text(config)
     if limit is not None and max_total_tokens > limit.tokens:
         raise ConfigError(
             f"limits.max_total_tokens: found {max_total_tokens}, wanted at most {limit.tokens} for {name} "

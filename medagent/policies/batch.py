@@ -114,18 +114,22 @@ class Batch:
             if not row.ended:
                 self._save(row)
 
+    @torch.no_grad()
     def step(self, rows: list[Row]) -> list[Row]:
         """Read the pending tokens of every row and sample one token each; returns the rows that go on."""
-        return self._sample(rows, self.read())
+        hidden_BQH, last_B = self.read()
+        return self._sample(
+            rows, project(self._model, hidden_BQH[torch.arange(len(self._rows), device=last_B.device), last_B])
+        )
 
     @torch.no_grad()
-    def read(self) -> Tensor:
-        """Read the pending tokens of every row: the scores after each row's last token, [B, V]."""
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Read the pending tokens of every row: hidden states, [B, Q, H], and the place of each row's last, [B]."""
         pad = int(self._sampler.tokenizer.pad_token_id or 0)
         pending = [[pad] if row.ended else row.dialogue.pending for row in self._rows]
         counts = torch.tensor([0 if row.ended else len(row.dialogue.pending) for row in self._rows])
         counts = counts.to(self._lengths.device)
-        last = (counts - 1).clamp(min=0)
+        last_B = (counts - 1).clamp(min=0)
         width = max(map(len, pending))
         ids_BQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=self._lengths.device)
         offsets_Q = torch.arange(width, device=self._lengths.device)
@@ -135,17 +139,16 @@ class Batch:
         hidden_BQH = hidden_states(
             self._model,
             input_ids=ids_BQ,
-            position_ids=self._lengths[:, None] + torch.minimum(offsets_Q, last[:, None]),
+            position_ids=self._lengths[:, None] + torch.minimum(offsets_Q, last_B[:, None]),
             attention_mask=self._shape.attention_mask(places_BQ, reach),
             past_key_values=BufferCache(self._buffer, places_BQ, reach),
             use_cache=True,
         )
-        logits_BV = project(self._model, hidden_BQH[torch.arange(len(self._rows), device=last.device), last])
         self._lengths = self._lengths + counts
         for row in self._rows:
             if not row.ended:
                 row.dialogue.pending = []
-        return logits_BV
+        return hidden_BQH, last_B
 
     def _sample(self, rows: Sequence[Row], logits_BV: Tensor) -> list[Row]:
         greedy = self._temperatures == 0

@@ -18,6 +18,14 @@ from medagent.text_length import LongestText, longest_text
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 PROBE_TOKENS = 4
+# Settings of attention that limits what a token sees in another way. Only texts beyond them would show it.
+OTHER_LIMITS = (
+    "attention_chunk_size",
+    "attention_window_size",
+    "keep_window_size",
+    "local_attention",
+    "sliding_window_size",
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,11 @@ def shape_of(model: PreTrainedModel) -> ModelShape:
         raise refusal(name, "it has an encoder, and a dialogue here has no text to encode")
     if settings.get("alibi") or settings.get("model_type") in ("bloom", "mpt"):
         raise refusal(name, "its attention has a bias by distance (ALiBi), which takes no positions")
+    limits = {limit: settings[limit] for limit in OTHER_LIMITS if settings.get(limit)}
+    if "local" in (settings.get("attention_layers") or []):
+        limits["window_size"] = settings.get("window_size")
+    if limits:
+        raise refusal(name, f"it limits what a token sees by {limits}; wanted none or a sliding_window")
     kinds = set(settings.get("layer_types") or [])
     if kinds - {FULL, SLIDING}:
         raise refusal(name, f"it has layers of type {sorted(kinds - {FULL, SLIDING})}; wanted {FULL} or {SLIDING}")

@@ -15,12 +15,11 @@ from typing import Protocol
 
 from transformers import AutoTokenizer
 
-from medagent.agent_folder import AgentSpec, adapter_folder, load_weights
+from medagent.agent_folder import AgentSpec, adapter_folder, in_process
 from medagent.causal_lm import model_path
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
-from medagent.policies.huggingface import HFPolicy
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from medagent.policy import Policy
 
@@ -48,7 +47,7 @@ class InProcessSampling:
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
         """See `Engine.open`."""
-        return HFPolicy(*load_weights(folder, spec), lockstep=False)
+        return in_process(folder, spec, lockstep=False)
 
     def lives(self) -> bool:
         """See `Engine.lives`."""
