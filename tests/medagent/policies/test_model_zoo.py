@@ -144,6 +144,10 @@ def test_a_family_that_cannot_be_sampled_is_refused_with_the_reason(name: str, t
     family, settings, reason = REFUSED[name]
     attention = "eager" if name in ONLY_EAGER else "sdpa"
     model = tiny_model(family, len(tokenizer), attention=attention, **settings)
-    with pytest.raises(PolicyError, match=reason):
+
+    def load() -> None:
         check_projection(model)
         HFPolicy(model, tokenizer)
+
+    with pytest.raises(PolicyError, match=reason):
+        load()
