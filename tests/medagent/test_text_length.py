@@ -135,7 +135,7 @@ def long_base(tmp_path: Path, tokenizer) -> Path:
 
 
 def test_training_is_refused_before_it_starts(long_base: Path, retriever, tmp_path: Path) -> None:
-    module = AgentModule(base_model=str(long_base), critic_lora=None)
+    module = AgentModule(base_model=str(long_base))
     settings = AgentSettings(limits=Limits(max_total_tokens=65))
     data = RolloutData(StarterBenchmark("train"), retriever, settings, num_questions=8)
     data.trainer = Trainer(default_root_dir=tmp_path, logger=False, enable_checkpointing=False)
