@@ -18,8 +18,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.causal_lm import hidden_states, project
 from medagent.errors import PolicyError
+from medagent.policies.decoder_shape import DecoderShape
 from medagent.policies.kv_cache import BufferCache
-from medagent.policies.model_shape import ModelShape
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import SampledTurn
 
@@ -45,7 +45,7 @@ class Dialogue:
 
 
 @dataclass(eq=False)
-class Row:
+class TurnRow:
     """A turn being sampled. `tell` takes the turn, or what went wrong."""
 
     dialogue: Dialogue
@@ -73,14 +73,14 @@ class Sampler:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    shape: ModelShape
+    shape: DecoderShape
     keep_views: bool
 
 
 class Batch:
     """A set of rows with a common cache buffer of shape [layers, 2, rows, heads, capacity, head_dim]."""
 
-    def __init__(self, sampler: Sampler, rows: Sequence[Row]) -> None:
+    def __init__(self, sampler: Sampler, rows: Sequence[TurnRow]) -> None:
         self._sampler, self._model, self._shape = sampler, sampler.model, sampler.shape
         self._rows = list(rows)
         device = self._model.device
@@ -104,7 +104,7 @@ class Batch:
         """Rows that it was made for."""
         return len(self._rows)
 
-    def _save(self, row: Row) -> None:
+    def _save(self, row: TurnRow) -> None:
         index = self._index[id(row)]
         row.dialogue.cache = self._buffer[:, :, index, :, : int(self._lengths[index])]
 
@@ -115,7 +115,7 @@ class Batch:
                 self._save(row)
 
     @torch.no_grad()
-    def step(self, rows: list[Row]) -> list[Row]:
+    def step(self, rows: list[TurnRow]) -> list[TurnRow]:
         """Read the pending tokens of every row and sample one token each; returns the rows that go on."""
         hidden_BQH, last_B = self.read()
         return self._sample(
@@ -150,7 +150,7 @@ class Batch:
                 row.dialogue.pending = []
         return hidden_BQH, last_B
 
-    def _sample(self, rows: Sequence[Row], logits_BV: Tensor) -> list[Row]:
+    def _sample(self, rows: Sequence[TurnRow], logits_BV: Tensor) -> list[TurnRow]:
         greedy = self._temperatures == 0
         logprobs_BV = torch.log_softmax(logits_BV / self._temperatures.masked_fill(greedy, 1.0)[:, None], dim=-1)
         draws = [row.draws[len(row.token_ids)] if len(row.token_ids) < row.max_tokens else 0.0 for row in self._rows]
@@ -166,7 +166,7 @@ class Batch:
             if self._goes_on(row, token_list[self._index[id(row)]], logprob_list[self._index[id(row)]])
         ]
 
-    def _goes_on(self, row: Row, token: int, logprob: float) -> bool:
+    def _goes_on(self, row: TurnRow, token: int, logprob: float) -> bool:
         # A score that is nan or +inf, or a row that is -inf throughout, makes every log-prob of the row nan.
         if not math.isfinite(logprob):
             row.fail(_not_finite(row))
@@ -190,7 +190,7 @@ class Batch:
         return False
 
 
-def _not_finite(row: Row) -> PolicyError:
+def _not_finite(row: TurnRow) -> PolicyError:
     return PolicyError(
         f"dialogue with seed {row.dialogue.seed}, turn {row.dialogue.turn}, token {len(row.token_ids)}: the model's "
         "scores hold no distribution (nan or infinite), wanted finite numbers. Its weights are damaged or its dtype "

@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.errors import PolicyError
-from medagent.policies.batch import Batch, Dialogue, Row, Sampler
-from medagent.policies.model_shape import shape_of
+from medagent.policies.batch import Batch, Dialogue, Sampler, TurnRow
+from medagent.policies.decoder_shape import shape_of
 from medagent.policies.self_check import check_sampling
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
 from medagent.policy import SampledTurn
@@ -42,7 +42,7 @@ class HFPolicy:
         self._sampler = Sampler(model, tokenizer, shape_of(model), keep_views=lockstep)
         check_sampling(self._sampler)
         self._open: set[Dialogue] = set()
-        self._waiting: list[Row] = []
+        self._waiting: list[TurnRow] = []
         self._running = False
         self._lock = Lock()
         self._idle = Condition(self._lock)
@@ -87,7 +87,7 @@ class HFPolicy:
         if longest is not None and tokens > longest.tokens:
             raise longest.exceeded(tokens)
 
-    def _enqueue(self, row: Row) -> None:
+    def _enqueue(self, row: TurnRow) -> None:
         with self._lock:
             self._waiting.append(row)
         self._kick()
@@ -122,8 +122,8 @@ class HFPolicy:
     def _work(self) -> None:
         """Run batches until nothing may start. It runs on the policy's own thread."""
         batch: Batch | None = None
-        rows: list[Row] = []
-        joining: list[Row] = []
+        rows: list[TurnRow] = []
+        joining: list[TurnRow] = []
         steps = 0
         try:
             while True:
@@ -157,7 +157,7 @@ class HFPolicy:
             for row in rows:
                 row.fail(error)
 
-    def _read_apart(self, joining: list[Row]) -> list[Row]:
+    def _read_apart(self, joining: list[TurnRow]) -> list[TurnRow]:
         """The rows that go on after their first token. Where reading fails, only they fail."""
         try:
             apart = Batch(self._sampler, joining)
@@ -170,7 +170,7 @@ class HFPolicy:
             return []
 
     @staticmethod
-    def _without_closed(rows: list[Row]) -> list[Row]:
+    def _without_closed(rows: list[TurnRow]) -> list[TurnRow]:
         """Drop the rows whose dialogue was closed while they were sampled; call with the lock held."""
         for row in rows:
             if row.dialogue.closed:
@@ -204,7 +204,7 @@ class HFSession:
         draws = np.random.default_rng((dialogue.seed, self._turn)).random(max_tokens)
         self._turn, dialogue.turn = self._turn + 1, dialogue.turn + 1
         future: asyncio.Future[SampledTurn] = loop.create_future()
-        row = Row(dialogue, max_tokens, draws, partial(_tell, loop, future))
+        row = TurnRow(dialogue, max_tokens, draws, partial(_tell, loop, future))
         self._policy.refuse_long(row.before)
         self._policy._enqueue(row)
         return await future

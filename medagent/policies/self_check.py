@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from medagent.causal_lm import hidden_states, project
-from medagent.policies.batch import Batch, Dialogue, Row, Sampler
-from medagent.policies.model_shape import decoder_config, refusal
+from medagent.policies.batch import Batch, Dialogue, Sampler, TurnRow
+from medagent.policies.decoder_shape import decoder_config, refusal
 from medagent.policies.turn_ends import TurnEnds
 from medagent.text_length import LongestText
 
@@ -72,7 +72,7 @@ def _gap(sampler: Sampler) -> float:
     texts = [torch.randint(vocabulary, (length,), generator=generator).tolist() for length in lengths]
     plain = [project(model, hidden_states(model, input_ids=torch.tensor([text], device=device)))[0] for text in texts]
     ends = TurnEnds(sampler.tokenizer, (), frozenset())
-    rows = [Row(Dialogue(0, 1.0, ends), max(lengths), np.zeros(0), lambda outcome: None) for _ in texts]
+    rows = [TurnRow(Dialogue(0, 1.0, ends), max(lengths), np.zeros(0), lambda outcome: None) for _ in texts]
     batch: Batch | None = None
     shares: list[list[list[Tensor]]] = [[[], [], []] for _ in rows]  # by row and kind of step
     read = [0] * len(rows)

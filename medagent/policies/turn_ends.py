@@ -76,7 +76,7 @@ class TurnEnds:
         return first_end(self._text(sampled[-window:]), self.strings) is not None
 
     def _text(self, sampled: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(sampled), skip_special_tokens=False))
+        return str(self.tokenizer.decode(list(sampled), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def first_end(text: str, ends: tuple[str, ...]) -> int | None:
@@ -92,7 +92,10 @@ def first_end(text: str, ends: tuple[str, ...]) -> int | None:
 # Policies are made anew at each hand-over, and decoding a large vocabulary takes a second.
 @lru_cache(maxsize=8)
 def _vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    return [str(text) for text in tokenizer.batch_decode([[token] for token in range(size)])]
+    return [
+        str(text)
+        for text in tokenizer.batch_decode([[token] for token in range(size)], clean_up_tokenization_spaces=False)
+    ]
 
 
 @lru_cache(maxsize=32)

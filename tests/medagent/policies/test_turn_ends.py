@@ -122,17 +122,22 @@ def test_in_process_and_through_completions_a_turn_ends_at_the_same_token(name: 
         assert len(found.logprobs) == case.count
 
 
-@pytest.mark.parametrize("name", [name for name, case in TABLE.items() if not case.bytewise])
+@pytest.mark.parametrize("name", [name for name, case in TABLE.items() if case.stop is TAG])
 def test_a_script_ends_where_a_model_would(name: str) -> None:
     case = TABLE[name]
-    _, ids, blocks = setting(case)
-    if WORDS.convert_tokens_to_ids("<other>") in ids:
-        pytest.skip("a script has no model, hence no end beside the tokenizer's")
     policy = ScriptedPolicy(byte_tokenizer(), lambda read, turn: "".join(case.tokens))
-    found = one_turn(policy, [3, 4], max_tokens=99, blocks=blocks)
-    if case.stop is TAG:
-        assert (found.text, found.stop) == (case.text, TAG)
-        assert len(found.token_ids) == len(case.text), "one byte each"
+    found = one_turn(policy, [3, 4], max_tokens=99, blocks=setting(case)[2])
+    assert (found.text, found.stop) == (case.text, TAG)
+    assert len(found.token_ids) == len(case.text.encode()), "one token per byte"
+
+
+def test_a_tag_at_the_limit_of_a_script_is_a_tag() -> None:
+    policy = ScriptedPolicy(byte_tokenizer(), lambda read, turn: WHOLE + "\n")
+    for room, stop in ((len(WHOLE), TAG), (len(WHOLE) - 1, LENGTH), (99, TAG)):
+        found = one_turn(policy, [3, 4], max_tokens=room)
+        assert (found.text, found.stop) == (WHOLE[:room], stop)
+    silent = one_turn(ScriptedPolicy(byte_tokenizer(), lambda read, turn: ""), [3, 4])
+    assert (silent.token_ids, silent.text, silent.stop) == ((), "", END)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ OTHER_LIMITS = (
 
 
 @dataclass(frozen=True)
-class ModelShape:
+class DecoderShape:
     """Layers and heads of the KV cache, and which keys a token may see.
 
     `window` is the number of latest tokens that a token sees, itself included; None is all. With `mixed`, it holds in
@@ -71,7 +71,7 @@ def decoder_config(model: PreTrainedModel) -> PretrainedConfig:
     return found
 
 
-def shape_of(model: PreTrainedModel) -> ModelShape:
+def shape_of(model: PreTrainedModel) -> DecoderShape:
     """The shape of a model.
 
     Raises:
@@ -95,7 +95,7 @@ def shape_of(model: PreTrainedModel) -> ModelShape:
     if SLIDING in kinds and not window:
         raise refusal(name, "it has layers of type sliding_attention, and its config no sliding_window")
     layers, heads, head_dim, dtype = _cache_shape(model, name)
-    return ModelShape(
+    return DecoderShape(
         layers,
         heads,
         head_dim,
