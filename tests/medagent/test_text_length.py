@@ -15,6 +15,7 @@ from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
 from medagent.agent_folder import load_agent, read_spec
 from medagent.causal_lm import STARTER, model_path
+from medagent.cli.evaluate import with_limits
 from medagent.errors import ConfigError, PolicyError
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy
@@ -159,3 +160,10 @@ def test_an_agent_is_refused_when_it_is_loaded(long_base: Path, retriever, tmp_p
 
 def test_an_untrained_model_gets_limits_that_it_can_read(long_base: Path, index_folder: Path) -> None:
     assert open_agent(f"hf:{long_base}", index=str(index_folder)).limits.max_total_tokens == 64
+
+
+def test_other_limits_at_the_command_line_are_checked_too(long_base: Path, index_folder: Path) -> None:
+    agent = open_agent(f"hf:{long_base}", index=str(index_folder))
+    assert with_limits(agent, {"max_total_tokens": 60}).limits.max_total_tokens == 60
+    with pytest.raises(ConfigError, match="found 65, wanted at most 64"):
+        with_limits(agent, {"max_total_tokens": 65})
