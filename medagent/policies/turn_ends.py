@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from peft import PeftModel
 from transformers import AutoConfig, GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.policy import SampledTurn, TurnStop
@@ -110,10 +111,10 @@ def _closing(tokenizer: PreTrainedTokenizerBase, size: int, ends: tuple[str, ...
     return frozenset(token for token, text in enumerate(_vocabulary(tokenizer, size)) if last & set(text))
 
 
-def end_token_ids(tokenizer: PreTrainedTokenizerBase, *sources: PreTrainedModel) -> tuple[int, ...]:
+def end_token_ids(tokenizer: PreTrainedTokenizerBase, *models: PreTrainedModel | PeftModel) -> tuple[int, ...]:
     """The ids that end a turn of a model, sorted: its tokenizer's, its config's and its generation config's."""
     configs: list[PretrainedConfig | GenerationConfig] = []
-    for model in sources:
+    for model in models:
         configs += [model.config, model.config.get_text_config(decoder=True)]
         configs += [model.generation_config] if model.generation_config is not None else []
     return _known(tokenizer, configs)
@@ -135,6 +136,7 @@ def _known(
     tokenizer: PreTrainedTokenizerBase, configs: Sequence[PretrainedConfig | GenerationConfig]
 ) -> tuple[int, ...]:
     found: set[int] = set()
-    for named in (tokenizer.eos_token_id, *(config.eos_token_id for config in configs)):
+    # A wrapper's config may have none of its own.
+    for named in (tokenizer.eos_token_id, *(config.to_dict().get("eos_token_id") for config in configs)):
         found.update([] if named is None else [named] if isinstance(named, int) else named)
     return tuple(sorted(token for token in found if 0 <= token < len(tokenizer)))

@@ -36,9 +36,13 @@ SMALL = {
 
 
 def tiny_model(family: str, vocab_size: int, *, attention: str = "sdpa", **settings: Any) -> PreTrainedModel:
-    """A random model of a family, with the small settings unless others are given."""
+    """A random model of a family. A wrapper's decoder has its settings under `text_config`."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, vocab_size=vocab_size, **settings)
+    if "text_config" in settings:
+        settings["text_config"] = {**settings["text_config"], "vocab_size": vocab_size}
+    else:
+        settings["vocab_size"] = vocab_size
+    config = AutoConfig.for_model(family, **settings)
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
 
 

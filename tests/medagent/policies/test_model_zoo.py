@@ -67,10 +67,25 @@ SAMPLED: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe": ("qwen2_moe", {**SMALL, **EXPERTS, "shared_expert_intermediate_size": 32}),
     "qwen3_moe, window 9": ("qwen3_moe", {**SMALL, **EXPERTS, "use_sliding_window": True, "sliding_window": 9}),
     "gemma3, mixed layers": ("gemma3_text", {**SMALL, "num_hidden_layers": 6, "sliding_window": 8}),
+    "gemma3, wrapped beside a picture model": (
+        "gemma3",
+        {
+            "text_config": {**SMALL, "num_hidden_layers": 6, "sliding_window": 8},
+            "vision_config": {
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 28,
+                "patch_size": 14,
+            },
+        },
+    ),
     "ministral, all layers sliding": ("ministral", {**SMALL, "sliding_window": 8}),
     "cohere2, mixed layers": ("cohere2", {**SMALL, "logit_scale": 1.0, "sliding_window": 8}),
     "olmo2": ("olmo2", SMALL),
     "smollm3, a layer without positions": ("smollm3", {**SMALL, "no_rope_layers": [1, 1, 1, 0]}),
+    "smollm3, sliding layers": ("smollm3", {**SMALL, "use_sliding_window": True, "sliding_window": 8}),
     "stablelm": ("stablelm", SMALL),
     "granite": ("granite", SMALL),
     "gpt_neox": ("gpt_neox", SMALL),
@@ -89,6 +104,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "mpt": ("mpt", {"d_model": 32, "n_layers": 2, "n_heads": 4}, "ALiBi"),
     "falcon, alibi": ("falcon", {**OLD, "alibi": True}, "ALiBi"),
     "deepseek_v3": ("deepseek_v3", MLA, "keys of shape"),
+    "gemma4, heads of two sizes": (
+        "gemma4_text",
+        {**SMALL, "num_hidden_layers": 6, "num_kv_shared_layers": 0, "sliding_window": 8},
+        "caches of different shapes",
+    ),
     "mamba": ("mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}, "no KV cache"),
     "qwen3_next": (
         "qwen3_next",
