@@ -54,7 +54,7 @@ def check_sampling(sampler: Sampler) -> None:
 
 def _tolerance(dtype: torch.dtype) -> float:
     coarse = torch.cuda.is_available() and torch.get_float32_matmul_precision() != "highest"
-    return ROUNDING[torch.float16 if coarse and dtype is torch.float32 else dtype]
+    return ROUNDING.get(torch.float16 if coarse and dtype is torch.float32 else dtype, ROUNDING[torch.bfloat16])
 
 
 @torch.no_grad()

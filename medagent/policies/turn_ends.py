@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from peft import PeftModel
@@ -66,12 +66,15 @@ class TurnEnds:
                 return self.turn(sampled[:count], logprobs[:count], stop)
         return self.turn(sampled, logprobs, otherwise)
 
+    @cached_property  # the size of a vocabulary takes microseconds, and this is asked at each token of each row
+    def _closing(self) -> frozenset[int] | None:
+        return _closing(self.tokenizer, len(self.tokenizer), self.strings)
+
     def _completes(self, sampled: Sequence[int]) -> bool:
         """Whether the last token completes an end string. Only tokens that may do so are decoded."""
         if not self.strings:
             return False
-        closing = _closing(self.tokenizer, len(self.tokenizer), self.strings)
-        if closing is not None and sampled[-1] not in closing:
+        if self._closing is not None and sampled[-1] not in self._closing:
             return False
         window = max(len(end.encode()) for end in self.strings) + SPARE_TOKENS
         return first_end(self._text(sampled[-window:]), self.strings) is not None
