@@ -142,7 +142,7 @@ def main() -> None:
         }
         if importlib.util.find_spec("vllm"):
             server = stack.enter_context(closing(VllmServer(folder, dtype="float32", max_model_len=1024))).wait()
-            vllm = CompletionPolicy([HttpCompletions(server.endpoint())], MODEL, tokenizer)
+            vllm = CompletionPolicy([HttpCompletions(server.endpoint())], MODEL, tokenizer, end_ids=policy.end_ids)
 
             def fresh_vllm() -> int:
                 server.forget_prefixes()

@@ -23,6 +23,7 @@ from medagent.merging import form_for, merge_into
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE, TurnProtocol
+from medagent.text_length import check_text_length
 from retrieval.embedders import embedder_from_identity
 from retrieval.remote import RemoteRetriever
 from retrieval.retriever import Retriever
@@ -203,7 +204,7 @@ def load_agent(
         else:
             raise ConfigError(f"agent {folder}: names no index to search. Give one with --index.")
         retriever = Toolbox(retriever, list(tools)) if tools else retriever
-    policy = open_policy(folder, spec) if open_policy else HFPolicy(*load_weights(folder, spec), lockstep=lockstep)
+    policy = open_policy(folder, spec) if open_policy else in_process(folder, spec, lockstep=lockstep)
     return Agent(policy, retriever, spec.protocol, spec.limits, spec.top_k)
 
 
@@ -216,6 +217,13 @@ def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
         else "Leave --tools out: it was trained without tools."
     )
     raise ConfigError(f"agent {folder}: found the tools {sorted(given)}, wanted {sorted(wanted)}. {remedy}")
+
+
+def in_process(folder: Path, spec: AgentSpec, *, lockstep: bool) -> HFPolicy:
+    """The agent's policy in this process. Raises `ConfigError` where its limits exceed the texts its model reads."""
+    model, tokenizer = load_weights(folder, spec)
+    check_text_length(model.config, spec.limits.max_total_tokens, f"agent {folder}")
+    return HFPolicy(model, tokenizer, lockstep=lockstep)
 
 
 def load_base(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

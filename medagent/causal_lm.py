@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from medagent.errors import ConfigError, PolicyError
 
 STARTER = "starter"
+ADAPTER_FILE = "adapter_config.json"
 _PACKAGED = Path(__file__).parent / "starter" / "base"
 
 
@@ -39,11 +40,16 @@ def load_causal_lm(
 
     `attention` is transformers' name of an implementation. `four_bit` keeps the weights of linear layers in NF4 and
     computes with them in `dtype`. It needs bitsandbytes.
+
+    Raises:
+        ConfigError: it cannot be loaded, or is an adapter.
+        PolicyError: its scores are not the plain projection of its hidden states.
     """
     torch_dtype = getattr(torch, dtype, None)
     if not isinstance(torch_dtype, torch.dtype):
         raise ConfigError(f"dtype {dtype!r}: not a torch type. Use float32, bfloat16 or float16.")
     path = model_path(name)
+    _refuse_adapter(name, Path(path))
     transformers_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
@@ -63,12 +69,9 @@ def load_causal_lm(
             f"base model {name!r}: cannot be loaded ({error}). Give 'starter', a folder made by save_pretrained, or "
             "a hub name (which needs a network or a filled cache)."
         ) from error
-    layer_types = getattr(model.config, "layer_types", None) or []
-    if any(kind != "full_attention" for kind in layer_types):
-        raise PolicyError(
-            f"base model {name!r}: has layers of type {sorted(set(layer_types))}; the in-process policy needs full "
-            "attention in all. Choose another model."
-        )
+    if model._hf_peft_config_loaded:  # a hub name whose repository is an adapter
+        bases = [str(config.base_model_name_or_path) for config in model.peft_config.values()]
+        raise _adapter_error(name, f"a LoRA adapter of {', '.join(bases)}")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if four_bit:
@@ -76,6 +79,43 @@ def load_causal_lm(
     (model if four_bit else torch.nn.Module.to(model, device)).eval()
     check_projection(model)
     return model, tokenizer
+
+
+def refuse_unmerged(name: str) -> None:
+    """Refuse to start from an agent's folder whose adapter is not merged into the weights: it would be left out.
+
+    Raises:
+        ConfigError: the folder holds agent.json and adapter/.
+    """
+    folder = Path(model_path(name))
+    if (folder / "agent.json").exists() and (folder / "adapter").exists():
+        raise _adapter_error(name, "an agent whose adapter is beside its weights (agent.json, adapter/)")
+
+
+def _refuse_adapter(name: str, folder: Path) -> None:
+    """Refuse what transformers would take for its base, or load with the adapter as layers of its own."""
+    if (folder / ADAPTER_FILE).exists():
+        adapter = _settings(folder / ADAPTER_FILE)
+        raise _adapter_error(name, f"a LoRA adapter of {adapter.get('base_model_name_or_path')!r} ({ADAPTER_FILE})")
+    if (folder / "agent.json").exists() and not (folder / "config.json").exists():
+        agent = _settings(folder / "agent.json")
+        raise _adapter_error(name, f"an agent of the base {agent.get('base_model')!r} without its weights (agent.json)")
+
+
+def _settings(path: Path) -> dict[str, object]:
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: damaged ({error}). Save it again.") from error
+    return row if isinstance(row, dict) else {}
+
+
+def _adapter_error(name: str, found: str) -> ConfigError:
+    return ConfigError(
+        f"base model {name!r}: found {found}, wanted a whole model, as the adapter would be left out. Merge it first "
+        "and give the merged folder. An agent: `medagent export --agent AGENT --out FOLDER`. Another adapter: peft's "
+        "merge_and_unload, then save_pretrained of model and tokenizer."
+    )
 
 
 def _four_bits(compute: torch.dtype) -> BitsAndBytesConfig:
@@ -117,11 +157,23 @@ def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
 @torch.no_grad()
 def check_projection(model: PreTrainedModel) -> None:
     """Refuse a model whose scores are not the plain projection of its hidden states, such as soft-capped ones."""
+    cap = model.config.get_text_config(decoder=True).to_dict().get("final_logit_softcapping")
+    if cap:  # small scores are hardly capped, so measuring may not tell
+        raise PolicyError(
+            f"{type(model).__name__}: it caps its scores at {cap} (final_logit_softcapping), which is not supported. "
+            "Choose another model."
+        )
     ids = torch.arange(4, device=model.device).unsqueeze(0)
-    whole = model(input_ids=ids).logits.float()
-    ours = project(model, hidden_states(model, input_ids=ids))
+    try:
+        whole = model(input_ids=ids).logits.float()
+        ours = project(model, hidden_states(model, input_ids=ids))
+    except Exception as error:  # code of any family may raise anything
+        raise PolicyError(
+            f"{type(model).__name__}: its decoder and its vocabulary projection cannot be run one after the other "
+            f"({error!r}), which is how this program scores tokens. Choose another model."
+        ) from error
     gap = (whole - ours).abs().max().item()
-    if gap > 1e-3 * (1 + whole.abs().max().item()):
+    if gap > 1e-3 * whole.abs().max().item():
         raise PolicyError(
             f"{type(model).__name__}: its scores differ from head(hidden states) by {gap:.3g}, so it caps or "
             "scales them, which is not supported. Choose another model."

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from medagent.agent import Agent, Limits
 from medagent.agent_folder import OpenPolicy, load_agent, open_retriever
-from medagent.causal_lm import STARTER, fastest_device, load_causal_lm, model_path
+from medagent.causal_lm import STARTER, fastest_device, load_causal_lm, model_path, refuse_unmerged
 from medagent.errors import InputError
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
+from medagent.text_length import longest_text
 from retrieval.controls import NoRetriever
 from retrieval.retriever import Retriever
 from retrieval.tools import Tool, Toolbox, tool_named
@@ -66,9 +68,13 @@ def open_agent(
     if name.startswith("hf:"):
         device = fastest_device()
         dtype = "float32" if device == "cpu" else "bfloat16"
+        refuse_unmerged(name.removeprefix("hf:"))
         weights, tokenizer = load_causal_lm(name.removeprefix("hf:"), dtype=dtype, device=device)
         protocol = TagProtocol(chat=bool(tokenizer.chat_template))
-        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), searched, protocol, UNTRAINED_LIMITS)
+        longest, limits = longest_text(weights.config), UNTRAINED_LIMITS
+        if longest is not None:
+            limits = replace(limits, max_total_tokens=min(limits.max_total_tokens, longest.tokens))
+        return Agent(HFPolicy(weights, tokenizer, lockstep=lockstep), searched, protocol, limits)
     return load_agent(Path(model_path(STARTER)), retriever=searched, lockstep=lockstep)
 
 

@@ -65,7 +65,7 @@ def _greedy(
         logprobs = torch.log_softmax(model(torch.tensor([ids + sampled])).logits[0, -1].float(), -1)
         sampled.append(int(logprobs.argmax()))
         values.append(float(logprobs.max()))
-        if sampled[-1] == tokenizer.eos_token_id or tokenizer.decode(sampled).endswith(
+        if sampled[-1] in [tokenizer.eos_token_id, *body["stop_token_ids"]] or tokenizer.decode(sampled).endswith(
             tuple(block.end for block in TagProtocol().blocks)
         ):
             reason = "stop"

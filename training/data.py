@@ -26,6 +26,7 @@ from evaluation.benchmarks import Benchmark
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.policy import Policy
+from medagent.text_length import check_text_length
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
 from training.advantages import GAE, AdvantageEstimator, Reduce
@@ -117,6 +118,11 @@ class RolloutData(AgentData):
             truncated=self.truncated,
         )
         warn_of_tight_limits(self.trainer.lightning_module.base_name, self.agent_settings.limits)
+        check_text_length(
+            self.trainer.lightning_module.roles.peft.config,
+            self.agent_settings.limits.max_total_tokens,
+            f"the base {self.trainer.lightning_module.base_name}",
+        )
         if self.off_policy.overlap and not self.engine.overlaps:
             raise ConfigError(
                 "data.off_policy.overlap is true, and data.engine shares the trainer's GPU by turns: give it a GPU "

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW, Optimizer
 
-from medagent.causal_lm import load_causal_lm
+from medagent.causal_lm import load_causal_lm, refuse_unmerged
 from medagent.errors import ConfigError
 from training.adapters import LoraSettings, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
@@ -107,6 +107,7 @@ class AgentModule(LightningModule):
         self.temperature = temperature
         self.policy_lr_scale = 1.0  # below 1 after a rollback
         self.execution = execution
+        refuse_unmerged(base_model)
         base, self.tokenizer = load_causal_lm(
             base_model, dtype=dtype, attention=execution.attention, four_bit=execution.quantise == "nf4"
         )

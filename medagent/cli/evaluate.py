@@ -26,6 +26,8 @@ from medagent.agent import Agent
 from medagent.causal_lm import STARTER, model_path
 from medagent.errors import InputError
 from medagent.loading import open_agent
+from medagent.policies.huggingface import HFPolicy
+from medagent.text_length import check_text_length
 from medagent.types import Question, StopReason
 from retrieval.controls import NoRetriever
 from retrieval.passages import Passage
@@ -121,7 +123,10 @@ def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:
     wrong = {name: value for name, value in limits.items() if name not in known or value < 1}
     if wrong:
         raise InputError(f"limits: found {wrong}, wanted numbers above 0 for some of {', '.join(known)}.")
-    return replace(agent, limits=replace(agent.limits, **limits))
+    changed = replace(agent, limits=replace(agent.limits, **limits))
+    if isinstance(agent.policy, HFPolicy):
+        check_text_length(agent.policy.model.config, changed.limits.max_total_tokens, "this model")
+    return changed
 
 
 def _run_with_progress(

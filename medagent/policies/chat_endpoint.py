@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from medagent.agent import Limits
 from medagent.errors import PolicyError
 from medagent.policies.http_endpoint import Endpoint
+from medagent.policies.turn_ends import first_end
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
@@ -120,12 +121,13 @@ class RemoteSession:
             }
         )
         text = str(choice["message"]["content"] or "").encode("utf-8", errors="replace").decode("utf-8")
-        cut = choice["finish_reason"] == "length"
-        if not cut:
-            text = _closed(text, self._blocks)
+        stop = TurnStop.LENGTH
+        if choice["finish_reason"] != "length":
+            text, stop = _closed(text, self._blocks), TurnStop.END_OF_TEXT
+        end = first_end(text, self._ends)
+        if end is not None:  # the rule of turn_ends: an end string comes before any other stop
+            text, stop = text[:end], TurnStop.TAG
         self._messages.append({"role": "assistant", "content": text})
-        tag = text.rstrip().endswith(self._ends)
-        stop = TurnStop.LENGTH if cut else TurnStop.TAG if tag else TurnStop.END_OF_TEXT
         ids = tuple(self._policy.tokenizer(text, add_special_tokens=False)["input_ids"])
         return SampledTurn(ids, (0.0,) * len(ids), text, stop)
 

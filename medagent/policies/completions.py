@@ -7,6 +7,7 @@ another reads the dialogue from the beginning.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.errors import PolicyError
 from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
+from medagent.policies.turn_ends import TurnEnds, end_token_ids
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
@@ -107,6 +109,9 @@ class CompletionPolicy:
 
     With `seeded`, each turn carries a seed that follows from the dialogue's seed. Servers that batch give equal samples
     only as far as their arithmetic does.
+
+    `end_ids` are the model's end-of-turn ids: `end_token_ids` of a loaded model, or `stored_end_token_ids` of a folder
+    or hub name. None is the tokenizer's alone. Servers need them said, as ours ignore generation_config.json.
     """
 
     sources: Sequence[Completions]
@@ -114,6 +119,7 @@ class CompletionPolicy:
     tokenizer_: PreTrainedTokenizerBase
     seeded: bool = True
     rest_s: float = REST_S
+    end_ids: Sequence[int] | None = None
     replicas: list[Replica] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -121,6 +127,7 @@ class CompletionPolicy:
         if not self.sources:
             raise PolicyError("completion endpoints: none given, wanted one or more. Name them.")
         self.replicas = [Replica(source) for source in self.sources]
+        self.end_ids = end_token_ids(self.tokenizer_) if self.end_ids is None else self.end_ids
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -168,7 +175,7 @@ class CompletionSession:
 
     def __init__(self, policy: CompletionPolicy, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:
         self._policy, self._seed, self._temperature = policy, seed, temperature
-        self._ends = tuple(block.end for block in blocks)
+        self._ends = TurnEnds.of(policy.tokenizer, blocks, policy.end_ids or ())
         self._token_ids: list[int] = []
         self._read, self._turn = 0, 0  # tokens that have been sent
         self._replica: Replica | None = None
@@ -191,7 +198,8 @@ class CompletionSession:
             "max_tokens": max_tokens,
             "temperature": self._temperature,
             **UNTRUNCATED,
-            "stop": list(self._ends),
+            "stop": list(self._ends.strings),
+            "stop_token_ids": sorted(self._ends.token_ids),
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
             "logprobs": 0,
@@ -205,27 +213,36 @@ class CompletionSession:
             answered.dialogues += 1
             self._replica = answered
         token_ids, logprobs = self._sampled(choice, max_tokens)
-        self._token_ids += token_ids
+        length = choice.get("finish_reason") == "length"
+        turn = self._ends.cut(
+            token_ids,
+            logprobs,
+            max_tokens=max_tokens,
+            otherwise=TurnStop.LENGTH if length else TurnStop.END_OF_TEXT,
+        )
+        self._token_ids += turn.token_ids
         self._read, self._turn = len(self._token_ids), self._turn + 1
-        text = str(policy.tokenizer.decode(token_ids, skip_special_tokens=False))
-        return SampledTurn(tuple(token_ids), tuple(logprobs), text, self._stop(choice, text))
+        return turn
 
     def _sampled(self, choice: dict[str, Any], max_tokens: int) -> tuple[list[int], list[float]]:
+        assert self._replica is not None
+        name = self._replica.source.name
         token_ids = choice.get("token_ids")
         logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
         if not token_ids or logprobs is None or len(logprobs) != len(token_ids) or len(token_ids) > max_tokens:
-            assert self._replica is not None
             raise PolicyError(
-                f"{self._replica.source.name}: found {len(token_ids or [])} token ids and {len(logprobs or [])} "
+                f"{name}: found {len(token_ids or [])} token ids and {len(logprobs or [])} "
                 f"log-probs, wanted as many of each (1 to {max_tokens}). The server must honour return_token_ids and "
                 "logprobs, as vLLM 0.10.2 and later do."
             )
+        for number, value in enumerate(logprobs):
+            if not (isinstance(value, int | float) and math.isfinite(value)):
+                raise PolicyError(
+                    f"{name}: found the log-prob {value!r} at token {number} of turn {self._turn + 1} (dialogue "
+                    f"{self._name}), wanted a finite number. Its weights are damaged or its dtype overflows: hand it "
+                    "an earlier checkpoint, or serve it in bfloat16 or float32."
+                )
         return [int(token) for token in token_ids], [float(value) for value in logprobs]
-
-    def _stop(self, choice: dict[str, Any], text: str) -> TurnStop:
-        if text.rstrip().endswith(self._ends):
-            return TurnStop.TAG
-        return TurnStop.LENGTH if choice.get("finish_reason") == "length" else TurnStop.END_OF_TEXT
 
     def close(self) -> None:
         """See `Session.close`."""

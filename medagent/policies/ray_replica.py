@@ -6,7 +6,7 @@ The class is plain and does not import Ray; `training.engines.ray` makes actors 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -166,6 +166,8 @@ class _HuggingFace:
             self.forget(name)
             blocks = tuple(Block("", end) for end in body["stop"])
             session, known = self._policy.open(seed=0, temperature=float(body["temperature"]), blocks=blocks), []
+            ends = session.dialogue.ends
+            session.dialogue.ends = replace(ends, token_ids=ends.token_ids | set(body.get("stop_token_ids", ())))
             self._dialogues[name] = (session, known)
         session.reseed(int(body.get("seed", 0)))
         session.append(prompt[len(known) :])

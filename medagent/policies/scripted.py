@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.policies.turn_ends import TurnEnds, end_token_ids
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block, Piece, encode
 
@@ -36,7 +37,7 @@ class ScriptedSession:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Script, blocks: tuple[Block, ...]) -> None:
         self._tokenizer, self._script = tokenizer, script
-        self._ends = tuple(block.end for block in blocks)
+        self._ends = TurnEnds.of(tokenizer, blocks, end_token_ids(tokenizer))
         self._read: list[int] = []
         self._turn = 0
 
@@ -49,12 +50,9 @@ class ScriptedSession:
         text = self._script(str(self._tokenizer.decode(self._read)), self._turn)
         ids = encode(self._tokenizer, [Piece(text)])[:max_tokens]
         self._turn += 1
-        self._read += ids
-        if len(ids) == max_tokens:
-            stop = TurnStop.LENGTH
-        else:
-            stop = TurnStop.TAG if text.rstrip().endswith(self._ends) else TurnStop.END_OF_TEXT
-        return SampledTurn(tuple(ids), (0.0,) * len(ids), str(self._tokenizer.decode(ids)), stop)
+        turn = self._ends.cut(ids, [0.0] * len(ids), max_tokens=max_tokens, otherwise=TurnStop.END_OF_TEXT)
+        self._read += turn.token_ids
+        return turn
 
     def close(self) -> None:
         """See `Session.close`."""

@@ -15,12 +15,12 @@ from typing import Protocol
 
 from transformers import AutoTokenizer
 
-from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, load_weights
+from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, in_process
 from medagent.causal_lm import model_path
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
-from medagent.policies.huggingface import HFPolicy
+from medagent.policies.turn_ends import stored_end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from medagent.policy import Policy
 
@@ -48,7 +48,7 @@ class InProcessSampling:
 
     def open(self, folder: Path, spec: AgentSpec) -> Policy:
         """See `Engine.open`."""
-        return HFPolicy(*load_weights(folder, spec), lockstep=False)
+        return in_process(folder, spec, lockstep=False)
 
     def lives(self) -> bool:
         """See `Engine.lives`."""
@@ -112,10 +112,11 @@ class VllmSampling:
             )
         server = self._server.wait()
         tokenizer, source = AutoTokenizer.from_pretrained(folder), HttpCompletions(server.endpoint())
+        ends = stored_end_token_ids(tokenizer, base[0])
         if adapter is None:
-            return CompletionPolicy([source], MODEL, tokenizer)
+            return CompletionPolicy([source], MODEL, tokenizer, end_ids=ends)
         name = self._load(server, adapter)
-        return AdapterPolicy([source], name, tokenizer, unload=partial(self._unload, name))
+        return AdapterPolicy([source], name, tokenizer, end_ids=ends, unload=partial(self._unload, name))
 
     def _load(self, server: VllmServer, adapter: Path) -> str:
         """Serve a copy of the adapter under a new name.
@@ -173,7 +174,9 @@ class ServersSampling:
         """See `Engine.open`. The key is read from the environment variable MEDAGENT_API_KEY."""
         key = os.environ.get("MEDAGENT_API_KEY", "")
         sources = [HttpCompletions(Endpoint(address, key, retries=1)) for address in self.addresses]
-        return CompletionPolicy(sources, self.model, AutoTokenizer.from_pretrained(folder))
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        weights = str(folder) if spec.base_model == "." else model_path(spec.base_model)
+        return CompletionPolicy(sources, self.model, tokenizer, end_ids=stored_end_token_ids(tokenizer, weights))
 
     def lives(self) -> bool:
         """See `Engine.lives`."""

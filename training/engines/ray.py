@@ -15,6 +15,7 @@ from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.http_endpoint import EndpointGoneError
 from medagent.policies.ray_replica import EngineKind, Held, RayReplica, ReplicaSettings, Weights
+from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmSettings
 from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
@@ -145,7 +146,8 @@ class RayEngine(RolloutEngine):
                 f"last:\n{self._last_loss}\nOnce that is mended, the same command goes on."
             )
         self._num_there = len(there)
-        return CompletionPolicy(there, MODEL, module.tokenizer, seeded=self._seeded)
+        ends = end_token_ids(module.tokenizer, module.roles.peft)
+        return CompletionPolicy(there, MODEL, module.tokenizer, seeded=self._seeded, end_ids=ends)
 
     def _merged(self, module: AgentModule) -> tuple[Weights, dict[str, Checksum]]:
         """Merged weights on the CPU, and what a replica must hold then."""

@@ -13,6 +13,7 @@ import httpx
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
+from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.api import VllmApi
 from training.engines.arrival import ArrivalCheck, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
@@ -113,7 +114,8 @@ class ServersEngine(RolloutEngine):
             raise PolicyError(
                 f"all {len(self._apis)} servers are gone. Start them again; then the same command goes on."
             )
-        return CompletionPolicy(there, name, module.tokenizer, seeded=self._seeded)
+        ends = end_token_ids(module.tokenizer, module.roles.peft)
+        return CompletionPolicy(there, name, module.tokenizer, seeded=self._seeded, end_ids=ends)
 
     def _remove_folders(self, *, but: set[str]) -> None:
         for folder in self._adapters.glob(f"policy-{self._run}-*"):

@@ -15,6 +15,7 @@ from medagent.checksums import Handed
 from medagent.errors import ConfigError
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
+from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
@@ -97,7 +98,11 @@ class VllmEngine(RolloutEngine):
             self._check(heard, trainer_logprobs(module, probe), where="vLLM")
         if self._policy is None or self._policy.model != self._served:
             self._policy = CompletionPolicy(
-                [HttpCompletions(server.endpoint())], self._served, module.tokenizer, seeded=self._seeded
+                [HttpCompletions(server.endpoint())],
+                self._served,
+                module.tokenizer,
+                seeded=self._seeded,
+                end_ids=end_token_ids(module.tokenizer, module.roles.peft),
             )
         return self._policy
 

@@ -61,7 +61,7 @@ def test_greedy_is_the_argmax(starter, retriever, jobs) -> None:
 
 def test_each_token_of_the_context_is_read_once(starter, retriever, jobs, monkeypatch) -> None:
     read = 0
-    import medagent.policies.huggingface as module
+    import medagent.policies.batch as module
 
     original = module.hidden_states
 
@@ -72,15 +72,16 @@ def test_each_token_of_the_context_is_read_once(starter, retriever, jobs, monkey
         return original(model, **inputs)
 
     widths: list[int] = []
+    agent = make_agent(starter, retriever)
     monkeypatch.setattr(module, "hidden_states", counting)
-    rollout = make_agent(starter, retriever).run_all([Job(jobs[0].question, seed=1, force_search=True)])[0]
+    rollout = agent.run_all([Job(jobs[0].question, seed=1, force_search=True)])[0]
     # Every token but the very last is read exactly once.
     unread = 1 if rollout.turns[-1].answer is not None or not rollout.turns[-1].observation_ids else 0
     assert sum(widths) == len(rollout.token_ids) - unread
 
 
 def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypatch) -> None:
-    import medagent.policies.huggingface as module
+    import medagent.policies.batch as module
 
     original, shapes = module.hidden_states, []
 
@@ -88,8 +89,8 @@ def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypat
         shapes.append(tuple(inputs["input_ids"].shape))
         return original(model, **inputs)
 
-    monkeypatch.setattr(module, "hidden_states", recording)
     policy = HFPolicy(*starter, lockstep=False)
+    monkeypatch.setattr(module, "hidden_states", recording)
     prompts = [STARTER_PROTOCOL.encode_prompt(policy.tokenizer, job.question) for job in jobs[:2]]
 
     async def run() -> None:
@@ -108,7 +109,7 @@ def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypat
 
 
 def test_a_row_that_cannot_be_read_fails_alone(starter, jobs, monkeypatch) -> None:
-    import medagent.policies.huggingface as module
+    import medagent.policies.batch as module
 
     original, seen = module.hidden_states, []
 
@@ -118,8 +119,8 @@ def test_a_row_that_cannot_be_read_fails_alone(starter, jobs, monkeypatch) -> No
             raise MemoryError("too long")
         return original(model, **inputs)
 
-    monkeypatch.setattr(module, "hidden_states", failing)
     policy = HFPolicy(*starter, lockstep=False)
+    monkeypatch.setattr(module, "hidden_states", failing)
 
     async def run() -> None:
         first, second = (policy.open(seed=seed, temperature=1.0, blocks=TagProtocol().blocks) for seed in range(2))
@@ -192,7 +193,7 @@ def test_weights_cannot_change_under_an_open_session(starter) -> None:
 
 
 def test_a_failure_reaches_every_caller(starter, retriever, jobs, monkeypatch) -> None:
-    import medagent.policies.huggingface as module
+    import medagent.policies.batch as module
 
     def broken(model, **inputs):
         raise RuntimeError("out of memory")

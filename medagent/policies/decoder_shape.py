@@ -1,0 +1,143 @@
+"""What the in-process policy needs to know of a model: its KV cache, its attention windows, its longest text.
+
+The cache's shape is measured, as families name their settings differently. Windows are read from the decoder's config.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from medagent.causal_lm import hidden_states
+from medagent.errors import PolicyError
+from medagent.text_length import LongestText, longest_text
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+PROBE_TOKENS = 4
+# Settings of attention that limits what a token sees in another way. Only texts beyond them would show it.
+OTHER_LIMITS = (
+    "attention_chunk_size",
+    "attention_window_size",
+    "keep_window_size",
+    "local_attention",
+    "sliding_window_size",
+)
+
+
+@dataclass(frozen=True)
+class DecoderShape:
+    """Layers and heads of the KV cache, and which keys a token may see.
+
+    `window` is the number of latest tokens that a token sees, itself included; None is all. With `mixed`, it holds in
+    the layers of type sliding_attention alone. `additive` masks are added to the scores, others are boolean.
+    """
+
+    layers: int
+    heads: int
+    head_dim: int
+    dtype: torch.dtype
+    window: int | None = None
+    mixed: bool = False
+    additive: bool = False
+    longest: LongestText | None = None
+
+    def buffer(self, rows: int, capacity: int, device: torch.device) -> Tensor:
+        """An empty cache: [layers, 2, rows, heads, capacity, head_dim]."""
+        shape = (self.layers, 2, rows, self.heads, capacity, self.head_dim)
+        return torch.zeros(shape, device=device, dtype=self.dtype)
+
+    def attention_mask(self, places_BQ: Tensor, reach: int) -> Tensor | dict[str, Tensor]:
+        """Which of the first `reach` keys each query may see: [B, 1, Q, reach], or one such mask per type of layer."""
+        keys_K, queries_B1Q1 = torch.arange(reach, device=places_BQ.device), places_BQ[:, None, :, None]
+        causal = keys_K <= queries_B1Q1
+        if self.window is None:
+            return self._mask(causal)
+        near = self._mask(causal & (keys_K > queries_B1Q1 - self.window))
+        return {FULL: self._mask(causal), SLIDING: near} if self.mixed else near
+
+    def _mask(self, seen: Tensor) -> Tensor:
+        if not self.additive:
+            return seen
+        return torch.zeros_like(seen, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)
+
+
+def decoder_config(model: PreTrainedModel) -> PretrainedConfig:
+    """The config that the model's decoder reads; a wrapper of several models holds it in its own."""
+    found: PretrainedConfig = model.get_decoder().config
+    return found
+
+
+def shape_of(model: PreTrainedModel) -> DecoderShape:
+    """The shape of a model.
+
+    Raises:
+        PolicyError: the in-process policy cannot hold its kind of layers or cache.
+    """
+    name, config = type(model).__name__, decoder_config(model)
+    settings = config.to_dict()
+    if settings.get("is_encoder_decoder"):
+        raise refusal(name, "it has an encoder, and a dialogue here has no text to encode")
+    if settings.get("alibi") or settings.get("model_type") in ("bloom", "mpt"):
+        raise refusal(name, "its attention has a bias by distance (ALiBi), which takes no positions")
+    limits = {limit: settings[limit] for limit in OTHER_LIMITS if settings.get(limit)}
+    if "local" in (settings.get("attention_layers") or []):
+        limits["window_size"] = settings.get("window_size")
+    if limits:
+        raise refusal(name, f"it limits what a token sees by {limits}; wanted none or a sliding_window")
+    kinds = set(settings.get("layer_types") or [])
+    if kinds - {FULL, SLIDING}:
+        raise refusal(name, f"it has layers of type {sorted(kinds - {FULL, SLIDING})}; wanted {FULL} or {SLIDING}")
+    window = settings.get("sliding_window") if not kinds or SLIDING in kinds else None
+    if SLIDING in kinds and not window:
+        raise refusal(name, "it has layers of type sliding_attention, and its config no sliding_window")
+    layers, heads, head_dim, dtype = _cache_shape(model, name)
+    return DecoderShape(
+        layers,
+        heads,
+        head_dim,
+        dtype,
+        window=window,
+        mixed=bool(kinds) and window is not None,
+        additive=config._attn_implementation == "eager",
+        longest=longest_text(model.config),
+    )
+
+
+@torch.no_grad()
+def _cache_shape(model: PreTrainedModel, name: str) -> tuple[int, int, int, torch.dtype]:
+    """Layers, heads, dimensions of a head and dtype of what the model writes into a plain KV cache."""
+    cache = DynamicCache()
+    ids = torch.arange(PROBE_TOKENS, device=model.device)[None]
+    try:
+        hidden_states(model, input_ids=ids, past_key_values=cache, use_cache=True)
+        written = [_written(layer) for layer in cache.layers]
+    except Exception as error:  # code of any family may raise anything
+        raise refusal(name, f"it cannot write an ordinary KV cache ({error!r})") from error
+    found = {(tuple(keys.shape), tuple(values.shape), keys.dtype) for keys, values in written}
+    if not found:
+        raise refusal(name, "it writes no KV cache")
+    if len(found) > 1:
+        shapes = sorted(str(keys) for keys, _, _ in found)
+        raise refusal(name, f"its layers write caches of different shapes ({', '.join(shapes)})")
+    keys, values, dtype = found.pop()
+    if keys != values or len(keys) != 4 or keys[0] != 1 or keys[2] != PROBE_TOKENS:
+        raise refusal(name, f"it writes keys of shape {keys} and values of shape {values}, wanted the same for both")
+    return len(written), keys[1], keys[3], dtype
+
+
+def _written(layer: object) -> tuple[Tensor, Tensor]:
+    if not isinstance(layer, CacheLayerMixin) or layer.keys is None or layer.values is None:
+        raise TypeError(f"a layer writes {type(layer).__name__}, wanted keys and values")
+    return layer.keys, layer.values
+
+
+def refusal(name: str, reason: str) -> PolicyError:
+    """The error for a model that cannot be sampled in process."""
+    return PolicyError(
+        f"{name}: the in-process policy cannot sample it, as {reason}. Sample it with vLLM (data.engine "
+        "training.engines.VllmEngine), or choose another model."
+    )

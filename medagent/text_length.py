@@ -1,0 +1,76 @@
+"""How long a text may grow before a model reads it otherwise, or not at all.
+
+Positions that are rotated by frequencies of the text's length (rope types dynamic and longrope) change with one more
+token. The keys of a cache were rotated by the former ones. A table of positions simply ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from medagent.errors import ConfigError, PolicyError
+
+
+@dataclass(frozen=True)
+class LongestText:
+    """The most tokens that one text may have, and why."""
+
+    tokens: int
+    reason: str
+
+    def exceeded(self, found: int) -> PolicyError:
+        """The error for a text of `found` tokens."""
+        return PolicyError(
+            f"a text of {found} tokens: the model reads at most {self.tokens} ({self.reason}). Lower "
+            "limits.max_total_tokens, or choose another model."
+        )
+
+
+def longest_text(config: PretrainedConfig) -> LongestText | None:
+    """The longest text of a model, None where its positions set no limit.
+
+    `config` may be a wrapper's: the decoder's counts.
+    """
+    decoder = config.get_text_config(decoder=True)
+    settings = decoder.to_dict()
+    longest = settings.get(decoder.attribute_map.get("max_position_embeddings", "max_position_embeddings"))
+    found: list[LongestText] = []
+    ropes = _ropes(settings)
+    for rope in ropes:
+        kind = str(rope.get("rope_type"))
+        if "dynamic" in kind and longest is not None:
+            found.append(LongestText(int(longest), f"rope type {kind}: its frequencies change beyond"))
+        elif kind == "longrope":
+            original = rope.get("original_max_position_embeddings") or longest
+            if original is not None:
+                found.append(LongestText(int(original), f"rope type {kind}: its frequencies change beyond"))
+    if not ropes and longest is not None and not settings.get("alibi"):
+        found.append(LongestText(int(longest), "its table of positions ends there"))
+    return min(found, key=lambda limit: limit.tokens, default=None)
+
+
+def check_text_length(config: PretrainedConfig, max_total_tokens: int, name: str) -> None:
+    """Refuse limits that let a text of this model grow beyond `longest_text`, before anything is sampled.
+
+    Raises:
+        ConfigError: `max_total_tokens` is larger.
+    """
+    limit = longest_text(config)
+    if limit is not None and max_total_tokens > limit.tokens:
+        raise ConfigError(
+            f"limits.max_total_tokens: found {max_total_tokens}, wanted at most {limit.tokens} for {name} "
+            f"({limit.reason}). Lower limits.max_total_tokens, or choose another model."
+        )
+
+
+def _ropes(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rotary settings: one, or one per type of layer."""
+    rope = settings.get("rope_parameters")
+    if not isinstance(rope, dict) or not rope:
+        return []
+    if "rope_type" in rope:
+        return [rope]
+    return [each for each in rope.values() if isinstance(each, dict)]

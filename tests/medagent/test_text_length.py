@@ -1,0 +1,169 @@
+"""Texts longer than a model reads are refused: by their limits before anything runs, and at sampling."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lightning import Trainer
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.agent import Limits
+from medagent.agent_folder import load_agent, read_spec
+from medagent.causal_lm import STARTER, model_path
+from medagent.cli.evaluate import with_limits
+from medagent.errors import ConfigError, PolicyError
+from medagent.loading import open_agent
+from medagent.policies.huggingface import HFPolicy
+from medagent.text_length import check_text_length, longest_text
+from tests.medagent.policies.support import SMALL, furthest_from_plain, one_turn, tiny_model, two_dialogues
+from training.agent_data import AgentSettings
+from training.data import RolloutData
+from training.module import AgentModule
+
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 4,
+    "long_factor": [4.0] * 4,
+    "original_max_position_embeddings": 64,
+}
+GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+OPT = {
+    "hidden_size": 32,
+    "ffn_dim": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "word_embed_proj_dim": 32,
+    "max_position_embeddings": 64,
+}
+LIMITED = {
+    "dynamic": ("llama", {**SMALL, "max_position_embeddings": 64, "rope_parameters": DYNAMIC}, "rope type dynamic"),
+    "longrope": (
+        "phi3",
+        {
+            **SMALL,
+            "max_position_embeddings": 256,
+            "original_max_position_embeddings": 64,
+            "rope_parameters": LONG,
+            "sliding_window": None,
+        },
+        "rope type longrope",
+    ),
+    "a table": ("gpt2", GPT, "its table of positions"),
+    "a table of another name": ("opt", OPT, "its table of positions"),
+    "one type of layer": (
+        "gemma3_text",
+        {
+            **SMALL,
+            "num_hidden_layers": 6,
+            "max_position_embeddings": 64,
+            "rope_parameters": {
+                "full_attention": DYNAMIC,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        "rope type dynamic",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_limits_beyond_the_texts_that_a_model_reads_are_refused(name: str, tokenizer) -> None:
+    family, settings, reason = LIMITED[name]
+    config = tiny_model(family, len(tokenizer), **settings).config
+    check_text_length(config, 64, "the base")
+    with pytest.raises(ConfigError, match=f"found 65, wanted at most 64 for the base .{reason}.*Lower limits"):
+        check_text_length(config, 65, "the base")
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [None, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "llama3", "factor": 8.0}, {"rope_type": "yarn"}],
+)
+def test_fixed_frequencies_set_no_limit(rope, tokenizer) -> None:
+    more = {"original_max_position_embeddings": 64, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 4.0}
+    known = {"linear": {"factor"}, "llama3": set(more), "yarn": {"original_max_position_embeddings", "factor"}}
+    wanted = {} if rope is None else {name: more[name] for name in known[rope["rope_type"]]}
+    settings = {"rope_parameters": {"rope_theta": 1e4, **wanted, **rope}} if rope else {}
+    assert longest_text(tiny_model("llama", len(tokenizer), **SMALL, **settings).config) is None
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_texts_within_the_limit_are_sampled_right_and_longer_ones_not_at_all(name: str, tokenizer) -> None:
+    family, settings, _ = LIMITED[name]
+    model = tiny_model(family, len(tokenizer), **settings)
+    policy = HFPolicy(model, tokenizer)
+    assert furthest_from_plain(model, two_dialogues(policy)) < 1e-4
+    with pytest.raises(PolicyError, match="a text of 65 tokens: the model reads at most 64"):
+        one_turn(policy, list(range(20, 85)), blocks=())
+    with pytest.raises(PolicyError, match="a text of 65 tokens: the model reads at most 64"):
+        one_turn(policy, list(range(20, 80)), max_tokens=12, blocks=())
+    assert len(one_turn(policy, list(range(20, 82)), max_tokens=2, blocks=()).token_ids) <= 2
+
+
+def test_a_short_row_in_a_wide_batch_keeps_its_positions(tokenizer) -> None:
+    """Padding repeats a row's last position: beyond it a table would end, or frequencies change."""
+    model = tiny_model("gpt2", len(tokenizer), **GPT)
+    policy = HFPolicy(model, tokenizer)
+
+    async def run():
+        first, second = (policy.open(seed=seed, temperature=1.0, blocks=()) for seed in range(2))
+        first.append(list(range(20, 70)))
+        second.append([20])
+        await asyncio.gather(first.sample(max_tokens=2), second.sample(max_tokens=1))
+        first.append([5])
+        second.append(list(range(30, 80)))  # pads the first row to beyond 64
+        turns = await asyncio.gather(first.sample(max_tokens=2), second.sample(max_tokens=2))
+        first.close()
+        second.close()
+        return turns
+
+    assert all(turn.token_ids for turn in asyncio.run(run()))
+
+
+@pytest.fixture
+def long_base(tmp_path: Path, tokenizer) -> Path:
+    """A base that reads 64 tokens."""
+    tiny_model("opt", len(tokenizer), **OPT).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def test_training_is_refused_before_it_starts(long_base: Path, retriever, tmp_path: Path) -> None:
+    module = AgentModule(base_model=str(long_base))
+    settings = AgentSettings(limits=Limits(max_total_tokens=65))
+    data = RolloutData(StarterBenchmark("train"), retriever, settings, num_questions=8)
+    data.trainer = Trainer(default_root_dir=tmp_path, logger=False, enable_checkpointing=False)
+    data.trainer.strategy.connect(module)
+    data.trainer.strategy._lightning_module = module
+    with pytest.raises(ConfigError, match=r"max_total_tokens: found 65, wanted at most 64"):
+        data.setup("fit")
+
+
+def test_an_agent_is_refused_when_it_is_loaded(long_base: Path, retriever, tmp_path: Path) -> None:
+    shutil.copy(Path(model_path(STARTER)) / "agent.json", long_base)
+    spec = read_spec(long_base)
+    assert spec.limits.max_total_tokens > 64
+    with pytest.raises(ConfigError, match=f"wanted at most 64 for agent {long_base}"):
+        load_agent(long_base, retriever=retriever)
+    row = json.loads((long_base / "agent.json").read_text())
+    row["limits"]["max_total_tokens"] = 64
+    (long_base / "agent.json").write_text(json.dumps(row))
+    assert load_agent(long_base, retriever=retriever).limits == replace(spec.limits, max_total_tokens=64)
+
+
+def test_an_untrained_model_gets_limits_that_it_can_read(long_base: Path, index_folder: Path) -> None:
+    assert open_agent(f"hf:{long_base}", index=str(index_folder)).limits.max_total_tokens == 64
+
+
+def test_other_limits_at_the_command_line_are_checked_too(long_base: Path, index_folder: Path) -> None:
+    agent = open_agent(f"hf:{long_base}", index=str(index_folder))
+    assert with_limits(agent, {"max_total_tokens": 60}).limits.max_total_tokens == 60
+    with pytest.raises(ConfigError, match="found 65, wanted at most 64"):
+        with_limits(agent, {"max_total_tokens": 65})
