@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -148,10 +149,8 @@ class RolloutData(AgentData):
         """The questions of an iteration: the next slice of an endless sequence of seeded permutations."""
         total, chosen = len(self.questions), []
         for position in range(iteration * self.num_questions, (iteration + 1) * self.num_questions):
-            epoch, offset = divmod(position, total)
-            order = list(range(total))
-            random.Random(f"{self.seed}:{epoch}").shuffle(order)
-            chosen.append(self.questions[order[offset]])
+            number, offset = divmod(position, total)
+            chosen.append(self.questions[order_of_pass(self.seed, number, total)[offset]])
         return chosen
 
     def _numbered(self, iteration: int) -> list[tuple[Question, int]]:
@@ -215,6 +214,14 @@ class RolloutData(AgentData):
             "time/rollout": waited_s,
             "throughput/action_tokens_per_s": num_action_tokens / sampling_s,
         }
+
+
+@lru_cache(maxsize=2)  # an iteration may end one pass and begin the next
+def order_of_pass(seed: int, number: int, total: int) -> tuple[int, ...]:
+    """The order of all `total` questions in a pass over them, made by one shuffle."""
+    order = list(range(total))
+    random.Random(f"{seed}:{number}").shuffle(order)
+    return tuple(order)
 
 
 class _Iteration(IterableDataset[Experience]):
