@@ -43,7 +43,7 @@ from training.prepare import (
     prepare,
     rollout_metrics,
 )
-from training.rewards import OutcomeReward, Reward
+from training.rewards import OutcomeReward, Reward, graded
 from training.sharding import ShardedBase
 from training.stale_rollouts import StaleRollouts
 
@@ -197,7 +197,7 @@ class RolloutData(AgentData):
             for question, repeat in self._numbered(iteration)[rank::world_size]
             for sample in range(repeat * self.num_samples, (repeat + 1) * self.num_samples)
         ]
-        rollouts = [self.reward(rollout) for rollout in agent.run_all(jobs)]
+        rollouts = [graded(self.reward, rollout) for rollout in agent.run_all(jobs)]
         self._search_metrics = agent.search_stats.metrics()
         self._sampling_s[iteration] = time.perf_counter() - began
         return rollouts

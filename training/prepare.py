@@ -6,7 +6,8 @@ They are read once, before the first optimizer step on these rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,9 +25,11 @@ from training.experience import (
     RolloutTensors,
     evidence_at,
     loss_weights,
+    rollout_name,
     split_by_length,
     tensorize,
 )
+from training.finite_steps import in_words, rows_not_finite
 from training.module import AgentModule
 from training.objectives import ratio_segments
 
@@ -123,6 +126,18 @@ def prepare(
         last_BT = mask_BT & (mask_BT.long().cumsum(1) == mask_BT.long().sum(1, keepdim=True))
         rewards_BT = rewards_BT + last_BT * (estimator.gamma * ends_B * cut_B)[:, None]
     tensors = replace(tensors, rewards_BT=rewards_BT)
+    names = tuple(map(rollout_name, rollouts))
+    _warn_of_not_finite(
+        names,
+        {
+            "the sampler's log-probs": tensors.rollout_logprobs_BT,
+            "the reference's log-probs": reference_BT,
+            "the policy's log-probs": proximal_BT,
+            "the critic's values": values_BT,
+            "the critic's values after the last token": ends_B[:, None],
+            "the rewards": rewards_BT,
+        },
+    )
     advantages_BT, returns_BT = estimator.estimate(tensors, values_BT, reduce)
     return Experience(
         token_ids_BT=tensors.token_ids_BT,
@@ -143,7 +158,18 @@ def prepare(
         loss_weights_BT=_whole_step(mask_BT, reduction, reduce),
         value_weights_BT=_whole_step(read_BT, reduction, reduce),
         metrics={},
+        names=names,
     )
+
+
+def _warn_of_not_finite(names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
+    for what, values in tensors.items():
+        if bad := [name for name, row in zip(names, rows_not_finite(values), strict=True) if row]:
+            warnings.warn(
+                f"rollouts: {what} are not finite in {in_words(bad)}. Steps with them are skipped. Check the base "
+                "model and the sampler, or set model.dtype to float32.",
+                stacklevel=3,
+            )
 
 
 def _whole_step(mask_BT: Tensor, reduction: Reduction, reduce: Reduce) -> Tensor:
