@@ -85,9 +85,15 @@ def prepare(
     """The rollouts as experience, weighted for one optimizer step over all of them; `reduce` sums over ranks.
 
     `truncated` says what a rollout that a limit cut counts as. "terminal": an end like any other. "bootstrap": gamma
-    times the critic's value of where it was cut is added to its last reward. "mask": it has no loss, though its reward
-    counts in its group.
+    times the critic's value of where it was cut is added to its last reward, where an action would have followed. One
+    that ends by its last turn's search ends like any other: no action follows, so no critic is taught there. "mask":
+    it has no loss, though its reward counts in its group.
+
+    Raises:
+        ConfigError: see `check_bootstrap`.
     """
+    if truncated == "bootstrap":
+        check_bootstrap(module, estimator)
     tensors = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
     cut_B = torch.tensor([rollout.stop_reason.truncated for rollout in rollouts])
     if truncated == "mask":
@@ -122,9 +128,10 @@ def prepare(
         k1_BT = tensors.rollout_logprobs_BT - reference_BT
         rewards_BT = rewards_BT - module.kl_coef * torch.where(mask_BT, k1_BT, 0.0)
     if truncated == "bootstrap":
-        assert isinstance(estimator, GAE)  # see training.compatibility
+        assert isinstance(estimator, GAE)
+        goes_on_B = torch.tensor([_would_act_again(rollout) for rollout in rollouts])
         last_BT = mask_BT & (mask_BT.long().cumsum(1) == mask_BT.long().sum(1, keepdim=True))
-        rewards_BT = rewards_BT + last_BT * (estimator.gamma * ends_B * cut_B)[:, None]
+        rewards_BT = rewards_BT + last_BT * torch.where(goes_on_B, estimator.gamma * ends_B, 0.0)[:, None]
     tensors = replace(tensors, rewards_BT=rewards_BT)
     names = tuple(map(rollout_name, rollouts))
     _warn_of_not_finite(
@@ -160,6 +167,37 @@ def prepare(
         metrics={},
         names=names,
     )
+
+
+def check_bootstrap(module: AgentModule, estimator: AdvantageEstimator) -> None:
+    """Check that the critic is taught where a cut rollout is valued.
+
+    Most cuts lie inside a turn. A critic that is read once per turn is taught at first tokens of turns alone. One that
+    sees the evidence has the same value in all of a turn.
+
+    Raises:
+        ConfigError: it is not, or there is no critic.
+    """
+    if not isinstance(estimator, GAE):
+        raise ConfigError(
+            f"data.truncated is bootstrap, and data.advantage ({type(estimator).__name__}) has no value to bootstrap "
+            "from. Use GAE."
+        )
+    if estimator.level == "turn" and module.critic_sees == "context":
+        raise ConfigError(
+            "data.truncated is bootstrap with data.advantage GAE of level turn. Limits cut inside a turn, and this "
+            "critic is taught before turns alone, so its value there means nothing. Set level: token, truncated: "
+            "terminal or mask, or model.critic_sees: evidence."
+        )
+
+
+def _would_act_again(rollout: Rollout) -> bool:
+    """Whether the policy would have gone on where a limit cut the rollout.
+
+    After the search of the last turn allowed it would not: nothing is searched, and no turn follows.
+    """
+    shown = bool(rollout.turns and rollout.turns[-1].observation_ids)
+    return rollout.stop_reason.truncated and (shown or rollout.stop_reason is not StopReason.MAX_TURNS)
 
 
 def _warn_of_not_finite(names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
@@ -211,7 +249,9 @@ def _values(module: AgentModule, part: RolloutTensors, evidence_BKF: Tensor, rea
     read[rows, lengths_B] = True
     attention = torch.cat([part.attention_BT, torch.zeros_like(part.attention_BT[:, :1])], dim=1)
     turns = torch.cat([part.turn_ids_BT, torch.full_like(part.turn_ids_BT[:, :1], -1)], dim=1)
-    turns[rows, lengths_B] = turns.max(dim=1).values + 1  # what is known after the last turn
+    # Inside a turn what is known is what was known before it; after a turn's passages it is more.
+    ended_B = ~part.mask_BT[rows, lengths_B - 1]
+    turns[rows, lengths_B] = turns.max(dim=1).values + ended_B.long()
     values = module.roles.values(ids, attention, read, evidence_at(evidence_BKF, turns, read))
     return torch.where(read_BT, values[:, :-1], 0.0), values[rows, lengths_B]
 
