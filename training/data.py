@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -30,7 +30,7 @@ from medagent.policy import Policy
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
 from training.advantages import GAE, AdvantageEstimator, Reduce
-from training.agent_data import AgentData, AgentSettings
+from training.agent_data import AgentData, AgentSettings, check_accumulation
 from training.compatibility import check_composition, warn_of_tight_limits
 from training.engines import EngineSetup, InProcessEngine, RolloutEngine
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
@@ -43,6 +43,7 @@ from training.prepare import (
     prepare,
     rollout_metrics,
 )
+from training.ranks import over_ranks
 from training.rewards import OutcomeReward, Reward, graded
 from training.sharding import ShardedBase
 from training.stale_rollouts import StaleRollouts
@@ -110,6 +111,9 @@ class RolloutData(AgentData):
         """Refuse what does not fit together, before anything long starts."""
         if self.trainer is None or not isinstance(self.trainer.lightning_module, AgentModule):
             raise ConfigError("RolloutData serves a trainer that fits an AgentModule.")
+        check_accumulation(self.trainer.accumulate_grad_batches, self.num_micro_batches)
+        parts = self.num_minibatches * self.num_micro_batches
+        check_shares(self.num_questions, self.num_samples, parts, self.trainer.world_size)
         check_composition(
             self.trainer.lightning_module,
             self.advantage,
@@ -165,18 +169,6 @@ class RolloutData(AgentData):
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields finished micro-batches."""
         assert self.trainer is not None
-        accumulated = self.trainer.accumulate_grad_batches
-        if accumulated != self.num_micro_batches:
-            raise ConfigError(
-                f"trainer.accumulate_grad_batches is {accumulated}, data.num_micro_batches is "
-                f"{self.num_micro_batches}: they must be equal. Set both to the same number."
-            )
-        share = len(range(0, self.num_questions, self.trainer.world_size)) * self.num_samples
-        if share < self.num_minibatches * self.num_micro_batches or self.num_questions % self.trainer.world_size:
-            raise ConfigError(
-                f"data.num_questions is {self.num_questions} on {self.trainer.world_size} ranks: it must be a "
-                "multiple of the ranks, and each rank's share must fill its micro-batches. Raise it."
-            )
         return DataLoader(_Iteration(self, self.trainer), batch_size=None, num_workers=0)
 
     def collect(
@@ -216,6 +208,20 @@ class RolloutData(AgentData):
         }
 
 
+def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks: int) -> None:
+    """Check that the ranks share an iteration's questions equally, and that each fills its `num_parts` micro-batches.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    share = len(range(0, num_questions, num_ranks)) * num_samples
+    if share < num_parts or num_questions % num_ranks:
+        raise ConfigError(
+            f"data.num_questions is {num_questions} on {num_ranks} ranks: it must be a multiple of the ranks, and each "
+            "rank's share must fill its micro-batches. Raise it."
+        )
+
+
 @lru_cache(maxsize=2)  # an iteration may end one pass and begin the next
 def order_of_pass(seed: int, number: int, total: int) -> tuple[int, ...]:
     """The order of all `total` questions in a pass over them, made by one shuffle."""
@@ -242,7 +248,7 @@ class _Iteration(IterableDataset[Experience]):
         started = time.perf_counter()
         data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
-        reduce = _summing(trainer)
+        reduce = partial(over_ranks, trainer, op="sum")
         if iteration == 0 and module.has_critic:
             totals = reduce(torch.tensor([sum(r.total_reward for r in data.rollouts), float(len(data.rollouts))]))
             module.roles.start_values_at(float(totals[0] / totals[1]))
@@ -316,14 +322,3 @@ class _Iteration(IterableDataset[Experience]):
             rollouts = kept.take(iteration, last=trainer.max_epochs - 1, collect=collect)
         data.engine.rest()
         return rollouts
-
-
-def _summing(trainer: Trainer) -> Reduce:
-    """Sums a tensor over ranks."""
-
-    def reduce(tensor: Tensor) -> Tensor:
-        total = trainer.strategy.reduce(tensor.to(trainer.strategy.root_device), reduce_op="sum")
-        assert isinstance(total, Tensor)
-        return total.cpu()
-
-    return reduce

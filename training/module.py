@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
-from lightning import LightningModule
+from lightning import Callback, LightningModule
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
@@ -34,6 +34,7 @@ from training.objectives import (
     value_loss,
 )
 from training.ranks import over_ranks
+from training.trainer_settings import check_trainer
 
 KLMode = Literal["loss", "reward"]
 
@@ -129,6 +130,11 @@ class AgentModule(LightningModule):
         self._ratio_max = 0.0
         self._critic_alone = False
         self._began = self._ended = 0.0
+
+    def configure_callbacks(self) -> list[Callback]:
+        """None; Lightning asks first of all, so settings of the trainer that would not do what they say end here."""
+        check_trainer(self.trainer)
+        return []
 
     @property
     def has_critic(self) -> bool:

@@ -67,23 +67,11 @@ def test_a_critic_per_turn_is_not_read_inside_a_turn() -> None:
     with pytest.raises(ConfigError, match=words):
         check_composition(module, estimator, truncated="bootstrap", **settings)
     with pytest.raises(ConfigError, match=words):
-        prepare(
-            module,
-            [cut(StopReason.MAX_TURN_TOKENS, CUT_SHORT)],
-            estimator=estimator,
-            reduce=same,
-            truncated="bootstrap",
-        )
+        prepare(module, [inside], estimator=estimator, reduce=same, truncated="bootstrap")
     for truncated in ("terminal", "mask"):
         check_composition(module, estimator, truncated=truncated, **settings)
     with pytest.raises(ConfigError, match="BatchBaseline.* has no value to bootstrap"):
-        prepare(
-            module,
-            [cut(StopReason.MAX_TURNS, CUT_SHORT)],
-            estimator=BatchBaseline(),
-            reduce=same,
-            truncated="bootstrap",
-        )
+        prepare(module, [inside], estimator=BatchBaseline(), reduce=same, truncated="bootstrap")
 
 
 @pytest.mark.parametrize("level", ["token", "turn"])

@@ -23,7 +23,7 @@ from medagent.errors import ConfigError
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
 from training.adapters import LoraSettings
-from training.agent_data import AgentData, AgentSettings
+from training.agent_data import AgentData, AgentSettings, check_accumulation
 from training.callbacks.held_out import HeldOutEvaluation
 from training.engines import InProcessEngine, RolloutEngine
 from training.execution import Execution
@@ -125,11 +125,7 @@ class SupervisedData(AgentData):
         trainer = self.trainer
         if trainer is None or not isinstance(trainer.lightning_module, SupervisedModule):
             raise ConfigError("SupervisedData serves a trainer that fits a SupervisedModule.")
-        if trainer.accumulate_grad_batches != self.num_micro_batches:
-            raise ConfigError(
-                f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, data.num_micro_batches is "
-                f"{self.num_micro_batches}: they must be equal. Set both to the same number."
-            )
+        check_accumulation(trainer.accumulate_grad_batches, self.num_micro_batches)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         watched = any(isinstance(callback, HeldOutEvaluation) for callback in callbacks)
         if isinstance(trainer.strategy, ShardedBase) and watched:
