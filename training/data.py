@@ -35,16 +35,10 @@ from training.compatibility import check_composition, warn_of_tight_limits
 from training.engines import EngineSetup, InProcessEngine, RolloutEngine
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
 from training.module import AgentModule
-from training.prepare import (
-    OffPolicy,
-    TruncatedMode,
-    explained_variance,
-    logprob_gap,
-    prepare,
-    rollout_metrics,
-)
+from training.prepare import OffPolicy, TruncatedMode, prepare
 from training.ranks import over_ranks
 from training.rewards import OutcomeReward, Reward, graded
+from training.rollout_metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
 from training.sharding import ShardedBase
 from training.stale_rollouts import StaleRollouts
 
@@ -194,17 +188,20 @@ class RolloutData(AgentData):
         self._sampling_s[iteration] = time.perf_counter() - began
         return rollouts
 
-    def sampling_metrics(self, iteration: int, *, waited_s: float, num_action_tokens: int) -> dict[str, float]:
-        """What sampling cost.
+    def sampling_metrics(
+        self, iteration: int, *, waited_s: float, num_action_tokens: int, reduce: Reduce, largest: Largest
+    ) -> dict[str, float]:
+        """What sampling cost, over all ranks.
 
-        `time/rollout` is how long the trainer waited. The speed is that of the sampling itself, wherever it ran.
+        `time/rollout` is how long the trainer waited. The speed is that of the sampling itself, wherever it ran. The
+        ranks sample at the same time, so the slowest of them counts.
         """
-        sampling_s = self._sampling_s.pop(iteration, waited_s)
+        sampling_s = largest(torch.tensor(self._sampling_s.pop(iteration, waited_s), dtype=torch.float64))
+        tokens = reduce(torch.tensor(num_action_tokens, dtype=torch.float64))
+        own = {**self._search_metrics, **self.engine.metrics(), "time/rollout": waited_s}
         return {
-            **self._search_metrics,
-            **self.engine.metrics(),
-            "time/rollout": waited_s,
-            "throughput/action_tokens_per_s": num_action_tokens / sampling_s,
+            **worst_of_ranks(own, reduce, largest),
+            "throughput/action_tokens_per_s": float(tokens / sampling_s),
         }
 
 
@@ -248,7 +245,7 @@ class _Iteration(IterableDataset[Experience]):
         started = time.perf_counter()
         data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
-        reduce = partial(over_ranks, trainer, op="sum")
+        reduce, largest = (partial(over_ranks, trainer, op=op) for op in ("sum", "max"))
         if iteration == 0 and module.has_critic:
             totals = reduce(torch.tensor([sum(r.total_reward for r in data.rollouts), float(len(data.rollouts))]))
             module.roles.start_values_at(float(totals[0] / totals[1]))
@@ -262,11 +259,15 @@ class _Iteration(IterableDataset[Experience]):
             truncated=data.truncated,
         )
         read_BT = data.advantage.value_mask(experience.mask_BT, experience.turn_ids_BT)
+        variance = {"critic/explained_variance": explained_variance(experience, read_BT, reduce)}
+        tokens = int(experience.mask_BT.sum())
         metrics = {
-            **rollout_metrics(data.rollouts, iteration=iteration),
-            **({"critic/explained_variance": explained_variance(experience, read_BT)} if module.has_critic else {}),
-            **data.sampling_metrics(iteration, waited_s=rollout_s, num_action_tokens=int(experience.mask_BT.sum())),
-            **logprob_gap(experience, off_policy=data.off_policy),
+            **rollout_metrics(data.rollouts, iteration=iteration, reduce=reduce),
+            **(variance if module.has_critic else {}),
+            **data.sampling_metrics(
+                iteration, waited_s=rollout_s, num_action_tokens=tokens, reduce=reduce, largest=largest
+            ),
+            **logprob_gap(experience, off_policy=data.off_policy, reduce=reduce, largest=largest),
         }
         lengths = experience.attention_BT.sum(dim=1).tolist()
         for epoch in range(data.num_critic_epochs + data.num_epochs):

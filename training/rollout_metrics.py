@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from medagent.types import Rollout, StopReason
 from training.advantages import Reduce
 from training.experience import Experience
+from training.metric_names import METRICS
 from training.prepare import OffPolicy
 
 Largest = Callable[[Tensor], Tensor]
@@ -24,7 +26,10 @@ def explained_variance(batch: Experience, read_BT: Tensor, reduce: Reduce) -> fl
     The values precede any update on these rollouts.
     """
     returns = batch.returns_BT[read_BT]
-    variance, left = variance_over_ranks(returns, reduce), variance_over_ranks(returns - batch.values_BT[read_BT], reduce)
+    variance, left = (
+        variance_over_ranks(returns, reduce),
+        variance_over_ranks(returns - batch.values_BT[read_BT], reduce),
+    )
     return float(1 - left / variance) if variance > 0 else 0.0
 
 
@@ -54,12 +59,15 @@ def logprob_gap(batch: Experience, *, off_policy: OffPolicy, reduce: Reduce, lar
     count, own = float(len(gaps)), gaps if len(gaps) else gaps.new_zeros(1)
     totals = reduce(torch.tensor([count, count * float(own.mean())], dtype=torch.float64))
     most = largest(own.max().double())
-    return {"rollout/logprob_gap": float(totals[1] / totals[0]), "rollout/logprob_gap_max": float(most)} if totals[0] else {}
+    return (
+        {"rollout/logprob_gap": float(totals[1] / totals[0]), "rollout/logprob_gap_max": float(most)}
+        if totals[0]
+        else {}
+    )
 
 
 def rollout_metrics(rollouts: Sequence[Rollout], *, iteration: int, reduce: Reduce) -> dict[str, float]:
     """Means over rollouts, under the fixed names."""
-
     sums = {
         "reward/mean": sum(rollout.total_reward for rollout in rollouts),
         "reward/success": sum(rollout.success for rollout in rollouts),
@@ -80,10 +88,19 @@ LEAST = ("sampler/arrived", "throughput/queries_per_search")
 
 
 def worst_of_ranks(own: Mapping[str, float], reduce: Reduce, largest: Largest) -> dict[str, float]:
-    """Each figure over all ranks: the sum, or that of the rank that is worst off; all ranks have the same names."""
-    names = sorted(own)
-    values = torch.tensor([own[name] for name in names], dtype=torch.float64)
-    signs = torch.tensor([-1.0 if name in LEAST else 1.0 for name in names], dtype=torch.float64)
-    summed, most = reduce(values), signs * largest(signs * values)
-    found = {n: float(s if n in ADD_UP else m) for n, s, m in zip(names, summed, most, strict=True)}
-    return {name: found[name] for name in own}
+    """Each figure over all ranks: the sum, or that of the rank that is worst off.
+
+    Ranks may have different figures: after a resumption one may have sampled anew what another kept. A name that
+    `training.metric_names` does not hold stays the rank's own.
+    """
+    signs = torch.tensor([-1.0 if name in LEAST else 1.0 for name in METRICS], dtype=torch.float64)
+    values = torch.tensor([own.get(name, math.nan) for name in METRICS], dtype=torch.float64)
+    there = ~values.isnan()
+    summed = reduce(torch.where(there, values, 0.0))
+    most = largest(torch.where(there, signs * values, -math.inf))
+    found = {
+        name: float(summed[at] if name in ADD_UP else signs[at] * most[at])
+        for at, name in enumerate(METRICS)
+        if float(most[at]) != -math.inf
+    }
+    return {**own, **found}

@@ -28,13 +28,15 @@ from training.sharding import ShardedBase
 
 
 class PolicyAfter(Callback):
-    """Keeps the policy's weights after each optimizer step."""
+    """Keeps the policy's weights after each optimizer step, and what was logged of the first."""
 
     def __init__(self) -> None:
         self.steps: list[torch.Tensor] = []
+        self.metrics: dict[str, torch.Tensor] = {}
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.metrics = self.metrics or {name: value.clone() for name, value in trainer.callback_metrics.items()}
             self.steps.append(torch.cat([p.detach().flatten().clone() for p in module.roles.policy_parameters()]))
 
 
@@ -86,7 +88,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
         seen = {"norms": torch.tensor(peek.seen), "policy": snoop.policy[0], "critic": snoop.critic[0]}
         seen["rate"] = torch.tensor(peek.rate)
         seen |= {"policy_steps": torch.stack(after_steps.steps), "merged": merged, "held": torch.tensor(held)}
-        torch.save({**seen, "after": after}, target)
+        torch.save({**seen, "after": after, "metrics": after_steps.metrics}, target)
     end_rank()
 
 

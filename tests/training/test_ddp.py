@@ -70,6 +70,9 @@ def test_two_processes_equal_one(experience, tmp_path, ones, space, max_tokens, 
     assert float(one["norms"][1]) > 0, "something must be clipped"
     torch.testing.assert_close(two["norms"], one["norms"], rtol=1e-4, atol=0)
     torch.testing.assert_close(two["rate"], one["rate"], rtol=1e-4, atol=0)
+    assert two["metrics"].keys() == one["metrics"].keys() > {"policy/loss", "critic/loss", "policy/ratio_max"}
+    for name, value in one["metrics"].items():
+        torch.testing.assert_close(two["metrics"][name], value, rtol=1e-3, atol=1e-5, msg=f"{name} of all ranks")
     for role in ("policy", "critic"):
         rms = float(one[role].square().mean().sqrt())  # gradients of nothing but rounding are small against the others
         torch.testing.assert_close(two[role], one[role], rtol=1e-3, atol=1e-3 * rms)
