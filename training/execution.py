@@ -34,7 +34,7 @@ class Execution:
     `attention`: transformers' implementation. `gradient_checkpointing`: keep a layer's input alone, and compute the
     layer again in the backward pass. `packed`: the rows of a micro-batch lie in one sequence without padding, each
     seeing itself alone. Packing costs nothing with flash_attention_2. With the others the mask grows with the square of
-    the whole.
+    the whole. Families whose masks take no positions (OPT, BioGPT, Falcon) are refused.
 
     `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
     tokens (0: any number), padding included unless packed. A larger micro-batch is split. `quantise` "nf4": the frozen

@@ -33,6 +33,7 @@ from training.objectives import (
     token_ratio_metrics,
     value_loss,
 )
+from training.packing import check_packing
 from training.ranks import over_ranks
 from training.trainer_settings import check_trainer
 
@@ -122,6 +123,8 @@ class AgentModule(LightningModule):
             num_evidence_features=NUM_EVIDENCE_FEATURES[critic_sees],
             execution=execution,
         )
+        if execution.packed:
+            check_packing(self.roles)
         self.policy_terms: PolicyTerms | None = None
         self.finite_steps = FiniteSteps()
         self._step_is_whole = False
