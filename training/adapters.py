@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from medagent.causal_lm import hidden_states, project
 from medagent.merging import MergeLoss
-from training.execution import Execution, checkpoint_layers
+from training.execution import Execution, checkpoint_layers, keep_evaluating
 
 POLICY, CRITIC = "policy", "critic"
 EVIDENCE_WIDTH = 64
@@ -103,6 +103,14 @@ class SharedBase(nn.Module):
         self._activate(POLICY)
         if execution.gradient_checkpointing:
             checkpoint_layers(self.base, lambda: self._active, self._activate)
+        self.train()
+
+    def train(self, mode: bool = True) -> SharedBase:
+        """Keep the base and its adapters in evaluation mode: dropout and layer drop would make every read another."""
+        super().train(mode)
+        self.peft.eval()
+        keep_evaluating(self.base)
+        return self
 
     @property
     def base(self) -> PreTrainedModel:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from lightning import LightningDataModule
 
 from medagent.agent import Limits
+from medagent.errors import ConfigError
 from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.types import Question
@@ -24,6 +25,19 @@ class AgentSettings:
     protocol: TurnProtocol = field(default_factory=TagProtocol)
     limits: Limits = Limits()
     top_k: int = 3
+
+
+def check_accumulation(accumulated: int, num_micro_batches: int) -> None:
+    """Check that an optimizer step takes the micro-batches that it is weighted for.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if accumulated != num_micro_batches:
+        raise ConfigError(
+            f"trainer.accumulate_grad_batches is {accumulated}, data.num_micro_batches is {num_micro_batches}: they "
+            "must be equal. Set both to the same number."
+        )
 
 
 class AgentData(LightningDataModule):

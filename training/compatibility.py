@@ -10,9 +10,9 @@ from medagent.agent import Limits
 from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.causal_lm import model_path
 from medagent.errors import ConfigError
-from training.advantages import GAE, AdvantageEstimator
+from training.advantages import AdvantageEstimator
 from training.module import AgentModule
-from training.prepare import TruncatedMode
+from training.prepare import TruncatedMode, check_bootstrap
 
 
 def check_composition(
@@ -53,10 +53,8 @@ def check_composition(
         )
     if num_critic_epochs and not module.has_critic:
         raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic. Set it to 0.")
-    if truncated == "bootstrap" and not isinstance(estimator, GAE):
-        raise ConfigError(
-            f"data.truncated is bootstrap, and data.advantage ({name}) has no value to bootstrap from. Use GAE."
-        )
+    if truncated == "bootstrap":
+        check_bootstrap(module, estimator)
 
 
 def warn_of_tight_limits(base_model: str, limits: Limits) -> None:

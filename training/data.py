@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -30,20 +31,15 @@ from medagent.text_length import check_text_length
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
 from training.advantages import GAE, AdvantageEstimator, Reduce
-from training.agent_data import AgentData, AgentSettings
+from training.agent_data import AgentData, AgentSettings, check_accumulation
 from training.compatibility import check_composition, warn_of_tight_limits
 from training.engines import EngineSetup, InProcessEngine, RolloutEngine
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
 from training.module import AgentModule
-from training.prepare import (
-    OffPolicy,
-    TruncatedMode,
-    explained_variance,
-    logprob_gap,
-    prepare,
-    rollout_metrics,
-)
-from training.rewards import OutcomeReward, Reward
+from training.prepare import OffPolicy, TruncatedMode, prepare
+from training.ranks import over_ranks
+from training.rewards import OutcomeReward, Reward, graded
+from training.rollout_metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
 from training.sharding import ShardedBase
 from training.stale_rollouts import StaleRollouts
 
@@ -61,7 +57,7 @@ class RolloutData(AgentData):
     policy. An untrained critic starts at the first mean return.
 
     `truncated` says what a rollout that a limit cut counts as: "terminal", "bootstrap" (the critic's value of where it
-    was cut follows) or "mask" (no loss).
+    was cut follows, if the policy would have gone on) or "mask" (no loss).
     """
 
     default_callbacks = (
@@ -110,6 +106,9 @@ class RolloutData(AgentData):
         """Refuse what does not fit together, before anything long starts."""
         if self.trainer is None or not isinstance(self.trainer.lightning_module, AgentModule):
             raise ConfigError("RolloutData serves a trainer that fits an AgentModule.")
+        check_accumulation(self.trainer.accumulate_grad_batches, self.num_micro_batches)
+        parts = self.num_minibatches * self.num_micro_batches
+        check_shares(self.num_questions, self.num_samples, parts, self.trainer.world_size)
         check_composition(
             self.trainer.lightning_module,
             self.advantage,
@@ -154,10 +153,8 @@ class RolloutData(AgentData):
         """The questions of an iteration: the next slice of an endless sequence of seeded permutations."""
         total, chosen = len(self.questions), []
         for position in range(iteration * self.num_questions, (iteration + 1) * self.num_questions):
-            epoch, offset = divmod(position, total)
-            order = list(range(total))
-            random.Random(f"{self.seed}:{epoch}").shuffle(order)
-            chosen.append(self.questions[order[offset]])
+            number, offset = divmod(position, total)
+            chosen.append(self.questions[order_of_pass(self.seed, number, total)[offset]])
         return chosen
 
     def _numbered(self, iteration: int) -> list[tuple[Question, int]]:
@@ -172,18 +169,6 @@ class RolloutData(AgentData):
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields finished micro-batches."""
         assert self.trainer is not None
-        accumulated = self.trainer.accumulate_grad_batches
-        if accumulated != self.num_micro_batches:
-            raise ConfigError(
-                f"trainer.accumulate_grad_batches is {accumulated}, data.num_micro_batches is "
-                f"{self.num_micro_batches}: they must be equal. Set both to the same number."
-            )
-        share = len(range(0, self.num_questions, self.trainer.world_size)) * self.num_samples
-        if share < self.num_minibatches * self.num_micro_batches or self.num_questions % self.trainer.world_size:
-            raise ConfigError(
-                f"data.num_questions is {self.num_questions} on {self.trainer.world_size} ranks: it must be a "
-                "multiple of the ranks, and each rank's share must fill its micro-batches. Raise it."
-            )
         return DataLoader(_Iteration(self, self.trainer), batch_size=None, num_workers=0)
 
     def collect(
@@ -204,23 +189,48 @@ class RolloutData(AgentData):
             for question, repeat in self._numbered(iteration)[rank::world_size]
             for sample in range(repeat * self.num_samples, (repeat + 1) * self.num_samples)
         ]
-        rollouts = [self.reward(rollout) for rollout in agent.run_all(jobs)]
+        rollouts = [graded(self.reward, rollout) for rollout in agent.run_all(jobs)]
         self._search_metrics = agent.search_stats.metrics()
         self._sampling_s[iteration] = time.perf_counter() - began
         return rollouts
 
-    def sampling_metrics(self, iteration: int, *, waited_s: float, num_action_tokens: int) -> dict[str, float]:
-        """What sampling cost.
+    def sampling_metrics(
+        self, iteration: int, *, waited_s: float, num_action_tokens: int, reduce: Reduce, largest: Largest
+    ) -> dict[str, float]:
+        """What sampling cost, over all ranks.
 
-        `time/rollout` is how long the trainer waited. The speed is that of the sampling itself, wherever it ran.
+        `time/rollout` is how long the trainer waited. The speed is that of the sampling itself, wherever it ran. The
+        ranks sample at the same time, so the slowest of them counts.
         """
-        sampling_s = self._sampling_s.pop(iteration, waited_s)
+        sampling_s = largest(torch.tensor(self._sampling_s.pop(iteration, waited_s), dtype=torch.float64))
+        tokens = reduce(torch.tensor(num_action_tokens, dtype=torch.float64))
+        own = {**self._search_metrics, **self.engine.metrics(), "time/rollout": waited_s}
         return {
-            **self._search_metrics,
-            **self.engine.metrics(),
-            "time/rollout": waited_s,
-            "throughput/action_tokens_per_s": num_action_tokens / sampling_s,
+            **worst_of_ranks(own, reduce, largest),
+            "throughput/action_tokens_per_s": float(tokens / sampling_s),
         }
+
+
+def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks: int) -> None:
+    """Check that the ranks share an iteration's questions equally, and that each fills its `num_parts` micro-batches.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    share = len(range(0, num_questions, num_ranks)) * num_samples
+    if share < num_parts or num_questions % num_ranks:
+        raise ConfigError(
+            f"data.num_questions is {num_questions} on {num_ranks} ranks: it must be a multiple of the ranks, and each "
+            "rank's share must fill its micro-batches. Raise it."
+        )
+
+
+@lru_cache(maxsize=2)  # an iteration may end one pass and begin the next
+def order_of_pass(seed: int, number: int, total: int) -> tuple[int, ...]:
+    """The order of all `total` questions in a pass over them, made by one shuffle."""
+    order = list(range(total))
+    random.Random(f"{seed}:{number}").shuffle(order)
+    return tuple(order)
 
 
 class _Iteration(IterableDataset[Experience]):
@@ -241,7 +251,7 @@ class _Iteration(IterableDataset[Experience]):
         started = time.perf_counter()
         data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
-        reduce = _summing(trainer)
+        reduce, largest = (partial(over_ranks, trainer, op=op) for op in ("sum", "max"))
         if iteration == 0 and module.has_critic:
             totals = reduce(torch.tensor([sum(r.total_reward for r in data.rollouts), float(len(data.rollouts))]))
             module.roles.start_values_at(float(totals[0] / totals[1]))
@@ -255,11 +265,15 @@ class _Iteration(IterableDataset[Experience]):
             truncated=data.truncated,
         )
         read_BT = data.advantage.value_mask(experience.mask_BT, experience.turn_ids_BT)
+        variance = {"critic/explained_variance": explained_variance(experience, read_BT, reduce)}
+        tokens = int(experience.mask_BT.sum())
         metrics = {
-            **rollout_metrics(data.rollouts, iteration=iteration),
-            **({"critic/explained_variance": explained_variance(experience, read_BT)} if module.has_critic else {}),
-            **data.sampling_metrics(iteration, waited_s=rollout_s, num_action_tokens=int(experience.mask_BT.sum())),
-            **logprob_gap(experience, off_policy=data.off_policy),
+            **rollout_metrics(data.rollouts, iteration=iteration, reduce=reduce),
+            **(variance if module.has_critic else {}),
+            **data.sampling_metrics(
+                iteration, waited_s=rollout_s, num_action_tokens=tokens, reduce=reduce, largest=largest
+            ),
+            **logprob_gap(experience, off_policy=data.off_policy, reduce=reduce, largest=largest),
         }
         lengths = experience.attention_BT.sum(dim=1).tolist()
         for epoch in range(data.num_critic_epochs + data.num_epochs):
@@ -315,14 +329,3 @@ class _Iteration(IterableDataset[Experience]):
             rollouts = kept.take(iteration, last=trainer.max_epochs - 1, collect=collect)
         data.engine.rest()
         return rollouts
-
-
-def _summing(trainer: Trainer) -> Reduce:
-    """Sums a tensor over ranks."""
-
-    def reduce(tensor: Tensor) -> Tensor:
-        total = trainer.strategy.reduce(tensor.to(trainer.strategy.root_device), reduce_op="sum")
-        assert isinstance(total, Tensor)
-        return total.cpu()
-
-    return reduce

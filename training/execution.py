@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -33,7 +34,7 @@ class Execution:
     `attention`: transformers' implementation. `gradient_checkpointing`: keep a layer's input alone, and compute the
     layer again in the backward pass. `packed`: the rows of a micro-batch lie in one sequence without padding, each
     seeing itself alone. Packing costs nothing with flash_attention_2. With the others the mask grows with the square of
-    the whole.
+    the whole. Families whose masks take no positions (OPT, BioGPT, Falcon) are refused.
 
     `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
     tokens (0: any number), padding included unless packed. A larger micro-batch is split. `quantise` "nf4": the frozen
@@ -61,6 +62,9 @@ def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate
 
     A layer is computed again in the backward pass, when another adapter may be active. So the adapter of its forward
     pass is put back for that moment. Without that the gradients would be wrong, and no error would say so.
+
+    transformers checkpoints a layer only where its `training` is true. While the layer computes it is false, so that
+    dropout stays off. OPT, BioGPT and Falcon ask the layer itself whether to drop.
     """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -73,7 +77,25 @@ def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate
             f"model.execution.gradient_checkpointing: {type(base).__name__} has no layers that can be. Leave it out."
         )
     for layer in layers:
-        layer.training = True  # the layer alone: transformers asks for it, and what is inside (dropout) stays as it is
+        layer.register_forward_pre_hook(_stop_dropping)
+        layer.register_forward_hook(_ask_to_be_checkpointed, always_call=True)
+    keep_evaluating(base)
+
+
+def keep_evaluating(base: PreTrainedModel) -> None:
+    """Put the whole base into evaluation mode, and have its checkpointed layers checkpointed none the less."""
+    base.eval()
+    for module in base.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.training = module.gradient_checkpointing
+
+
+def _stop_dropping(layer: nn.Module, inputs: object) -> None:
+    layer.training = False
+
+
+def _ask_to_be_checkpointed(layer: nn.Module, inputs: object, outputs: object) -> None:
+    layer.training = True
 
 
 class _Recomputing:

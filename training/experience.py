@@ -91,6 +91,8 @@ class Experience:
     """Means to be logged with the iteration's first micro-batch."""
     critic_only: bool = False
     """Whether the micro-batch trains the critic alone."""
+    names: tuple[str, ...] = ()
+    """[B] question and sample of each rollout, for messages; none where they are not known."""
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set a field once; `ratio_segments_BT` again.
@@ -111,7 +113,8 @@ class Experience:
 
     def rows(self, indices: Sequence[int]) -> Experience:
         """The chosen rollouts, cut to the longest of them; metrics stay behind."""
-        return replace(self, **_chosen(self, indices), metrics={})
+        names = tuple(self.names[index] for index in indices) if self.names else ()
+        return replace(self, **_chosen(self, indices), metrics={}, names=names)
 
     def evidence_at(self, read_BT: Tensor) -> Tensor:
         """See the function of this name."""
@@ -183,6 +186,11 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1)
         rollout_logprobs_BT=logprobs,
         rewards_BT=rewards,
     )
+
+
+def rollout_name(rollout: Rollout) -> str:
+    """Question and sample, for messages."""
+    return f"{rollout.question.id} sample {rollout.sample}"
 
 
 def turn_rewards(rollout: Rollout) -> dict[int, float]:

@@ -41,6 +41,10 @@ METRICS: dict[str, str] = {
         "Factor that `ClippingBiasCorrection` puts on the policy's learning rate in this step, or on its gradient; "
         "1 changes nothing. Formula: [algorithms](../algorithms.md#clipping-bias-correction)."
     ),
+    "update/skipped": (
+        "Optimizer steps of an iteration that were skipped, as a loss or a gradient was not finite; 0 when all is "
+        "well. They are in no other figure of the update."
+    ),
     "critic/loss": "Squared error of the critic's values against the returns, halved.",
     "critic/explained_variance": (
         "1 - Var(return - value) / Var(return), on rollouts that the critic has not been taught."

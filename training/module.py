@@ -13,9 +13,9 @@ from typing import Literal
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
-from lightning import LightningModule
+from lightning import Callback, LightningModule
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
 from medagent.causal_lm import load_causal_lm, refuse_unmerged
@@ -24,6 +24,7 @@ from training.adapters import LoraSettings, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
+from training.finite_steps import FiniteSteps
 from training.objectives import (
     ClippedSurrogate,
     PolicyLoss,
@@ -32,6 +33,9 @@ from training.objectives import (
     token_ratio_metrics,
     value_loss,
 )
+from training.packing import check_packing
+from training.ranks import over_ranks
+from training.trainer_settings import check_trainer
 
 KLMode = Literal["loss", "reward"]
 
@@ -120,12 +124,21 @@ class AgentModule(LightningModule):
             num_evidence_features=NUM_EVIDENCE_FEATURES[critic_sees],
             execution=execution,
         )
+        if execution.packed:
+            check_packing(self.roles)
         self.policy_terms: PolicyTerms | None = None
+        self.finite_steps = FiniteSteps()
+        self._step_is_whole = False
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
         self._critic_alone = False
         self._began = self._ended = 0.0
+
+    def configure_callbacks(self) -> list[Callback]:
+        """None; Lightning asks first of all, so settings of the trainer that would not do what they say end here."""
+        check_trainer(self.trainer)
+        return []
 
     @property
     def has_critic(self) -> bool:
@@ -142,11 +155,13 @@ class AgentModule(LightningModule):
         trained = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {name: value for name, value in state.items() if name in trained}
+        checkpoint["steps_skipped_in_a_row"] = self.finite_steps.state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Complete the state with the base's own weights, so that loading stays strict."""
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {**self.state_dict(), **state}
+        self.finite_steps.restore(int(checkpoint.get("steps_skipped_in_a_row", 0)))  # type: ignore[call-overload]
 
     def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
         """Propagate a micro-batch's losses back, and return the last one for Lightning to propagate.
@@ -157,22 +172,32 @@ class AgentModule(LightningModule):
         """
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
+            self.finite_steps.begin()
         lengths = batch.attention_BT.sum(dim=1).tolist()
         groups = split_by_tokens(lengths, max_tokens=self.execution.max_tokens, packed=self.execution.packed)
         parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
         parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]
         for each, its_part in first:
-            self.trainer.strategy.backward(each(its_part) / self.trainer.accumulate_grad_batches, None)
+            loss = each(its_part)
+            self.finite_steps.note_loss(loss)
+            self.trainer.strategy.backward(loss / self.trainer.accumulate_grad_batches, None)
         loss = loss_of(part)
+        self.finite_steps.note_loss(loss)
         self._critic_alone = batch.critic_only
         if self.trainer.world_size > 1 and (first or batch.critic_only):
             # DDP sums a gradient over ranks when the last backward pass reaches its parameter: this one reaches all.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
         self._carried.update(batch.metrics)
-        if (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0:
-            self._log_step()
+        self._step_is_whole = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
         return loss
+
+    def on_after_backward(self) -> None:
+        """Judge and log a step once its last gradient is there, before callbacks make something of it."""
+        if self._step_is_whole:
+            self._step_is_whole = False
+            self.finite_steps.judge(self.trainer.optimizers[0], self._largest)
+            self._log_step()
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
         """Nothing: Lightning calls this when parts of a split micro-batch have already left gradients."""
@@ -209,6 +234,7 @@ class AgentModule(LightningModule):
             loss_weights_BT=batch.value_weights_BT,
             clip=self.value_clip,
         )
+        self.finite_steps.note_rows(batch, values_BT)
         self.add_to_sums({"critic/loss": loss.detach() / self.trainer.accumulate_grad_batches})
         return loss
 
@@ -220,6 +246,7 @@ class AgentModule(LightningModule):
             temperature=self.temperature,
             entropy_gradient=self.entropy_coef != 0,
         )
+        self.finite_steps.note_rows(batch, scores.logprobs_BT)
         result = self.policy_loss(scores.logprobs_BT, batch)
         self.policy_terms = PolicyTerms(result, scores.logprobs_BT, scores.collision_BT)
         kl_BT = reference_kl(scores.logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT)
@@ -246,13 +273,22 @@ class AgentModule(LightningModule):
         return -result.objective + kl_coef * kl - self.entropy_coef * entropy
 
     def _log_step(self) -> None:
-        tokens = max(1.0, self._sums.pop("tokens", 0.0))
-        losses = ("policy/loss", "critic/loss")
-        means = {name: value if name in losses else value / tokens for name, value in self._sums.items()}
+        """Log the means over the action tokens of all ranks; a skipped step has none."""
+        sums, names = self._sums, sorted(self._sums)
+        totals = over_ranks(self.trainer, torch.tensor([sums[name] for name in names], dtype=torch.float64), "sum")
+        found = dict(zip(names, totals.tolist(), strict=True))
+        tokens = max(1.0, found.pop("tokens", 0.0))
+        # A rank's weights carry the factor world_size, which DDP's mean of the gradients takes off again.
+        shares = dict.fromkeys(("policy/loss", "critic/loss"), float(self.trainer.world_size))
+        means = {name: found[name] / shares.get(name, tokens) for name in sums if name != "tokens"}
         if self.policy_terms is not None:
-            means["policy/ratio_max"] = self._ratio_max
-        self.log_dict({**means, **self._carried})
+            means["policy/ratio_max"] = float(self._largest(torch.tensor(self._ratio_max, dtype=torch.float64)))
+        self.log_dict({**({} if self.finite_steps.skipped else means), **self._carried})
         self._sums, self._carried, self._ratio_max = {}, {}, 0.0
+
+    def _largest(self, tensor: Tensor) -> Tensor:
+        """The largest over ranks, entry by entry."""
+        return over_ranks(self.trainer, tensor, "max")
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Take the policy's parameters out of a step of the critic alone.
@@ -264,8 +300,9 @@ class AgentModule(LightningModule):
                 parameter.grad = None
 
     def on_train_epoch_start(self) -> None:
-        """Begin an iteration's clock and set its learning rates."""
+        """Begin an iteration's clock and count, and set its learning rates."""
         self._began = time.perf_counter()
+        self.finite_steps.in_iteration = 0
         # By the iteration's number alone, so that a resumed or prolonged run has the same rates.
         decayed = 0.0 if self.lr_decay_iterations is None else self.current_epoch / self.lr_decay_iterations
         rates = {"policy": self.policy_lr * self.policy_lr_scale, "critic": self.critic_lr}
@@ -277,9 +314,11 @@ class AgentModule(LightningModule):
         self._ended = time.perf_counter()
 
     def on_train_epoch_end(self) -> None:
-        """Log the iteration's time without its rollouts."""
+        """Log the iteration's time without its rollouts, and how many steps were skipped."""
         rollout_s = float(self.trainer.callback_metrics.get("time/rollout", 0.0))
-        self.log("time/update", self._ended - self._began - rollout_s)
+        update_s = torch.tensor(self._ended - self._began - rollout_s, dtype=torch.float64)
+        self.log("time/update", float(self._largest(update_s)))
+        self.log("update/skipped", float(self.finite_steps.in_iteration))
 
     def configure_optimizers(self) -> Optimizer:
         """One AdamW with the groups `policy` and, where there is one, `critic`, each at its own rate."""
@@ -295,12 +334,13 @@ class AgentModule(LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip policy and critic apart, so that neither starves the other; log both norms before clipping."""
+        self.finite_steps.judge(optimizer, self._largest)  # again, as a callback may have changed the gradients
         for group in optimizer.param_groups:
-            limit = self.max_grad_norms[group["name"]]
-            if all(parameter.grad is None for parameter in group["params"]):
-                continue  # a step of the critic alone
-            norm = clip_grad_norm_(group["params"], limit)
-            self.log(f"{group['name']}/grad_norm", norm)
+            gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
+            if gradients:  # there are none in a skipped step, nor of the policy in a step of the critic alone
+                norm = get_total_norm(gradients)
+                clip_grads_with_norm_(group["params"], self.max_grad_norms[group["name"]], norm)
+                self.log(f"{group['name']}/grad_norm", norm)
 
 
 def _require(holds: bool, name: str, found: object, wanted: str) -> None:

@@ -6,7 +6,8 @@ They are read once, before the first optimizer step on these rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,9 +25,11 @@ from training.experience import (
     RolloutTensors,
     evidence_at,
     loss_weights,
+    rollout_name,
     split_by_length,
     tensorize,
 )
+from training.finite_steps import in_words, rows_not_finite
 from training.module import AgentModule
 from training.objectives import ratio_segments
 
@@ -82,9 +85,15 @@ def prepare(
     """The rollouts as experience, weighted for one optimizer step over all of them; `reduce` sums over ranks.
 
     `truncated` says what a rollout that a limit cut counts as. "terminal": an end like any other. "bootstrap": gamma
-    times the critic's value of where it was cut is added to its last reward. "mask": it has no loss, though its reward
-    counts in its group.
+    times the critic's value of where it was cut is added to its last reward, where an action would have followed. One
+    that ends by its last turn's search ends like any other: no action follows, so no critic is taught there. "mask":
+    it has no loss, though its reward counts in its group.
+
+    Raises:
+        ConfigError: see `check_bootstrap`.
     """
+    if truncated == "bootstrap":
+        check_bootstrap(module, estimator)
     tensors = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
     cut_B = torch.tensor([rollout.stop_reason.truncated for rollout in rollouts])
     if truncated == "mask":
@@ -119,10 +128,23 @@ def prepare(
         k1_BT = tensors.rollout_logprobs_BT - reference_BT
         rewards_BT = rewards_BT - module.kl_coef * torch.where(mask_BT, k1_BT, 0.0)
     if truncated == "bootstrap":
-        assert isinstance(estimator, GAE)  # see training.compatibility
+        assert isinstance(estimator, GAE)
+        goes_on_B = torch.tensor([_would_act_again(rollout) for rollout in rollouts])
         last_BT = mask_BT & (mask_BT.long().cumsum(1) == mask_BT.long().sum(1, keepdim=True))
-        rewards_BT = rewards_BT + last_BT * (estimator.gamma * ends_B * cut_B)[:, None]
+        rewards_BT = rewards_BT + last_BT * torch.where(goes_on_B, estimator.gamma * ends_B, 0.0)[:, None]
     tensors = replace(tensors, rewards_BT=rewards_BT)
+    names = tuple(map(rollout_name, rollouts))
+    _warn_of_not_finite(
+        names,
+        {
+            "the sampler's log-probs": tensors.rollout_logprobs_BT,
+            "the reference's log-probs": reference_BT,
+            "the policy's log-probs": proximal_BT,
+            "the critic's values": values_BT,
+            "the critic's values after the last token": ends_B[:, None],
+            "the rewards": rewards_BT,
+        },
+    )
     advantages_BT, returns_BT = estimator.estimate(tensors, values_BT, reduce)
     return Experience(
         token_ids_BT=tensors.token_ids_BT,
@@ -143,7 +165,49 @@ def prepare(
         loss_weights_BT=_whole_step(mask_BT, reduction, reduce),
         value_weights_BT=_whole_step(read_BT, reduction, reduce),
         metrics={},
+        names=names,
     )
+
+
+def check_bootstrap(module: AgentModule, estimator: AdvantageEstimator) -> None:
+    """Check that the critic is taught where a cut rollout is valued.
+
+    Most cuts lie inside a turn. A critic that is read once per turn is taught at first tokens of turns alone. One that
+    sees the evidence has the same value in all of a turn.
+
+    Raises:
+        ConfigError: it is not, or there is no critic.
+    """
+    if not isinstance(estimator, GAE):
+        raise ConfigError(
+            f"data.truncated is bootstrap, and data.advantage ({type(estimator).__name__}) has no value to bootstrap "
+            "from. Use GAE."
+        )
+    if estimator.level == "turn" and module.critic_sees == "context":
+        raise ConfigError(
+            "data.truncated is bootstrap with data.advantage GAE of level turn. Limits cut inside a turn, and this "
+            "critic is taught before turns alone, so its value there means nothing. Set level: token, truncated: "
+            "terminal or mask, or model.critic_sees: evidence."
+        )
+
+
+def _would_act_again(rollout: Rollout) -> bool:
+    """Whether the policy would have gone on where a limit cut the rollout.
+
+    After the search of the last turn allowed it would not: nothing is searched, and no turn follows.
+    """
+    shown = bool(rollout.turns and rollout.turns[-1].observation_ids)
+    return rollout.stop_reason.truncated and (shown or rollout.stop_reason is not StopReason.MAX_TURNS)
+
+
+def _warn_of_not_finite(names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
+    for what, values in tensors.items():
+        if bad := [name for name, row in zip(names, rows_not_finite(values), strict=True) if row]:
+            warnings.warn(
+                f"rollouts: {what} are not finite in {in_words(bad)}. Steps with them are skipped. Check the base "
+                "model and the sampler, or set model.dtype to float32.",
+                stacklevel=3,
+            )
 
 
 def _whole_step(mask_BT: Tensor, reduction: Reduction, reduce: Reduce) -> Tensor:
@@ -185,48 +249,8 @@ def _values(module: AgentModule, part: RolloutTensors, evidence_BKF: Tensor, rea
     read[rows, lengths_B] = True
     attention = torch.cat([part.attention_BT, torch.zeros_like(part.attention_BT[:, :1])], dim=1)
     turns = torch.cat([part.turn_ids_BT, torch.full_like(part.turn_ids_BT[:, :1], -1)], dim=1)
-    turns[rows, lengths_B] = turns.max(dim=1).values + 1  # what is known after the last turn
+    # Inside a turn what is known is what was known before it; after a turn's passages it is more.
+    ended_B = ~part.mask_BT[rows, lengths_B - 1]
+    turns[rows, lengths_B] = turns.max(dim=1).values + ended_B.long()
     values = module.roles.values(ids, attention, read, evidence_at(evidence_BKF, turns, read))
     return torch.where(read_BT, values[:, :-1], 0.0), values[rows, lengths_B]
-
-
-def explained_variance(batch: Experience, read_BT: Tensor) -> float:
-    """1 - Var(return - value) / Var(return) where the critic is read.
-
-    The values precede any update on these rollouts.
-    """
-    returns = batch.returns_BT[read_BT]
-    errors = returns - batch.values_BT[read_BT]
-    variance = returns.var(correction=0)
-    return float(1 - errors.var(correction=0) / variance) if variance > 0 else 0.0
-
-
-def logprob_gap(batch: Experience, *, off_policy: OffPolicy) -> dict[str, float]:
-    """How far the sampler's log-probs lie from the trainer's before the update, mean and largest.
-
-    It is empty except for importance "decoupled", where the trainer's are known. For rollouts of the present policy it
-    measures arithmetic alone. For stale rollouts it also measures how far the policy has moved since.
-    """
-    if off_policy.importance != "decoupled" or not bool(batch.mask_BT.any()):
-        return {}
-    gaps = (batch.old_logprobs_BT - batch.rollout_logprobs_BT)[batch.mask_BT].abs()
-    return {"rollout/logprob_gap": float(gaps.mean()), "rollout/logprob_gap_max": float(gaps.max())}
-
-
-def rollout_metrics(rollouts: Sequence[Rollout], *, iteration: int) -> dict[str, float]:
-    """Means over rollouts, under the fixed names."""
-    count = max(1, len(rollouts))
-
-    def mean(values: list[float]) -> float:
-        return sum(values) / count
-
-    return {
-        "reward/mean": mean([rollout.total_reward for rollout in rollouts]),
-        "reward/success": mean([float(rollout.success) for rollout in rollouts]),
-        "rollout/turns": mean([float(len(rollout.turns)) for rollout in rollouts]),
-        "rollout/searches": mean([float(rollout.num_searches) for rollout in rollouts]),
-        "rollout/tokens": mean([float(len(rollout.token_ids)) for rollout in rollouts]),
-        "rollout/valid_answer": mean([float(rollout.stop_reason is StopReason.ANSWERED) for rollout in rollouts]),
-        "rollout/truncated": mean([float(rollout.stop_reason.truncated) for rollout in rollouts]),
-        "rollout/staleness": mean([float(iteration - rollout.policy_version) for rollout in rollouts]),
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Protocol
 
@@ -18,6 +19,23 @@ class Reward(Protocol):
     def __call__(self, rollout: Rollout) -> Rollout:
         """The graded rollout."""
         ...
+
+
+def graded(reward: Reward, rollout: Rollout) -> Rollout:
+    """The rollout as `reward` grades it.
+
+    Raises:
+        ConfigError: a number that it gave is not finite.
+    """
+    done = reward(rollout)
+    given = {"reward": done.reward, **{f"reward of turn {n}": turn.reward for n, turn in enumerate(done.turns)}}
+    for what, value in given.items():
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"data.reward ({type(reward).__name__}): gave question {rollout.question.id}, sample {rollout.sample}, "
+                f"the {what} {value}, wanted a finite number. Mend the class: it would make every weight {value}."
+            )
+    return done
 
 
 class OutcomeReward:

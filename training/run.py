@@ -29,13 +29,14 @@ from torch import distributed
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
-from training.agent_data import AgentData
+from training.agent_data import AgentData, check_accumulation
 from training.callbacks.held_out import HeldOutEvaluation
-from training.data import RolloutData
+from training.data import RolloutData, check_shares
 from training.execution import keep_freed_memory
 from training.module import AgentModule
 from training.parser import AgentParser
 from training.sft.supervised import SupervisedData, SupervisedModule
+from training.trainer_settings import ALONE, RULES, num_ranks, refuse_settings
 
 RUN_PARTS = (
     "checkpoints",
@@ -112,7 +113,13 @@ class AgentCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Settings that must hold before a model is built."""
-        trainer = self.config["trainer"]
+        trainer, data = self.config["trainer"], self.config["data"]
+        refuse_settings(trainer, (*RULES, *ALONE))
+        check_accumulation(trainer["accumulate_grad_batches"], data["num_micro_batches"])
+        ranks = num_ranks(trainer["devices"], trainer["num_nodes"])
+        if issubclass(self._data, RolloutData) and ranks:
+            parts = data["num_minibatches"] * data["num_micro_batches"]
+            check_shares(data["num_questions"], data["num_samples"], parts, ranks)
         given = trainer["callbacks"] or []
         callbacks = given if isinstance(given, list) else [given]  # Lightning takes one callback without a list too
         trainer["callbacks"] = in_order(callbacks, self._data.default_callbacks)

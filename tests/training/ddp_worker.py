@@ -3,8 +3,8 @@ r"""One optimizer step on stored experience, then one of the critic alone; rank 
     python -m torch.distributed.run --nproc_per_node 2 -m tests.training.ddp_worker \
         INPUT OUTPUT SPACE MAX_TOKENS STRATEGY
 
-SPACE is `parameters`, `logits`, `rollouts` (each by its own scale) or `evidence` (`parameters`, and a critic that sees
-the evidence).
+SPACE is `parameters`, `logits`, `rollouts` (each by its own scale), `evidence` (`parameters`, and a critic that sees
+the evidence) or `spoilt` (`rollouts`, and the last rank's last advantage is not a number).
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from training.sharding import ShardedBase
 
 
 class PolicyAfter(Callback):
-    """Keeps the policy's weights after each optimizer step."""
+    """Keeps the policy's weights after each optimizer step, and what was logged of the first."""
 
     def __init__(self) -> None:
         self.steps: list[torch.Tensor] = []
+        self.metrics: dict[str, torch.Tensor] = {}
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.metrics = self.metrics or {name: value.clone() for name, value in trainer.callback_metrics.items()}
             self.steps.append(torch.cat([p.detach().flatten().clone() for p in module.roles.policy_parameters()]))
 
 
@@ -62,7 +64,14 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
     execution = Execution(max_tokens=int(max_tokens), gradient_checkpointing=hard, logits_rows=64 if hard else 4096)
     module = make_evidence_module(execution=execution) if space == "evidence" else make_module(execution=execution)
     perturb(module)
-    correction = {"rollouts": {"applied_to": "rollouts_and_step"}, "evidence": {}}.get(space, {"space": space})
+    start = {name: p.detach().clone() for name, p in module.named_parameters() if p.requires_grad}
+    correction = {"evidence": {}, "parameters": {"space": "parameters"}, "logits": {"space": "logits"}}.get(
+        space, {"applied_to": "rollouts_and_step"}
+    )
+    if space == "spoilt" and rank == ranks - 1:
+        spoilt_BT = parts[-1].advantages_BT.clone()
+        spoilt_BT[-1, int(parts[-1].mask_BT[-1].nonzero()[-1])] = torch.nan
+        parts[-1] = replace(parts[-1], advantages_BT=spoilt_BT)
     peek, snoop, after_steps = Peek(**correction), Snoop(), PolicyAfter()  # type: ignore[arg-type]
     trainer = Trainer(
         max_epochs=1,
@@ -86,7 +95,8 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
         seen = {"norms": torch.tensor(peek.seen), "policy": snoop.policy[0], "critic": snoop.critic[0]}
         seen["rate"] = torch.tensor(peek.rate)
         seen |= {"policy_steps": torch.stack(after_steps.steps), "merged": merged, "held": torch.tensor(held)}
-        torch.save({**seen, "after": after}, target)
+        seen["skipped"] = torch.tensor(float(trainer.callback_metrics["update/skipped"]))
+        torch.save({**seen, "after": after, "start": start, "metrics": after_steps.metrics}, target)
     end_rank()
 
 

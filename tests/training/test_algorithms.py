@@ -220,7 +220,9 @@ def test_truncated_rollouts_can_be_masked_or_bootstrapped(module, rollouts) -> N
     from medagent.types import StopReason
 
     perturb(module)
-    cut = [replace(r, stop_reason=StopReason.MAX_TURNS if i % 2 else r.stop_reason) for i, r in enumerate(rollouts)]
+    cut = [
+        replace(r, stop_reason=StopReason.MAX_TURN_TOKENS if i % 2 else r.stop_reason) for i, r in enumerate(rollouts)
+    ]
     is_cut = torch.tensor([r.stop_reason.truncated for r in cut])
     estimator = GAE(gamma=0.9, lam=0.9, whiten=False)
     terminal, masked, boot = (

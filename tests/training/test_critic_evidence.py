@@ -162,10 +162,17 @@ def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:
             parameter.zero_()
         first.weight[0, TURNS_END + 1], first.bias[0], last.weight[0, 0] = 1.0, 100.0, 1.0
         last.bias.fill_(-100.0)
-    cut = [replace(r, stop_reason=StopReason.MAX_TURNS, reward=0.0) for r in rollouts]
+    inside = [replace(r, stop_reason=StopReason.MAX_TURN_TOKENS, reward=0.0) for r in rollouts]
+    after = [
+        replace(r, stop_reason=StopReason.MAX_TOTAL_TOKENS, turns=r.turns[:-1]) for r in inside if len(r.turns) > 1
+    ]
+    assert after, "some were cut before a turn that no token was left for"
+    cut = [*inside, *after]
     batch = ready(module, cut, truncated="bootstrap")
     for row, each in enumerate(cut):
-        assert float(batch.rewards_BT[row].sum()) == pytest.approx(evidence(each)[-1][TURNS_END + 1], abs=1e-4)
+        # Inside a turn nothing is known that was not known before it.
+        known = evidence(each)[-2 if row < len(inside) else -1]
+        assert float(batch.rewards_BT[row].sum()) == pytest.approx(known[TURNS_END + 1], abs=1e-4)
         firsts = batch.values_BT[row][turn_starts(batch)[row]]
         assert firsts.tolist() == pytest.approx([sight[TURNS_END + 1] for sight in evidence(each)[:-1]], abs=1e-4)
 

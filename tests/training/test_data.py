@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
 from medagent.errors import ConfigError
 from tests.training.support import make_data, make_module, quiet_trainer
+from training.data import order_of_pass
 from training.experience import loss_weights, split_by_length, split_minibatches
 
 
@@ -19,6 +22,19 @@ def test_questions_of_an_iteration_are_arithmetic(retriever) -> None:
         assert len(set(asked[start : start + total])) == total, "every question once a pass"
     assert [q.id for q in make_data(retriever, num_questions=30).questions_of(7)] == asked[210:240]
     assert [q.id for q in make_data(retriever, num_questions=30, seed=1).questions_of(0)] != asked[:30]
+
+
+def test_a_pass_over_the_questions_is_shuffled_once(retriever) -> None:
+    data = make_data(retriever, num_questions=30, seed=77)
+    total = len(data.questions)
+    order_of_pass.cache_clear()
+    asked = [question.id for iteration in range(total) for question in data.questions_of(iteration)]
+    assert order_of_pass.cache_info().misses == 30, "one shuffle for each of 30 passes"
+    data.questions_of(0)  # what a rollback or another run asks again
+    assert [question.id for question in data.questions_of(0)] == asked[:30]
+    wanted = list(range(total))
+    random.Random("77:0").shuffle(wanted)
+    assert asked[:total] == [data.questions[index].id for index in wanted]
 
 
 def test_questions_asked_again_in_an_iteration_are_other_samples(retriever) -> None:

@@ -108,9 +108,11 @@ class CollapseMonitor(Callback):
         """Sum what is watched over the iteration's optimizer steps."""
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
+        assert isinstance(pl_module, AgentModule)
+        skipped = pl_module.finite_steps.skipped
         for name in WATCHED:
-            # Lightning keeps old values: a step of the critic alone still shows the last policy step's.
-            if batch.critic_only and name.startswith(("policy/", "kl/")):
+            # Lightning keeps old values: a step that is skipped, or of the critic alone, shows the last policy step's.
+            if (batch.critic_only or skipped) and name.startswith(("policy/", "kl/")):
                 continue
             if name in trainer.callback_metrics:
                 self._sums[name] += float(trainer.callback_metrics[name])  # type: ignore[assignment]

@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from medagent.errors import ConfigError
 from training.module import AgentModule, PolicyTerms
 from training.objectives import PolicyLossResult, logit_space_squares
+from training.ranks import over_ranks
 
 Normaliser = Literal["paper", "triggered", "relative", "constant"]
 Place = Literal["gradient", "step", "rollouts", "rollouts_and_step"]
@@ -221,7 +222,15 @@ class ClippingBiasCorrection(Callback):
         if not self._measured:
             return
         self._measured = False
+        assert isinstance(pl_module, AgentModule)
         gradient_norm, bias_norm = self._norms(partial(_reduced, trainer))
+        if not (math.isfinite(gradient_norm) and math.isfinite(bias_norm)) and not pl_module.finite_steps.skipped:
+            why = f"the clipping bias has norm {bias_norm} beside a surrogate's gradient of norm {gradient_norm}"
+            pl_module.finite_steps.skip(optimizer, why, partial(over_ranks, trainer, op="max"))
+        if pl_module.finite_steps.skipped:
+            self._step += 1
+            self._forget()
+            return
         scale = self._scale(gradient_norm, bias_norm, self._step)
         self._step += 1
         if self._applied_to.startswith("rollouts"):
@@ -232,8 +241,7 @@ class ClippingBiasCorrection(Callback):
             # The optimizer keeps the last cut, so that a resumption and a rollback put it back with the moments.
             policy["clipping_bias_cut"] = max(1 - scale, self._memory * policy.get("clipping_bias_cut", 0.0))
             scale = 1 - policy["clipping_bias_cut"]
-        self._bias, self._gradient = [], []
-        self._squares, self._rollouts = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+        self._forget()
         pl_module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})
         if self._applied_to.endswith("step"):
             self._restore(
@@ -246,6 +254,11 @@ class ClippingBiasCorrection(Callback):
         for parameter in policy["params"]:
             if parameter.grad is not None:
                 parameter.grad.mul_(scale)
+
+    def _forget(self) -> None:
+        """Begin the next step's sums."""
+        self._bias, self._gradient = [], []
+        self._squares, self._rollouts = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
 
     def _norms(self, reduce: Callable[[Tensor, Literal["mean", "ddp"]], Tensor]) -> tuple[float, float]:
         """(||g||, ||C||) over all micro-batches and ranks."""

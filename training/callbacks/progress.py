@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Any
@@ -43,9 +44,10 @@ class ProgressLine(Callback):
         now = time.monotonic()
         left_s = (now - self._started) / (done - self._first) * (total - done)
         held_out = metrics.get("validation/accuracy")
+        clipped = metrics.get("policy/clip_fraction", math.nan)  # there is none where every step was skipped
         line = (
             f"iteration {done:3d}/{total}  success {_bar(metrics['reward/success'])} {metrics['reward/success']:4.0%}"
-            f"  searches {metrics['rollout/searches']:.2f}  clipped {metrics['policy/clip_fraction']:5.1%}"
+            f"  searches {metrics['rollout/searches']:.2f}  clipped {clipped:5.1%}"
             f"  {metrics['throughput/action_tokens_per_s']:5,.0f} tokens/s  {now - self._epoch_started:4.1f} s"
             f"  left {left_s:3.0f} s" + (f"  held-out {held_out:4.0%}" if held_out is not None else "")
         )

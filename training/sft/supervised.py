@@ -6,8 +6,10 @@ reinforcement learning. Only the loss differs.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from medagent.errors import ConfigError
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
 from training.adapters import LoraSettings
-from training.agent_data import AgentData, AgentSettings
+from training.agent_data import AgentData, AgentSettings, check_accumulation
 from training.callbacks.held_out import HeldOutEvaluation
 from training.engines import InProcessEngine, RolloutEngine
 from training.execution import Execution
@@ -29,6 +31,7 @@ from training.experience import (
     Experience,
     RolloutTensors,
     loss_weights,
+    rollout_name,
     split_by_length,
     split_minibatches,
     tensorize,
@@ -76,6 +79,7 @@ class SupervisedModule(AgentModule):
         scores = self.roles.policy_scores(
             batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=self.temperature
         )
+        self.finite_steps.note_rows(batch, scores.logprobs_BT)
         self.add_to_sums({"sft/loss": -scores.logprobs_BT.detach().sum(), "tokens": batch.mask_BT.sum()})
         return -(batch.loss_weights_BT * scores.logprobs_BT).sum()
 
@@ -129,11 +133,7 @@ class SupervisedData(AgentData):
         trainer = self.trainer
         if trainer is None or not isinstance(trainer.lightning_module, SupervisedModule):
             raise ConfigError("SupervisedData serves a trainer that fits a SupervisedModule.")
-        if trainer.accumulate_grad_batches != self.num_micro_batches:
-            raise ConfigError(
-                f"trainer.accumulate_grad_batches is {trainer.accumulate_grad_batches}, data.num_micro_batches is "
-                f"{self.num_micro_batches}: they must be equal. Set both to the same number."
-            )
+        check_accumulation(trainer.accumulate_grad_batches, self.num_micro_batches)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         watched = any(isinstance(callback, HeldOutEvaluation) for callback in callbacks)
         if isinstance(trainer.strategy, ShardedBase) and watched:
@@ -195,7 +195,8 @@ class _Pass(IterableDataset[Experience]):
             count = sum(sum(self._own[index].loss_mask) for index in indices)
             total = self._trainer.strategy.reduce(_tensor(count, module), reduce_op="sum")
             for part in split_by_length(indices, lengths, parts=data.num_micro_batches):
-                tensors = tensorize([self._own[index] for index in part], pad_id=module.pad_id)
+                chosen = [self._own[index] for index in part]
+                tensors = tensorize(chosen, pad_id=module.pad_id)
                 weights = loss_weights(
                     tensors.mask_BT,
                     reduction="token-mean",
@@ -203,7 +204,7 @@ class _Pass(IterableDataset[Experience]):
                     num_rollouts=0,
                     factor=float(data.num_micro_batches * self._trainer.world_size),
                 )
-                yield to_imitate(tensors, weights)
+                yield replace(to_imitate(tensors, weights), names=tuple(map(rollout_name, chosen)))
 
 
 def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
@@ -245,14 +246,15 @@ class SupervisedProgress(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note the loss of a step."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+        """Note the loss of a step that was not skipped."""
+        assert isinstance(pl_module, AgentModule)
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not pl_module.finite_steps.skipped:
             self._losses.append(float(trainer.callback_metrics["sft/loss"]))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the epoch's line."""
         held_out = trainer.callback_metrics.get("validation/accuracy")
-        loss, self._losses = sum(self._losses) / len(self._losses), []
+        loss, self._losses = sum(self._losses) / len(self._losses) if self._losses else math.nan, []
         print(
             f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}  loss {loss:.4f} nats per token"
             + (f"  held-out {float(held_out):4.0%}" if held_out is not None else ""),

@@ -1,0 +1,133 @@
+"""Packing is refused where a row would see another, and taken where each sees itself alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    BioGptConfig,
+    FalconConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    OPTConfig,
+    PreTrainedConfig,
+)
+from transformers.models.auto import AutoModelForCausalLM
+
+from medagent.errors import ConfigError
+from tests.training.support import make_module
+from training.adapters import LoraSettings
+from training.execution import Execution
+from training.module import AgentModule
+from training.packing import check_packing
+from training.sft.supervised import SupervisedModule
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+KV = {**SMALL, "intermediate_size": 128, "num_key_value_heads": 2, **IDS}
+SEEING = {
+    "opt": lambda vocabulary: OPTConfig(vocab_size=vocabulary, ffn_dim=128, word_embed_proj_dim=64, **SMALL, **IDS),
+    "biogpt": lambda vocabulary: BioGptConfig(vocab_size=vocabulary, intermediate_size=128, **SMALL, **IDS),
+    "falcon": lambda vocabulary: FalconConfig(vocab_size=vocabulary, alibi=False, **SMALL),
+    "alibi": lambda vocabulary: FalconConfig(vocab_size=vocabulary, alibi=True, **SMALL),
+}
+APART = {
+    "llama": lambda vocabulary: LlamaConfig(vocab_size=vocabulary, **KV),
+    "window": lambda vocabulary: MistralConfig(vocab_size=vocabulary, sliding_window=4, **KV),
+    "gpt_neox": lambda vocabulary: GPTNeoXConfig(vocab_size=vocabulary, intermediate_size=128, **SMALL),
+}
+
+
+def saved(config: PreTrainedConfig, tokenizer, folder: Path) -> str:
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", SEEING)
+def test_a_family_whose_rows_see_each_other_is_refused(family, dtype, tokenizer, tmp_path) -> None:
+    base = saved(SEEING[family](len(tokenizer)), tokenizer, tmp_path)
+    settings = {"base_model": base, "dtype": dtype, "policy_lora": LoraSettings(4, 8)}
+    words = "execution.packed: .* makes its masks without positions.* Set model.execution.packed to false"
+    with pytest.raises(ConfigError, match=words):
+        AgentModule(critic_lora=None, execution=Execution(packed=True), **settings)
+    with pytest.raises(ConfigError, match=words):
+        SupervisedModule(execution=Execution(packed=True), **settings)
+    AgentModule(critic_lora=None, execution=Execution(max_tokens=64), **settings)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", APART)
+def test_a_family_whose_rows_are_apart_is_taken(family, dtype, tokenizer, tmp_path) -> None:
+    module = AgentModule(
+        base_model=saved(APART[family](len(tokenizer)), tokenizer, tmp_path),
+        dtype=dtype,
+        policy_lora=LoraSettings(4, 8),
+        critic_lora=None,
+        execution=Execution(packed=True),
+    )
+    rows = torch.arange(20, 44).view(2, 12)
+    mask = torch.ones_like(rows, dtype=torch.bool)
+    mask[:, 0] = False
+    with torch.no_grad():
+        together = module.roles.policy_scores(rows, torch.ones_like(mask), mask, temperature=1.0).logprobs_BT
+        alone = [
+            module.roles.policy_scores(rows[n : n + 1], mask[:1] | True, mask[:1], temperature=1.0).logprobs_BT
+            for n in range(2)
+        ]
+    tolerance = {"rtol": 0, "atol": 1e-4 if dtype == "float32" else 5e-2}
+    torch.testing.assert_close(together, torch.cat(alone), **tolerance)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_starter_can_be_packed(attention) -> None:
+    check_packing(make_module(execution=Execution(packed=True, attention=attention)).roles)
+
+
+class OwnPositions(torch.nn.Module):
+    """A decoder that numbers tokens itself, whatever it is told."""
+
+    def __init__(self, decoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.layers = decoder.layers
+
+    def forward(self, input_ids, position_ids=None, use_cache=None):
+        # It takes the borders of rows for its mask, and moves every row by where it begins.
+        borders = position_ids * 1.0
+        found = self.decoder(input_ids=input_ids, position_ids=position_ids, use_cache=use_cache)
+        begins = torch.arange(input_ids.shape[1])[None] - borders
+        found.last_hidden_state = found.last_hidden_state + begins[..., None]
+        return found
+
+
+class NoPositions(OwnPositions):
+    """A decoder that takes none."""
+
+    def forward(self, input_ids, use_cache=None):
+        return self.decoder(input_ids=input_ids, use_cache=use_cache)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "words"), [(OwnPositions, "at other positions than alone"), (NoPositions, "takes no positions")]
+)
+def test_positions_of_its_own_are_refused(decoder, words, monkeypatch) -> None:
+    roles = make_module(execution=Execution(packed=True)).roles
+    wrapped = decoder(roles.base.get_decoder())
+    monkeypatch.setattr(roles.base, "get_decoder", lambda: wrapped)
+    with pytest.raises(ConfigError, match=words):
+        check_packing(roles)
+
+
+def test_the_check_draws_nothing_from_the_seed() -> None:
+    torch.manual_seed(3)
+    wanted = torch.rand(1)
+    roles = make_module(execution=Execution(packed=True)).roles
+    torch.manual_seed(3)
+    check_packing(roles)
+    assert torch.equal(torch.rand(1), wanted)

@@ -1,0 +1,61 @@
+"""Whether rows that are packed into one sequence see themselves alone, found out by reading two short ones.
+
+transformers keeps packed rows apart by their positions, which begin anew. Not every family makes its masks from them.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch import Tensor
+
+from medagent.errors import ConfigError
+from training.adapters import SharedBase
+
+SHORT, LONG = 5, 9  # tokens of the two rows
+EXACT = 1e-5  # share of a state's size by which another row may move it
+SAME, SAME_IN_HALF = 1e-3, 0.1  # and by which packing may, through rounding alone; in types of 16 bits
+
+
+@torch.no_grad()
+def check_packing(roles: SharedBase) -> None:
+    """Read two short rows packed and apart.
+
+    Raises:
+        ConfigError: one of them sees the other, or is read at other positions.
+    """
+    family = type(roles.base).__name__
+    remedy = "Set model.execution.packed to false; model.execution.max_tokens bounds padded passes as well."
+    if "position_ids" not in inspect.signature(roles.base.get_decoder().forward).parameters:
+        raise ConfigError(
+            f"model.execution.packed: {family} takes no positions, so packed rows cannot be kept apart. {remedy}"
+        )
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = roles.base.config.get_text_config().vocab_size
+    first, other, second = (torch.randint(vocabulary, (size,), generator=generator) for size in (SHORT, SHORT, LONG))
+    together, changed, alone = (_states(roles, rows) for rows in ([first, second], [other, second], [second]))
+    size = float(alone.float().square().mean().sqrt())
+    seen, moved = (float((together[-len(alone) :] - each[-len(alone) :]).abs().max()) for each in (changed, alone))
+    if not seen <= EXACT * size:
+        raise ConfigError(
+            f"model.execution.packed: {family} makes its masks without positions, so a packed row sees the rows before "
+            f"it (its states move by {seen / size:.2g} of their size). {remedy}"
+        )
+    if not moved <= (SAME_IN_HALF if alone.element_size() == 2 else SAME) * size:
+        raise ConfigError(
+            f"model.execution.packed: {family} reads a packed row at other positions than alone (its states move by "
+            f"{moved / size:.2g} of their size). {remedy}"
+        )
+
+
+def _states(roles: SharedBase, rows: list[Tensor]) -> Tensor:
+    """[A, H] the states that predict every token but the first of each row, packed."""
+    ids_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(roles.base.device)
+    attention_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device) < torch.tensor(
+        [[len(row)] for row in rows], device=ids_BT.device
+    )
+    mask_BT = attention_BT.clone()
+    mask_BT[:, 0] = False
+    states_AH, _ = roles._predicting_states(ids_BT, attention_BT, mask_BT)
+    return states_AH
