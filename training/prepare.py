@@ -85,9 +85,9 @@ def prepare(
     """The rollouts as experience, weighted for one optimizer step over all of them; `reduce` sums over ranks.
 
     `truncated` says what a rollout that a limit cut counts as. "terminal": an end like any other. "bootstrap": gamma
-    times the critic's value of where it was cut is added to its last reward, where an action would have followed. One
-    that ends by its last turn's search ends like any other: no action follows, so no critic is taught there. "mask":
-    it has no loss, though its reward counts in its group.
+    times the critic's value of where it was cut is added to its last reward. After the search of the last turn allowed
+    no action follows, so no critic is taught there; the value before its last token stands for it. "mask": it has no
+    loss, though its reward counts in its group.
 
     Raises:
         ConfigError: see `check_bootstrap`.
@@ -129,9 +129,11 @@ def prepare(
         rewards_BT = rewards_BT - module.kl_coef * torch.where(mask_BT, k1_BT, 0.0)
     if truncated == "bootstrap":
         assert isinstance(estimator, GAE)
-        goes_on_B = torch.tensor([_would_act_again(rollout) for rollout in rollouts])
         last_BT = mask_BT & (mask_BT.long().cumsum(1) == mask_BT.long().sum(1, keepdim=True))
-        rewards_BT = rewards_BT + last_BT * torch.where(goes_on_B, estimator.gamma * ends_B, 0.0)[:, None]
+        if module.critic_sees == "context":
+            taught_B = torch.tensor([_would_act_again(rollout) for rollout in rollouts])
+            ends_B = torch.where(taught_B, ends_B, (values_BT * last_BT).sum(dim=1))
+        rewards_BT = rewards_BT + last_BT * (estimator.gamma * ends_B * cut_B)[:, None]
     tensors = replace(tensors, rewards_BT=rewards_BT)
     names = tuple(map(rollout_name, rollouts))
     _warn_of_not_finite(
@@ -192,12 +194,12 @@ def check_bootstrap(module: AgentModule, estimator: AdvantageEstimator) -> None:
 
 
 def _would_act_again(rollout: Rollout) -> bool:
-    """Whether the policy would have gone on where a limit cut the rollout.
+    """Whether an action follows the last token in other rollouts, so that a critic is taught there.
 
-    After the search of the last turn allowed it would not: nothing is searched, and no turn follows.
+    After the search of the last turn allowed none does: nothing is searched, and no turn follows.
     """
     shown = bool(rollout.turns and rollout.turns[-1].observation_ids)
-    return rollout.stop_reason.truncated and (shown or rollout.stop_reason is not StopReason.MAX_TURNS)
+    return shown or rollout.stop_reason is not StopReason.MAX_TURNS
 
 
 def _warn_of_not_finite(names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:

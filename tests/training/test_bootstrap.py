@@ -25,20 +25,20 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-# (turns, stop reason, whether a value is added): where the policy would have acted again, a critic is taught.
+# (turns, stop reason, where it is valued): where the policy would have acted again, a critic is taught.
 CUTS = [
-    ((CUT_SHORT,), StopReason.MAX_TURN_TOKENS, True),
-    ((SEARCH, CUT_SHORT), StopReason.MAX_TOTAL_TOKENS, True),
-    ((SEARCH,), StopReason.MAX_TOTAL_TOKENS, True),
-    ((SEARCH, CUT_SHORT), StopReason.MAX_TURNS, False),  # its last query is never searched
-    ((SEARCH,), StopReason.MAX_TURNS, True),
-    ((SEARCH, CUT_SHORT), StopReason.ANSWERED, False),
-    ((CUT_SHORT,), StopReason.MALFORMED, False),
+    ((CUT_SHORT,), StopReason.MAX_TURN_TOKENS, "after"),
+    ((SEARCH, CUT_SHORT), StopReason.MAX_TOTAL_TOKENS, "after"),
+    ((SEARCH,), StopReason.MAX_TOTAL_TOKENS, "after"),
+    ((SEARCH, CUT_SHORT), StopReason.MAX_TURNS, "before"),  # its last query is never searched
+    ((SEARCH,), StopReason.MAX_TURNS, "after"),
+    ((SEARCH, CUT_SHORT), StopReason.ANSWERED, ""),
+    ((CUT_SHORT,), StopReason.MALFORMED, ""),
 ]
 
 
 @pytest.mark.parametrize(("turns", "stop", "valued"), CUTS)
-def test_a_value_follows_where_an_action_would(turns, stop, valued) -> None:
+def test_a_cut_is_valued_after_its_last_token_or_before_it(turns, stop, valued) -> None:
     module = make_module()
     perturb(module)
     batch = prepare(
@@ -48,14 +48,14 @@ def test_a_value_follows_where_an_action_would(turns, stop, valued) -> None:
     others = batch.rewards_BT.clone()
     others[0, last] = 0
     assert not others.any()
-    assert bool(batch.rewards_BT[0, last] != 0) == valued
+    assert bool(batch.rewards_BT[0, last] != 0) == bool(valued)
     if not valued:
         return
     ids = torch.cat([batch.token_ids_BT, torch.tensor([[30]])], dim=1)  # whatever the policy would have said
     read = torch.zeros_like(ids, dtype=torch.bool)
-    read[0, -1] = True
+    read[0, last if valued == "before" else -1] = True
     with torch.no_grad():
-        value = module.roles.values(ids, torch.ones_like(read), read)[0, -1]
+        value = module.roles.values(ids, torch.ones_like(read), read).sum()
     assert float(batch.rewards_BT[0, last]) == pytest.approx(0.5 * float(value), abs=1e-6)
 
 
