@@ -41,13 +41,13 @@ def exact_rollouts() -> list[Rollout]:
 
 
 class ExactData(RolloutData):
-    """Serves the same rollouts in every iteration."""
+    """Serves the same rollouts in every iteration, each rank its share."""
 
     def policy_of(self, module: AgentModule, *, version: int) -> Policy:
         return RecordingPolicy(lambda read, turn: "")
 
-    def collect(self, policy: Policy, **how: object) -> list[Rollout]:
-        return exact_rollouts()
+    def collect(self, policy: Policy, *, rank: int, world_size: int, **how: object) -> list[Rollout]:
+        return exact_rollouts()[rank::world_size]
 
 
 @dataclass
