@@ -27,16 +27,18 @@ SUITES = {
         "tests/training/callbacks/test_correction.py",
         *(f"tests/training/test_{name}.py" for name in ("module", "data", "golden")),
     ),
-    "training": (
-        *(f"tests/training/test_{name}.py" for name in ("data", "advantages", "module", "golden")),
-        "tests/training/callbacks/test_correction.py",
+    "steps": ("tests/training/test_exact_steps.py", "tests/training/test_temperature.py"),
+    "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_steps.py"),
+    "ranks": ("tests/training/test_pretend_ranks.py", "tests/training/test_distinct.py"),
+    "groups": ("tests/training/test_pretend_ranks.py", "tests/training/test_distinct.py"),
+    "loop": (
+        "tests/medagent/test_limits.py",
+        "tests/medagent/test_hostile_text.py",
+        "tests/training/test_shown_passages.py",
     ),
-    "loop": ("tests/medagent/test_agent.py", "tests/medagent/test_protocol.py"),
-    "policies": tuple(
-        f"tests/medagent/policies/test_{name}.py" for name in ("huggingface", "completions", "chat_endpoint")
-    ),
-    "evaluation": tuple(f"tests/evaluation/test_{name}.py" for name in ("modes", "run", "evaluation")),
-    "sft": ("tests/training/sft/test_supervised.py",),
+    "policies": ("tests/medagent/policies/test_requests.py", "tests/training/test_temperature.py"),
+    "evaluation": ("tests/evaluation/test_plan_asks.py",),
+    "sft": ("tests/training/sft/test_kept_dialogues.py", "tests/training/test_pretend_ranks.py"),
 }
 PARTS = ("configs", "evaluation", "medagent", "retrieval", "tests", "training", "pyproject.toml")
 
