@@ -156,7 +156,9 @@ def test_what_the_environment_wrote_is_no_action_and_has_no_log_prob() -> None:
         acted = [value for value, action in zip(rollout.rollout_logprobs, rollout.loss_mask, strict=True) if action]
         assert set(acted) == {-0.5}
         assert len(acted) == sum(len(turn.token_ids) - turn.forced_prefix for turn in rollout.turns)
-        others = [value for value, action in zip(rollout.rollout_logprobs, rollout.loss_mask, strict=True) if not action]
+        others = [
+            value for value, action in zip(rollout.rollout_logprobs, rollout.loss_mask, strict=True) if not action
+        ]
         assert set(others) == {0.0}
 
 

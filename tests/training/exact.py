@@ -141,9 +141,11 @@ def said_of(module: AgentModule, rollout: Rollout) -> Said:
         [0.0, *(float(row[token] - row.logsumexp(0)) for row, token in zip(logits, ids[0, 1:].tolist(), strict=False))]
         for logits in tempered
     )
-    everywhere = torch.ones_like(ids, dtype=torch.bool)
-    everywhere[:, 0] = False
-    values = type(module.roles).values(module.roles, ids, torch.ones_like(ids, dtype=torch.bool), everywhere)
+    values = torch.zeros(ids.shape)
+    if module.has_critic:
+        everywhere = torch.ones_like(ids, dtype=torch.bool)
+        everywhere[:, 0] = False
+        values = type(module.roles).values(module.roles, ids, torch.ones_like(everywhere), everywhere)
     module.roles._activate("policy")
     return Said(reference, policy, values[0].tolist())
 

@@ -116,9 +116,7 @@ def main() -> int:
         for number, mutation in chosen:
             caught = caught_by(mutation, Path(folder))
             missed += not caught
-            print(
-                f"{number:3d}. {mutation.kind}: {mutation.what}: {caught[0] if caught else 'NOT CAUGHT'}", flush=True
-            )
+            print(f"{number:3d}. {mutation.kind}: {mutation.what}: {caught[0] if caught else 'NOT CAUGHT'}", flush=True)
     print(f"{len(chosen)} tried, {missed} not caught")
     return int(missed > 0)
 

@@ -106,9 +106,7 @@ def test_samples_and_iterations_differ_in_what_is_said(starter, retriever) -> No
     policy = HFPolicy(*starter)
     said: dict[str, list[tuple[int, ...]]] = {}
     for iteration in range(2):
-        for rollout in data.collect(
-            policy, temperature=1.5, iteration=iteration, version=0, rank=0, world_size=1
-        ):
+        for rollout in data.collect(policy, temperature=1.5, iteration=iteration, version=0, rank=0, world_size=1):
             said.setdefault(rollout.question.id, []).append(tuple(rollout.token_ids))
     assert [len(texts) for texts in said.values()] == [8] * 4
     for texts in said.values():

@@ -6,6 +6,8 @@ Turn-level critic and ratios, masked rollouts, several minibatches, micro-batche
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -108,54 +110,52 @@ def test_each_pass_deals_every_rollout_once(case: Case) -> None:
     assert len(set(orders)) == len(orders) == 3 * ITERATIONS, "each pass of each iteration is dealt anew"
 
 
-def dense(batch, rows: list[int], by_place) -> torch.Tensor:
-    """[B, T] from a function of a rollout's number that gives {place: value}."""
-    made = torch.zeros(batch.token_ids_BT.shape, dtype=torch.float64)
-    for at, row in enumerate(rows):
-        for place, value in by_place(row).items():
-            made[at, place] = value
+def written_down(case: Case, each: MicroBatch) -> dict[str, Callable[[int], dict[int, float]]]:
+    """Name of a tensor -> what each rollout has in it, by place."""
+    sums, decoupled = case.sums[each.iteration], case.importance == "decoupled"
+    said, sampler = sums.said, [rollout.rollout_logprobs for rollout in sums.rollouts]
+    whitened, penalty = case.whitened[each.iteration], case.kl_in_reward
+
+    def at_acts(value_of: Callable[[int, int], float]) -> Callable[[int], dict[int, float]]:
+        return lambda row: {act.place: value_of(row, act.place) for act in sums.acts[row]}
+
+    def truncation(row: int, place: int) -> float:
+        return min(math.exp(said[row].policy[place] - sampler[row][place]), CAP) if decoupled else 1.0
+
+    return {
+        "mask_BT": at_acts(lambda row, place: 1.0),
+        "rollout_logprobs_BT": at_acts(lambda row, place: sampler[row][place]),
+        "reference_logprobs_BT": at_acts(lambda row, place: said[row].reference[place]),
+        "old_logprobs_BT": at_acts(lambda row, place: said[row].policy[place] if decoupled else sampler[row][place]),
+        "truncation_BT": at_acts(truncation),
+        "values_BT": lambda row: {place: said[row].values[place] for place in sums.read(row)},
+        "advantages_BT": lambda row: whitened[row],
+        "returns_BT": lambda row: sums.targets(row, penalty)[1],
+        "loss_weights_BT": at_acts(lambda row, place: MICRO_BATCHES * case.share(each, row, of_critic=False)),
+        "value_weights_BT": lambda row: {
+            place: MICRO_BATCHES * case.share(each, row, of_critic=True) for place in sums.read(row)
+        },
+    }
+
+
+def dense(case: Case, each: MicroBatch, by_place: Callable[[int], dict[int, float]]) -> torch.Tensor:
+    """[B, T] of a micro-batch; a masked rollout has nothing."""
+    made = torch.zeros(each.batch.token_ids_BT.shape, dtype=torch.float64)
+    for at, row in enumerate(each.rows):
+        if not case.sums[each.iteration].masked[row]:
+            for place, value in by_place(row).items():
+                made[at, place] = value
     return made
 
 
 def test_the_loss_sees_what_is_written_down(case: Case) -> None:
     for each in case.run.seen:
-        batch, sums = each.batch, case.sums[each.iteration]
-        said, rollouts = sums.said, sums.rollouts
-
-        def off(function, sums=sums):
-            """Nothing where the rollout is masked."""
-            return lambda row: {} if sums.masked[row] else function(row)
-
-        def at_acts(value_of, sums=sums):
-            return off(lambda row: {act.place: value_of(row, act.place) for act in sums.acts[row]})
-
-        sampler = at_acts(lambda row, place: rollouts[row].rollout_logprobs[place])
-        old = at_acts(lambda row, place: said[row].policy[place]) if case.importance == "decoupled" else sampler
-        gap = at_acts(lambda row, place: said[row].policy[place] - rollouts[row].rollout_logprobs[place])
-        wanted = {
-            "mask_BT": at_acts(lambda row, place: 1.0),
-            "rollout_logprobs_BT": at_acts(lambda row, place: rollouts[row].rollout_logprobs[place]),
-            "reference_logprobs_BT": at_acts(lambda row, place: said[row].reference[place]),
-            "old_logprobs_BT": old,
-            "truncation_BT": lambda row: {
-                place: min(math.exp(value), CAP) if case.importance == "decoupled" else 1.0
-                for place, value in gap(row).items()
-            },
-            "values_BT": off(lambda row: {place: said[row].values[place] for place in sums.read(row)}),
-            "advantages_BT": off(lambda row: case.whitened[each.iteration][row]),
-            "returns_BT": off(lambda row: sums.targets(row, case.kl_in_reward)[1]),
-            "loss_weights_BT": at_acts(lambda row, place: MICRO_BATCHES * case.share(each, row, of_critic=False)),
-            "value_weights_BT": off(
-                lambda row: {p: MICRO_BATCHES * case.share(each, row, of_critic=True) for p in sums.read(row)}
-            ),
-        }
-        for name, by_place in wanted.items():
-            found_BT = getattr(batch, name).double()
+        for name, by_place in written_down(case, each).items():
+            found_BT = getattr(each.batch, name).double()
             if name in ("rollout_logprobs_BT", "old_logprobs_BT"):  # as sampled, masked or not
-                found_BT = found_BT * batch.mask_BT
-            torch.testing.assert_close(
-                found_BT, dense(batch, each.rows, by_place), rtol=1e-4, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
-            )
+                found_BT = found_BT * each.batch.mask_BT
+            wanted_BT = dense(case, each, by_place)
+            assert float((found_BT - wanted_BT).abs().max()) < 1e-4, name
 
 
 def policy_loss(case: Case, each: MicroBatch) -> tuple[float, int]:
@@ -207,8 +207,8 @@ def test_the_critics_loss_is_the_formula_and_clips(case: Case) -> None:
                 clipped += (moved - target) ** 2 > (now - target) ** 2
                 total += case.share(each, row, of_critic=True) * max((now - target) ** 2, (moved - target) ** 2) / 2
         assert each.losses["critic"] == pytest.approx(total, rel=1e-3, abs=2e-5)
-        read_BT = dense(each.batch, each.rows, lambda row: {} if sums.masked[row] else dict.fromkeys(sums.read(row), 1))
-        assert float(each.values[read_BT == 0].abs().max()) == 0, "the critic is read nowhere else"
+        read_BT = written_down(case, each)["value_weights_BT"]
+        assert float(each.values[dense(case, each, read_BT) == 0].abs().max()) == 0, "the critic is read nowhere else"
     assert clipped > 50
 
 
@@ -217,6 +217,21 @@ def test_the_critic_starts_at_the_mean_return_of_the_first_iteration_alone(case:
     first, second = case.run.first_values
     assert first == pytest.approx(mean, rel=1e-5)
     assert abs(second - mean) > 1e-3
+
+
+def test_what_the_critic_explains_is_read_where_it_is_taught(case: Case) -> None:
+    """Over the rollouts that count, before the first step; it goes with the first micro-batch alone."""
+    for each in case.run.seen:
+        if (each.step, each is case.steps()[each.iteration, each.step][0]) != (0, True):
+            assert each.batch.metrics == {}
+            continue
+        sums = case.sums[each.iteration]
+        rows = [row for row, out in enumerate(sums.masked) if not out]
+        targets = [target for row in rows for target in sums.targets(row, case.kl_in_reward)[1].values()]
+        values = [sums.said[row].values[place] for row in rows for place in sums.read(row)]
+        errors = [target - value for target, value in zip(targets, values, strict=True)]
+        wanted = 1 - statistics.pvariance(errors) / statistics.pvariance(targets)
+        assert each.batch.metrics["critic/explained_variance"] == pytest.approx(wanted, rel=1e-3, abs=1e-4)
 
 
 def test_each_group_has_its_own_limit_and_rate(case: Case) -> None:

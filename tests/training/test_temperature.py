@@ -10,7 +10,6 @@ from lightning import Callback
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
-from medagent.policy import SampledTurn
 from tests.training.support import make_data, make_module, quiet_trainer
 from training.callbacks import ClippingBiasCorrection, HeldOutEvaluation
 from training.engines import InProcessEngine

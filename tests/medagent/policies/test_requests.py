@@ -201,9 +201,11 @@ def test_where_a_sampled_turn_ends(monkeypatch, tokens: list[str], stop: TurnSto
     written = iter(tokens)
 
     def forced(model, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.one_hot(
-            torch.full((len(hidden),), words.index(next(written))), len(words)
-        ).float().mul(200.0)
+        return (
+            torch.nn.functional.one_hot(torch.full((len(hidden),), words.index(next(written))), len(words))
+            .float()
+            .mul(200.0)
+        )
 
     monkeypatch.setattr(huggingface, "project", forced)
     policy = HFPolicy(Qwen2ForCausalLM(config).eval(), tokenizer)
