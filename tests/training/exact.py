@@ -6,6 +6,7 @@ rollout alone. It shares no code with training.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from lightning import Callback
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.policy import Policy
-from medagent.types import Rollout
+from medagent.types import Rollout, StopReason
 from retrieval.controls import NoRetriever
 from tests.recording import RecordingPolicy
 from tests.training.golden.make import ROLLOUTS
@@ -30,9 +31,16 @@ MINIBATCHES, MICRO_BATCHES, ITERATIONS = 2, 2, 2
 
 
 def exact_rollouts() -> list[Rollout]:
-    """The golden rollouts; in every fifth, the environment opened the first turn of three tokens or more."""
+    """The golden rollouts with every reason to stop.
+
+    In every fifth, the environment opened the first turn of three tokens or more.
+    """
     rollouts = read_rollouts(ROLLOUTS)
+    cut = itertools.cycle((StopReason.MAX_TURNS, StopReason.MAX_TOTAL_TOKENS, StopReason.MAX_TURN_TOKENS))
     for number, rollout in enumerate(rollouts):
+        own = StopReason.MALFORMED if number % 4 == 1 else StopReason.ANSWERED
+        rollout = replace(rollout, stop_reason=next(cut) if rollout.stop_reason.truncated else own)
+        rollouts[number] = rollout
         first = rollout.turns[0]
         if number % 5 == 0 and len(first.token_ids) > 2:
             opened = replace(first, forced_prefix=1, logprobs=(0.0, *first.logprobs[1:]))
@@ -70,6 +78,7 @@ class MicroBatch:
     batch: object
     policy: torch.Tensor | None = None
     """[B, T] the policy's log-probs in the update; none in a step of the critic alone."""
+    entropy: torch.Tensor | None = None
     values: torch.Tensor | None = None
     losses: dict[str, float] = field(default_factory=dict)
     """By role, as they were propagated back."""
@@ -89,14 +98,19 @@ class ExactRun(Callback):
         self.rates: list[dict[str, float]] = []
 
     def on_fit_start(self, trainer, pl_module) -> None:
-        values = pl_module.roles.values
+        values, scores = pl_module.roles.values, pl_module.roles.policy_scores
 
-        def kept(*given):
+        def kept_values(*given):
             found = values(*given)
             self.last_values = found.detach().clone()
             return found
 
-        pl_module.roles.values = kept
+        def kept_scores(*given, **how):
+            found = scores(*given, **how)
+            self.last_entropy = found.entropy_BT.detach().clone()
+            return found
+
+        pl_module.roles.values, pl_module.roles.policy_scores = kept_values, kept_scores
         trainer.optimizers[0].register_step_post_hook(lambda optimizer, *_: self.clipped.append(norms(optimizer)))
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
@@ -114,7 +128,8 @@ class ExactRun(Callback):
         if pl_module.policy_terms is None:
             now.losses["critic"], now.values = float(loss.detach()), self.last_values
         else:
-            now.losses["policy"], now.policy = float(loss.detach()), pl_module.policy_terms.logprobs_BT.detach().clone()
+            now.losses["policy"], now.entropy = float(loss.detach()), self.last_entropy
+            now.policy = pl_module.policy_terms.logprobs_BT.detach().clone()
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
         self.raw.append(norms(optimizer))

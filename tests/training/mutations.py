@@ -30,7 +30,7 @@ SUITES = {
     "steps": ("tests/training/test_exact_steps.py", "tests/training/test_temperature.py"),
     "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_steps.py"),
     "ranks": ("tests/training/test_pretend_ranks.py", "tests/training/test_distinct.py"),
-    "groups": ("tests/training/test_pretend_ranks.py", "tests/training/test_distinct.py"),
+    "groups": ("tests/training/test_exact_groups.py", "tests/training/test_distinct.py"),
     "loop": (
         "tests/medagent/test_limits.py",
         "tests/medagent/test_hostile_text.py",

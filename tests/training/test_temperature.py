@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import pytest
@@ -10,12 +11,14 @@ from lightning import Callback
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
+from medagent.policy import SampledTurn
 from tests.training.support import make_data, make_module, quiet_trainer
 from training.callbacks import ClippingBiasCorrection, HeldOutEvaluation
 from training.engines import InProcessEngine
 from training.experience import Experience
 from training.module import AgentModule
 from training.prepare import OffPolicy
+from training.starter.lessons import STARTER_PROTOCOL
 
 TEMPERATURE = 0.7
 ITERATIONS = 2
@@ -143,6 +146,34 @@ def test_training_samples_warm_and_held_out_questions_are_answered_greedily(run)
     held_out = len(StarterBenchmark("validation", limit_per_kind=1).questions())
     wanted = [*[(0, TEMPERATURE)] * 8, *[(1, 0.0)] * held_out, *[(1, TEMPERATURE)] * 8, *[(2, 0.0)] * held_out]
     assert engine.opened == wanted
+
+
+def test_each_dialogue_of_a_batch_has_its_own_temperature(starter) -> None:
+    """What is reported is of the distribution that was sampled; greedy turns are reported at temperature 1."""
+    model, tokenizer = starter
+    prompt = list(STARTER_PROTOCOL.encode_prompt(tokenizer, StarterBenchmark("train").questions()[0]))
+    policy = HFPolicy(model, tokenizer)
+    warmth = [0.0, 0.5, 1.0, 2.0, 0.0, 1.5]
+
+    async def sampled() -> list[SampledTurn]:
+        opened = [
+            policy.open(seed=seed, temperature=each, blocks=STARTER_PROTOCOL.blocks) for seed, each in enumerate(warmth)
+        ]
+        for session in opened:
+            session.append(list(prompt))
+        turns = await asyncio.gather(*(session.sample(max_tokens=16) for session in opened))
+        for session in opened:
+            session.close()
+        return turns
+
+    for temperature, turn in zip(warmth, asyncio.run(sampled()), strict=True):
+        ids = torch.tensor([[*prompt, *turn.token_ids]])
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].double()
+        wanted = (logits / (temperature or 1.0)).log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0]
+        assert largest(wanted - torch.tensor(turn.logprobs)) < 1e-4
+        if temperature == 0:
+            assert logits.argmax(-1).tolist() == list(turn.token_ids)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])

@@ -76,7 +76,24 @@ def ask(policy, temperature: float) -> None:
 def test_each_request_of_a_completion_carries_temperature_and_a_seed_of_its_own(temperature: float) -> None:
     source = RecordedCompletions()
     ask(CompletionPolicy([source], "m", byte_tokenizer()), temperature)
-    assert [body["temperature"] for body in source.bodies] == [temperature] * 2 * len(SEEDS)
+    for body in source.bodies:
+        assert {name: value for name, value in body.items() if name not in ("prompt", "seed", "session_id")} == {
+            "model": "m",
+            "temperature": temperature,
+            "max_tokens": 1_000,
+            "stop": ["</search>", "</answer>"],
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
+            "return_token_ids": True,
+            "logprobs": 0,
+            # Whatever the server's own defaults are, nothing reshapes the distribution.
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+        }
     by_dialogue: dict[str, list[int]] = {}
     for body in source.bodies:
         by_dialogue.setdefault(body["session_id"], []).append(body["seed"])
@@ -94,7 +111,14 @@ def test_each_request_of_a_completion_carries_temperature_and_a_seed_of_its_own(
 def test_each_request_of_a_chat_carries_temperature_and_its_dialogues_seed(temperature: float) -> None:
     policy = RecordedChat("http://127.0.0.1:9/v1", "m")
     ask(policy, temperature)
-    assert [body["temperature"] for body in policy.bodies] == [temperature] * 2 * len(SEEDS)
+    for body in policy.bodies:
+        kept = {name: value for name, value in body.items() if name not in ("messages", "seed")}
+        assert kept == {
+            "model": "m",
+            "temperature": temperature,
+            "max_tokens": 1_000,
+            "stop": ["</search>", "</answer>"],
+        }
     assert sorted({body["seed"] for body in policy.bodies}) == sorted({seed % 2**31 for seed in SEEDS})
     assert len({body["seed"] for body in policy.bodies}) == len(SEEDS)
 
