@@ -29,7 +29,7 @@ SUITES = {
     ),
     "steps": ("tests/training/test_exact_steps.py", "tests/training/test_temperature.py"),
     "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_steps.py"),
-    "ranks": ("tests/training/test_pretend_ranks.py", "tests/training/test_distinct.py"),
+    "ranks": ("tests/training/test_distinct.py", "tests/training/test_pretend_ranks.py"),
     "groups": ("tests/training/test_exact_groups.py", "tests/training/test_distinct.py"),
     "loop": (
         "tests/medagent/test_limits.py",
@@ -37,8 +37,9 @@ SUITES = {
         "tests/training/test_shown_passages.py",
     ),
     "policies": ("tests/medagent/policies/test_requests.py", "tests/training/test_temperature.py"),
+    "doors": ("tests/medagent/test_doors_of_sampling.py",),
     "evaluation": ("tests/evaluation/test_plan_asks.py",),
-    "sft": ("tests/training/sft/test_kept_dialogues.py", "tests/training/test_pretend_ranks.py"),
+    "sft": ("tests/training/sft/test_kept_dialogues.py", "tests/training/sft/test_dealing.py"),
 }
 PARTS = ("configs", "evaluation", "medagent", "retrieval", "tests", "training", "pyproject.toml")
 
