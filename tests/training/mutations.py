@@ -28,9 +28,9 @@ SUITES = {
         *(f"tests/training/test_{name}.py" for name in ("module", "data", "golden")),
     ),
     "steps": ("tests/training/test_exact_steps.py", "tests/training/test_temperature.py"),
-    "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_steps.py"),
+    "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_groups.py"),
     "ranks": ("tests/training/test_distinct.py", "tests/training/test_pretend_ranks.py"),
-    "groups": ("tests/training/test_exact_groups.py", "tests/training/test_distinct.py"),
+    "groups": ("tests/training/test_exact_groups.py",),
     "loop": (
         "tests/medagent/test_limits.py",
         "tests/medagent/test_hostile_text.py",

@@ -145,3 +145,24 @@ def test_stale_rollouts_carry_the_version_that_sampled_them(
     assert behind == [min(iteration, staleness) for iteration in range(5)]
     assert data.handed == list(range(5))
     assert sorted(data.asked) == [(each, max(0, each - staleness), 0.7) for each in range(5)]
+
+
+def test_minibatches_are_dealt_anew_in_every_pass_iteration_and_run(module: AgentModule) -> None:
+    """Equal calls deal alike."""
+    index = {tuple(rollout.token_ids): number for number, rollout in enumerate(exact_rollouts())}
+
+    def dealt(seed: int, iteration: int) -> list[frozenset[int]]:
+        """The first of two minibatches of each of three passes."""
+        data = data_of(advantage=BatchBaseline(), seed=seed, num_epochs=3)
+        data.num_minibatches = 2
+        batches = list(_Iteration(data, PretendRanks(1).trainer(0, module, current_epoch=iteration)))
+        return [
+            frozenset(index[tuple(ids[kept].tolist())] for ids, kept in zip(b.token_ids_BT, b.attention_BT, strict=True))
+            for b in batches[::2]
+        ]
+
+    found = {(seed, iteration): dealt(seed, iteration) for seed in (0, 1) for iteration in (0, 1)}
+    passes = [each for three in found.values() for each in three]
+    assert len(set(passes)) == len(passes) == 12
+    assert all(len(each) == 12 for each in passes)
+    assert dealt(1, 1) == found[1, 1]
