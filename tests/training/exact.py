@@ -100,8 +100,8 @@ class ExactRun(Callback):
     def on_fit_start(self, trainer, pl_module) -> None:
         values, scores = pl_module.roles.values, pl_module.roles.policy_scores
 
-        def kept_values(*given):
-            found = values(*given)
+        def kept_values(*given, **how):
+            found = values(*given, **how)
             self.last_values = found.detach().clone()
             return found
 

@@ -108,15 +108,22 @@ def by_rollout(batches: list[Experience]) -> dict[tuple[int, ...], torch.Tensor]
     return found
 
 
+@pytest.fixture(scope="module")
+def modules() -> list[AgentModule]:
+    """One per rank, all alike."""
+    made = [make_module() for _ in range(RANKS)]
+    for module in made:
+        perturb(module)
+    return made
+
+
 class Step:
     """A step's correction, as one rank computes it from its rows."""
 
-    def __init__(self, experience: Experience, settings: dict, ranks: int) -> None:
+    def __init__(self, modules: list[AgentModule], experience: Experience, settings: dict, ranks: int) -> None:
         self.experience, self.settings, self.ranks = experience, settings, ranks
         self.pretend = PretendRanks(ranks)
-        self.modules = [make_module() for _ in range(ranks)]
-        for module in self.modules:
-            perturb(module)
+        self.modules = modules
 
     def results(self) -> list[dict[str, float]]:
         return self.pretend.run(self.of)
@@ -152,9 +159,9 @@ class Step:
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
-def test_the_correction_is_that_of_all_ranks(experience, settings: dict) -> None:
-    (wanted,) = Step(experience, settings, 1).results()
+def test_the_correction_is_that_of_all_ranks(modules: list[AgentModule], experience, settings: dict) -> None:
+    (wanted,) = Step(modules, experience, settings, 1).results()
     assert 0.01 < wanted["policy/clip_bias_scale"] < 0.99
     assert wanted["policy/clip_bias_norm"] > 0
-    for found in Step(experience, settings, RANKS).results():
+    for found in Step(modules, experience, settings, RANKS).results():
         assert found == pytest.approx(wanted, rel=1e-3)
