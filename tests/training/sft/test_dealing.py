@@ -1,0 +1,64 @@
+"""How dialogues are dealt to imitate: to ranks, steps and epochs, each token with one weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.exact import exact_rollouts
+from tests.training.golden.make import make_base
+from tests.training.pretend import PretendRanks
+from training.adapters import LoraSettings
+from training.experience import Experience
+from training.module import AgentModule
+from training.sft.supervised import SupervisedData, _Pass
+
+RANKS, MICRO_BATCHES = 3, 2
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory) -> AgentModule:
+    base = make_base(tmp_path_factory.mktemp("dealing") / "base")
+    torch.manual_seed(0)
+    return AgentModule(base_model=str(base), policy_lora=LoraSettings(2, 4), critic_lora=None)
+
+
+def imitated(module: AgentModule, ranks: int, *, epoch: int = 0, seed: int = 0) -> list[list[Experience]]:
+    """What each rank imitates in an epoch."""
+    pretend = PretendRanks(ranks)
+
+    def work(rank: int) -> list[Experience]:
+        data = SupervisedData.__new__(SupervisedData)
+        data.rollouts, data.batch_size, data.num_micro_batches, data.seed = exact_rollouts(), 4, MICRO_BATCHES, seed
+        return list(_Pass(data, pretend.trainer(rank, module, current_epoch=epoch)))
+
+    return pretend.run(work)
+
+
+def rows_of(batches: list[Experience]) -> list[tuple[int, ...]]:
+    return [
+        tuple(ids[kept].tolist())
+        for batch in batches
+        for ids, kept in zip(batch.token_ids_BT, batch.attention_BT, strict=True)
+    ]
+
+
+def test_imitation_shares_dialogues_and_counts_the_tokens_of_all_ranks(module: AgentModule) -> None:
+    several = imitated(module, RANKS)
+    rows = [row for batches in several for row in rows_of(batches)]
+    assert sorted(rows) == sorted(tuple(rollout.token_ids) for rollout in exact_rollouts())
+    for step in range(2):
+        parts = [b for batches in several for b in batches[step * MICRO_BATCHES : (step + 1) * MICRO_BATCHES]]
+        weights = {round(float(w), 6) for part in parts for w in part.loss_weights_BT[part.mask_BT]}
+        tokens = sum(int(part.mask_BT.sum()) for part in parts)
+        assert weights == {round(MICRO_BATCHES * RANKS / tokens, 6)}, "the mean over the tokens of the whole step"
+
+
+def test_imitation_deals_each_epoch_anew(module: AgentModule) -> None:
+    dealt_rows = [
+        tuple(frozenset(rows_of(batches[start : start + MICRO_BATCHES])) for start in range(0, len(batches), 2))
+        for epoch, seed in ((0, 0), (1, 0), (2, 0), (0, 1))
+        for batches in imitated(module, 1, epoch=epoch, seed=seed)
+    ]
+    assert len(set(dealt_rows)) == 4
+    assert imitated(module, 1)[0][0].token_ids_BT.equal(imitated(module, 1)[0][0].token_ids_BT)

@@ -1,0 +1,80 @@
+"""Which dialogues are imitated: right ones, with a search, and of each question the shortest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evaluation.benchmarks import StarterBenchmark
+from evaluation.grading.grade import Verdict, grade
+from evaluation.predictions import Prediction, PredictionLog
+from evaluation.rollout_files import write_records
+from medagent.protocol import TagProtocol
+from medagent.types import Question, Rollout, StopReason, Turn
+from retrieval.passages import Hit, Passage
+from training.sft.demonstrations import GivenDialogues, RejectionSampled
+
+SEARCH = Turn(
+    (1,), (-0.1,), "<search>gout</search>", query="gout", hits=(Hit(Passage("p", "gout", "Allopurinol."), 1.0),)
+)
+REPLIES = {
+    Verdict.CORRECT: "allopurinol (B) [1]",
+    Verdict.WRONG: "aspirin (A) [1]",
+    Verdict.MULTIPLE: "(A) (B)",
+    Verdict.ABSTAINED: "none of the above",
+    Verdict.UNPARSED: "hm",
+}
+
+
+def dialogue(name: str, sample: int, verdict: Verdict, searches: int = 1) -> Rollout:
+    question = Question(name, f"What treats {name}?", ("aspirin", "allopurinol"), "B")
+    if verdict is Verdict.NO_ANSWER:
+        return Rollout(question, (9,), (SEARCH,) * searches, StopReason.MAX_TURNS, sample=sample)
+    reply = REPLIES[verdict]
+    turns = (*(SEARCH,) * searches, Turn((3,), (-0.1,), f"<answer>{reply}</answer>", answer=reply))
+    made = Rollout(question, (9,), turns, StopReason.ANSWERED, sample=sample)
+    assert grade(made).verdict is verdict
+    return made
+
+
+def kept(folder: Path, rollouts: list[Rollout], **settings: int) -> list[tuple[str, int]]:
+    log = PredictionLog(folder / "predictions.jsonl")
+    for rollout in rollouts:
+        log.append(Prediction("search", 0, rollout, None))
+    source = RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", **settings)
+    return [(rollout.question.id, rollout.sample) for rollout in source.read(folder, TagProtocol())]
+
+
+def test_only_right_answers_are_imitated(tmp_path: Path) -> None:
+    every = [dialogue(f"q{n}", sample, verdict) for n, verdict in enumerate(Verdict) for sample in range(2)]
+    right = list(Verdict).index(Verdict.CORRECT)
+    assert kept(tmp_path, every, keep=5) == [(f"q{right}", 0), (f"q{right}", 1)]
+
+
+@pytest.mark.parametrize(("settings", "samples"), [({}, [2]), ({"keep": 2}, [2, 3]), ({"keep": 9}, [1, 2, 3])])
+def test_of_a_question_the_shortest_right_answers_count(tmp_path: Path, settings: dict, samples: list[int]) -> None:
+    several = [
+        dialogue("a", 0, Verdict.WRONG),
+        dialogue("a", 1, Verdict.CORRECT, 3),
+        dialogue("a", 2, Verdict.CORRECT, 1),
+        dialogue("a", 3, Verdict.CORRECT, 2),
+        dialogue("a", 4, Verdict.CORRECT, 0),
+    ]
+    assert kept(tmp_path, several, **settings) == [("a", sample) for sample in samples]
+
+
+def test_a_lucky_guess_is_no_demonstration_unless_asked_for(tmp_path: Path) -> None:
+    several = [dialogue("a", searches, Verdict.CORRECT, searches) for searches in range(4)]
+    for least in range(4):
+        folder = tmp_path / str(least)
+        folder.mkdir()
+        assert kept(folder, several, min_searches=least, keep=9) == [("a", sample) for sample in range(least, 4)]
+
+
+@pytest.mark.parametrize("all_verdicts", [False, True])
+def test_given_dialogues_with_another_verdict_are_left_out(tmp_path: Path, all_verdicts: bool) -> None:
+    path = tmp_path / "given.jsonl"
+    write_records(path, [dialogue(f"q{n}", 0, verdict) for n, verdict in enumerate(Verdict)])
+    found = GivenDialogues(str(path), all_verdicts=all_verdicts).read(tmp_path, TagProtocol())
+    assert [grade(rollout).verdict for rollout in found] == (list(Verdict) if all_verdicts else [Verdict.CORRECT])
