@@ -95,7 +95,8 @@ def _stop_dropping(layer: nn.Module, inputs: object) -> None:
 
 
 def _ask_to_be_checkpointed(layer: nn.Module, inputs: object, outputs: object) -> None:
-    layer.training = True
+    assert isinstance(layer, GradientCheckpointingLayer)
+    layer.training = layer.gradient_checkpointing  # a sampler's copy of the layer is no longer checkpointed
 
 
 class _Recomputing:

@@ -66,8 +66,9 @@ class InProcessEngine(RolloutEngine):
         return self._policy
 
     def metrics(self) -> dict[str, float]:
-        """See `RolloutEngine.metrics`."""
-        return {**merge_metrics(self._loss), **(self._check.metrics() if self._check else {})}
+        """See `RolloutEngine.metrics`: those that a resumed run has too, so none of an earlier hand-over."""
+        gap = {} if self._check is None else {"sampler/probe_gap": self._check.gap}
+        return {**merge_metrics(self._loss), **gap}
 
     def close(self) -> None:
         """Drop the copy, as a second run of this engine may have another base."""
@@ -99,6 +100,8 @@ def _ready(model: PreTrainedModel, module: AgentModule) -> PreTrainedModel:
     A KV cache with rows at their own positions needs such a mask.
     """
     model.requires_grad_(False)
+    if model.is_gradient_checkpointing:
+        model.gradient_checkpointing_disable()
     model.set_attn_implementation("sdpa")
     torch.nn.Module.to(model, module.device).eval()
     return model

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from threading import Event
 
 import pytest
 import torch
@@ -83,10 +84,12 @@ def test_each_token_of_the_context_is_read_once(starter, retriever, jobs, monkey
 def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypatch) -> None:
     import medagent.policies.batch as module
 
-    original, shapes = module.hidden_states, []
+    original, shapes, waits = module.hidden_states, [], Event()
 
     def recording(model, **inputs):
         shapes.append(tuple(inputs["input_ids"].shape))
+        if len(shapes) == 3:  # or a busy machine could end the first turn before the second is asked for
+            assert waits.wait(timeout=60)
         return original(model, **inputs)
 
     policy = HFPolicy(*starter, lockstep=False)
@@ -100,7 +103,10 @@ def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypat
         running = asyncio.create_task(first.sample(max_tokens=48))
         while len(shapes) < 3:
             await asyncio.sleep(0)
-        await asyncio.gather(running, second.sample(max_tokens=8))
+        joining = asyncio.create_task(second.sample(max_tokens=8))
+        await asyncio.sleep(0)
+        waits.set()
+        await asyncio.gather(running, joining)
 
     asyncio.run(run())
     assert (1, len(prompts[1])) in shapes, "it read its prompt apart"
