@@ -4,8 +4,11 @@ Run `python -m benchmarks.bf16_hand_over --engine in_process` (or `vllm`).
 
 The model is a random Qwen2 with scores as sharp as a pretrained model's. The reward is the share of even tokens, so
 every update moves the policy. After each hand-over the sampler's log-probs of a fixed probe are compared with the
-trainer's. Printed per iteration: the mean gap, how far each has moved, and what the arrival check says. At the end:
-the correlation of the two moves over all tokens and iterations.
+trainer's. Printed per iteration: the mean gap, how far each has moved, and what the arrival check says.
+
+A deep model's log-probs in bfloat16 change by rounding alone when any weight moves. So the weights themselves are also
+compared, with all arithmetic in float32: the policy that is trained, what the sampler holds (its LoRA rounded to
+bfloat16), and what a merge rounded to bfloat16 would hold. At the end stand the correlations of their moves.
 """
 
 from __future__ import annotations
@@ -57,12 +60,16 @@ class Watched(RolloutData):
 
     heard: list[Tensor]
     wanted: list[Tensor]
+    exact: dict[str, list[Tensor]]
+    whole: AgentModule  # the same base in float32
 
     def policy_of(self, module: AgentModule, *, version: int) -> Policy:
         """See `AgentData.policy_of`."""
         policy = super().policy_of(module, version=version)
         self.heard.append(self._heard(policy))
         self.wanted.append(trainer_logprobs(module, PROBE))
+        for name, logprobs in _in_float32(self.whole, module).items():
+            self.exact.setdefault(name, []).append(logprobs)
         self._show(version)
         return policy
 
@@ -89,6 +96,34 @@ class Watched(RolloutData):
         print(f"iteration {version}: gap {gap:.4f},{moved} {said}", flush=True)
 
 
+@torch.no_grad()
+def _in_float32(whole: AgentModule, module: AgentModule) -> dict[str, Tensor]:
+    """Log-probs of the probe by the weights that each holds, with the arithmetic of float32."""
+    own = whole.roles.adapter_weights()
+    for name, weight in module.roles.adapter_weights().items():
+        own[name].copy_(weight)
+    found = {"trained": trainer_logprobs(whole, PROBE)}
+    merged = dict(module.roles.merged_policy())
+    plain = {name: weight.clone() for name, weight in whole.roles.adapted_weights().items()}
+    for weight in own.values():
+        weight.copy_(weight.to(torch.bfloat16))
+    found["adapter in bfloat16"] = trainer_logprobs(whole, PROBE)
+    for name, weight in whole.roles.adapted_weights().items():
+        weight.copy_(merged[name])
+    with whole.roles.peft.disable_adapter():
+        scores = project(whole.roles.base, hidden_states(whole.roles.base, input_ids=torch.tensor([PROBE])))
+    chosen = scores[0, :-1].log_softmax(-1).gather(1, torch.tensor(PROBE[1:])[:, None])[:, 0]
+    found["merged in bfloat16"] = chosen.double()
+    for name, weight in whole.roles.adapted_weights().items():
+        weight.copy_(plain[name])
+    return found
+
+
+def _correlation(one: list[Tensor], other: list[Tensor]) -> float:
+    """Of the moves from one hand-over to the next, over all tokens."""
+    return float(torch.corrcoef(torch.stack([torch.stack(each).diff(dim=0).flatten() for each in (one, other)]))[0, 1])
+
+
 def main() -> None:
     """Train, and print what is said above."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -101,13 +136,10 @@ def main() -> None:
     quiet_lightning()
     seed_everything(0, verbose=False)
     with tempfile.TemporaryDirectory() as scratch:
+        base = str(_random_base(Path(scratch) / "base", asked.layers))
+        lora = LoraSettings(rank=32, alpha=64)
         module = AgentModule(
-            base_model=str(_random_base(Path(scratch) / "base", asked.layers)),
-            dtype="bfloat16",
-            policy_lora=LoraSettings(rank=32, alpha=64),
-            critic_lora=None,
-            policy_lr=asked.rate,
-            kl_coef=0.0,
+            base_model=base, dtype="bfloat16", policy_lora=lora, critic_lora=None, policy_lr=asked.rate, kl_coef=0.0
         )
         engine: RolloutEngine = InProcessEngine()
         if asked.engine == "vllm":
@@ -124,7 +156,8 @@ def main() -> None:
             num_minibatches=2,
             num_micro_batches=1,
         )
-        data.heard, data.wanted = [], []
+        data.heard, data.wanted, data.exact = [], [], {}
+        data.whole = AgentModule(base_model=base, policy_lora=lora, critic_lora=None)
         trainer = Trainer(
             default_root_dir=scratch,
             max_epochs=asked.iterations,
@@ -136,8 +169,11 @@ def main() -> None:
             enable_model_summary=False,
         )
         trainer.fit(module, datamodule=data)
-    moves = torch.stack([torch.stack(each).diff(dim=0).flatten() for each in (data.heard, data.wanted)])
-    print(f"correlation of the moves: {float(torch.corrcoef(moves)[0, 1]):.3f} over {moves.shape[1]} log-probs")
+    print(f"sampler's moves against the trainer's, as computed: {_correlation(data.heard, data.wanted):.3f}")
+    trained = data.exact["trained"]
+    print(f"trainer's moves in bfloat16 against float32: {_correlation(data.wanted, trained):.3f}")
+    for name in ("adapter in bfloat16", "merged in bfloat16"):
+        print(f"moves of the weights, {name}, against those trained: {_correlation(data.exact[name], trained):.4f}")
 
 
 def _random_base(folder: Path, layers: int) -> Path:
