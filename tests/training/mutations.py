@@ -36,7 +36,10 @@ SUITES = {
         "tests/medagent/test_hostile_text.py",
         "tests/training/test_shown_passages.py",
     ),
-    "policies": ("tests/medagent/policies/test_requests.py", "tests/training/test_temperature.py"),
+    "policies": (
+        *(f"tests/medagent/policies/test_{name}.py" for name in ("requests", "turn_ends")),
+        "tests/training/test_temperature.py",
+    ),
     "doors": ("tests/medagent/test_doors_of_sampling.py",),
     "evaluation": ("tests/evaluation/test_plan_asks.py",),
     "sft": ("tests/training/sft/test_kept_dialogues.py", "tests/training/sft/test_dealing.py"),
