@@ -211,7 +211,8 @@ def test_all_end_ids_of_a_model_are_known_and_sent(tmp_path) -> None:
 
 def test_a_wrapper_ends_where_its_decoder_does(tmp_path) -> None:
     settings = {**SMALL, "num_hidden_layers": 2, "eos_token_id": 5}
-    model = tiny_model("gemma3", len(WORDS), text_config=settings, vision_config={"num_hidden_layers": 1})
+    picture = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = tiny_model("gemma3", len(WORDS), text_config=settings, vision_config=picture)
     model.config.eos_token_id, model.generation_config.eos_token_id = 2, None
     assert end_token_ids(WORDS, model) == (1, 2, 5)
     model.config.save_pretrained(tmp_path)
