@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import httpx
@@ -10,7 +11,7 @@ import torch
 
 from medagent import checksums
 from medagent.checksums import checksum
-from medagent.errors import PolicyError
+from medagent.errors import ConfigError, PolicyError
 from medagent.merging import MergeLoss, form_for
 from medagent.policies.vllm.api import VllmApi
 from tests.fake_vllm import FakeVllm
@@ -40,6 +41,18 @@ def test_a_merge_loses_the_share_of_all_layers_together() -> None:
     merged = loss.merge(torch.ones(4, dtype=torch.bfloat16), torch.full((4,), 0.25))  # a whole number of steps
     assert merged.tolist() == [1.25] * 4
     assert loss.share == pytest.approx(1e-3 / (1e-6 + 0.25**2) ** 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e6])
+def test_a_merge_that_is_not_finite_is_refused(dtype: torch.dtype, value: float) -> None:
+    loss = MergeLoss()
+    loss.merge(torch.ones(3, dtype=dtype), torch.tensor([0.25, value, 0.25]))
+    if math.isfinite(value) and dtype is torch.float32:
+        loss.require(0.05, where="x", remedy="y")
+        return
+    with pytest.raises(ConfigError, match="x: found merged weights that are not finite"):
+        loss.require(1e9, where="x", remedy="y")
 
 
 @pytest.mark.parametrize("place", [0, 6, 7, 13, 19])
