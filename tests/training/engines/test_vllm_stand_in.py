@@ -161,8 +161,10 @@ def test_a_server_that_keeps_what_it_has_is_caught_before_any_probe_could_see_it
     engine.hand_over(module, version=0)
     server.deaf = True
     perturb(module, scale=1e-5)
-    with pytest.raises(PolicyError, match="vLLM: the weights handed over did not arrive"):
+    probes = server.calls.count("probe")
+    with pytest.raises(PolicyError, match=r"vLLM: the weights handed over did not arrive\. Found \d+ of \d+ weights"):
         engine.hand_over(module, version=1)
+    assert server.calls.count("probe") == probes
 
 
 def test_a_merge_that_is_not_the_policy_is_not_probed(tmp_path: Path) -> None:
