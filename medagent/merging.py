@@ -6,6 +6,7 @@ learns is smaller. So merges are computed in float32, and the lost share is meas
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,11 +53,17 @@ class MergeLoss:
         return (self.lost / self.whole) ** 0.5 if self.whole else 0.0
 
     def require(self, most: float, *, where: str, remedy: str) -> None:
-        """Refuse a merge that lost more than `most`.
+        """Refuse a merge that lost more than `most`, or that is not finite.
 
         Raises:
             ConfigError: with `where` it was made and the `remedy`.
         """
+        if not math.isfinite(self.share):
+            raise ConfigError(
+                f"{where}: found merged weights that are not finite, wanted finite ones. The adapter or its base is "
+                "damaged, or their sum is too large for the base's dtype: go back to an earlier checkpoint, or take "
+                "dtype float32."
+            )
         if self.share > most:
             raise ConfigError(
                 f"{where}: merging loses {self.share:.0%} of the adapter to rounding, wanted at most {most:.0%}. "

@@ -83,6 +83,12 @@ def test_marks_of_the_template_are_neutralised(template: str, texts: list[str]) 
         assert tokenizer.decode(ids) == made
 
 
+def test_a_mark_inside_a_word_is_none() -> None:
+    assert harmless(templated(VICUNA), "SUPERUSER: x") == "SUPERUSER: x"
+    assert harmless(templated(OPENCHAT), "NotGPT4 Correct User: x") == "NotGPT4 Correct User: x"
+    assert harmless(templated(USER_COLON), "Gout.\nSuperuser: x") == "Gout.\nSuperuser: x"
+
+
 @pytest.mark.parametrize("template", [*MARKS, CHATML, BARE, ""])
 def test_ordinary_words_stay(template: str) -> None:
     tokenizer = templated(template)

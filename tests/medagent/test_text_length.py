@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from lightning import Trainer
+from transformers import Gemma3TextConfig
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
@@ -92,6 +93,17 @@ def test_fixed_frequencies_set_no_limit(rope, tokenizer) -> None:
     wanted = {} if rope is None else {name: more[name] for name in known[rope["rope_type"]]}
     settings = {"rope_parameters": {"rope_theta": 1e4, **wanted, **rope}} if rope else {}
     assert longest_text(tiny_model("llama", len(tokenizer), **SMALL, **settings).config) is None
+
+
+@pytest.mark.parametrize(("dynamic", "long"), [(64, 32), (64, 128)])
+def test_of_several_types_of_layer_the_tightest_limit_counts(dynamic: int, long: int) -> None:
+    ropes = {"full_attention": DYNAMIC, "sliding_attention": {**LONG, "original_max_position_embeddings": long}}
+    config = Gemma3TextConfig(max_position_embeddings=dynamic, head_dim=8)
+    config.rope_parameters = ropes
+    found = longest_text(config)
+    assert found is not None
+    assert found.tokens == min(dynamic, long)
+    assert f"rope type {'longrope' if long < dynamic else 'dynamic'}" in found.reason
 
 
 @pytest.mark.parametrize("name", LIMITED)

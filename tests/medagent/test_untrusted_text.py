@@ -70,6 +70,18 @@ def test_a_token_added_later_is_known() -> None:
     assert tokenizer.convert_tokens_to_ids("<late>") in encode(tokenizer, [Piece("gout <late> x")])
 
 
+def test_a_word_that_becomes_an_added_token_later_is_one() -> None:
+    tokenizer = word_level()
+    gout = tokenizer.convert_tokens_to_ids("gout")
+    assert gout in encode_untrusted(tokenizer, "gout hurts")
+    assert gout in encode(tokenizer, [Piece("gout hurts", trusted=False)])
+    tokenizer.add_tokens([AddedToken("gout", special=True)])
+    assert tokenizer.convert_tokens_to_ids("gout") == gout
+    assert gout not in encode_untrusted(tokenizer, "gout hurts")
+    assert gout not in encode(tokenizer, [Piece("gout hurts", trusted=False)])
+    assert gout in encode(tokenizer, [Piece("gout hurts")])
+
+
 def test_what_the_vocabulary_lacks_is_unknown_and_never_the_end_of_text() -> None:
     tokenizer = word_level()
     assert encode_untrusted(tokenizer, "zebra") == [tokenizer.unk_token_id]

@@ -36,10 +36,31 @@ SUITES = {
         "tests/medagent/test_hostile_text.py",
         "tests/training/test_shown_passages.py",
     ),
-    "policies": ("tests/medagent/policies/test_requests.py", "tests/training/test_temperature.py"),
+    "policies": (
+        *(f"tests/medagent/policies/test_{name}.py" for name in ("requests", "turn_ends")),
+        "tests/training/test_temperature.py",
+    ),
     "doors": ("tests/medagent/test_doors_of_sampling.py",),
     "evaluation": ("tests/evaluation/test_plan_asks.py",),
-    "sft": ("tests/training/sft/test_kept_dialogues.py", "tests/training/sft/test_dealing.py"),
+    "sft": tuple(f"tests/training/sft/test_{name}.py" for name in ("kept_dialogues", "dealing", "demonstrations")),
+    "text": tuple(
+        f"tests/medagent/test_{name}.py" for name in ("untrusted_text", "role_marks", "chat_template", "hostile_doors")
+    ),
+    "models": (
+        "tests/medagent/test_text_length.py",
+        *(f"tests/medagent/policies/test_{name}.py" for name in ("turn_ends", "completions", "self_check")),
+        *(f"tests/medagent/policies/test_{name}.py" for name in ("not_finite", "model_zoo", "huggingface")),
+    ),
+    "hand over": (
+        *(f"tests/training/engines/test_{name}.py" for name in ("hand_over", "arrival", "vllm_stand_in")),
+        *(f"tests/training/engines/test_{name}.py" for name in ("ray_stand_in", "in_process", "engines")),
+        "tests/medagent/policies/test_vllm_worker.py",
+        "tests/medagent/test_export.py",
+    ),
+    "guards": tuple(
+        f"tests/training/test_{name}.py"
+        for name in ("trainer_settings", "metrics_of_ranks", "packing", "finite_steps", "execution", "dropout")
+    ),
 }
 PARTS = ("configs", "evaluation", "medagent", "retrieval", "tests", "training", "pyproject.toml")
 

@@ -14,7 +14,7 @@ from tests.recording import Dialogue, RecordingPolicy
 from tests.training.support import make_data
 from training.data import RolloutData
 from training.experience import tensorize
-from training.prepare import rollout_metrics
+from training.rollout_metrics import rollout_metrics
 
 TEMPERATURE = 0.65
 
@@ -117,4 +117,5 @@ def test_samples_and_iterations_differ_in_what_is_said(starter, retriever) -> No
 
 def test_staleness_is_how_many_iterations_the_weights_are_behind() -> None:
     pairs = asked(made(), 5, version=3)
-    assert rollout_metrics([rollout for _, rollout in pairs], iteration=5)["rollout/staleness"] == 2.0
+    rollouts = [rollout for _, rollout in pairs]
+    assert rollout_metrics(rollouts, iteration=5, reduce=lambda own: own)["rollout/staleness"] == 2.0

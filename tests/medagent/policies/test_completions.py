@@ -79,6 +79,7 @@ def test_a_lost_replica_is_replaced_in_the_middle_of_a_dialogue(servers, starter
         remote = policy(servers)
         assert [rollout.token_ids for rollout in agent(remote, retriever).run_all(JOBS)] == wanted
         assert remote.replicas[1].resting_until > 0
+        assert [replica.dialogues for replica in remote.replicas] == [0, 0], "each dialogue counts once"
         servers[0].failing = True
         with pytest.raises(PolicyError, match="all 2 replicas are gone.*503"):
             agent(policy(servers), retriever).run_all(JOBS)

@@ -1,4 +1,4 @@
-"""What is asked of what samples: the temperature and seed of each dialogue and turn, and where a turn ends."""
+"""What is asked of what samples: the temperature and seed of each dialogue and turn, and how long it may be."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from medagent.agent import Agent, Job, Limits, rollout_seed
-from medagent.policies import huggingface
 from medagent.policies.chat_endpoint import RemotePolicy, byte_tokenizer
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
-from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import TagProtocol
 from medagent.types import Question
 from retrieval.passages import Hit, Passage
@@ -75,13 +73,14 @@ def ask(policy, temperature: float) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
 def test_each_request_of_a_completion_carries_temperature_and_a_seed_of_its_own(temperature: float) -> None:
     source = RecordedCompletions()
-    ask(CompletionPolicy([source], "m", byte_tokenizer()), temperature)
+    ask(CompletionPolicy([source], "m", byte_tokenizer(), end_ids=(1, 300)), temperature)
     for body in source.bodies:
         assert {name: value for name, value in body.items() if name not in ("prompt", "seed", "session_id")} == {
             "model": "m",
             "temperature": temperature,
             "max_tokens": 1_000,
             "stop": ["</search>", "</answer>"],
+            "stop_token_ids": [1, 300],
             "include_stop_str_in_output": True,
             "skip_special_tokens": False,
             "return_token_ids": True,
@@ -177,114 +176,3 @@ def test_draws_differ_by_dialogue_by_turn_and_by_place(flat: HFPolicy) -> None:
     assert len({token for dialogue in said.values() for turn in dialogue for token in turn}) > VOCABULARY / 2
     assert all(len(set(turn)) > 1 for dialogue in said.values() for turn in dialogue if len(turn) > 2)
     assert asyncio.run(turns(flat, 3, 3)) == said[3]
-
-
-END = ("</search>", "</answer>")
-
-
-@pytest.mark.parametrize(
-    ("tokens", "stop", "count"),
-    [
-        (["<answer>", "A", "</answer>", "B", "B"], TurnStop.TAG, 3),
-        (["<answer>", "A", "</answer> \n", "B", "B"], TurnStop.TAG, 3),
-        (["<answer>", "A", "</ans", "wer>", "B"], TurnStop.TAG, 4),
-        (["<answer>", "A", "</ans", "wer>\n", "B"], TurnStop.TAG, 4),
-        (["<answer>", "A", "</ans", "wer", "> "], TurnStop.TAG, 5),
-        (["</search>", "A", "A", "A", "A"], TurnStop.TAG, 1),
-        (["<answer>", "A", "<eos>", "B", "B"], TurnStop.END_OF_TEXT, 3),
-        (["<eos>", "A", "A", "A", "A"], TurnStop.END_OF_TEXT, 1),
-        (["A", "B", "</think>", "<search>", "B"], TurnStop.LENGTH, 5),
-        (["A", "B", "A", "B", "</answer>"], TurnStop.TAG, 5),
-        (["A", "B", "A", "B", "<eos>"], TurnStop.END_OF_TEXT, 5),
-    ],
-)
-def test_where_a_sampled_turn_ends(monkeypatch, tokens: list[str], stop: TurnStop, count: int) -> None:
-    """The model is made to write the tokens one after another; the policy has to stop by itself."""
-    words = ["<pad>", "<eos>", "A", "B", *END, "</answer> \n", "</ans", "wer>", "wer>\n", "wer", "> ", "</think>"]
-    words += ["<search>", "<answer>"]
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(
-            models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<pad>")
-        ),
-        pad_token="<pad>",
-        eos_token="<eos>",
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.decode = lambda ids, **_: "".join(words[token] for token in ids)  # type: ignore[method-assign]
-    tokenizer.batch_decode = lambda rows, **_: ["".join(words[t] for t in row) for row in rows]  # type: ignore
-    config = Qwen2Config(
-        vocab_size=len(words),
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    written = iter(tokens)
-
-    def forced(model, hidden: torch.Tensor) -> torch.Tensor:
-        return (
-            torch.nn.functional.one_hot(torch.full((len(hidden),), words.index(next(written))), len(words))
-            .float()
-            .mul(200.0)
-        )
-
-    monkeypatch.setattr(huggingface, "project", forced)
-    policy = HFPolicy(Qwen2ForCausalLM(config).eval(), tokenizer)
-
-    async def one() -> SampledTurn:
-        session = policy.open(seed=0, temperature=1.0, blocks=BLOCKS)
-        session.append([2])
-        turn = await session.sample(max_tokens=len(tokens))
-        session.close()
-        return turn
-
-    turn = asyncio.run(one())
-    assert (turn.stop, len(turn.token_ids)) == (stop, count)
-    assert [words[token] for token in turn.token_ids] == tokens[:count]
-
-
-@pytest.mark.parametrize(
-    ("text", "reason", "stop"),
-    [
-        ("<answer>(A)</answer>", "stop", TurnStop.TAG),
-        ("<answer>(A)</answer> \n", "stop", TurnStop.TAG),
-        ("<search>x</search>\n", "length", TurnStop.TAG),
-        ("<answer>(A)", "stop", TurnStop.END_OF_TEXT),
-        ("<answer>(A)", "length", TurnStop.LENGTH),
-        ("</answer> and more", "length", TurnStop.LENGTH),
-    ],
-)
-def test_where_a_completed_turn_ends(text: str, reason: str, stop: TurnStop) -> None:
-    class Says(RecordedCompletions):
-        async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-            ids = list(byte_tokenizer()(text, add_special_tokens=False)["input_ids"])
-            return {"token_ids": ids, "logprobs": {"token_logprobs": [-0.25] * len(ids)}, "finish_reason": reason}
-
-    session = CompletionPolicy([Says()], "m", byte_tokenizer()).open(seed=0, temperature=1.0, blocks=BLOCKS)
-    session.append([1])
-    turn = asyncio.run(session.sample(max_tokens=100))
-    assert (turn.stop, turn.text, set(turn.logprobs)) == (stop, text, {-0.25})
-
-
-@pytest.mark.parametrize(
-    ("text", "reason", "stop", "whole"),
-    [
-        ("<answer>(A)", "stop", TurnStop.TAG, "<answer>(A)</answer>"),
-        ("<answer>(A)</answer> \n", "stop", TurnStop.TAG, "<answer>(A)</answer> \n"),
-        ("<search>x</search>\n", "stop", TurnStop.TAG, "<search>x</search>\n"),
-        ("no tags", "stop", TurnStop.END_OF_TEXT, "no tags"),
-        ("<answer>(A)", "length", TurnStop.LENGTH, "<answer>(A)"),
-    ],
-)
-def test_where_a_chats_turn_ends(text: str, reason: str, stop: TurnStop, whole: str) -> None:
-    class Says(RecordedChat):
-        async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
-            return {"message": {"content": text}, "finish_reason": reason}
-
-    session = Says("http://127.0.0.1:9/v1", "m").open(seed=0, temperature=1.0, blocks=BLOCKS)
-    session.append([1])
-    turn = asyncio.run(session.sample(max_tokens=100))
-    assert (turn.stop, turn.text) == (stop, whole)

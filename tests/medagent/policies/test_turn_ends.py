@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from medagent.errors import PolicyError
 from medagent.policies import batch
 from medagent.policies.chat_endpoint import RemotePolicy, byte_tokenizer
 from medagent.policies.completions import CompletionPolicy
@@ -206,6 +207,26 @@ def test_all_end_ids_of_a_model_are_known_and_sent(tmp_path) -> None:
     assert source.bodies[0]["stop"] == ["</search>", "</answer>"]
     one_turn(CompletionPolicy([source], "base", WORDS), [3])
     assert source.bodies[1]["stop_token_ids"] == [1], "the tokenizer's, where no others are given"
+
+
+def test_a_wrapper_ends_where_its_decoder_does(tmp_path) -> None:
+    settings = {**SMALL, "num_hidden_layers": 2, "eos_token_id": 5}
+    picture = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = tiny_model("gemma3", len(WORDS), text_config=settings, vision_config=picture)
+    model.config.eos_token_id, model.generation_config.eos_token_id = 2, None
+    assert end_token_ids(WORDS, model) == (1, 2, 5)
+    model.config.save_pretrained(tmp_path)
+    assert stored_end_token_ids(WORDS, str(tmp_path)) == (1, 2, 5)
+
+
+def test_a_server_that_says_more_than_it_may_is_refused() -> None:
+    class Endless(Saying):
+        async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+            return await super().complete({**body, "max_tokens": body["max_tokens"] + 1})
+
+    policy = CompletionPolicy([Endless(WORDS.convert_tokens_to_ids(["q"] * 9))], "base", WORDS)
+    with pytest.raises(PolicyError, match=r"found 5 token ids and 5 log-probs, wanted as many of each \(1 to 4\)"):
+        one_turn(policy, [3], max_tokens=4)
 
 
 def test_tokens_added_later_complete_ends_too() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,9 +13,14 @@ from evaluation.benchmarks import StarterBenchmark
 from evaluation.grading.grade import Verdict, grade
 from evaluation.predictions import Prediction, PredictionLog
 from evaluation.rollout_files import write_records
+from medagent.agent import Agent, Limits
 from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
+from retrieval.controls import NoRetriever
 from retrieval.passages import Hit, Passage
+from tests.recording import RecordingPolicy
+from training.agent_data import AgentSettings
+from training.sft import demonstrations
 from training.sft.demonstrations import GivenDialogues, RejectionSampled
 
 SEARCH = Turn(
@@ -78,3 +86,41 @@ def test_given_dialogues_with_another_verdict_are_left_out(tmp_path: Path, all_v
     write_records(path, [dialogue(f"q{n}", 0, verdict) for n, verdict in enumerate(Verdict)])
     found = GivenDialogues(str(path), all_verdicts=all_verdicts).read(tmp_path, TagProtocol())
     assert [grade(rollout).verdict for rollout in found] == (list(Verdict) if all_verdicts else [Verdict.CORRECT])
+
+
+@pytest.mark.parametrize("least", range(4))
+def test_of_given_dialogues_too_a_lucky_guess_is_none_unless_asked_for(tmp_path: Path, least: int) -> None:
+    path = tmp_path / "given.jsonl"
+    write_records(path, [dialogue(f"q{searches}", 0, Verdict.CORRECT, searches) for searches in range(4)])
+    found = GivenDialogues(str(path), min_searches=least).read(tmp_path, TagProtocol())
+    assert [rollout.num_searches for rollout in found] == list(range(least, 4))
+
+
+@pytest.mark.parametrize("name", ["starter", "https://chat.example/v1"])
+def test_the_teacher_plays_by_this_runs_rules(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chat endpoint counts bytes, so of its own limits all but the number of turns stay."""
+    own, retriever = Limits(9, 4_000, 5_000, 60_000), NoRetriever()
+    policy = RecordingPolicy(lambda read, turn: "<answer>(A)</answer>")
+    opened: dict[str, Any] = {}
+    asked: dict[str, Any] = {}
+
+    def open_agent(name: str, **settings: Any) -> SimpleNamespace:
+        opened.update(name=name, **settings)
+        return SimpleNamespace(policy=policy, limits=own)
+
+    def run_plan(agent: Agent, questions: object, plan: Any, folder: Path, **settings: Any) -> None:
+        asked.update(agent=agent, plan=plan)
+
+    monkeypatch.setattr(demonstrations, "open_agent", open_agent)
+    monkeypatch.setattr(demonstrations, "run_plan", run_plan)
+    settings = AgentSettings(TagProtocol(instructions="ask"), Limits(3, 50, 60, 700), top_k=2)
+    source = RejectionSampled(
+        StarterBenchmark("train", limit_per_kind=1), name, model="m", samples=5, temperature=0.7, seed=11
+    )
+    source.make(settings, retriever, tmp_path)
+    agent, plan = asked["agent"], asked["plan"]
+    assert agent.limits == (settings.limits if name == "starter" else replace(own, max_turns=3))
+    assert (agent.policy, agent.retriever) == (policy, retriever)
+    assert (agent.protocol, agent.top_k) == (settings.protocol, 2)
+    assert (opened["name"], opened["model"], opened["retriever"]) == (name, "m", retriever)
+    assert (plan.samples, plan.temperature, plan.seed) == (5, 0.7, 11)
