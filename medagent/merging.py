@@ -17,13 +17,15 @@ from torch import Tensor, nn
 from medagent.errors import ConfigError
 
 MAX_MERGE_LOST = 0.05
+NEGLIGIBLE = 1e-6  # of the weights' own norm; rounding to float32 takes 3e-8
 Form = Literal["merged", "adapter"]
 
 
 def form_for(dtype: str, *, quantised: bool = False) -> Form:
     """How a policy is sampled where nobody says: merged where the base is in float32, else the adapter beside it.
 
-    A float32 merge loses less than `MAX_MERGE_LOST`. A base in 4 bits cannot take a merge at all.
+    Rounding to float32 takes a share of the weights that nothing can measure. A base in 4 bits cannot take a merge at
+    all.
     """
     return "merged" if dtype == "float32" and not quantised else "adapter"
 
@@ -37,6 +39,7 @@ class MergeLoss:
 
     lost: float = 0.0
     whole: float = 0.0
+    base: float = 0.0
 
     @torch.no_grad()
     def merge(self, weight: Tensor, delta: Tensor) -> Tensor:
@@ -45,6 +48,7 @@ class MergeLoss:
         merged = (exact + change).to(weight.dtype)
         self.lost += float((merged.float() - exact - change).double().square().sum())
         self.whole += float(change.double().square().sum())
+        self.base += float(exact.double().square().sum())
         return merged
 
     @property
@@ -55,6 +59,8 @@ class MergeLoss:
     def require(self, most: float, *, where: str, remedy: str) -> None:
         """Refuse a merge that lost more than `most`, or that is not finite.
 
+        A loss below `NEGLIGIBLE` of the weights passes: so small a change is none, whichever part of it is left.
+
         Raises:
             ConfigError: with `where` it was made and the `remedy`.
         """
@@ -64,7 +70,7 @@ class MergeLoss:
                 "damaged, or their sum is too large for the base's dtype: go back to an earlier checkpoint, or take "
                 "dtype float32."
             )
-        if self.share > most:
+        if self.share > most and self.lost > NEGLIGIBLE**2 * self.base:
             raise ConfigError(
                 f"{where}: merging loses {self.share:.0%} of the adapter to rounding, wanted at most {most:.0%}. "
                 f"{remedy}"

@@ -60,6 +60,16 @@ def require_arrival(
         )
 
 
+@torch.no_grad()
+def reference_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
+    """The same of the base, with all adapters off."""
+    ids = torch.tensor([token_ids], device=module.device)
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[:, 0] = False
+    found = module.roles.reference_logprobs(ids, torch.ones_like(mask), mask, temperature=1.0)
+    return found[0, 1:].double().cpu()
+
+
 @dataclass
 class _HandOver:
     """Log-probs of the probe at one hand-over."""
@@ -90,6 +100,7 @@ class ArrivalCheck:
     redrawn: float = 0.0
     slope: float = math.nan
     verdict: Verdict = "not measurable"
+    _warned: bool = field(default=False, repr=False)
     _first: _HandOver | None = field(default=None, repr=False)
     _last: _HandOver | None = field(default=None, repr=False)
 
@@ -125,7 +136,8 @@ class ArrivalCheck:
                 f"{self.slope:.0%} of the trainer's change, which is {MEASURABLE:g} times the gap between the two "
                 "or more. Check that it serves the weights it was handed, and see its log."
             )
-        if self.four_bits and self._last is None:
+        if self.four_bits and not self._warned:
+            self._warned = True
             log.warning(
                 "%s: samples from the base in %s, and the trainer from 4 bits. On the probe they differ by %.2g nats "
                 "per token; take off_policy.importance decoupled, or the engine in_process.",
@@ -137,6 +149,21 @@ class ArrivalCheck:
         drawn = 2**0.5 * _rms(now.difference) if self._last is None else _rms(now.difference - self._last.difference)
         self.redrawn = max(self.redrawn, drawn)
         self._first, self._last = self._first or now, now
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was compared yet."""
+        return self._last is None
+
+    def compare_base(self, sampler: list[float], reference: Tensor) -> None:
+        """Begin with the base: the sampler's log-probs of it, and the trainer's with its adapters off.
+
+        The gap between these cannot hide a missing adapter. So a sampler that ignores adapters shows at the first
+        hand-over of a trained policy, as after a resumption.
+        """
+        start = _HandOver(torch.tensor(sampler, dtype=torch.float64), reference)
+        self.redrawn = max(self.redrawn, 2**0.5 * _rms(start.difference))
+        self._first = self._last = start
 
     def metrics(self) -> dict[str, float]:
         """Metrics to be logged; `sampler/arrived` is left out where it is not measurable."""

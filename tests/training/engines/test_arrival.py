@@ -114,3 +114,19 @@ def test_arrival_needs_every_weight_and_says_which_one_lacks() -> None:
             require_arrival(handed, held, where="x")
     with pytest.raises(PolicyError, match="1 of 3 weights.*such as c"):
         require_arrival(handed, handed, where="x", names={"a", "b", "c"})
+
+
+def test_a_sampler_that_ignores_adapters_is_caught_at_the_first_hand_over_of_a_trained_policy() -> None:
+    """As after a resumption: the gap of the base is noise, and that of the policy is not."""
+    base, learnt = Probe(gap=0.02), Probe(gap=0.02, seed=1).trainer * 0.25
+    for arrives in (True, False):
+        check = ArrivalCheck("bfloat16")
+        check.compare_base(base.heard(), base.trainer)
+        assert not check.is_new
+        heard = (torch.tensor(base.heard()).double() + arrives * learnt).tolist()
+        if arrives:
+            check(heard, base.trainer + learnt, where="x")
+            assert check.slope == pytest.approx(1.0, abs=0.1)
+        else:
+            with pytest.raises(PolicyError, match="did not arrive"):
+                check(heard, base.trainer + learnt, where="x")

@@ -63,6 +63,15 @@ def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: 
         engine.hand_over(module, version=1)
 
 
+def test_a_server_that_ignores_adapters_is_caught_after_a_resumption(module, servers, tmp_path: Path) -> None:
+    perturb(module, scale=0.003)
+    engine = engine_for(servers, tmp_path)
+    engine.start(module, setup_of(module, tmp_path))
+    servers[0].forgetful = True
+    with pytest.raises(PolicyError, match=f"{servers[0].url}: the weights handed over did not arrive"):
+        engine.hand_over(module, version=7)
+
+
 def test_a_failing_server_is_left_out_until_it_answers_again(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
     engine.start(module, setup_of(module, tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from training.engines import InProcessEngine
 from training.engines.arrival import trainer_logprobs
 from training.execution import Execution
 from training.module import AgentModule
+
+PROBE = tuple(range(20, 60))
 
 
 def started(module: AgentModule, tmp_path: Path, **settings) -> InProcessEngine:
@@ -100,6 +103,41 @@ def test_a_float32_merge_is_whole_and_says_so(module, tmp_path: Path) -> None:
     engine.hand_over(module, version=0)
     assert 0 < engine.metrics()["sampler/merge_lost"] < 0.01
     assert engine.metrics()["sampler/probe_gap"] < 1e-4
+
+
+@pytest.mark.parametrize("rate", [1e-6, 1e-7, 1e-8, 1e-10])
+def test_a_float32_run_with_tiny_steps_goes_on(rate: float, module, tmp_path: Path) -> None:
+    engine = started(module, tmp_path)
+    for version in range(3):
+        engine.hand_over(module, version=version)
+        small_step(module, rate)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dialogues_go_on_in_a_copy_of_a_checkpointed_base(dtype: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    settings = {"dtype": dtype, "policy_lora": LoraSettings(4, 8), "critic_lora": None}
+    checkpointed = AgentModule(execution=Execution(gradient_checkpointing=True), **settings)
+    torch.manual_seed(0)
+    plain = AgentModule(**settings)
+
+    async def dialogue(policy: HFPolicy) -> list[int]:
+        session = policy.open(seed=0, temperature=1.0, blocks=())
+        sampled: list[int] = []
+        for _ in range(3):
+            session.append(list(range(20, 30)))
+            sampled += (await session.sample(max_tokens=6)).token_ids
+        session.close()
+        return sampled
+
+    found = []
+    for module in (checkpointed, plain):
+        perturb(module)
+        trainer_logprobs(module, PROBE)  # a pass of the trainer before the copy is made
+        policy = started(module, tmp_path).hand_over(module, version=0)
+        found.append(asyncio.run(dialogue(policy)))
+        found.append(asyncio.run(dialogue(policy)))
+    assert found[0] == found[1] == found[2] == found[3]
 
 
 Load = Callable[[HFPolicy, Iterable[tuple[str, Tensor]]], None]
