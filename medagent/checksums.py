@@ -1,11 +1,13 @@
 """Checksums of weights, to prove that what a sampler holds is what it was handed.
 
-They do not depend on the order of the elements. So the checksum of a fused or sharded weight is the sum of those of its
-parts, and a sampler may lay weights out as it likes. vLLM's worker imports this module, hence torch alone is imported.
+They do not depend on the order of elements within a tensor. So the checksum of a fused or sharded weight is the sum of
+those of its parts, and a sampler may lay weights out as it likes. vLLM's worker imports this module, hence torch alone
+is imported.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -34,6 +36,17 @@ def combined(checksums: Iterable[Checksum]) -> Checksum:
     """The checksum of several tensors as one."""
     pairs = list(checksums)
     return sum(total for total, _ in pairs) % MODULUS, sum(squares for _, squares in pairs) % MODULUS
+
+
+def place(name: str, kind: str) -> str:
+    """Where a matrix of an adapter belongs: its kind, and the numbers in its name, such as the layer's.
+
+    Samplers fuse matrices within a layer and rename layers, but keep their numbers.
+
+    >>> place("model.layers.12.self_attn.q_proj", "lora_A")
+    'lora_A 12'
+    """
+    return " ".join([kind, *re.findall(r"(?<=\.)\d+(?=\.|$)", name)])
 
 
 class Handed:

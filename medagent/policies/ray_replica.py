@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from medagent.causal_lm import fastest_device, hidden_states, load_causal_lm, project
-from medagent.checksums import Checksum, combined, of_parameters
+from medagent.checksums import Checksum, of_parameters
 from medagent.policies.completions import HttpCompletions
 from medagent.policies.huggingface import HFPolicy, HFSession
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
@@ -46,7 +46,6 @@ class ReplicaSettings:
 
 Weights = Mapping[str, Tensor] | Mapping[str, bytes]
 """Merged weights by their names in the checkpoint, or the files of an adapter in peft's form."""
-ALL_MATRICES = "all matrices"
 
 
 @dataclass(frozen=True)
@@ -143,14 +142,10 @@ class _HuggingFace:
             if not self._has_adapter:  # puts LoRA layers into the very model that samples
                 PeftModel.from_pretrained(self._policy.model, str(folder)).eval()
                 self._has_adapter = True
-            stored = load_file(folder / "adapter_model.safetensors")
-        named = {
-            name.removeprefix("base_model.model.").removesuffix(".weight") + ".default.weight": value
-            for name, value in stored.items()
-        }
-        self._policy.load_weights(named.items())
-        held = of_parameters(self._policy.model, named)
-        return {ALL_MATRICES: combined(held.values())}
+            stored = stored_matrices(load_file(folder / "adapter_model.safetensors"))
+        self._policy.load_weights((f"{name}.default.weight", value) for name, value in stored.items())
+        held = of_parameters(self._policy.model, [f"{name}.default.weight" for name in stored])
+        return {name.removesuffix(".default.weight"): found for name, found in held.items()}
 
     @torch.no_grad()
     def logprobs(self, token_ids: list[int]) -> list[float]:
@@ -182,6 +177,11 @@ class _HuggingFace:
     def forget(self, dialogue: str) -> None:
         if dialogue in self._dialogues:
             self._dialogues.pop(dialogue)[0].close()
+
+
+def stored_matrices(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The matrices of an adapter's file in peft's form by their names in the base, such as `...q_proj.lora_A`."""
+    return {name.removeprefix("base_model.model.").removesuffix(".weight"): tensor for name, tensor in tensors.items()}
 
 
 def _written(files: Weights, folder: Path) -> Path:

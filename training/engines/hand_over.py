@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 from safetensors.torch import load_file
 
-from medagent.checksums import Checksum, checksum, combined
+from medagent.checksums import Checksum, checksum, combined, place
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss, form_for
-from medagent.policies.ray_replica import ALL_MATRICES
+from medagent.policies.ray_replica import stored_matrices
+from training.adapters import POLICY
 from training.engines.arrival import require_arrival
 from training.module import AgentModule
 
@@ -44,25 +45,26 @@ def save_adapter(module: AgentModule, folder: Path) -> None:
         PolicyError: the file does not hold the module's present weights.
     """
     module.roles.save_policy(folder)
-    written = load_file(folder / "adapter_model.safetensors")
-    held = {ALL_MATRICES: combined(checksum(weight) for weight in written.values())}
+    written = stored_matrices(load_file(folder / "adapter_model.safetensors"))
+    held = {name: checksum(weight) for name, weight in written.items()}
     require_arrival(exact_adapter(module), held, where=f"adapter file in {folder}")
 
 
 def exact_adapter(module: AgentModule) -> dict[str, Checksum]:
-    """The checksum of the policy's adapter as it is."""
-    return {ALL_MATRICES: combined(checksum(weight) for weight in module.roles.adapter_weights().values())}
+    """The checksum of each matrix of the policy's adapter as it is, under its name in the base."""
+    matrices = module.roles.adapter_weights().items()
+    return {name.replace(f".{POLICY}.weight", ""): checksum(weight) for name, weight in matrices}
 
 
 @torch.no_grad()
 def served_adapter(module: AgentModule, dtype: str) -> dict[str, Checksum]:
     """The checksums of the policy's adapter as vLLM keeps it: in `dtype`, and B times its scaling."""
     kind: torch.dtype = getattr(torch, dtype)
-    found: dict[str, list[Checksum]] = {"lora_A": [], "lora_B": []}
+    found: dict[str, list[Checksum]] = {}
     for name, weight in module.roles.adapter_weights().items():
         matrix = "lora_A" if ".lora_A." in name else "lora_B"
         cast = weight.to("cpu", kind)
         if matrix == "lora_B":
             cast = cast * (module.policy_lora.alpha / module.policy_lora.rank)
-        found[matrix].append(checksum(cast))
-    return {matrix: combined(each) for matrix, each in found.items()}
+        found.setdefault(place(name.partition(f".{matrix}.")[0], matrix), []).append(checksum(cast))
+    return {where: combined(each) for where, each in found.items()}

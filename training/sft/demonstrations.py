@@ -6,9 +6,10 @@ Source: RFT, arXiv 2308.01825.
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -27,12 +28,17 @@ from medagent.agent import Agent
 from medagent.agent_folder import URL
 from medagent.errors import ConfigError
 from medagent.loading import open_agent
-from medagent.protocol import Piece, TurnProtocol, citations, encode
+from medagent.policies.turn_ends import first_end
+from medagent.protocol import Piece, TurnProtocol, encode
 from medagent.types import Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless_passages, harmless_question
 from retrieval.passages import Hit
 from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
+
+MOST_IN_RANGE = 100  # numbers in a range that are looked at one by one
+_RANGE = r"\s*\d{1,3}\s*(?:[-\u2013]\s*\d{1,3}\s*)?"
+_BRACKETS = re.compile(rf"\[({_RANGE}(?:[,;]{_RANGE})*)\]")
 
 
 class Demonstrations(ABC):
@@ -280,14 +286,16 @@ def _encoded(
     turns: list[Turn] = []
     told: list[Hit] = []  # what the dialogue's own numbers name
     shown: list[Hit] = []  # what they name in this run
+    ends = tuple(block.end for block in protocol.blocks)
     for turn, read in zip(rollout.turns, parsed, strict=True):
+        turn = replace(turn, text=turn.text[: first_end(turn.text, ends)])  # where the run ends it
         text = turn.text if turns else protocol.rest_of_first_turn(tokenizer, turn.text)
         ids = tuple(encode(tokenizer, [Piece(text)]))
         if control & set(ids):
             return LeftOut.CONTROL
         if len(ids) > limits.max_turn_tokens:
             return LeftOut.MAX_TURN_TOKENS
-        if _misnames(turn.text, read.answer or "", told, shown):
+        if _misnames(turn.text, told, shown):
             return LeftOut.CITATION
         observation: tuple[int, ...] = ()
         if read.query is not None:
@@ -307,11 +315,24 @@ def _encoded(
     return whole if len(whole.token_ids) <= limits.max_total_tokens else LeftOut.MAX_TOTAL_TOKENS
 
 
-def _misnames(text: str, answer: str, told: list[Hit], shown: list[Hit]) -> bool:
-    """Whether a number in a turn names another passage than it did, or an answer cites what nobody was shown."""
-    named = [number for number in citations(text) if 1 <= number <= len(told)]
-    moved = any(number > len(shown) or shown[number - 1] is not told[number - 1] for number in named)
-    return moved or any(not 1 <= number <= len(told) for number in citations(answer))
+def _misnames(text: str, told: list[Hit], shown: list[Hit]) -> bool:
+    """Whether a number in a turn names what nobody was shown, or another passage than it did for the teacher."""
+    return any(
+        not 1 <= number <= min(len(told), len(shown)) or shown[number - 1] is not told[number - 1]
+        for number in _numbers(text)
+    )
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """The numbers of passages in brackets, also of lists and ranges such as [1, 3] and [2-4].
+
+    >>> list(_numbers("so [1, 3] and [2-4], but [IV] and (5)"))
+    [1, 3, 2, 3, 4]
+    """
+    for inside in _BRACKETS.findall(text):
+        for part in re.split(r"[,;]", inside):
+            first, *last = map(int, re.findall(r"\d+", part))
+            yield from (first, *(range(first + 1, last[-1] + 1) if last and last[-1] - first < MOST_IN_RANGE else last))
 
 
 def _control_tokens(protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -176,7 +176,7 @@ class VllmServer:
         return _agreed([_checksums(worker) for worker in self._ask("held_weights")])
 
     def held_adapter(self) -> dict[str, Checksum]:
-        """Checksums of the adapter loaded last: all its A matrices (`lora_A`), and all B times its scaling."""
+        """Checksums of the adapter loaded last, by place: its A matrices, and its B matrices times its scaling."""
         newest = [worker[max(worker, key=int)] if worker else {} for worker in self._ask("held_adapters")]
         return _agreed([_checksums(worker) for worker in newest])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from medagent.checksums import Checksum, checksum, combined
+from medagent.checksums import Checksum, checksum, combined, place
 
 
 class WeightReceiver:
@@ -55,9 +55,9 @@ class WeightReceiver:
         for name in self.received or {}:
             parts.setdefault(_fused(name, model.packed_modules_mapping), []).append(name)
         held: dict[str, Checksum] = {}
-        for place, names in parts.items():
+        for fused, names in parts.items():
             wanted = {name: (self.received or {})[name] for name in names}
-            parameter = there.get(place)
+            parameter = there.get(fused)
             size = 0 if parameter is None else parameter.numel()
             whole = parameter is not None and size == sum(self.sizes[name] for name in names)
             if not whole or (parameter is not None and checksum(parameter) == combined(wanted.values())):
@@ -65,7 +65,7 @@ class WeightReceiver:
         return held
 
     def held_adapters(self) -> dict[str, dict[str, Checksum]]:
-        """Number of each loaded adapter -> checksums of all its A matrices, and of all its B matrices times scaling."""
+        """Number of each loaded adapter -> checksums by place: of its A matrices, and of B times scaling."""
         adapters = self.model_runner.lora_manager._adapter_manager.list_adapters()
         return {str(number): _matrices(adapter) for number, adapter in adapters.items()}
 
@@ -80,8 +80,8 @@ def _fused(name: str, mapping: dict[str, list[str]]) -> str:
 
 def _matrices(adapter: Any) -> dict[str, Checksum]:
     """The matrices as vLLM keeps them: in its dtype, those of fused layers as lists, and B scaled."""
-    found: dict[str, list[Checksum]] = {"lora_A": [], "lora_B": []}
-    for weights in adapter.loras.values():
+    found: dict[str, list[Checksum]] = {}
+    for name, weights in adapter.loras.items():
         several = isinstance(weights.lora_a, list)
         columns = zip(
             weights.lora_a if several else [weights.lora_a],
@@ -91,8 +91,8 @@ def _matrices(adapter: Any) -> dict[str, Checksum]:
         )
         for a, b, scaling in columns:
             if a is not None:
-                found["lora_A"].append(checksum(a))
-                found["lora_B"].append(checksum(b if scaling == 1 else b * scaling))
+                found.setdefault(place(name, "lora_A"), []).append(checksum(a))
+                found.setdefault(place(name, "lora_B"), []).append(checksum(b if scaling == 1 else b * scaling))
     return {kind: combined(each) for kind, each in found.items()}
 
 
