@@ -27,7 +27,7 @@ SUITES = {
         "tests/training/callbacks/test_correction.py",
         *(f"tests/training/test_{name}.py" for name in ("module", "data", "golden")),
     ),
-    "steps": ("tests/training/test_exact_steps.py", "tests/training/test_temperature.py"),
+    "steps": tuple(f"tests/training/test_{name}.py" for name in ("exact_steps", "temperature", "bootstrap")),
     "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_groups.py"),
     "ranks": ("tests/training/test_distinct.py", "tests/training/test_pretend_ranks.py"),
     "groups": ("tests/training/test_exact_groups.py",),

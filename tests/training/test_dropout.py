@@ -19,8 +19,10 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from medagent.causal_lm import STARTER, load_causal_lm
-from tests.training.support import perturb
+from tests.training.support import perturb, setup_of
 from training.adapters import CRITIC, POLICY, LoraSettings
+from training.engines import InProcessEngine
+from training.engines.hand_over import HandOver
 from training.execution import Execution
 from training.module import AgentModule
 from training.sft.supervised import SupervisedModule
@@ -113,6 +115,18 @@ def test_checkpointed_layers_are_computed_again_and_give_the_same_gradients(base
         found.append([p.grad for p in (*made.roles.policy_parameters(), *made.roles.critic_parameters())])
     for plain, checkpointed in zip(*found, strict=True):
         torch.testing.assert_close(checkpointed, plain, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("hand_over", ["merged", "adapter"])
+def test_the_sampler_drops_nothing(base: Path, hand_over: HandOver, tmp_path: Path) -> None:
+    made = make(base, checkpointing=False).train()
+    engine = InProcessEngine(hand_over)
+    engine.start(made, setup_of(made, tmp_path))
+    for version in range(2):
+        policy = engine.hand_over(made, version=version)
+        assert engine.metrics()["sampler/probe_gap"] < 1e-4
+        assert not policy.model.training
+        perturb(made)
 
 
 def test_only_what_is_needed_for_the_backward_pass_is_kept(base: Path) -> None:

@@ -166,6 +166,24 @@ def test_parts_of_a_split_micro_batch_are_all_judged(tmp_path) -> None:
     assert same(*watch.after)
 
 
+class EndlessLoss(ClippedSurrogate):
+    """A loss that is infinite in one part, with a gradient that is finite."""
+
+    def __call__(self, policy_logprobs_BT, batch):
+        result = super().__call__(policy_logprobs_BT, batch)
+        return replace(result, objective=result.objective + (math.inf if "a sample 0" in batch.names else 0.0))
+
+
+def test_a_loss_is_judged_by_itself_in_every_part_and_a_skipped_step_logs_nothing(tmp_path) -> None:
+    module = make_module(policy_loss=EndlessLoss(), execution=Execution(max_tokens=12))
+    start = [p.detach().clone() for p in module.parameters() if p.requires_grad]
+    with warned("as the loss is -inf"):
+        _, watch = fit(module, tmp_path, step_of(module, "abcd"))
+    assert same(watch.after[0][0], start)
+    assert watch.metrics["update/skipped"] == 1
+    assert not {"policy/loss", "critic/loss", "policy/entropy"} & watch.metrics.keys()
+
+
 def test_fine_tuning_skips_too(tmp_path) -> None:
     module = SupervisedModule(policy_lora=LoraSettings(4, 8))
     tensors = step_of(make_module(), "abcd")[0]

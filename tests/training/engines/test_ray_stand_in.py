@@ -40,9 +40,11 @@ class Actor:
 
     def __init__(self, replica: Any) -> None:
         self.replica, self.alive = replica, True
+        self.asked: list[str] = []
 
     def __getattr__(self, name: str) -> SimpleNamespace:
         async def asked(*arguments: Any) -> Any:
+            self.asked.append(name)
             if not self.alive:
                 raise RayActorError("the actor died\nits node is gone")
             return await getattr(self.replica, name)(*arguments)
@@ -134,6 +136,7 @@ def test_a_dead_actor_is_replaced_at_the_next_hand_over(dtype: str, ray: StandIn
     second = engine.hand_over(module, version=1)
     metrics = engine.metrics()
     assert (len(second.replicas), metrics["sampler/replicas"], metrics["sampler/lost"]) == (2, 2, 1)
+    assert [actor.asked.count("push") for actor in engine._actors.values()] == [1, 2], "each is handed weights once"
     assert ("sampler/merge_lost" in metrics) == (dtype == "float32")
     assert engine._checks[1].slope == pytest.approx(1.0, abs=0.1), "it has followed"
     assert engine._checks[0].verdict == "not measurable", "another process begins anew"
