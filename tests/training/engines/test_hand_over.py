@@ -112,7 +112,7 @@ def test_of_several_servers_the_one_that_agrees_least_is_logged(tmp_path: Path, 
         heard, off = VllmApi.logprobs, iter([1e-3, 4e-3, 2e-3])
 
         def shifted(api: VllmApi, token_ids: list[int], *, model: str) -> list[float]:
-            apart = next(off)
+            apart = 0.0 if model == "base" else next(off)
             return [value + apart for value in heard(api, token_ids, model=model)]
 
         monkeypatch.setattr(VllmApi, "logprobs", shifted)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from medagent.causal_lm import load_causal_lm
-from medagent.checksums import Checksum, checksum, combined
+from medagent.checksums import Checksum, checksum, combined, place
 from medagent.errors import PolicyError
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.server import MODEL
@@ -54,12 +54,12 @@ class StandIn:
         settings = json.loads((folder / "adapter_config.json").read_text())
         scaling, kind = settings["lora_alpha"] / settings["r"], getattr(torch, self.dtype)
         stored = load_file(folder / "adapter_model.safetensors")
-        self.held = {
-            "lora_A": combined(checksum(value.to(kind)) for name, value in stored.items() if "lora_A" in name),
-            "lora_B": combined(
-                checksum(value.to(kind) * scaling) for name, value in stored.items() if "lora_B" in name
-            ),
-        }
+        held: dict[str, list[Checksum]] = {}
+        for name, value in stored.items():
+            kind_of = "lora_A" if ".lora_A." in name else "lora_B"
+            cast = value.to(kind) * (scaling if kind_of == "lora_B" else 1)
+            held.setdefault(place(name.removesuffix(f".{kind_of}.weight"), kind_of), []).append(checksum(cast))
+        self.held = {where: combined(each) for where, each in held.items()}
 
     def unload_adapter(self, name: str) -> None:
         self.calls.append("unload")

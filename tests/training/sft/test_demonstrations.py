@@ -55,6 +55,7 @@ def limited(**changes: int) -> AgentSettings:
 
 
 LONG = "<think>" + "gout hurts " * 40 + "</think>" + ANSWER
+UNSEEN, SEEN = ("[1,7]", "[1-9]", "[1; 3]", "[ 3 ]"), ("[1,2]", "[1-3]", "[ 3 ]")
 REASONS = [
     (dialogue(ANSWER), None),
     (dialogue(search("a", hits("a")), "<answer>(A) [3]</answer>"), None),
@@ -73,7 +74,10 @@ REASONS = [
     (dialogue("<answer>(A) [1]</answer>"), LeftOut.CITATION),
     (dialogue(search("a", hits("a", 2)), "<answer>(A) [3]</answer>"), LeftOut.CITATION),
     (dialogue(search("a", hits("a", 2)), "<answer>(A) [0]</answer>"), LeftOut.CITATION),
-    (dialogue("<think>[12] says so</think>" + ANSWER), None),
+    (dialogue("<think>[12] says so</think>" + ANSWER), LeftOut.CITATION),
+    (dialogue("<think>in 2021 [IV] (5) [1999]</think>" + ANSWER), None),
+    *((dialogue(search("a", hits("a", 2)), f"<answer>(A) {cited}</answer>"), LeftOut.CITATION) for cited in UNSEEN),
+    *((dialogue(search("a", hits("a", 3)), f"<answer>(A) {cited}</answer>"), None) for cited in SEEN),
     (dialogue("<think>x<end></think>" + ANSWER), LeftOut.CONTROL),
 ]
 
@@ -81,6 +85,13 @@ REASONS = [
 @pytest.mark.parametrize(("rollout", "reason"), REASONS)
 def test_each_reason(tokenizer, rollout: Rollout, reason: LeftOut | None) -> None:
     assert verdict(tokenizer, rollout) is reason
+
+
+def test_what_stands_behind_an_end_is_not_taught(tokenizer) -> None:
+    turns = [("<search>a</search>\n", hits("a")), "<answer>(A) [1]</answer>  "]
+    (kept,), _ = encoded([dialogue(*turns)], SETTINGS, tokenizer)
+    acted = [token for token, acts in zip(kept.token_ids, kept.loss_mask, strict=True) if acts]
+    assert tokenizer.decode(acted) == "<search>a</search><answer>(A) [1]</answer>"
 
 
 def test_limits_are_those_of_the_loop(tokenizer) -> None:
