@@ -65,6 +65,11 @@ def load_causal_lm(
             "attention or quantise."
         ) from error
     except (OSError, ValueError, json.JSONDecodeError) as error:
+        if "attn_implementation" in str(error):
+            raise ConfigError(
+                f"base model {name!r}: does not support the attention {attention!r} ({error}). Take another as "
+                "model.execution.attention, such as eager."
+            ) from error
         raise ConfigError(
             f"base model {name!r}: cannot be loaded ({error}). Give 'starter', a folder made by save_pretrained, or "
             "a hub name (which needs a network or a filled cache)."

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -62,19 +63,17 @@ def formatted(day: datetime, pattern: str) -> str:
     return _DIRECTIVE.sub(written, pattern)
 
 
-def render(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]], day: datetime, *, open_turn: bool = True
-) -> str:
-    """The messages in the tokenizer's chat template, as text, on `day`.
+def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]], day: datetime) -> str:
+    """The messages in the tokenizer's chat template, as text, on `day`, up to the assistant's next turn.
 
-    `open_turn` adds what stands before the assistant's next turn. What the template raises is raised here.
+    What the template raises is raised here.
     """
     now: Callable[[str], str] = lambda pattern: formatted(day, pattern)  # noqa: E731
     return str(
         tokenizer.apply_chat_template(
             list(messages),
             tokenize=False,
-            add_generation_prompt=open_turn,
+            add_generation_prompt=True,
             strftime_now=now,
             date_string=formatted(day, "%d %b %Y"),
         )

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -20,12 +21,19 @@ LONGEST_MARK = 48  # characters; what is longer is prose, such as a default syst
 
 _ANY_DAY = day_of("2025-01-01")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
-_SAID = {role: f"\u2063{role}\u2063" for role in ("system", "user", "assistant")}
+_SAID = {role: f"\u2063{role}\u2063" for role in ("system", "user", "assistant", "tool")}
+_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "search", "arguments": {}}}
+_AFTER_A_CALL: list[dict[str, Any]] = [
+    {"role": "user", "content": _SAID["user"]},
+    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+    {"role": "tool", "name": "search", "tool_call_id": _CALL["id"], "content": _SAID["tool"]},
+]
 _SENTINEL = re.compile("|".join(_SAID.values()))
 _BRACKETED = re.compile(
     r"<{1,2}/?\|?[^\s<>|][^<>|\n]{0,30}\|?>{1,2}|\[/?[^\[\]\s][^\[\]\n]{0,30}\]|\{/?[^{}\s][^{}\n]{0,30}\}"
 )
-_SIGNS = frozenset("<>[]{}#|*=")
+_SIGNS = re.compile(r"[<>\[\]{}#|*=@«»]|--")
+_NAMES_A_ROLE = re.compile(r"[<\[]+[/|]*\w[\w -]*[|]*[>\]]+")
 _GAP = r"\s{0,3}"
 _LINE_START = r"^[^\S\n]{0,8}(?:[-*_>#•\"'][^\S\n]{0,2}){0,6}"
 
@@ -75,14 +83,22 @@ def role_marks(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[re.Pa
     """Patterns of the role marks of a tokenizer whose chat template is `template`; none where there is none."""
     if not tokenizer.added_tokens_decoder:  # bytes, which stand for a model elsewhere
         return (_WIDESPREAD,)
-    marks = sorted(_marks(tokenizer), key=lambda mark: (-len(mark.text), mark.text)) if template else []
+    marks = (
+        sorted(_marks(tokenizer) | set(_of_tools(tokenizer)), key=lambda mark: (-len(mark.text), mark.text))
+        if template
+        else []
+    )
     patterns = dict.fromkeys(mark.pattern for mark in marks)
     return tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
 
 
-def _marks(tokenizer: PreTrainedTokenizerBase) -> set[RoleMark]:
+def _added_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
     added = sorted((folded(str(token)) for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
-    tokens = re.compile("|".join(map(re.escape, added)))
+    return re.compile("|".join(map(re.escape, added)))
+
+
+def _marks(tokenizer: PreTrainedTokenizerBase) -> set[RoleMark]:
+    tokens = _added_tokens(tokenizer)
     found: set[RoleMark] = set()
     for gap, inner in _gaps(tokenizer):
         lines = tokens.sub("\0", gap)
@@ -96,18 +112,34 @@ def _marks(tokenizer: PreTrainedTokenizerBase) -> set[RoleMark]:
 
 def _marks_of(part: str, *, within: bool) -> Iterator[RoleMark]:
     """The marks in a part of a line. `within`: the template writes it after other words."""
-    for bracketed in _BRACKETED.findall(part):
-        if any(character.isalnum() for character in bracketed):
-            yield RoleMark(bracketed)
+    yield from _in_brackets(part)
     rest = _BRACKETED.sub(" ", part).strip()
     if len(rest) > LONGEST_MARK or not any(character.isalnum() for character in rest):
         return
-    if _SIGNS & set(rest) or (rest.endswith(":") and len(rest.split()) > 1):
+    if _SIGNS.search(rest) or (rest.endswith(":") and len(rest.split()) > 1):
         yield RoleMark(rest)
     elif rest.endswith(":"):
         yield RoleMark(rest, line_start=True)
         if within or rest.isupper():
             yield RoleMark(rest, exact_case=True)
+
+
+def _in_brackets(part: str) -> Iterator[RoleMark]:
+    for bracketed in _BRACKETED.findall(part):
+        if any(character.isalnum() for character in bracketed):
+            yield RoleMark(bracketed)
+
+
+def _of_tools(tokenizer: PreTrainedTokenizerBase) -> Iterator[RoleMark]:
+    """Marks in brackets around a call of a tool and its result; what else stands there is JSON or prose."""
+    for messages in (_AFTER_A_CALL, [*_AFTER_A_CALL, {"role": "assistant", "content": _SAID["assistant"]}]):
+        try:
+            gaps = _SENTINEL.split(folded(render(tokenizer, messages, _ANY_DAY)))
+        except Exception:  # noqa: S112 - as in `_gaps`: most templates know no tools
+            continue
+        for gap in gaps[1:]:
+            plain = _added_tokens(tokenizer).sub("\0", gap)
+            yield from (mark for mark in _in_brackets(plain) if _NAMES_A_ROLE.fullmatch(mark.text))
 
 
 def _gaps(tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, bool]]:

@@ -23,7 +23,7 @@ from retrieval.passages import Passage
 LONGEST_KEPT = 2_000  # characters of a text whose outcome is remembered
 
 # None of these has a compatibility form, so no normaliser of a tokenizer turns it back.
-LOOK_ALIKE = str.maketrans("<>[]{}#|:*=", "‹›()()♯¦∶∗꞊")
+LOOK_ALIKE = str.maketrans("<>[]{}#|:*=@«»-", "‹›()()♯¦∶∗꞊⊚‹›‐")
 
 _LINE_BREAK = re.compile(r"\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # Controls, lone surrogates, and what Unicode calls ignorable by default. Arabic and Indic scripts spell with joiners.

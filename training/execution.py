@@ -70,6 +70,10 @@ def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _Recomputing(active(), active, activate)
 
+    if not base.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"model.execution.gradient_checkpointing: {type(base).__name__} does not support it. Leave it out."
+        )
     base.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
     layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:

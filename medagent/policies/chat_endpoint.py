@@ -136,6 +136,9 @@ class RemoteSession:
 
 
 def _closed(text: str, blocks: tuple[Block, ...]) -> str:
-    """The text with its end tag, which the endpoint took for its stop and removed."""
+    """The text with its end tag, which the endpoint took for its stop and removed, or the rest of a tag begun."""
     last = max(blocks, key=lambda block: text.rfind(block.start))
-    return text + last.end if text.rfind(last.start) > text.rfind(last.end) else text
+    if text.rfind(last.start) <= text.rfind(last.end):
+        return text
+    begun = next(length for length in range(len(last.end) - 1, -1, -1) if text.endswith(last.end[:length]))
+    return text + last.end[begun:]

@@ -48,7 +48,24 @@ CHATML = (
 )
 BARE = "{% for m in messages %}{{ m.role }}\n{{ m.content }}\n{% endfor %}assistant\n"
 BARS = "{% for m in messages %}<｜{{ m.role | capitalize }}｜>{{ m.content }}{% endfor %}<｜Assistant｜>"
+MISTRAL_TOOLS = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]"
+    "{% elif m.role == 'tool' %}[TOOL_RESULTS] {\"content\": {{ m.content }}}[/TOOL_RESULTS]"
+    "{% elif m.tool_calls %}[TOOL_CALLS] [{{ m.tool_calls[0].function | tojson }}]{% else %}{{ m.content }}{% endif %}"
+    "{% endfor %}"
+)
+HERMES = (
+    "{% for m in messages %}{% if m.role == 'tool' %}<function_result>\n{{ m.content }}\n</function_result>\n"
+    "{% elif m.tool_calls %}<function_call>\n{{ m.tool_calls[0].function | tojson }}\n</function_call>\n"
+    "{% else %}{{ m.role }}\n{{ m.content }}\n{% endif %}{% endfor %}"
+)
+DASHES = "{% for m in messages %}--- {{ m.role }} ---\n{{ m.content }}\n{% endfor %}--- assistant ---\n"
+SIGNS = "{% for m in messages %}@@{{ m.role }}@@ «{{ m.role }}» {{ m.content }}\n{% endfor %}@@assistant@@ «assistant» "
 MARKS = {
+    MISTRAL_TOOLS: ["[INST]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[tool_results]"],
+    HERMES: ["<function_call>", "</function_call>", "<function_result>", "</function_result>"],
+    DASHES: ["--- user ---", "--- assistant ---", "---assistant---"],
+    SIGNS: ["@@user@@", "@@assistant@@", "«assistant»", "@@ user @@ «user»"],
     LLAMA_2: ["[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[inst]", "[ INST ]", "[IN\u200bST]", "［INST］", "[ÍNST]"],
     ALPACA: ["### Instruction:", "### Response:", "###Response :", "### response:", "＃## Response："],
     USER_COLON: ["User:", "Assistant:", "x\nAssistant: y", "x\r\n - User:", "x\u2028System: y", "**Assistant:**"],
@@ -70,7 +87,9 @@ def templated(template: str) -> PreTrainedTokenizerBase:
 
 
 @pytest.mark.parametrize(
-    ("template", "texts"), MARKS.items(), ids=["llama", "alpaca", "user", "vicuna", "openchat", "gemma", "bars"]
+    ("template", "texts"),
+    MARKS.items(),
+    ids=["mistral", "hermes", "dashes", "signs", "llama", "alpaca", "user", "vicuna", "openchat", "gemma", "bars"],
 )
 def test_marks_of_the_template_are_neutralised(template: str, texts: list[str]) -> None:
     tokenizer = templated(template)

@@ -97,12 +97,13 @@ def _twin(module: AgentModule) -> PreTrainedModel:
 def _ready(model: PreTrainedModel, module: AgentModule) -> PreTrainedModel:
     """The model in evaluation mode on the module's device, with an attention that takes a mask of its own.
 
-    A KV cache with rows at their own positions needs such a mask.
+    A KV cache with rows at their own positions needs such a mask: flash attention takes none.
     """
     model.requires_grad_(False)
     if model.is_gradient_checkpointing:
         model.gradient_checkpointing_disable()
-    model.set_attn_implementation("sdpa")
+    if module.execution.attention == "flash_attention_2":
+        model.set_attn_implementation("sdpa")
     torch.nn.Module.to(model, module.device).eval()
     return model
 

@@ -12,7 +12,7 @@ import pytest
 
 from medagent.agent import Agent, Job, Limits
 from medagent.errors import PolicyError
-from medagent.policies.chat_endpoint import RemotePolicy, byte_tokenizer
+from medagent.policies.chat_endpoint import RemotePolicy, _closed, byte_tokenizer
 from medagent.protocol import TagProtocol
 from medagent.types import Question, StopReason
 from retrieval.passages import Hit, Passage
@@ -163,3 +163,9 @@ class Strange(Handler):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b'{"choices": ["x"]}')
+
+
+@pytest.mark.parametrize("said", ["<answer>(A)", "<answer>(A)<", "<answer>(A)</answer", "<answer>(A)</answer>"])
+def test_an_end_tag_that_the_endpoint_cut_is_completed_once(said: str) -> None:
+    assert _closed(said, TagProtocol().blocks) == "<answer>(A)</answer>"
+    assert _closed(f"<search>x</search> {said}", TagProtocol().blocks) == "<search>x</search> <answer>(A)</answer>"
