@@ -318,7 +318,9 @@ class AgentModule(LightningModule):
         rollout_s = float(self.trainer.callback_metrics.get("time/rollout", 0.0))
         update_s = torch.tensor(self._ended - self._began - rollout_s, dtype=torch.float64)
         self.log("time/update", float(self._largest(update_s)))
-        self.log("update/skipped", float(self.finite_steps.in_iteration))
+        self.log("update/skipped", skipped := float(self.finite_steps.in_iteration), logger=False)
+        for logger in self.trainer.loggers:  # at once, as in HeldOutEvaluation
+            logger.log_metrics({"update/skipped": skipped, "epoch": self.current_epoch}, step=self.trainer.global_step)
 
     def configure_optimizers(self) -> Optimizer:
         """One AdamW with the groups `policy` and, where there is one, `critic`, each at its own rate."""
