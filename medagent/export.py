@@ -62,8 +62,7 @@ def export_merged(
             "writes the other policy all the same.",
         )
         lost, model = loss.share, cast(PreTrainedModel, adapted.get_base_model())
-    fresh = out.with_name(out.name + ".part")
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh = _empty_beside(out)
     merged = replace(spec, base_model=".", dtype=str(kind).removeprefix("torch."), quantise="none")
     save_agent(fresh, merged, tokenizer)
     model.save_pretrained(fresh)
@@ -85,8 +84,7 @@ def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
     if not has_adapter(agent):
         raise ConfigError(f"agent {agent}: found no adapter. Leave --form adapter out.")
     _refuse_taken(out, overwrite)
-    fresh = out.with_name(out.name + ".part")
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh = _empty_beside(out)
     save_agent(fresh, spec, AutoTokenizer.from_pretrained(agent))
     shutil.copytree(adapter_folder(agent), fresh / "adapter")
     base = f"4 bits ({spec.quantise})" if spec.quantise != "none" else spec.dtype
@@ -104,6 +102,13 @@ def _refuse_taken(out: Path, overwrite: bool) -> None:
     folder.refuse_others()
     if folder.is_marked and not overwrite:
         raise ConfigError(f"{out}: holds an export. Give another folder with --out, or --overwrite.")
+
+
+def _empty_beside(out: Path) -> Path:
+    """Where the export is written before it takes its place."""
+    fresh = out.with_name(out.name + ".part")
+    shutil.rmtree(fresh, ignore_errors=True)
+    return fresh
 
 
 def _publish(fresh: Path, out: Path) -> float:

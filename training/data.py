@@ -57,7 +57,7 @@ class RolloutData(AgentData):
     policy. An untrained critic starts at the first mean return.
 
     `truncated` says what a rollout that a limit cut counts as: "terminal", "bootstrap" (the critic's value of where it
-    was cut follows, if the policy would have gone on) or "mask" (no loss).
+    was cut follows) or "mask" (no loss).
     """
 
     default_callbacks = (

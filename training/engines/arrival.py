@@ -35,10 +35,7 @@ Verdict = Literal["arrived", "not measurable"]
 @torch.no_grad()
 def trainer_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
     """[T - 1] log-probs of the tokens after the first under the present policy, at temperature 1, on the CPU."""
-    ids = torch.tensor([token_ids], device=module.device)
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    mask[:, 0] = False
-    scores = module.roles.policy_scores(ids, torch.ones_like(mask), mask, temperature=1.0)
+    scores = module.roles.policy_scores(*_after_the_first(module, token_ids), temperature=1.0)
     return scores.logprobs_BT[0, 1:].double().cpu()
 
 
@@ -63,11 +60,16 @@ def require_arrival(
 @torch.no_grad()
 def reference_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
     """The same of the base, with all adapters off."""
+    found = module.roles.reference_logprobs(*_after_the_first(module, token_ids), temperature=1.0)
+    return found[0, 1:].double().cpu()
+
+
+def _after_the_first(module: AgentModule, token_ids: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Token ids, attention and the mask of all tokens but the first, each [1, T]."""
     ids = torch.tensor([token_ids], device=module.device)
     mask = torch.ones_like(ids, dtype=torch.bool)
     mask[:, 0] = False
-    found = module.roles.reference_logprobs(ids, torch.ones_like(mask), mask, temperature=1.0)
-    return found[0, 1:].double().cpu()
+    return ids, torch.ones_like(mask), mask
 
 
 @dataclass

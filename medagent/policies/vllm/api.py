@@ -33,7 +33,7 @@ class VllmApi:
 
     def models(self) -> list[str]:
         """Names that completions can ask for: the base model and the adapters loaded."""
-        return [str(row["id"]) for row in self.call("v1/models", get=True)["data"]]
+        return list(self.roots())
 
     def roots(self) -> dict[str, str]:
         """Name that completions can ask for -> where its weights were read; empty where the server does not say."""
