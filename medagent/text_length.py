@@ -34,21 +34,19 @@ def longest_text(config: PretrainedConfig) -> LongestText | None:
 
     `config` may be a wrapper's: the decoder's counts.
     """
-    decoder = config.get_text_config(decoder=True)
-    settings = decoder.to_dict()
-    longest = settings.get(decoder.attribute_map.get("max_position_embeddings", "max_position_embeddings"))
+    settings, longest = config.get_text_config(decoder=True).to_dict(), _positions(config)
     found: list[LongestText] = []
     ropes = _ropes(settings)
     for rope in ropes:
         kind = str(rope.get("rope_type"))
         if "dynamic" in kind and longest is not None:
-            found.append(LongestText(int(longest), f"rope type {kind}: its frequencies change beyond"))
+            found.append(LongestText(longest, f"rope type {kind}: its frequencies change beyond"))
         elif kind == "longrope":
             original = rope.get("original_max_position_embeddings") or longest
             if original is not None:
                 found.append(LongestText(int(original), f"rope type {kind}: its frequencies change beyond"))
     if not ropes and longest is not None and not settings.get("alibi"):
-        found.append(LongestText(int(longest), "its table of positions ends there"))
+        found.append(LongestText(longest, "its table of positions ends there"))
     return min(found, key=lambda limit: limit.tokens, default=None)
 
 
@@ -64,6 +62,29 @@ def check_text_length(config: PretrainedConfig, max_total_tokens: int, name: str
             f"limits.max_total_tokens: found {max_total_tokens}, wanted at most {limit.tokens} for {name} "
             f"({limit.reason}). Lower limits.max_total_tokens, or choose another model."
         )
+
+
+def room_on_server(config: PretrainedConfig, max_total_tokens: int, name: str) -> int:
+    """How long a text a server must hold for texts of `max_total_tokens`: one token more, where the model allows it.
+
+    Where the model's positions end at `max_total_tokens`, one more would make vLLM rotate every text otherwise
+    (longrope), or refuse to start.
+
+    Raises:
+        ConfigError: see `check_text_length`.
+    """
+    check_text_length(config, max_total_tokens, name)
+    limit, stated = longest_text(config), _positions(config)
+    ends = max_total_tokens in (stated, limit.tokens if limit else None)
+    return max_total_tokens if ends else max_total_tokens + 1
+
+
+def _positions(config: PretrainedConfig) -> int | None:
+    """The number of positions that the decoder's configuration states."""
+    decoder = config.get_text_config(decoder=True)
+    name = decoder.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+    stated = decoder.to_dict().get(name)
+    return None if stated is None else int(stated)
 
 
 def _ropes(settings: dict[str, Any]) -> list[dict[str, Any]]:

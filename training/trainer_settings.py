@@ -137,6 +137,11 @@ def refuse_settings(settings: Mapping[str, Any], rules: Iterable[TrainerRule] = 
     if not known:
         raise ConfigError(f"trainer.accelerator: found {_named(accelerator)}, wanted one of {', '.join(ACCELERATORS)}.")
     strategy = _strategy(settings.get("strategy", "auto"))
+    if strategy and (hook := _communication_hook(settings.get("strategy"))):
+        raise ConfigError(
+            f"trainer.strategy: found {strategy.__name__} with ddp_comm_hook {hook}, wanted none. It would change the "
+            "gradients on their way between ranks, by rounding them or by leaving parts out."
+        )
     if strategy and not _is_whole(strategy):
         raise ConfigError(
             f"trainer.strategy: found {strategy.__name__}, wanted auto, ddp or training.sharding.ShardedBase. Others "
@@ -179,6 +184,7 @@ def check_trainer(trainer: Trainer) -> None:
         "callbacks",
     )
     found = {name: getattr(trainer, name) for name in names}
+    found["sync_batchnorm"] = getattr(trainer.strategy, "_layer_sync", None)
     refuse_settings({**found, "plugins": [trainer.precision_plugin]})
 
 
@@ -224,6 +230,16 @@ def _strategy(value: Any) -> type | None:
         assert isinstance(found, type)
         return found
     return _class_of(value)
+
+
+def _communication_hook(value: Any) -> str | None:
+    """The name of what changes gradients on their way between ranks, None where they stay as they are."""
+    if isinstance(value, DDPStrategy):
+        hook = value._ddp_comm_hook
+        return None if hook is None else getattr(hook, "__name__", type(hook).__name__)
+    arguments = value.get("init_args") if isinstance(value, dict) else getattr(value, "init_args", None)
+    hook = (arguments or {}).get("ddp_comm_hook")
+    return None if hook is None else str(hook)
 
 
 def _is_whole(strategy: type) -> bool:

@@ -38,7 +38,7 @@ class ReplicaSettings:
     kind: EngineKind
     model: str
     dtype: str
-    max_tokens: int
+    max_model_len: int
     lora_rank: int = 0
     four_bit: bool = False
     vllm: VllmSettings = VllmSettings()
@@ -90,7 +90,7 @@ class _Vllm:
         self._server = VllmServer(
             settings.model,
             dtype=settings.dtype,
-            max_model_len=settings.max_tokens + 1,
+            max_model_len=settings.max_model_len,
             lora_rank=settings.lora_rank,
             settings=settings.vllm,
         ).wait()

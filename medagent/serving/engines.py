@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, in_process
 from medagent.causal_lm import model_path
@@ -23,6 +23,7 @@ from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.turn_ends import stored_end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from medagent.policy import Policy
+from medagent.text_length import room_on_server
 
 log = logging.getLogger("medagent.serving")
 
@@ -100,7 +101,9 @@ class VllmSampling:
             self._server = VllmServer(
                 base[0],
                 dtype=spec.dtype,
-                max_model_len=spec.limits.max_total_tokens + 1,
+                max_model_len=room_on_server(
+                    AutoConfig.from_pretrained(weights), spec.limits.max_total_tokens, f"agent {folder}"
+                ),
                 lora_rank=rank_of(adapter) if adapter else 0,
                 settings=self.settings,
                 log=self.log,

@@ -20,11 +20,13 @@ from medagent.cli.evaluate import with_limits
 from medagent.errors import ConfigError, PolicyError
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy
-from medagent.text_length import check_text_length, longest_text
+from medagent.text_length import check_text_length, longest_text, room_on_server
 from tests.medagent.policies.support import SMALL, furthest_from_plain, one_turn, tiny_model, two_dialogues
 from training.agent_data import AgentSettings
 from training.data import RolloutData
 from training.module import AgentModule
+from training.sft.demonstrations import GivenDialogues
+from training.sft.supervised import SupervisedData, SupervisedModule
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 LONG = {
@@ -81,6 +83,26 @@ def test_limits_beyond_the_texts_that_a_model_reads_are_refused(name: str, token
     check_text_length(config, 64, "the base")
     with pytest.raises(ConfigError, match=f"found 65, wanted at most 64 for the base .{reason}.*Lower limits"):
         check_text_length(config, 65, "the base")
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_a_server_is_given_no_position_that_the_model_lacks(name: str, tokenizer) -> None:
+    family, settings, _ = LIMITED[name]
+    config = tiny_model(family, len(tokenizer), **settings).config
+    assert room_on_server(config, 63, "the base") == 64
+    assert room_on_server(config, 64, "the base") == 64
+    with pytest.raises(ConfigError, match="wanted at most 64"):
+        room_on_server(config, 65, "the base")
+
+
+def test_a_server_has_room_for_one_token_more_where_positions_go_on(tokenizer) -> None:
+    config = tiny_model("llama", len(tokenizer), **SMALL).config
+    last = SMALL["max_position_embeddings"]
+    assert [room_on_server(config, tokens, "the base") for tokens in (last - 1, last, last + 1)] == [
+        last,
+        last,
+        last + 2,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +180,19 @@ def test_training_is_refused_before_it_starts(long_base: Path, retriever, tmp_pa
     data.trainer.strategy._lightning_module = module
     with pytest.raises(ConfigError, match=r"max_total_tokens: found 65, wanted at most 64"):
         data.setup("fit")
+
+
+def test_fine_tuning_is_refused_before_anything_is_sampled(long_base: Path, retriever, tmp_path: Path) -> None:
+    lines = tmp_path / "own.jsonl"
+    lines.write_text('{"question": "x", "turns": [{"text": "<answer>y</answer>"}]}\n')
+    module = SupervisedModule(base_model=str(long_base))
+    data = SupervisedData(GivenDialogues(str(lines)), retriever, AgentSettings(limits=Limits(max_total_tokens=65)))
+    data.trainer = Trainer(default_root_dir=tmp_path, logger=False, enable_checkpointing=False)
+    data.trainer.strategy.connect(module)
+    data.trainer.strategy._lightning_module = module
+    with pytest.raises(ConfigError, match=r"max_total_tokens: found 65, wanted at most 64"):
+        data.setup("fit")
+    assert not (tmp_path / "demonstrations.made").exists()
 
 
 def test_an_agent_is_refused_when_it_is_loaded(long_base: Path, retriever, tmp_path: Path) -> None:

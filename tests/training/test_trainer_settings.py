@@ -11,6 +11,7 @@ from lightning import Trainer
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
 from medagent.errors import ConfigError
 from tests.support import CONFIGS
@@ -83,6 +84,11 @@ REFUSED = [
     ("strategy", "single_xla", "training.sharding.ShardedBase"),
     ("strategy", {"class_path": "lightning.pytorch.strategies.FSDPStrategy"}, "training.sharding.ShardedBase"),
     ("strategy", {"class_path": "lightning.pytorch.strategies.ModelParallelStrategy"}, "training.sharding.ShardedBase"),
+    (
+        "strategy",
+        {"class_path": "training.sharding.ShardedBase", "init_args": {"ddp_comm_hook": "some.hook"}},
+        "ddp_comm_hook some.hook",
+    ),
     ("plugins", [{"class_path": "lightning.pytorch.plugins.MixedPrecision"}], "model.dtype"),
     ("plugins", {"class_path": "lightning.pytorch.plugins.precision.HalfPrecision"}, "model.dtype"),
     ("callbacks", [{"class_path": "lightning.pytorch.callbacks.StochasticWeightAveraging"}], "not their average"),
@@ -178,6 +184,7 @@ BY_HAND = [
     ({"fast_dev_run": True}, "trainer.fast_dev_run"),
     ({"max_steps": 3}, "trainer.max_steps"),
     ({"min_epochs": 3, "max_epochs": 4}, "trainer.min_epochs"),
+    ({"strategy": "ddp", "sync_batchnorm": True}, "trainer.sync_batchnorm"),
     ({"max_time": "00:00:01:00"}, "trainer.callbacks: found Timer"),
     ({"callbacks": [lightning_callbacks.StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging"),
     ({"callbacks": [lightning_callbacks.GradientAccumulationScheduler({0: 2})]}, "GradientAccumulationScheduler"),
@@ -213,6 +220,8 @@ def test_trainers_that_work_are_taken() -> None:
     check_trainer(Trainer(devices=2, strategy="ddp", **plain))
     check_trainer(Trainer(devices=2, strategy=DDPStrategy(), **plain))
     check_trainer(Trainer(devices=2, strategy=ShardedBase(), **plain))
+    with pytest.raises(ConfigError, match="ddp_comm_hook bf16_compress_hook"):
+        check_trainer(Trainer(devices=2, strategy=DDPStrategy(ddp_comm_hook=bf16_compress_hook), **plain))
     with pytest.raises(ConfigError, match="FSDPStrategy"):
         refuse_settings({"strategy": FSDPStrategy()})
 

@@ -17,6 +17,7 @@ from medagent.policies.http_endpoint import EndpointGoneError
 from medagent.policies.ray_replica import EngineKind, Held, RayReplica, ReplicaSettings, Weights
 from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmSettings
+from medagent.text_length import room_on_server
 from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
 from training.engines.hand_over import (
@@ -90,7 +91,7 @@ class RayEngine(RolloutEngine):
             self._kind,
             model_path(module.base_name),
             module.dtype_name,
-            setup.max_tokens,
+            room_on_server(module.roles.peft.config, setup.max_tokens, f"the base {module.base_name}"),
             rank,
             four_bit=module.execution.quantise != "none" and self._kind == "huggingface",
             vllm=self._vllm,

@@ -17,6 +17,7 @@ from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
+from medagent.text_length import room_on_server
 from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
 from training.engines.hand_over import (
@@ -71,7 +72,7 @@ class VllmEngine(RolloutEngine):
         self._server = VllmServer(
             model_path(module.base_name),
             dtype=module.dtype_name,
-            max_model_len=setup.max_tokens + 1,
+            max_model_len=room_on_server(module.roles.peft.config, setup.max_tokens, f"the base {module.base_name}"),
             lora_rank=module.policy_lora.rank if self._form == "adapter" else 0,
             sleeps=self._colocated,
             settings=of_rank(self._settings, setup, colocated=self._colocated),

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
+from medagent.text_length import check_text_length
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
 from training.adapters import LoraSettings
@@ -142,7 +143,11 @@ class SupervisedData(AgentData):
                 "each rank. Leave it out, and measure the export."
             )
         folder = Path(trainer.default_root_dir) / "demonstrations"
-        # Before anything is sampled: whether prompts can be made at all.
+        # Before anything is sampled: whether the base reads such texts, and prompts can be made at all.
+        module = trainer.lightning_module
+        check_text_length(
+            module.roles.peft.config, self.agent_settings.limits.max_total_tokens, f"the base {module.base_name}"
+        )
         self.agent_settings.protocol.encode_prompt(trainer.lightning_module.tokenizer, Question("probe", "probe"))
         made = folder.with_name("demonstrations.made")
         if trainer.is_global_zero:
