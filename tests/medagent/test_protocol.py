@@ -95,6 +95,22 @@ def test_observation_keeps_to_its_budget_and_always_closes(tokenizer, budget: in
     assert text.count("\n- ") == shown
 
 
+def test_a_passage_that_is_shown_says_something(tokenizer) -> None:
+    """At every budget a passage of which under four tokens fit is left out, and does not count as found."""
+    passages = [Passage(str(i), f"title {i}", "word " * 9) for i in range(3)]
+    counts = set()
+    for budget in range(12, 90):
+        ids, shown = TagProtocol().encode_observation(tokenizer, passages, first_number=1, max_tokens=budget)
+        lines = tokenizer.decode(ids).split("\n- ")[1:]
+        assert len(lines) == shown
+        for number, line in enumerate(lines, start=1):
+            said, mark, _ = line.partition(f" [{number}]")
+            assert mark
+            assert len(encode(tokenizer, [Piece(said)])) >= 4
+        counts.add(shown)
+    assert counts == {0, 1, 2, 3}
+
+
 def test_an_empty_result_is_said(tokenizer) -> None:
     ids, shown = TagProtocol().encode_observation(tokenizer, [], first_number=1, max_tokens=50)
     assert shown == 0

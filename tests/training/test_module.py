@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -232,3 +233,30 @@ def test_an_untrained_critic_starts_at_the_given_value(module, experience) -> No
         values = module.roles.values(experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
     assert values[experience.mask_BT].allclose(torch.tensor(0.4))
     assert values[~experience.mask_BT].abs().max() == 0
+
+
+@pytest.mark.parametrize(("epoch", "share"), [(0, 1.0), (1, 0.75), (3, 0.25), (5, 0.0)])
+def test_learning_rates_decay_together_and_a_rollback_slows_the_policy_alone(epoch: int, share: float) -> None:
+    module = make_module(policy_lr=0.2, critic_lr=0.4, lr_decay_iterations=4)
+    module.policy_lr_scale = 0.5
+    optimizer = module.configure_optimizers()
+    module.trainer = SimpleNamespace(optimizers=[optimizer], current_epoch=epoch)  # type: ignore[assignment]
+    module.on_train_epoch_start()
+    rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
+    assert rates == pytest.approx({"policy": 0.2 * 0.5 * share, "critic": 0.4 * share})
+
+
+@pytest.mark.parametrize("kl", ["reward", "loss"])
+def test_an_idle_pass_teaches_nothing(experience, kl: str) -> None:
+    """A rank with fewer parts makes one, beside ranks that learn."""
+    module = make_module(kl_coef=0.5, kl_mode=kl, entropy_coef=0.1)
+    module.trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # type: ignore[assignment]
+    perturb(module)
+    idle = experience.idle()
+    losses = [loss(idle) for loss in module.losses_of(idle)]
+    assert [float(loss.detach()) for loss in losses] == [0.0, 0.0]
+    for loss in losses:
+        loss.backward()
+    assert max(float(p.grad.abs().max()) for p in module.parameters() if p.grad is not None) == 0.0
+    busy = [float(loss(experience).detach()) for loss in module.losses_of(experience)]
+    assert all(busy), "what is idle here is not idle in the batch that it was made of"

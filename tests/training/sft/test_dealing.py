@@ -54,6 +54,15 @@ def test_imitation_shares_dialogues_and_counts_the_tokens_of_all_ranks(module: A
         assert weights == {round(MICRO_BATCHES * RANKS / tokens, 6)}, "the mean over the tokens of the whole step"
 
 
+@pytest.mark.parametrize(("dialogues", "ranks", "steps"), [(23, 3, 1), (24, 3, 2), (9, 2, 1), (7, 1, 1)])
+def test_all_ranks_make_the_same_number_of_steps(module: AgentModule, dialogues: int, ranks: int, steps: int) -> None:
+    data = SupervisedData.__new__(SupervisedData)
+    data.rollouts, data.batch_size, data.num_micro_batches = exact_rollouts()[:1] * dialogues, 4, MICRO_BATCHES
+    pretend = PretendRanks(ranks)
+    lengths = [len(_Pass(data, pretend.trainer(rank, module))) for rank in range(ranks)]
+    assert lengths == [steps * MICRO_BATCHES] * ranks
+
+
 def test_imitation_deals_each_epoch_anew(module: AgentModule) -> None:
     dealt_rows = [
         tuple(frozenset(rows_of(batches[start : start + MICRO_BATCHES])) for start in range(0, len(batches), 2))
