@@ -23,7 +23,11 @@ from retrieval.retriever import Retriever
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a rollout, in turns and tokens. A rollout that reaches one ends there, and its stop reason says so."""
+    """Limits of a rollout, in turns and tokens. A rollout that reaches one ends there, and its stop reason says so.
+
+    `max_total_tokens` is asked for before a turn. What the turn before it was shown may go over it, by
+    `max_observation_tokens` at most. Of a prompt that leaves no room so many tokens are kept.
+    """
 
     max_turns: int = 4
     max_turn_tokens: int = 64
@@ -187,6 +191,8 @@ class Agent:
             room = min(limits.max_turn_tokens, limits.max_total_tokens - total - len(forced))
             if room < 1:
                 stop = StopReason.MAX_TOTAL_TOKENS
+                if not turns:
+                    prompt_ids = prompt_ids[: limits.max_total_tokens]  # no model reads more
                 break
             session.append(forced)
             sampled = await session.sample(max_tokens=room)

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from medagent.agent import Limits
 from medagent.errors import ConfigError, PolicyError
 
 
@@ -61,6 +62,27 @@ def check_text_length(config: PretrainedConfig, max_total_tokens: int, name: str
         raise ConfigError(
             f"limits.max_total_tokens: found {max_total_tokens}, wanted at most {limit.tokens} for {name} "
             f"({limit.reason}). Lower limits.max_total_tokens, or choose another model."
+        )
+
+
+def check_trained_text(config: PretrainedConfig, limits: Limits, name: str) -> None:
+    """The same for a trainer, which reads more than a sampler: the passages after which a dialogue ends, and a token.
+
+    The total is asked for before a turn. So what the last search shows may go over it. The critic's value after the
+    last token needs one position more.
+
+    Raises:
+        ConfigError: a rollout within `limits` can be longer than the model reads.
+    """
+    check_text_length(config, limits.max_total_tokens, name)
+    limit = longest_text(config)
+    more = limits.max_observation_tokens + 1
+    if limit is not None and limits.max_total_tokens + more > limit.tokens:
+        raise ConfigError(
+            f"limits: found max_total_tokens {limits.max_total_tokens} and max_observation_tokens "
+            f"{limits.max_observation_tokens}, wanted together at most {limit.tokens - 1} for {name} ({limit.reason} "
+            f"{limit.tokens}). Training reads also the passages after which a dialogue ends. Lower one of them, or "
+            "choose another model."
         )
 
 

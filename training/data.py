@@ -27,7 +27,7 @@ from evaluation.benchmarks import Benchmark
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.policy import Policy
-from medagent.text_length import check_text_length
+from medagent.text_length import check_trained_text
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
 from training.advantages import GAE, AdvantageEstimator, Reduce
@@ -117,9 +117,9 @@ class RolloutData(AgentData):
             truncated=self.truncated,
         )
         warn_of_tight_limits(self.trainer.lightning_module.base_name, self.agent_settings.limits)
-        check_text_length(
+        check_trained_text(
             self.trainer.lightning_module.roles.peft.config,
-            self.agent_settings.limits.max_total_tokens,
+            self.agent_settings.limits,
             f"the base {self.trainer.lightning_module.base_name}",
         )
         if self.off_policy.overlap and not self.engine.overlaps:

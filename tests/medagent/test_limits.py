@@ -122,6 +122,15 @@ def test_each_end_has_its_reason(turns: tuple, within: Limits, job: dict, reason
     assert spoken <= max(within.max_total_tokens, PROMPT), "nothing is sampled beyond the whole's limit"
 
 
+@pytest.mark.parametrize("total", [1, PROMPT // 2, PROMPT])
+def test_of_a_prompt_without_room_no_more_is_kept_than_the_limit(total: int) -> None:
+    rollout, rooms, _ = run(saying(ANSWER), limits(total=total))
+    assert (rollout.stop_reason.value, rollout.turns, rooms) == ("max_total_tokens", (), [])
+    assert len(rollout.token_ids) == total
+    whole, _, _ = run(saying(ANSWER), limits())
+    assert rollout.prompt_ids == whole.prompt_ids[:total]
+
+
 def test_the_room_of_a_turn_is_what_is_left_of_the_whole() -> None:
     """By hand, with every kind of token in between: prompt, opening, sampled ones, passages."""
     total = 400

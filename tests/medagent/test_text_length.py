@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from lightning import Trainer
 from transformers import Gemma3TextConfig
 
@@ -20,11 +21,15 @@ from medagent.cli.evaluate import with_limits
 from medagent.errors import ConfigError, PolicyError
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy
-from medagent.text_length import check_text_length, longest_text, room_on_server
+from medagent.text_length import check_text_length, check_trained_text, longest_text, room_on_server
+from medagent.types import Question, Rollout, StopReason, Turn
 from tests.medagent.policies.support import SMALL, furthest_from_plain, one_turn, tiny_model, two_dialogues
+from training.adapters import LoraSettings
+from training.advantages import GAE
 from training.agent_data import AgentSettings
 from training.data import RolloutData
 from training.module import AgentModule
+from training.prepare import prepare
 from training.sft.demonstrations import GivenDialogues
 from training.sft.supervised import SupervisedData, SupervisedModule
 
@@ -180,6 +185,36 @@ def test_training_is_refused_before_it_starts(long_base: Path, retriever, tmp_pa
     data.trainer.strategy._lightning_module = module
     with pytest.raises(ConfigError, match=r"max_total_tokens: found 65, wanted at most 64"):
         data.setup("fit")
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_a_trainer_reads_the_passages_after_which_a_dialogue_ends(name: str, tokenizer) -> None:
+    family, settings, reason = LIMITED[name]
+    config = tiny_model(family, len(tokenizer), **settings).config
+    check_trained_text(config, Limits(max_observation_tokens=20, max_total_tokens=43), "the base")
+    with pytest.raises(ConfigError, match=f"43 and max_observation_tokens 21, wanted together at most 63 .*{reason}"):
+        check_trained_text(config, Limits(max_observation_tokens=21, max_total_tokens=43), "the base")
+    with pytest.raises(ConfigError, match="max_total_tokens: found 65, wanted at most 64"):
+        check_trained_text(config, Limits(max_total_tokens=65), "the base")
+
+
+def test_the_longest_rollouts_can_be_prepared(tokenizer, tmp_path: Path) -> None:
+    """The value after the last token of the longest rollout is read at the model's last position."""
+    limits = Limits(max_turns=3, max_turn_tokens=20, max_observation_tokens=23, max_total_tokens=40)
+    torch.manual_seed(0)
+    base = tiny_model("opt", len(tokenizer), **OPT)
+    check_trained_text(base.config, limits, "the base")
+    base.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    module = AgentModule(base_model=str(tmp_path), policy_lora=LoraSettings(2, 4), critic_lora=LoraSettings(2, 4))
+    turn = Turn((5,) * 20, (-1.0,) * 20, "x", "x", None, observation_ids=(6,) * limits.max_observation_tokens)
+    long = Rollout(Question("q", "q"), (4,) * 20, (turn,), StopReason.MAX_TOTAL_TOKENS)
+    short = Rollout(Question("q", "q"), (4,) * 9, (replace(turn, observation_ids=()),), StopReason.MALFORMED)
+    assert len(long.token_ids) == limits.max_total_tokens + limits.max_observation_tokens
+    together = prepare(module, [long, short], estimator=GAE(), reduce=lambda tensor: tensor)
+    alone = prepare(module, [short], estimator=GAE(), reduce=lambda tensor: tensor)
+    row = together.reference_logprobs_BT[1][together.mask_BT[1]]
+    torch.testing.assert_close(row, alone.reference_logprobs_BT[0][alone.mask_BT[0]], rtol=0, atol=1e-5)
 
 
 def test_fine_tuning_is_refused_before_anything_is_sampled(long_base: Path, retriever, tmp_path: Path) -> None:
