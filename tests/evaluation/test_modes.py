@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.benchmarks import StarterBenchmark
+from evaluation.compare import compare_runs
 from evaluation.grading.grade import grade
 from evaluation.metrics import report_mode
 from evaluation.modes import Mode, agent_for, baselines, job_for, rotate
@@ -34,6 +35,14 @@ def test_rotations_expose_a_policy_that_always_answers_a(tmp_path: Path) -> None
     found = report_mode(steady).rotations
     assert found is not None
     assert (found.accuracy, found.changed) == ((1.0,) * 4, 0.0)
+
+
+def test_runs_are_compared_by_the_first_answer_to_the_question_as_it_is(tmp_path: Path) -> None:
+    always_a = scripted(lambda read, turn: "<answer>(A)</answer>")
+    for name, agent in (("a", always_a), ("b", scripted(lookup_by_text()))):
+        run_plan(agent, QUESTIONS, Plan(rotations=True, samples=2, temperature=1.0), tmp_path / name, identity={})
+    result = compare_runs(tmp_path / "a", tmp_path / "b", mode=None, seed=0)
+    assert (result.n, result.accuracy_a, result.accuracy_b) == (20, 1.0, 1.0)
 
 
 def test_rotation_by_hand() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from medagent import export as exporting
 from medagent.agent_folder import load_weights, read_spec, save_agent, write_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.causal_lm import STARTER, load_causal_lm, model_path
 from medagent.cli.commands.train import export
 from medagent.errors import ConfigError, InputError
 from medagent.merging import MergeLoss, form_for
@@ -86,6 +88,20 @@ def test_an_exported_adapter_is_an_agent_of_its_own(tmp_path: Path) -> None:
     assert float((logprobs(model) - trainer_logprobs(module, PROBE)).abs().max()) < 1e-4
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()
     assert "LoRA alone" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_merged_export_of_an_agent_on_4_bits_is_a_plain_model(tmp_path: Path, monkeypatch) -> None:
+    """Without bitsandbytes: the base that is loaded for it stands for one in 4 bits, which `dequantize` makes plain."""
+    trained(tmp_path / "agent", "float32")
+    spec = replace(read_spec(tmp_path / "agent"), quantise="nf4")
+    plain, tokenizer = load_causal_lm(STARTER)
+    save_agent(tmp_path / "agent", spec, tokenizer)
+    monkeypatch.setattr(exporting, "load_base", lambda *_: (SimpleNamespace(dequantize=lambda: plain), tokenizer))
+    export(str(tmp_path / "agent"), str(tmp_path / "out"))
+    found = read_spec(tmp_path / "out")
+    assert (found.quantise, found.base_model, found.dtype) == ("none", ".", "float32")
+    model, _ = load_weights(tmp_path / "out", found)
+    assert float((logprobs(model) - logprobs(plain)).abs().max()) < 1e-5, "what was merged is what is loaded"
 
 
 def test_what_cannot_be_exported_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -8,19 +8,22 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
 from medagent.errors import ConfigError
+from medagent.types import Question, Rollout, StopReason
 from tests.training.support import arguments, make_module, perturb
 from training.adapters import CRITIC, POLICY
 from training.advantages import GAE
 from training.callbacks.export import read_metrics
 from training.execution import Execution, split_by_tokens
+from training.experience import tensorize
 from training.module import AgentModule
-from training.prepare import prepare
+from training.prepare import _passes, prepare
 from training.run import train
 
 WAYS = {
@@ -168,3 +171,13 @@ def test_freed_memory_is_kept_for_the_next_pass_unless_the_environment_is_set() 
     kept, handed_back = page_faults("keep"), page_faults("leave")
     assert 2 * kept < handed_back  # a page has 4 KiB: all of it again would be 200,000
     assert 2 * page_faults("keep", MALLOC_TRIM_THRESHOLD_="0") > handed_back
+
+
+@pytest.mark.parametrize(("packed", "passes"), [(False, [[1, 3], [2], [4], [0]]), (True, [[1, 3, 2], [4], [0]])])
+def test_passes_before_the_update_keep_to_the_limit_too(module, packed: bool, passes: list[list[int]]) -> None:
+    rows = [Rollout(Question("q", "q"), (5,) * length, (), StopReason.MALFORMED) for length in (10, 3, 7, 3, 9)]
+    tensors = tensorize(rows, pad_id=module.pad_id)
+    limited = SimpleNamespace(execution=Execution(max_tokens=14, packed=packed), most_passes=lambda count: count)
+    assert _passes(limited, tensors) == passes  # type: ignore[arg-type]
+    limited.most_passes = lambda count: 6
+    assert _passes(limited, tensors)[len(passes) :] == [[1]] * (6 - len(passes))  # type: ignore[arg-type]

@@ -53,6 +53,18 @@ def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == [second.model], "adapters that nobody serves are gone"
 
 
+def test_servers_end_turns_at_every_end_of_the_model(module, servers, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(module.roles.base.generation_config, "eos_token_id", [7, 9])
+    engine = engine_for(servers, tmp_path)
+    engine.start(module, setup_of(module, tmp_path))
+    policy = engine.hand_over(module, version=0)
+    assert set(policy.end_ids) == {7, 9, module.tokenizer.eos_token_id}
+    in_process = InProcessEngine().hand_over(module, version=0)
+    session = in_process.open(seed=0, temperature=1.0, blocks=())
+    assert session.dialogue.ends.token_ids == set(policy.end_ids)
+    session.close()
+
+
 def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
     engine.start(module, setup_of(module, tmp_path))
