@@ -1,7 +1,8 @@
 """The plain-text marks by which a chat template says who speaks, such as `[INST]`, `### Assistant:` or `User:`.
 
 Text from outside must not use them. They are found by rendering the template with sentinel messages of each role, and
-taking what stands around these, whatever its signs. Words without signs are no mark. Added tokens in it are left out, since text from outside never yields their ids.
+taking what stands around these, whatever its signs. Words without signs are no mark. Added tokens are left out, since
+text from outside never yields their ids.
 """
 
 from __future__ import annotations
