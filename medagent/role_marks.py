@@ -1,7 +1,8 @@
 """The plain-text marks by which a chat template says who speaks, such as `[INST]`, `### Assistant:` or `User:`.
 
 Text from outside must not use them. They are found by rendering the template with sentinel messages of each role, and
-taking what stands around these. Added tokens in it are left out, since text from outside never yields their ids.
+taking what stands around these, whatever its signs. Words without signs are no mark. Added tokens are left out, since
+text from outside never yields their ids.
 """
 
 from __future__ import annotations
@@ -30,18 +31,32 @@ _AFTER_A_CALL: list[dict[str, Any]] = [
 ]
 _SENTINEL = re.compile("|".join(_SAID.values()))
 _BRACKETED = re.compile(
-    r"<{1,2}/?\|?[^\s<>|][^<>|\n]{0,30}\|?>{1,2}|\[/?[^\[\]\s][^\[\]\n]{0,30}\]|\{/?[^{}\s][^{}\n]{0,30}\}"
+    r"<{1,2}/?\|?[^\s<>|][^<>|\n]{0,200}\|?>{1,2}|\[/?[^\[\]\s][^\[\]\n]{0,30}\]|\{/?[^{}\s][^{}\n]{0,30}\}"
+    r"|[«‹【〈《〔「『〖⟨⟦⟪][^\n«»‹›【】〈〉《》〔〕「」『』〖〗⟨⟩⟦⟧⟪⟫]{1,30}[»›】〉》〕」』〗⟩⟧⟫]"
 )
-_SIGNS = re.compile(r"[<>\[\]{}#|*=@«»]|--")
-_NAMES_A_ROLE = re.compile(r"[<\[]+[/|]*\w[\w -]*[|]*[>\]]+")
+_WITH_ATTRIBUTES = re.compile(r"<[^\W\d_][\w.:-]*(?=[\s=])")  # their values may vary, so the name is the mark
+_OF_PROSE = frozenset(".,;:?!'\"’‘“”-–—…。，、")  # signs that make no mark of the words around them
+_STOPS = tuple(";?!-–—")
+_NAMES_A_ROLE = re.compile(r"[<\[【〈《「『«‹]+[/|]*\w[\w -]*[|]*[>\]】〉》」』»›]+|<\w[\w.:-]*")
+_PIECE = re.compile(r"\d+|[^\W\d_]+|[^\w\s]|_")
 _GAP = r"\s{0,3}"
 _LINE_START = r"^[^\S\n]{0,8}(?:[-*_>#•\"'][^\S\n]{0,2}){0,6}"
 
 # Of a model behind an endpoint neither tokenizer nor template is known: these marks are those of the common families.
+_ROLES = "assistant|user|human|system"
 _WIDESPREAD = re.compile(
-    r"<\|[^<>|\s]{1,40}\|>|</?s>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|<(?:bos|eos|pad|unk)>"
-    r"|</?tool_(?:call|response)s?>|#{2,4}\s{0,3}(?:assistant|user|human|system|instruction|response)\s{0,3}:"
-    rf"|{_LINE_START}(?:assistant|user|human|system)\s{{0,3}}:",
+    r"<\s?\|\s?[^<>|\s]{1,40}\s?(?:\|\s?)?>|<[^<>|\s]{1,40}\|>|\[\|[^\[\]|\s]{1,40}\|\]"  # bars on one side or both
+    r"|<\s?/?\s?[a-z]{2,20}(?:[_:][a-z0-9]{1,20}){1,6}(?:[\s=][^<>\n]{0,80})?>"  # such as <start_of_turn>, <seed:eos>
+    r"|</?(?:s|bos|eos|pad|unk|sep|cls|mask|[se]o[aehmpst]|tools|role|(?:unused|reserved|special|extra)\d{1,5})>"
+    rf"|</?(?:{_ROLES}|model|bot|tool|developer)>|</?(?:function|parameter|message)[\s=][^<>\n]{{1,80}}>"
+    r"|<\s?<\s?/?\s?SYS\s?>\s?>|\[\s?/?\s?(?:INST|THINK|gMASK|sMASK"  # [PAD], [BOS] and [CLS] are diseases too
+    r"|(?:SYSTEM|TOOL|AVAILABLE|CALL|MODEL)_(?:PROMPT|TOOLS?|CALLS?|RESULTS?|CONTENT|ID|SETTINGS))\s?\]"
+    r"|\]~!?b[\[\]]|\[e~\["
+    rf"|#{{2,4}}{_GAP}(?:{_ROLES}|model|instruction|input|response){_GAP}:"
+    rf"|^#{{2,4}}{_GAP}(?:{_ROLES})[^\S\n]{{0,3}}$"
+    rf"|{_LINE_START}(?:{_ROLES}){_GAP}:"
+    # Within a line lower-case roles are prose, "Nervous System: ..." is a heading, and Human:mouse a ratio.
+    rf"|(?<![\w-])(?-i:USER|ASSISTANT|HUMAN|User|Assistant|Human(?!:[a-z])){_GAP}:|(?<=[.!?]\s)System{_GAP}:",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -56,8 +71,8 @@ class RoleMark:
 
     @property
     def pattern(self) -> str:
-        """A regular expression that also allows for white space inside the mark."""
-        parts = [re.escape(part) for part in re.findall(r"\w+|[^\w\s]", self.text)]
+        """A regular expression that also allows for white space inside the mark, and for other numbers."""
+        parts = [r"\d{1,9}" if part.isdecimal() else re.escape(part) for part in _PIECE.findall(self.text)]
         body = _GAP.join(parts)
         body = rf"(?<!\w){body}" if self.text[0].isalnum() else body
         body = rf"{body}(?!\w)" if self.text[-1].isalnum() else body
@@ -76,6 +91,11 @@ def folded(text: str) -> str:
 
 def _folded_run(found: re.Match[str]) -> str:
     return "".join(c for c in unicodedata.normalize("NFKD", found[0]) if unicodedata.category(c) not in ("Mn", "Me"))
+
+
+def _seen(text: str) -> str:
+    """`text` without format characters, which text from outside has not either."""
+    return "".join(character for character in text if unicodedata.category(character) != "Cf")
 
 
 @lru_cache(maxsize=64)
@@ -101,7 +121,7 @@ def _marks(tokenizer: PreTrainedTokenizerBase) -> set[RoleMark]:
     tokens = _added_tokens(tokenizer)
     found: set[RoleMark] = set()
     for gap, inner in _gaps(tokenizer):
-        lines = tokens.sub("\0", gap)
+        lines = tokens.sub("\0", _seen(gap))
         parts = [part for line in lines.split("\n") for part in line.split("\0") if part.strip()]
         for number, part in enumerate(parts):
             # Before the first message there may be prose. Only what touches the message is a mark there.
@@ -114,19 +134,47 @@ def _marks_of(part: str, *, within: bool) -> Iterator[RoleMark]:
     """The marks in a part of a line. `within`: the template writes it after other words."""
     yield from _in_brackets(part)
     rest = _BRACKETED.sub(" ", part).strip()
-    if len(rest) > LONGEST_MARK or not any(character.isalnum() for character in rest):
+    if not rest or len(rest) > LONGEST_MARK:
         return
-    if _SIGNS.search(rest) or (rest.endswith(":") and len(rest.split()) > 1):
+    if not any(character.isalpha() for character in rest):
+        yield from _of_signs(rest)
+    elif _signed(rest) or (rest.endswith(":") and len(rest.split()) > 1):
         yield RoleMark(rest)
+        last = rest.split()[-1]
+        if len(last) > 2 and last[:-1].isalpha() and last[-1] == ":" and unicodedata.category(rest[0]) == "So":
+            yield RoleMark(last, line_start=True)  # as in "🤖 Assistant:"
     elif rest.endswith(":"):
         yield RoleMark(rest, line_start=True)
         if within or rest.isupper():
             yield RoleMark(rest, exact_case=True)
+    elif rest.endswith(_STOPS) or (rest.endswith(".") and len(rest.split()) == 1):
+        yield RoleMark(rest, line_start=True)
+
+
+def _signed(words: str) -> bool:
+    """Whether signs make a mark of words: any that prose does not have, or any around them."""
+    signs = {character for character in words if not character.isalnum() and not character.isspace()}
+    alone = len(words.split()) == 1
+    around = not words[0].isalnum() and (alone or not words[-1].isalnum())
+    return bool(signs - _OF_PROSE) or "--" in words or around
+
+
+def _of_signs(signs: str) -> Iterator[RoleMark]:
+    """A mark without letters. Few signs, and numbers, count at the beginning of a line alone."""
+    if set(signs) <= _OF_PROSE - {"-"} or signs == "-":
+        return
+    shown = [character for character in signs if not character.isspace()]
+    pictures = any(unicodedata.category(character) == "So" for character in shown)
+    few = len(shown) < 3 and not pictures
+    yield RoleMark(signs, line_start=few or any(character.isdecimal() for character in shown))
 
 
 def _in_brackets(part: str) -> Iterator[RoleMark]:
     for bracketed in _BRACKETED.findall(part):
-        if any(character.isalnum() for character in bracketed):
+        named = _WITH_ATTRIBUTES.match(bracketed)
+        if named:
+            yield RoleMark(named[0])
+        elif len(bracketed) <= LONGEST_MARK and any(character.isalnum() for character in bracketed):
             yield RoleMark(bracketed)
 
 

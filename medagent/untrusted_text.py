@@ -23,7 +23,14 @@ from retrieval.passages import Passage
 LONGEST_KEPT = 2_000  # characters of a text whose outcome is remembered
 
 # None of these has a compatibility form, so no normaliser of a tokenizer turns it back.
-LOOK_ALIKE = str.maketrans("<>[]{}#|:*=@«»-", "‹›()()♯¦∶∗꞊⊚‹›‐")
+_LOOK_ALIKE = dict(
+    zip(
+        "<>[]{}#|:*=@«»-()~_/^\\!&;?`%\"',‹›【】〈〉《》〔〕「」『』〖〗·",
+        "‹›()()♯¦∶∗꞊⊚‹›‐❨❩∼ˍ∕ˆ∖ǃ⅋⁏⸮ˋ٪ʺʹ‚❮❯〖〗❬❭⟪⟫❲❳⌜⌟⌜⌟⟦⟧‧",
+        strict=True,
+    )
+)
+_OF_OTHERS = "·"  # stands for a sign that has none, such as an emoji
 
 _LINE_BREAK = re.compile(r"\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # Controls, lone surrogates, and what Unicode calls ignorable by default. Arabic and Indic scripts spell with joiners.
@@ -56,9 +63,21 @@ def with_look_alikes(text: str, *marks: re.Pattern[str]) -> str:
     >>> with_look_alikes("a [1] ［2］", re.compile(r"\[\d\]"))
     'a (1) (2)'
     """
+    for _ in range(4):  # a look-alike may be a sign of another mark
+        before, text = text, _once(text, marks)
+        if text == before:
+            break
+    return text
+
+
+def _look_alike(sign: str) -> str:
+    return sign if sign.isalnum() or sign.isspace() else _LOOK_ALIKE.get(sign, _OF_OTHERS)
+
+
+def _once(text: str, marks: Sequence[re.Pattern[str]]) -> str:
     if text.isascii():
         for pattern in marks:
-            text = pattern.sub(lambda found: found[0].translate(LOOK_ALIKE), text)
+            text = pattern.sub(lambda found: "".join(map(_look_alike, found[0])), text)
         return text
     plain = folded(text)
     spans = [found.span() for pattern in marks for found in pattern.finditer(plain)]
@@ -68,8 +87,8 @@ def with_look_alikes(text: str, *marks: re.Pattern[str]) -> str:
     place = [number for number, character in enumerate(text) for _ in folded(character)]
     for span in spans:
         for at in range(*span):
-            if ord(plain[at]) in LOOK_ALIKE:
-                made[place[at]] = plain[at].translate(LOOK_ALIKE)
+            if _look_alike(plain[at]) != plain[at]:
+                made[place[at]] = _look_alike(plain[at])
     return "".join(made)
 
 
