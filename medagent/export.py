@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from peft import PeftModel
 from transformers import AutoTokenizer, PreTrainedModel
 
 from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, load_base, read_spec, save_agent
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.merging import MAX_MERGE_LOST, merge_into
+from medagent.plain_lora import check_adapter, with_adapter
 from medagent.protocol import NOT_ADVICE
 from medagent.run_folder import RunFolder
 
@@ -40,20 +40,22 @@ def export_merged(
     agent's own where None is given. A base in 4 bits is dequantised first.
 
     Raises:
-        ConfigError: rounding would take more than `max_merge_lost` of the adapter; or `out` holds other files, or an
-            export and `overwrite` is false.
+        ConfigError: rounding would take more than `max_merge_lost` of the adapter, or it is not plain LoRA; or `out`
+            holds other files, or an export and `overwrite` is false.
     """
     spec = read_spec(agent)
     kind = getattr(torch, dtype or spec.dtype, None)
     if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
         raise ConfigError(f"dtype {dtype!r}: not a torch type of floats. Use float32, bfloat16 or float16.")
     _refuse_taken(out, overwrite)
+    if has_adapter(agent):
+        check_adapter(adapter_folder(agent))
     model, tokenizer = load_base(agent, spec)
     model = model.dequantize() if spec.quantise != "none" else model
     torch.nn.Module.to(model, kind)
     lost = 0.0
     if has_adapter(agent):
-        adapted = PeftModel.from_pretrained(model, str(adapter_folder(agent)))
+        adapted = with_adapter(model, adapter_folder(agent))
         loss = merge_into(adapted)
         loss.require(
             max_merge_lost,
@@ -83,6 +85,7 @@ def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
     spec = read_spec(agent)
     if not has_adapter(agent):
         raise ConfigError(f"agent {agent}: found no adapter. Leave --form adapter out.")
+    check_adapter(adapter_folder(agent))
     _refuse_taken(out, overwrite)
     fresh = _empty_beside(out)
     save_agent(fresh, spec, AutoTokenizer.from_pretrained(agent))

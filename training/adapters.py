@@ -23,8 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from medagent.causal_lm import hidden_states, project
-from medagent.errors import ConfigError
 from medagent.merging import MergeLoss
+from medagent.plain_lora import check_layers
 from training.execution import Execution, checkpoint_layers, keep_evaluating
 
 POLICY, CRITIC = "policy", "critic"
@@ -101,7 +101,7 @@ class SharedBase(nn.Module):
             self.evidence_head = nn.Sequential(
                 nn.Linear(num_evidence_features, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last
             )
-        self._refuse_other_layers()
+        check_layers(self.peft, "model.base_model", remedy="Take a model without experts or shared layers.")
         self._activate(POLICY)
         if execution.gradient_checkpointing:
             checkpoint_layers(self.base, lambda: self._active, self._activate)
@@ -312,20 +312,6 @@ class SharedBase(nn.Module):
         for name, module in self.base.named_modules():
             if isinstance(module, LoraLayer) and POLICY in module.lora_A:
                 yield name, module, cast(nn.Linear, module.get_base_layer())
-
-    def _refuse_other_layers(self) -> None:
-        """Refuse LoRA on what is no matrix, such as the experts of a layer in one tensor.
-
-        Raises:
-            ConfigError: such a layer is there, which could be neither merged nor exported.
-        """
-        for name, _, base in self._adapted_layers():
-            weight = base._parameters.get("weight")
-            if weight is None or weight.ndim != 2 or "bias" not in base._parameters:
-                raise ConfigError(
-                    f"model.base_model: {type(self.base).__name__} has a {type(base).__name__} at {name}, wanted "
-                    "linear layers alone: a LoRA on other ones cannot be merged. Take a model without experts."
-                )
 
 
 def _whole(weight: Tensor) -> Tensor:
