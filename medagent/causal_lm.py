@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from medagent.errors import ConfigError, PolicyError
@@ -157,6 +160,23 @@ def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     head = model.get_output_embeddings()
     scores: Tensor = head(hidden)
     return scores.float()
+
+
+def hidden_size(model: PreTrainedModel) -> int:
+    """H of `hidden_states`: what the vocabulary projection reads. It is not always the config's hidden_size."""
+    return int(cast(torch.nn.Linear, model.get_output_embeddings()).in_features)
+
+
+def beside_decoder(model: PreTrainedModel) -> str | None:
+    """A pattern of the names of linear layers that `hidden_states` and `project` never run, such as a vision tower's.
+
+    None where there are none.
+    """
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    within = next((name for name, module in model.named_modules() if module is decoder), "")
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+    outside = [name for name in linear if model.get_submodule(name) is not head and not name.startswith(f"{within}.")]
+    return rf"(?!{re.escape(within)}\.).+" if within and outside else None
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from medagent.causal_lm import hidden_states, project
+from medagent.causal_lm import beside_decoder, hidden_size, hidden_states, project
 from medagent.merging import MergeLoss
 from medagent.plain_lora import check_layers
 from training.execution import Execution, checkpoint_layers, keep_evaluating
@@ -33,7 +33,7 @@ EVIDENCE_WIDTH = 64
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on all linear layers but the head.
+    """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on the decoder's linear layers.
 
     No dropout: it would make the trainer's log-probs differ from the sampler's.
     """
@@ -41,12 +41,13 @@ class LoraSettings:
     rank: int = 16
     alpha: int = 32
 
-    def config(self) -> LoraConfig:
-        """Peft's configuration."""
+    def config(self, base: PreTrainedModel) -> LoraConfig:
+        """Peft's configuration for a base."""
         return LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
             target_modules="all-linear",
+            exclude_modules=beside_decoder(base),
             bias="none",
             task_type="CAUSAL_LM",
         )
@@ -86,11 +87,11 @@ class SharedBase(nn.Module):
         super().__init__()
         self.sharded = False  # whether the base's layers are held in parts by the ranks, see training.sharding
         self._execution = execution
-        self.peft: PeftModel = get_peft_model(base, policy.config(), adapter_name=POLICY)
+        self.peft: PeftModel = get_peft_model(base, policy.config(base), adapter_name=POLICY)
         self.value_head: nn.Linear | None = None
         if critic is not None:
-            self.peft.add_adapter(CRITIC, critic.config())
-            self.value_head = nn.Linear(base.config.hidden_size, 1, dtype=torch.float32)
+            self.peft.add_adapter(CRITIC, critic.config(base))
+            self.value_head = nn.Linear(hidden_size(base), 1, dtype=torch.float32)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
         self.evidence_head: nn.Sequential | None = None
