@@ -5,6 +5,7 @@ transformers, vLLM and medagent load both.
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, load_base, read_spec, save_agent
 from medagent.errors import ConfigError
@@ -67,6 +68,8 @@ def export_merged(
     fresh = _empty_beside(out)
     merged = replace(spec, base_model=".", dtype=str(kind).removeprefix("torch."), quantise="none")
     save_agent(fresh, merged, tokenizer)
+    if model.generation_config is not None:
+        model.generation_config = _storable(model.generation_config, spec.base_model)
     model.save_pretrained(fresh)
     made = f"The LoRA adapter is merged into the weights; rounding took {lost:.2%} of its change."
     write_whole(fresh / "README.md", model_card(spec, agent, made=made))
@@ -75,6 +78,37 @@ def export_merged(
         f"Exported {agent} to {out}: {size:,.1f} MB, {lost:.2%} of the adapter lost to rounding. vllm serve {out}, or "
         f"medagent evaluate --agent {out}."
     )
+
+
+def _storable(given: GenerationConfig, base: str) -> GenerationConfig:
+    """The settings of generation without those that transformers refuses to write, such as an unused temperature.
+
+    Says which are left out. A setting that is only right beside another is taken after it.
+    """
+    if _valid(given):
+        return given
+    kept, waiting = type(given)(), {name: vars(given).get(name, value) for name, value in given.to_diff_dict().items()}
+    before = -1
+    while waiting and len(waiting) != before:
+        before = len(waiting)
+        for name, value in list(waiting.items()):
+            tried = copy.deepcopy(kept)
+            setattr(tried, name, value)
+            if _valid(tried):
+                kept = tried
+                del waiting[name]
+    if waiting:
+        left = ", ".join(f"{name} {value!r}" for name, value in waiting.items())
+        print(f"generation_config.json: found {left} in {base}'s, which transformers refuses to write. Left out.")
+    return kept
+
+
+def _valid(settings: GenerationConfig) -> bool:
+    try:
+        settings.validate(strict=True)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
 
 
 def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
