@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import cast
 
@@ -41,11 +42,12 @@ def load_causal_lm(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal language model in evaluation mode and its tokenizer; `dtype` is a torch name such as "bfloat16".
 
-    `attention` is transformers' name of an implementation. `four_bit` keeps the weights of linear layers in NF4 and
-    computes with them in `dtype`. It needs bitsandbytes.
+    `attention` is transformers' name of an implementation. A model that caps its attention's scores is read in "eager"
+    instead of "sdpa", which leaves caps out. A warning says so. `four_bit` keeps the weights of linear layers in NF4
+    and computes with them in `dtype`. It needs bitsandbytes.
 
     Raises:
-        ConfigError: it cannot be loaded, or is an adapter.
+        ConfigError: it cannot be loaded, or is an adapter; or its tokenizer's padding or end lies outside its table.
         PolicyError: its scores are not the plain projection of its hidden states.
     """
     torch_dtype = getattr(torch, dtype, None)
@@ -82,11 +84,50 @@ def load_causal_lm(
         raise _adapter_error(name, f"a LoRA adapter of {', '.join(bases)}")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    _check_ids(name, model, tokenizer)
+    _take_capped_attention(model)
     if four_bit:
         _keep_differentiable(model)
     (model if four_bit else torch.nn.Module.to(model, device)).eval()
     check_projection(model)
     return model, tokenizer
+
+
+def _check_ids(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer that cannot pad, or whose own marks the model has no embedding for."""
+    if tokenizer.pad_token_id is None:
+        raise ConfigError(
+            f"base model {name!r}: found a tokenizer with neither pad_token nor eos_token, wanted one to pad rows. "
+            "Set tokenizer.pad_token to a token of its vocabulary, and save_pretrained it into the model's folder."
+        )
+    rows = int(cast(torch.nn.Embedding, model.get_input_embeddings()).num_embeddings)
+    for kind in ("pad_token", "eos_token", "bos_token"):
+        token = tokenizer.special_tokens_map.get(kind)
+        number = None if token is None else tokenizer.convert_tokens_to_ids(str(token))
+        if number is not None and number >= rows:
+            raise ConfigError(
+                f"base model {name!r}: found {kind} {token} with id {number}, and an embedding of {rows} rows, wanted "
+                f"an id below {rows}. Call model.resize_token_embeddings(len(tokenizer)) and save the model, or name "
+                f"another token as {kind}."
+            )
+
+
+def _take_capped_attention(model: PreTrainedModel) -> None:
+    """Read a model that caps its attention's scores, such as Gemma 2, with an attention that does."""
+    config = model.config.get_text_config(decoder=True)
+    cap = config.to_dict().get("attn_logit_softcapping")
+    if cap and config._attn_implementation == "sdpa":
+        model.set_attn_implementation(plain_attention(model))
+        warnings.warn(
+            f"{type(model).__name__}: it caps its attention's scores at {cap} (attn_logit_softcapping), which the "
+            "attention sdpa leaves out. It is read in eager attention.",
+            stacklevel=3,
+        )
+
+
+def plain_attention(model: PreTrainedModel) -> str:
+    """The attention that takes a mask of one's own and leaves nothing out: sdpa, or eager where scores are capped."""
+    return "eager" if model.config.get_text_config(decoder=True).to_dict().get("attn_logit_softcapping") else "sdpa"
 
 
 def refuse_unmerged(name: str) -> None:

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from medagent.causal_lm import beside_decoder, hidden_size, hidden_states, project
+from medagent.errors import ConfigError
 from medagent.merging import MergeLoss
 from medagent.plain_lora import check_layers
 from training.execution import Execution, checkpoint_layers, keep_evaluating
@@ -87,7 +88,13 @@ class SharedBase(nn.Module):
         super().__init__()
         self.sharded = False  # whether the base's layers are held in parts by the ranks, see training.sharding
         self._execution = execution
-        self.peft: PeftModel = get_peft_model(base, policy.config(base), adapter_name=POLICY)
+        try:
+            self.peft: PeftModel = get_peft_model(base, policy.config(base), adapter_name=POLICY)
+        except ValueError as error:  # layers that read their weight themselves, as state-space models' do
+            raise ConfigError(
+                f"model.base_model: {type(base).__name__} cannot carry LoRA on its linear layers ({error}), wanted a "
+                "model that can. Take a transformer, such as a Llama or a Qwen."
+            ) from error
         self.value_head: nn.Linear | None = None
         if critic is not None:
             self.peft.add_adapter(CRITIC, critic.config(base))

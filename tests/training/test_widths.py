@@ -10,8 +10,10 @@ import torch
 
 from medagent.agent_folder import load_weights, read_spec, save_agent
 from medagent.causal_lm import STARTER, hidden_size, hidden_states, model_path
+from medagent.errors import ConfigError
 from tests.medagent.policies.support import SMALL, tiny_model
 from tests.training.support import make_module, perturb
+from training.adapters import LoraSettings, SharedBase
 from training.plan import ModelShape
 
 VISION = {
@@ -84,3 +86,9 @@ def test_a_wrapper_is_planned_by_its_decoder(tokenizer, tmp_path: Path) -> None:
     shape = ModelShape.of(saved("gemma3", tmp_path, tokenizer))
     assert (shape.hidden, shape.layers, shape.kv_size, shape.vocabulary) == (48, 2, 16, len(tokenizer))
     assert len(shape.linear_sizes) == 2 * 7
+
+
+def test_layers_that_cannot_carry_lora_are_refused(tokenizer) -> None:
+    model = tiny_model("mamba", len(tokenizer), attention="eager", hidden_size=32, num_hidden_layers=1, state_size=4)
+    with pytest.raises(ConfigError, match=r"base_model: MambaForCausalLM cannot carry LoRA .*Take a transformer"):
+        SharedBase(model, policy=LoraSettings(4, 8), critic=None)
