@@ -103,8 +103,8 @@ def _check_ids(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
     rows = int(cast(torch.nn.Embedding, model.get_input_embeddings()).num_embeddings)
     for kind in ("pad_token", "eos_token", "bos_token"):
         token = tokenizer.special_tokens_map.get(kind)
-        number = None if token is None else tokenizer.convert_tokens_to_ids(str(token))
-        if number is not None and number >= rows:
+        number = tokenizer.get_vocab().get(str(token), 0)
+        if number >= rows:
             raise ConfigError(
                 f"base model {name!r}: found {kind} {token} with id {number}, and an embedding of {rows} rows, wanted "
                 f"an id below {rows}. Call model.resize_token_embeddings(len(tokenizer)) and save the model, or name "
