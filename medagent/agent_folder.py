@@ -13,13 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Limits
 from medagent.causal_lm import fastest_device, load_causal_lm
 from medagent.errors import ConfigError
 from medagent.merging import form_for, merge_into
+from medagent.plain_lora import check_adapter, with_adapter
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE, TurnProtocol
@@ -237,9 +237,11 @@ def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTra
 
     The adapter is merged into a base in float32, and lies beside any other: see `medagent.merging.form_for`.
     """
+    if has_adapter(folder):
+        check_adapter(adapter_folder(folder))  # before the base is loaded, which may take long
     model, tokenizer = load_base(folder, spec)
     if has_adapter(folder):
-        adapted = PeftModel.from_pretrained(model, str(adapter_folder(folder))).eval()
+        adapted = with_adapter(model, adapter_folder(folder))
         if form_for(spec.dtype, quantised=spec.quantise != "none") == "merged":
             merge_into(adapted)
         model = cast(PreTrainedModel, adapted.get_base_model())

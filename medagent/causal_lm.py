@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,6 +17,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from medagent.errors import ConfigError, PolicyError
@@ -38,11 +42,12 @@ def load_causal_lm(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal language model in evaluation mode and its tokenizer; `dtype` is a torch name such as "bfloat16".
 
-    `attention` is transformers' name of an implementation. `four_bit` keeps the weights of linear layers in NF4 and
-    computes with them in `dtype`. It needs bitsandbytes.
+    `attention` is transformers' name of an implementation. A model that caps its attention's scores is read in "eager"
+    instead of "sdpa", which leaves caps out. A warning says so. `four_bit` keeps the weights of linear layers in NF4
+    and computes with them in `dtype`. It needs bitsandbytes.
 
     Raises:
-        ConfigError: it cannot be loaded, or is an adapter.
+        ConfigError: it cannot be loaded, or is an adapter; or its tokenizer's padding or end lies outside its table.
         PolicyError: its scores are not the plain projection of its hidden states.
     """
     torch_dtype = getattr(torch, dtype, None)
@@ -79,11 +84,50 @@ def load_causal_lm(
         raise _adapter_error(name, f"a LoRA adapter of {', '.join(bases)}")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    _check_ids(name, model, tokenizer)
+    _take_capped_attention(model)
     if four_bit:
         _keep_differentiable(model)
     (model if four_bit else torch.nn.Module.to(model, device)).eval()
     check_projection(model)
     return model, tokenizer
+
+
+def _check_ids(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer that cannot pad, or whose own marks the model has no embedding for."""
+    if tokenizer.pad_token_id is None:
+        raise ConfigError(
+            f"base model {name!r}: found a tokenizer with neither pad_token nor eos_token, wanted one to pad rows. "
+            "Set tokenizer.pad_token to a token of its vocabulary, and save_pretrained it into the model's folder."
+        )
+    rows = int(cast(torch.nn.Embedding, model.get_input_embeddings()).num_embeddings)
+    for kind in ("pad_token", "eos_token", "bos_token"):
+        token = tokenizer.special_tokens_map.get(kind)
+        number = tokenizer.get_vocab().get(str(token), 0)
+        if number >= rows:
+            raise ConfigError(
+                f"base model {name!r}: found {kind} {token} with id {number}, and an embedding of {rows} rows, wanted "
+                f"an id below {rows}. Call model.resize_token_embeddings(len(tokenizer)) and save the model, or name "
+                f"another token as {kind}."
+            )
+
+
+def _take_capped_attention(model: PreTrainedModel) -> None:
+    """Read a model that caps its attention's scores, such as Gemma 2, with an attention that does."""
+    config = model.config.get_text_config(decoder=True)
+    cap = config.to_dict().get("attn_logit_softcapping")
+    if cap and config._attn_implementation == "sdpa":
+        model.set_attn_implementation(plain_attention(model))
+        warnings.warn(
+            f"{type(model).__name__}: it caps its attention's scores at {cap} (attn_logit_softcapping), which the "
+            "attention sdpa leaves out. It is read in eager attention.",
+            stacklevel=3,
+        )
+
+
+def plain_attention(model: PreTrainedModel) -> str:
+    """The attention that takes a mask of one's own and leaves nothing out: sdpa, or eager where scores are capped."""
+    return "eager" if model.config.get_text_config(decoder=True).to_dict().get("attn_logit_softcapping") else "sdpa"
 
 
 def refuse_unmerged(name: str) -> None:
@@ -157,6 +201,23 @@ def project(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     head = model.get_output_embeddings()
     scores: Tensor = head(hidden)
     return scores.float()
+
+
+def hidden_size(model: PreTrainedModel) -> int:
+    """H of `hidden_states`: what the vocabulary projection reads. It is not always the config's hidden_size."""
+    return int(cast(torch.nn.Linear, model.get_output_embeddings()).in_features)
+
+
+def beside_decoder(model: PreTrainedModel) -> str | None:
+    """A pattern of the names of linear layers that `hidden_states` and `project` never run, such as a vision tower's.
+
+    None where there are none.
+    """
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    within = next((name for name, module in model.named_modules() if module is decoder), "")
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear | Conv1D)]
+    outside = [name for name in linear if model.get_submodule(name) is not head and not name.startswith(f"{within}.")]
+    return rf"(?!{re.escape(within)}\.).+" if within and outside else None
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ transformers, vLLM and medagent load both.
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from dataclasses import replace
@@ -12,13 +13,13 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from peft import PeftModel
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, load_base, read_spec, save_agent
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.merging import MAX_MERGE_LOST, merge_into
+from medagent.plain_lora import check_adapter, with_adapter
 from medagent.protocol import NOT_ADVICE
 from medagent.run_folder import RunFolder
 
@@ -40,20 +41,22 @@ def export_merged(
     agent's own where None is given. A base in 4 bits is dequantised first.
 
     Raises:
-        ConfigError: rounding would take more than `max_merge_lost` of the adapter; or `out` holds other files, or an
-            export and `overwrite` is false.
+        ConfigError: rounding would take more than `max_merge_lost` of the adapter, or it is not plain LoRA; or `out`
+            holds other files, or an export and `overwrite` is false.
     """
     spec = read_spec(agent)
     kind = getattr(torch, dtype or spec.dtype, None)
     if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
         raise ConfigError(f"dtype {dtype!r}: not a torch type of floats. Use float32, bfloat16 or float16.")
     _refuse_taken(out, overwrite)
+    if has_adapter(agent):
+        check_adapter(adapter_folder(agent))
     model, tokenizer = load_base(agent, spec)
     model = model.dequantize() if spec.quantise != "none" else model
     torch.nn.Module.to(model, kind)
     lost = 0.0
     if has_adapter(agent):
-        adapted = PeftModel.from_pretrained(model, str(adapter_folder(agent)))
+        adapted = with_adapter(model, adapter_folder(agent))
         loss = merge_into(adapted)
         loss.require(
             max_merge_lost,
@@ -65,6 +68,8 @@ def export_merged(
     fresh = _empty_beside(out)
     merged = replace(spec, base_model=".", dtype=str(kind).removeprefix("torch."), quantise="none")
     save_agent(fresh, merged, tokenizer)
+    if model.generation_config is not None:
+        model.generation_config = _storable(model.generation_config, spec.base_model)
     model.save_pretrained(fresh)
     made = f"The LoRA adapter is merged into the weights; rounding took {lost:.2%} of its change."
     write_whole(fresh / "README.md", model_card(spec, agent, made=made))
@@ -75,6 +80,37 @@ def export_merged(
     )
 
 
+def _storable(given: GenerationConfig, base: str) -> GenerationConfig:
+    """The settings of generation without those that transformers refuses to write, such as an unused temperature.
+
+    Says which are left out. A setting that is only right beside another is taken after it.
+    """
+    if _valid(given):
+        return given
+    kept, waiting = type(given)(), {name: vars(given).get(name, value) for name, value in given.to_diff_dict().items()}
+    before = -1
+    while waiting and len(waiting) != before:
+        before = len(waiting)
+        for name, value in list(waiting.items()):
+            tried = copy.deepcopy(kept)
+            setattr(tried, name, value)
+            if _valid(tried):
+                kept = tried
+                del waiting[name]
+    if waiting:
+        left = ", ".join(f"{name} {value!r}" for name, value in waiting.items())
+        print(f"generation_config.json: found {left} in {base}'s, which transformers refuses to write. Left out.")
+    return kept
+
+
+def _valid(settings: GenerationConfig) -> bool:
+    try:
+        settings.validate(strict=True)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
 def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
     """Write an agent to `out` as its adapter alone, with tokenizer, agent.json and model card; the base stays apart.
 
@@ -83,6 +119,7 @@ def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
     spec = read_spec(agent)
     if not has_adapter(agent):
         raise ConfigError(f"agent {agent}: found no adapter. Leave --form adapter out.")
+    check_adapter(adapter_folder(agent))
     _refuse_taken(out, overwrite)
     fresh = _empty_beside(out)
     save_agent(fresh, spec, AutoTokenizer.from_pretrained(agent))

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from medagent.errors import ConfigError
+from medagent.plain_lora import lora_layers
 
 MAX_MERGE_LOST = 0.05
 NEGLIGIBLE = 1e-6  # of the weights' own norm; rounding to float32 takes 3e-8
@@ -81,10 +81,10 @@ class MergeLoss:
 def merge_into(model: nn.Module) -> MergeLoss:
     """Replace every LoRA layer in `model` by its base layer with the change merged in; returns what rounding took.
 
-    Layers of a base in 4 bits must be dequantised first.
+    Layers of a base in 4 bits must be dequantised first. `medagent.plain_lora` says which adapters this is right for.
     """
     loss = MergeLoss()
-    for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, LoraLayer)]:
+    for name, layer in lora_layers(model):
         base = layer.get_base_layer()
         (adapter,) = layer.lora_A  # one adapter, as agents have
         weight: Tensor = base.weight  # type: ignore[assignment]

@@ -22,9 +22,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from medagent.causal_lm import hidden_states, project
+from medagent.causal_lm import beside_decoder, hidden_size, hidden_states, project
 from medagent.errors import ConfigError
 from medagent.merging import MergeLoss
+from medagent.plain_lora import check_layers
 from training.execution import Execution, checkpoint_layers, keep_evaluating
 
 POLICY, CRITIC = "policy", "critic"
@@ -33,7 +34,7 @@ EVIDENCE_WIDTH = 64
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on all linear layers but the head.
+    """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on the decoder's linear layers.
 
     No dropout: it would make the trainer's log-probs differ from the sampler's.
     """
@@ -41,12 +42,13 @@ class LoraSettings:
     rank: int = 16
     alpha: int = 32
 
-    def config(self) -> LoraConfig:
-        """Peft's configuration."""
+    def config(self, base: PreTrainedModel) -> LoraConfig:
+        """Peft's configuration for a base."""
         return LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
             target_modules="all-linear",
+            exclude_modules=beside_decoder(base),
             bias="none",
             task_type="CAUSAL_LM",
         )
@@ -86,11 +88,17 @@ class SharedBase(nn.Module):
         super().__init__()
         self.sharded = False  # whether the base's layers are held in parts by the ranks, see training.sharding
         self._execution = execution
-        self.peft: PeftModel = get_peft_model(base, policy.config(), adapter_name=POLICY)
+        try:
+            self.peft: PeftModel = get_peft_model(base, policy.config(base), adapter_name=POLICY)
+        except ValueError as error:  # layers that read their weight themselves, as state-space models' do
+            raise ConfigError(
+                f"model.base_model: {type(base).__name__} cannot carry LoRA on its linear layers ({error}), wanted a "
+                "model that can. Take a transformer, such as a Llama or a Qwen."
+            ) from error
         self.value_head: nn.Linear | None = None
         if critic is not None:
-            self.peft.add_adapter(CRITIC, critic.config())
-            self.value_head = nn.Linear(base.config.hidden_size, 1, dtype=torch.float32)
+            self.peft.add_adapter(CRITIC, critic.config(base))
+            self.value_head = nn.Linear(hidden_size(base), 1, dtype=torch.float32)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
         self.evidence_head: nn.Sequential | None = None
@@ -101,7 +109,7 @@ class SharedBase(nn.Module):
             self.evidence_head = nn.Sequential(
                 nn.Linear(num_evidence_features, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last
             )
-        self._refuse_other_layers()
+        check_layers(self.peft, "model.base_model", remedy="Take a model without experts or shared layers.")
         self._activate(POLICY)
         if execution.gradient_checkpointing:
             checkpoint_layers(self.base, lambda: self._active, self._activate)
@@ -312,20 +320,6 @@ class SharedBase(nn.Module):
         for name, module in self.base.named_modules():
             if isinstance(module, LoraLayer) and POLICY in module.lora_A:
                 yield name, module, cast(nn.Linear, module.get_base_layer())
-
-    def _refuse_other_layers(self) -> None:
-        """Refuse LoRA on what is no matrix, such as the experts of a layer in one tensor.
-
-        Raises:
-            ConfigError: such a layer is there, which could be neither merged nor exported.
-        """
-        for name, _, base in self._adapted_layers():
-            weight = base._parameters.get("weight")
-            if weight is None or weight.ndim != 2 or "bias" not in base._parameters:
-                raise ConfigError(
-                    f"model.base_model: {type(self.base).__name__} has a {type(base).__name__} at {name}, wanted "
-                    "linear layers alone: a LoRA on other ones cannot be merged. Take a model without experts."
-                )
 
 
 def _whole(weight: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Whether rows that are packed into one sequence see themselves alone, found out by reading two short ones.
 
+Limits that only longer rows would show are read from the decoder's config.
+
 transformers keeps packed rows apart by their positions, which begin anew. Not every family makes its masks from them.
 """
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from medagent.errors import ConfigError
+from medagent.policies.decoder_shape import other_limits
 from training.adapters import SharedBase
 
 SHORT, LONG = 5, 9  # tokens of the two rows
@@ -30,6 +33,12 @@ def check_packing(roles: SharedBase) -> None:
     if "position_ids" not in inspect.signature(roles.base.get_decoder().forward).parameters:
         raise ConfigError(
             f"model.execution.packed: {family} takes no positions, so packed rows cannot be kept apart. {remedy}"
+        )
+    limits = other_limits(roles.base.config.get_text_config(decoder=True))
+    if limits:  # shorter rows would not show them
+        raise ConfigError(
+            f"model.execution.packed: {family} limits what a token sees by {limits}, which may count across rows, "
+            f"wanted none or a sliding_window. {remedy}"
         )
     generator = torch.Generator().manual_seed(0)
     vocabulary = roles.base.config.get_text_config().vocab_size

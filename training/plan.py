@@ -65,9 +65,10 @@ class ModelShape:
         head = model.get_output_embeddings()
         linear = tuple(
             (module.in_features, module.out_features)
-            for module in model.modules()
+            for module in model.get_decoder().modules()
             if isinstance(module, torch.nn.Linear) and module is not head
         )
+        config = config.get_text_config(decoder=True)  # a wrapper of several models holds the decoder's in its own
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return ModelShape(
             config.hidden_size,

@@ -22,6 +22,7 @@ PROBE_TOKENS = 4
 OTHER_LIMITS = (
     "attention_chunk_size",
     "attention_window_size",
+    "index_topk",
     "keep_window_size",
     "local_attention",
     "sliding_window_size",
@@ -71,6 +72,15 @@ def decoder_config(model: PreTrainedModel) -> PretrainedConfig:
     return found
 
 
+def other_limits(config: PretrainedConfig) -> dict[str, object]:
+    """The settings by which attention limits what a token sees, but for a sliding_window; of a decoder's config."""
+    settings = config.to_dict()
+    limits = {limit: settings[limit] for limit in OTHER_LIMITS if settings.get(limit)}
+    if "local" in (settings.get("attention_layers") or []):
+        limits["window_size"] = settings.get("window_size")
+    return limits
+
+
 def shape_of(model: PreTrainedModel) -> DecoderShape:
     """The shape of a model.
 
@@ -83,9 +93,7 @@ def shape_of(model: PreTrainedModel) -> DecoderShape:
         raise refusal(name, "it has an encoder, and a dialogue here has no text to encode")
     if settings.get("alibi") or settings.get("model_type") in ("bloom", "mpt"):
         raise refusal(name, "its attention has a bias by distance (ALiBi), which takes no positions")
-    limits = {limit: settings[limit] for limit in OTHER_LIMITS if settings.get(limit)}
-    if "local" in (settings.get("attention_layers") or []):
-        limits["window_size"] = settings.get("window_size")
+    limits = other_limits(config)
     if limits:
         raise refusal(name, f"it limits what a token sees by {limits}; wanted none or a sliding_window")
     kinds = set(settings.get("layer_types") or [])

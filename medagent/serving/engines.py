@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoTokenizer
 from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, in_process
 from medagent.causal_lm import model_path
 from medagent.errors import ConfigError, PolicyError
+from medagent.plain_lora import check_adapter
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.turn_ends import stored_end_token_ids
@@ -94,6 +95,8 @@ class VllmSampling:
                 "`medagent export` writes: it holds the weights as they were trained."
             )
         adapter = adapter_folder(folder) if has_adapter(folder) else None
+        if adapter is not None:
+            check_adapter(adapter, beside=True)
         weights = str(folder.resolve()) if spec.base_model == "." else model_path(spec.base_model)
         base = (weights, spec.dtype, spec.limits.max_total_tokens)
         if self._server is None:

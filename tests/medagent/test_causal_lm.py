@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from medagent.agent_folder import load_agent, read_spec, write_spec
-from medagent.causal_lm import STARTER, check_projection, load_causal_lm, model_path
+from medagent.causal_lm import STARTER, check_projection, load_causal_lm, model_path, plain_attention
 from medagent.errors import ConfigError, PolicyError
 from medagent.export import export_merged
 from medagent.loading import open_agent
@@ -130,6 +131,48 @@ def test_scaled_scores_are_refused_however_small_they_are(scale: float, spread: 
     check_projection(tiny_model("granite", len(tokenizer), **settings, logits_scaling=1.0))
     with pytest.raises(PolicyError, match="caps or scales"):
         check_projection(tiny_model("granite", len(tokenizer), **settings, logits_scaling=scale))
+
+
+CAPPED = {**SMALL, "sliding_window": 8, "final_logit_softcapping": None, "attn_logit_softcapping": 0.5}
+
+
+def test_capped_attention_is_read_in_an_attention_that_caps(tokenizer, tmp_path: Path) -> None:
+    tiny_model("gemma2", len(tokenizer), **CAPPED).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match=r"at 0.5 \(attn_logit_softcapping\).*sdpa leaves out.*eager"):
+        taken, _ = load_causal_lm(str(tmp_path))
+    eager, _ = load_causal_lm(str(tmp_path), attention="eager")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
+    with torch.no_grad():
+        wanted, uncapped = eager(PROBE).logits, plain(PROBE).logits
+        torch.testing.assert_close(taken(PROBE).logits, wanted)
+    assert float((uncapped - wanted).abs().max()) > 1e-3, "the cap does nothing here"
+    assert plain_attention(taken) == "eager"
+    assert plain_attention(tiny_model("gemma2", 64, **{**CAPPED, "attn_logit_softcapping": None})) == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        (
+            {"pad_token": None, "eos_token": None},
+            "a tokenizer with neither pad_token nor eos_token.*Set tokenizer",
+        ),
+        ({"pad_token": "[PAD]"}, r"found pad_token \[PAD\] with id (\d+), and an embedding of \1 rows.*resize"),
+        ({"bos_token": "[BOS]"}, r"found bos_token \[BOS\] with id (\d+), and an embedding of \1 rows.*resize"),
+    ],
+)
+def test_marks_of_a_tokenizer_that_the_model_cannot_read_are_refused(missing, words, tmp_path: Path) -> None:
+    model, tokenizer = load_causal_lm(STARTER)
+    model.resize_token_embeddings(len(tokenizer))
+    tokenizer.add_special_tokens({name: token for name, token in missing.items() if token})
+    for name in (name for name, token in missing.items() if token is None):
+        setattr(tokenizer, name, None)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for way in (load_causal_lm, AgentModule):
+        with pytest.raises(ConfigError, match=words):
+            way(str(tmp_path))
 
 
 def test_capped_scores_are_refused_where_the_cap_does_not_show_yet(tokenizer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,6 +117,30 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(tmp_path:
     with pytest.raises(ConfigError, match="found no adapter"):
         export(str(tmp_path / "merged"), str(tmp_path / "out"), form="adapter")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "left_out"),
+    [
+        ({"temperature": 0.9, "top_p": 0.6}, "temperature 0.9, top_p 0.6"),
+        ({"num_beams": 1, "early_stopping": True}, "early_stopping True"),
+        ({"pad_token_id": -1, "eos_token_id": [3, 5]}, "pad_token_id -1"),
+        ({"temperature": 0.9, "top_p": 0.6, "do_sample": True}, None),
+    ],
+)
+def test_settings_of_generation_that_cannot_be_written_are_left_out(settings, left_out, tmp_path: Path, capsys) -> None:
+    shutil.copytree(model_path(STARTER), tmp_path / "base")
+    stored = tmp_path / "base" / "generation_config.json"
+    plain = json.loads(stored.read_text()) if stored.exists() else {}
+    stored.write_text(json.dumps({**plain, **settings}))
+    export(str(tmp_path / "base"), str(tmp_path / "out"))
+    written, said = json.loads((tmp_path / "out" / "generation_config.json").read_text()), capsys.readouterr().out
+    assert {name: written.get(name) for name in settings} == {
+        name: None if left_out and name in left_out else value for name, value in settings.items()
+    }
+    assert ("generation_config" in said) == bool(left_out)
+    assert (left_out or "") in said
+    assert read_spec(tmp_path / "out").base_model == "."
 
 
 def test_vllm_does_not_serve_an_agent_of_four_bits_as_another_model(tmp_path: Path) -> None:

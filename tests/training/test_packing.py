@@ -18,8 +18,9 @@ from transformers import (
 from transformers.models.auto import AutoModelForCausalLM
 
 from medagent.errors import ConfigError
+from tests.medagent.policies.support import tiny_model
 from tests.training.support import make_module
-from training.adapters import LoraSettings
+from training.adapters import LoraSettings, SharedBase
 from training.execution import Execution
 from training.module import AgentModule
 from training.packing import check_packing
@@ -82,6 +83,22 @@ def test_a_family_whose_rows_are_apart_is_taken(family, dtype, tokenizer, tmp_pa
         ]
     tolerance = {"rtol": 0, "atol": 1e-4 if dtype == "float32" else 5e-2}
     torch.testing.assert_close(together, torch.cat(alone), **tolerance)
+
+
+LIMITS = {
+    "doge": ({"keep_window_size": 16}, "'keep_window_size': 16"),
+    "gpt_neo": ({"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4}, "'window_size': 256"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:transformers")
+@pytest.mark.parametrize("family", LIMITS)
+def test_limits_that_only_longer_rows_show_are_refused(family, tokenizer) -> None:
+    settings, words = LIMITS[family]
+    model = tiny_model(family, len(tokenizer), attention="eager", **KV, **settings)
+    roles = SharedBase(model, policy=LoraSettings(4, 8), critic=None, execution=Execution(packed=True))
+    with pytest.raises(ConfigError, match=f"execution.packed: .* limits what a token sees by .*{words}.*to false"):
+        check_packing(roles)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

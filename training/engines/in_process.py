@@ -11,7 +11,7 @@ import copy
 import torch
 from transformers import PreTrainedModel
 
-from medagent.causal_lm import hidden_states, project
+from medagent.causal_lm import hidden_states, plain_attention, project
 from medagent.checksums import Handed, of_parameters
 from medagent.errors import ConfigError
 from medagent.merging import MAX_MERGE_LOST, MergeLoss
@@ -103,7 +103,7 @@ def _ready(model: PreTrainedModel, module: AgentModule) -> PreTrainedModel:
     if model.is_gradient_checkpointing:
         model.gradient_checkpointing_disable()
     if module.execution.attention == "flash_attention_2":
-        model.set_attn_implementation("sdpa")
+        model.set_attn_implementation(plain_attention(model))
     torch.nn.Module.to(model, module.device).eval()
     return model
 
