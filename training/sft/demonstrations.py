@@ -44,7 +44,8 @@ MOST_IN_RANGE = 100  # numbers in a range that are looked at one by one
 _RANGE = r"\s*\^?\d{1,3}\s*(?:[-\u2013]\s*\d{1,3}\s*)?"
 # The square brackets of any script, and words that are written with a number.
 _WORDS = r"(?:\s*(?:passages?|sources?|documents?|references?|refs?|docs?|no|see)\b\.?\s*)*"
-_BRACKETS = re.compile(rf"[\[［【〔]{_WORDS}({_RANGE}(?:(?:[,;&]|\band\b){_WORDS}{_RANGE})*)[\]］】〕]", re.IGNORECASE)
+_RANGES = rf"{_RANGE}(?:(?:[,;&]|\band\b){_WORDS}{_RANGE})*"
+_BRACKETS = re.compile(rf"[\[［【〔]{_WORDS}({_RANGES})[\]］】〕]", re.IGNORECASE)
 
 
 class Demonstrations(ABC):
