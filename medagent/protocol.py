@@ -210,8 +210,11 @@ class TagProtocol(TurnProtocol):
         return chat_frame(tokenizer, self.date).opened(self.think.start) if self.chat else ""
 
     def rest_of_first_turn(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-        """See `TurnProtocol.rest_of_first_turn`: a turn without a thought closes the opened one at once."""
-        if not self.opened(tokenizer):
+        """See `TurnProtocol.rest_of_first_turn`: a turn without a thought closes the opened one at once.
+
+        A turn that closes a thought which it did not open goes on with the opened one.
+        """
+        if not self.opened(tokenizer) or self.think.end in text.split(self.think.start)[0]:
             return text
         thinks = text.lstrip().startswith(self.think.start)
         return text.lstrip()[len(self.think.start) :].lstrip() if thinks else _CLOSED_THOUGHT + text

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PreTrainedTokenizerBase
@@ -35,10 +34,18 @@ from medagent.untrusted_text import harmless_passages, harmless_question
 from retrieval.passages import Hit
 from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
+from training.sft.given_rows import completed, is_right
 
+# Names of added tokens by which a model tells who speaks, special or not. A tool call is the agent's own.
+_TELLS_WHO_SPEAKS = re.compile(
+    r"[<\[{|].*(?:im_|turn|header|eot|eom|end|user|assistant|system|human|inst).*[>\]}|]", re.IGNORECASE | re.DOTALL
+)
 MOST_IN_RANGE = 100  # numbers in a range that are looked at one by one
-_RANGE = r"\s*\d{1,3}\s*(?:[-\u2013]\s*\d{1,3}\s*)?"
-_BRACKETS = re.compile(rf"\[({_RANGE}(?:[,;]{_RANGE})*)\]")
+_RANGE = r"\s*\^?\d{1,3}\s*(?:[-\u2013]\s*\d{1,3}\s*)?"
+# The square brackets of any script, and words that are written with a number.
+_WORDS = r"(?:\s*(?:passages?|sources?|documents?|references?|refs?|docs?|no|see)\b\.?\s*)*"
+_RANGES = rf"{_RANGE}(?:(?:[,;&]|\band\b){_WORDS}{_RANGE})*"
+_BRACKETS = re.compile(rf"[\[［【〔]{_WORDS}({_RANGES})[\]］】〕]", re.IGNORECASE)
 
 
 class Demonstrations(ABC):
@@ -71,50 +78,22 @@ class GivenDialogues(Demonstrations):
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
         """See `Demonstrations.read`."""
         found = []
-        with self._path.open(encoding="utf-8") as lines:
+        with self._path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
                 try:
                     row = json.loads(line)
-                    rollout = rollout_from(_completed(row, number, protocol))
-                except (json.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+                    rollout = rollout_from(completed(row, number, protocol))
+                    kept = self._all or is_right(row, rollout)
+                except (KeyError, TypeError, AttributeError, ValueError) as error:
                     raise ConfigError(
-                        f"{self._path}, line {number}: found {line[:80]!r} ({error!r}), wanted a JSON object with "
-                        "question and turns."
+                        f"{self._path}, line {number}: found {line[:80]!r} ({error}), wanted a JSON object with "
+                        "question and turns. Correct the line."
                     ) from error
-                if self._all or _right(row, rollout):
+                if kept:
                     found.append(rollout)
         return [rollout for rollout in found if rollout.num_searches >= self._min_searches]
-
-
-def _right(row: dict[str, Any], rollout: Rollout) -> bool:
-    if "verdict" in row or not row.get("gold"):
-        return bool(row.get("verdict", "correct") == "correct")
-    return grade(rollout).correct
-
-
-def _completed(row: dict[str, Any], number: int, protocol: TurnProtocol) -> dict[str, Any]:
-    """A row with everything that a hand-written one may leave out."""
-    turns = [
-        {
-            "query": protocol.parse(str(turn["text"])).query,
-            **turn,
-            "passages": [
-                {"id": f"{number}.{at}", "title": "", "source": "", "score": 0.0, **passage}
-                for at, passage in enumerate(turn.get("passages", []))
-            ],
-        }
-        for turn in row["turns"]
-    ]
-    plain = {"options": {}, "gold": "", "kind": "all", "gold_passage_ids": [], "meta": {}, "aliases": []}
-    outcome = {
-        "answer": protocol.parse(str(turns[-1]["text"])).answer if turns else None,
-        "policy_version": 0,
-        "sample": 0,
-        "reward": 0.0,
-        "verdict": "correct",
-        "stop_reason": "answered",
-    }
-    return {"question_id": f"line {number}", **plain, **outcome, **row, "turns": turns}
 
 
 class RejectionSampled(Demonstrations):
@@ -268,9 +247,13 @@ def _encoded(
     rollout: Rollout, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, control: set[int]
 ) -> Rollout | LeftOut:
     limits, protocol = settings.limits, settings.protocol
-    parsed = [protocol.parse(turn.text) for turn in rollout.turns]
+    ends = tuple(block.end for block in protocol.blocks)
+    said = [turn.text[: first_end(turn.text, ends)] for turn in rollout.turns]  # where the run ends it
+    texts = [protocol.rest_of_first_turn(tokenizer, text) if number == 0 else text for number, text in enumerate(said)]
+    opened = protocol.opened(tokenizer)
+    parsed = [protocol.parse(text if number else opened + text) for number, text in enumerate(texts)]
     for turn, read in zip(rollout.turns, parsed, strict=True):
-        if read.query is None and turn.hits:
+        if read.query is None and turn.hits and protocol.parse(turn.text).query is None:
             raise ConfigError(
                 f"demonstration {rollout.question.id}: found passages after a turn that does not search "
                 f"({turn.text[:60]!r}), wanted {protocol.search.start}...{protocol.search.end}."
@@ -286,10 +269,8 @@ def _encoded(
     turns: list[Turn] = []
     told: list[Hit] = []  # what the dialogue's own numbers name
     shown: list[Hit] = []  # what they name in this run
-    ends = tuple(block.end for block in protocol.blocks)
-    for turn, read in zip(rollout.turns, parsed, strict=True):
-        turn = replace(turn, text=turn.text[: first_end(turn.text, ends)])  # where the run ends it
-        text = turn.text if turns else protocol.rest_of_first_turn(tokenizer, turn.text)
+    for turn, own, text, read in zip(rollout.turns, said, texts, parsed, strict=True):
+        turn = replace(turn, text=own)
         ids = tuple(encode(tokenizer, [Piece(text)]))
         if control & set(ids):
             return LeftOut.CONTROL
@@ -326,17 +307,24 @@ def _misnames(text: str, told: list[Hit], shown: list[Hit]) -> bool:
 def _numbers(text: str) -> Iterator[int]:
     """The numbers of passages in brackets, also of lists and ranges such as [1, 3] and [2-4].
 
-    >>> list(_numbers("so [1, 3] and [2-4], but [IV] and (5)"))
-    [1, 3, 2, 3, 4]
+    >>> list(_numbers("so [1, 3], [2-4] and [passages 5 and 6], but [IV] and (5)"))
+    [1, 3, 2, 3, 4, 5, 6]
     """
     for inside in _BRACKETS.findall(text):
-        for part in re.split(r"[,;]", inside):
+        for part in re.split(r"[,;&]|\band\b", inside, flags=re.IGNORECASE):
             first, *last = map(int, re.findall(r"\d+", part))
             yield from (first, *(range(first + 1, last[-1] + 1) if last and last[-1] - first < MOST_IN_RANGE else last))
 
 
 def _control_tokens(protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """The ids of special tokens that are no mark of the protocol, such as the end of text."""
+    """The ids of special tokens and of marks of roles that are no mark of the protocol, such as the end of text.
+
+    Whether a tokenizer calls a mark of roles special is chance.
+    """
     marks = [*protocol.tag_tokens, *(mark for block in protocol.blocks for mark in (block.start, block.end))]
-    special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = {
+        id_
+        for id_, token in tokenizer.added_tokens_decoder.items()
+        if token.special or _TELLS_WHO_SPEAKS.fullmatch(str(token))
+    }
     return (special | set(tokenizer.all_special_ids)) - set(encode(tokenizer, [Piece(mark) for mark in marks]))
