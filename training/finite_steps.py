@@ -83,7 +83,7 @@ class FiniteSteps:
             for group in optimizer.param_groups
             if not bool(torch.stack([each.detach().isfinite().all() for each in group["params"]]).all())
         ]
-        if float(largest(torch.tensor(float(bool(bad))))):
+        if float(largest(torch.tensor(float(len(bad))))):
             whose = f"the {' and the '.join(bad)}'s" if bad else "another rank's"
             rates = ", ".join(f"{group['name']} {group['lr']}" for group in optimizer.param_groups)
             raise PolicyError(

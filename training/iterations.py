@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
@@ -47,3 +50,10 @@ class WholeIterations(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
         """Mark the checkpoint."""
         checkpoint[WHOLE] = self._whole
+
+
+def why_not_to_go_on(checkpoint: Mapping[str, Any]) -> str | None:
+    """Why a run must not go on from a checkpoint; none where it may."""
+    if "state_dict" in checkpoint and not {"loops", "optimizer_states"} <= checkpoint.keys():
+        return "it holds weights alone"
+    return None if checkpoint.get(WHOLE, True) else "it was made inside an iteration"

@@ -33,7 +33,7 @@ from training.agent_data import AgentData, check_accumulation
 from training.callbacks.held_out import HeldOutEvaluation
 from training.data import RolloutData, check_shares
 from training.execution import keep_freed_memory
-from training.iterations import WHOLE
+from training.iterations import why_not_to_go_on
 from training.module import AgentModule
 from training.parser import AgentParser
 from training.sft.supervised import SupervisedData, SupervisedModule
@@ -183,12 +183,10 @@ def newest_checkpoint(run: Path) -> Path | None:
         except (RuntimeError, EOFError, OSError) as error:
             print(f"checkpoint {path} cannot be read ({error}); trying the one before it.")
             continue
-        if "loops" in checkpoint and "optimizer_states" in checkpoint and checkpoint.get(WHOLE, False):
-            return path
-        print(
-            f"checkpoint {path} is passed over: it was made inside an iteration, or holds weights alone. A run goes on "
-            "from the checkpoint of a whole iteration."
-        )
+        if why := why_not_to_go_on(checkpoint):
+            print(f"checkpoint {path} is passed over: {why}. A run goes on from the end of an iteration.")
+            continue
+        return path
     return None
 
 

@@ -62,7 +62,7 @@ class AgentExport(Callback):
             top_k=settings.top_k,
             retriever=RetrieverSpec.of(data.retriever),
             metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
-            training=how_made(trainer, iterations or trainer.current_epoch + 1),
+            training=how_made(trainer, iterations),
             tools=data.retriever.class_paths if isinstance(data.retriever, Toolbox) else (),
             quantise=pl_module.execution.quantise,
         )
@@ -78,10 +78,10 @@ class AgentExport(Callback):
         shutil.rmtree(old, ignore_errors=True)
 
 
-def how_made(trainer: Trainer, iterations: int) -> dict[str, str]:
+def how_made(trainer: Trainer, iterations: int | None = None) -> dict[str, str]:
     """The parts of a run that a model card names, from the run's resolved configuration where there is one."""
     path = Path(trainer.default_root_dir) / "config.yaml"
-    made = {"iterations": str(iterations)}
+    made = {"iterations": str(iterations or trainer.current_epoch + 1)}
     if not path.exists():
         return made
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
