@@ -49,8 +49,7 @@ STOPS = {
 }
 
 
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("stop", "first"), [("early stopping", True), ("a user's callback", False)])
 def test_a_run_that_ends_early_exports_its_agent(stop: str, first: bool, retriever, tmp_path: Path) -> None:
     callbacks = [AgentExport(), STOPS[stop]()]
     data = make_data(retriever, num_questions=2, num_minibatches=1, num_micro_batches=1)
