@@ -27,6 +27,7 @@ from medagent.errors import ConfigError
 from medagent.merging import MergeLoss
 from medagent.plain_lora import check_layers
 from training.execution import Execution, checkpoint_layers, keep_evaluating
+from training.update_settings import require_number
 
 POLICY, CRITIC = "policy", "critic"
 EVIDENCE_WIDTH = 64
@@ -41,6 +42,11 @@ class LoraSettings:
 
     rank: int = 16
     alpha: int = 32
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range: with rank or alpha 0 an adapter changes nothing."""
+        for name in ("rank", "alpha"):
+            require_number(f"LoRA {name}", getattr(self, name), lambda value: value >= 1, "a whole number, 1 or more")
 
     def config(self, base: PreTrainedModel) -> LoraConfig:
         """Peft's configuration for a base."""
@@ -169,7 +175,8 @@ class SharedBase(nn.Module):
             chosen_R = logprobs_RV.gather(1, tokens_R[:, None])[:, 0]
             with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
                 probabilities_RV = logprobs_RV.exp()
-                entropy_R = -(probabilities_RV * logprobs_RV).sum(-1)
+                # p log p is 0 at p = 0, where the log-prob may be -inf.
+                entropy_R = -(probabilities_RV * logprobs_RV.clamp_min(torch.finfo(logprobs_RV.dtype).min)).sum(-1)
             return chosen_R, probabilities_RV.detach().square().sum(-1), entropy_R
 
         chosen_A, collision_A, entropy_A = self._by_rows(score, hidden_AH, token_ids_BT[where_BT])

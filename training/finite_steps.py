@@ -72,6 +72,26 @@ class FiniteSteps:
         if float(largest(torch.tensor(float(bool(bad))))):
             self.skip(optimizer, " and ".join(bad) or "another rank's is not finite", largest)
 
+    def check_weights(self, optimizer: Optimizer, largest: OverRanks) -> None:
+        """Look at the weights after a step, which cannot be taken back.
+
+        Raises:
+            PolicyError: one is not finite, on any rank.
+        """
+        bad = [
+            group["name"]
+            for group in optimizer.param_groups
+            if not bool(torch.stack([each.detach().isfinite().all() for each in group["params"]]).all())
+        ]
+        if float(largest(torch.tensor(float(len(bad))))):
+            whose = f"the {' and the '.join(bad)}'s" if bad else "another rank's"
+            rates = ", ".join(f"{group['name']} {group['lr']}" for group in optimizer.param_groups)
+            raise PolicyError(
+                f"update: {whose} weights are not finite after an optimizer step whose gradient was (learning rates: "
+                f"{rates}). They are not exported, and no checkpoint holds them. Lower model.policy_lr, "
+                "model.critic_lr or model.weight_decay, and start the run again: it goes on from its last iteration."
+            )
+
     def skip(self, optimizer: Optimizer, why: str, largest: OverRanks) -> None:
         """Leave the present step out; all ranks must call it.
 

@@ -14,17 +14,18 @@ from typing import Literal
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from lightning import Callback, LightningModule
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
 from medagent.causal_lm import load_causal_lm, refuse_unmerged
-from medagent.errors import ConfigError
 from training.adapters import LoraSettings, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
 from training.finite_steps import FiniteSteps
+from training.iterations import WholeIterations
 from training.objectives import (
     ClippedSurrogate,
     PolicyLoss,
@@ -36,6 +37,7 @@ from training.objectives import (
 from training.packing import check_packing
 from training.ranks import over_ranks
 from training.trainer_settings import check_trainer
+from training.update_settings import check_update_settings
 
 KLMode = Literal["loss", "reward"]
 
@@ -90,16 +92,8 @@ class AgentModule(LightningModule):
         execution: Execution = Execution(),
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
+        check_update_settings(locals())
         super().__init__()
-        has_critic = critic_lora is not None or critic_sees != "context"
-        _require(value_clip is None or has_critic, "value_clip", value_clip, "none, as there is no critic")
-        _require(
-            critic_sees == "context" or critic_lora is None,
-            "critic_sees",
-            critic_sees,
-            "context; or critic_lora null, as a critic that sees the evidence has no adapter",
-        )
-        _require(temperature > 0, "temperature", temperature, "a positive number (sampling must explore)")
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "execution"])
         self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
@@ -136,9 +130,9 @@ class AgentModule(LightningModule):
         self._began = self._ended = 0.0
 
     def configure_callbacks(self) -> list[Callback]:
-        """None; Lightning asks first of all, so settings of the trainer that would not do what they say end here."""
+        """What keeps iterations whole. Lightning asks first of all, so wrong settings of the trainer end here."""
         check_trainer(self.trainer)
-        return []
+        return [WholeIterations()]
 
     @property
     def has_critic(self) -> bool:
@@ -185,8 +179,9 @@ class AgentModule(LightningModule):
         loss = loss_of(part)
         self.finite_steps.note_loss(loss)
         self._critic_alone = batch.critic_only
-        if self.trainer.world_size > 1 and (first or batch.critic_only):
+        if isinstance(self.trainer.strategy, DDPStrategy) and (first or batch.critic_only):
             # DDP sums a gradient over ranks when the last backward pass reaches its parameter: this one reaches all.
+            # It waits for all of them on one device too.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
         self._carried.update(batch.metrics)
         self._step_is_whole = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
@@ -310,8 +305,10 @@ class AgentModule(LightningModule):
             group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
 
     def on_train_batch_end(self, outputs: object, batch: Experience, batch_idx: int) -> None:
-        """Note when the last update ended."""
+        """Note when the last update ended, and look at the weights that its last step left."""
         self._ended = time.perf_counter()
+        if (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0:
+            self.finite_steps.check_weights(self.trainer.optimizers[0], self._largest)
 
     def on_train_epoch_end(self) -> None:
         """Log the iteration's time without its rollouts, and how many steps were skipped."""
@@ -343,8 +340,3 @@ class AgentModule(LightningModule):
                 norm = get_total_norm(gradients)
                 clip_grads_with_norm_(group["params"], self.max_grad_norms[group["name"]], norm)
                 self.log(f"{group['name']}/grad_norm", norm)
-
-
-def _require(holds: bool, name: str, found: object, wanted: str) -> None:
-    if not holds:
-        raise ConfigError(f"model.{name}: found {found}, wanted {wanted}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,6 +10,8 @@ from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from evaluation.grading.grade import grade
 from medagent.errors import ConfigError
 from medagent.types import Rollout, Turn
+
+MOST_REWARD = 1e6  # rewards near 1 suit the learning rates; float32 counts to 16 million in ones
 
 
 class Reward(Protocol):
@@ -25,15 +26,21 @@ def graded(reward: Reward, rollout: Rollout) -> Rollout:
     """The rollout as `reward` grades it.
 
     Raises:
-        ConfigError: a number that it gave is not finite.
+        ConfigError: it gave something else than a rollout, or a reward that is no number of at most `MOST_REWARD`.
     """
     done = reward(rollout)
+    if not isinstance(done, Rollout):
+        raise ConfigError(
+            f"data.reward ({type(reward).__name__}): gave question {rollout.question.id}, sample {rollout.sample}, "
+            f"{done!r}, wanted the rollout with its reward: return rollout.graded(reward, success=...)."
+        )
     given = {"reward": done.reward, **{f"reward of turn {n}": turn.reward for n, turn in enumerate(done.turns)}}
     for what, value in given.items():
-        if not math.isfinite(value):
+        if not isinstance(value, int | float) or not abs(value) <= MOST_REWARD:
             raise ConfigError(
                 f"data.reward ({type(reward).__name__}): gave question {rollout.question.id}, sample {rollout.sample}, "
-                f"the {what} {value}, wanted a finite number. Mend the class: it would make every weight {value}."
+                f"the {what} {value!r}, wanted a finite number from -{MOST_REWARD:g} to {MOST_REWARD:g}, as a Python "
+                "float. Mend the class, or scale its rewards: sums and squares of them must fit into float32."
             )
     return done
 

@@ -33,6 +33,7 @@ from training.agent_data import AgentData, check_accumulation
 from training.callbacks.held_out import HeldOutEvaluation
 from training.data import RolloutData, check_shares
 from training.execution import keep_freed_memory
+from training.iterations import why_not_to_go_on
 from training.module import AgentModule
 from training.parser import AgentParser
 from training.sft.supervised import SupervisedData, SupervisedModule
@@ -170,13 +171,20 @@ def run_checkpoints(run: Path) -> ModelCheckpoint:
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    """The newest checkpoint that can be read; one torn by a kill is passed over."""
+    """The newest checkpoint of whole iterations.
+
+    Passed over, and named, are one torn by a kill, one from inside an iteration, and one of weights alone. A run that
+    went on from inside an iteration would end with other weights.
+    """
     found = sorted(run.glob("checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found:
         try:
-            torch.load(path, map_location="cpu", weights_only=True)
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, OSError) as error:
             print(f"checkpoint {path} cannot be read ({error}); trying the one before it.")
+            continue
+        if why := why_not_to_go_on(checkpoint):
+            print(f"checkpoint {path} is passed over: {why}. A run goes on from the end of an iteration.")
             continue
         return path
     return None

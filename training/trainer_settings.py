@@ -154,6 +154,11 @@ def refuse_settings(settings: Mapping[str, Any], rules: Iterable[TrainerRule] = 
         for kind, why in CALLBACKS.items():
             if (found := _class_of(callback)) and issubclass(found, kind):
                 raise ConfigError(f"trainer.callbacks: found {found.__name__}. Take it out: {why}.")
+        if _waits_for_validation(callback):
+            raise ConfigError(
+                "trainer.callbacks: found EarlyStopping with check_on_train_epoch_end false, wanted true or none. It "
+                "would never look at its metric, as no validation runs here."
+            )
 
 
 def check_trainer(trainer: Trainer) -> None:
@@ -240,6 +245,17 @@ def _communication_hook(value: Any) -> str | None:
     arguments = value.get("init_args") if isinstance(value, dict) else getattr(value, "init_args", None)
     hook = (arguments or {}).get("ddp_comm_hook")
     return None if hook is None else str(hook)
+
+
+def _waits_for_validation(callback: Any) -> bool:
+    """Whether this is an EarlyStopping, or names one, that looks at its metric after validation alone."""
+    if isinstance(callback, lightning_callbacks.EarlyStopping):
+        return callback._check_on_train_epoch_end is False
+    kind = _class_of(callback)
+    if kind is None or not issubclass(kind, lightning_callbacks.EarlyStopping):
+        return False
+    arguments = callback.get("init_args") if isinstance(callback, dict) else getattr(callback, "init_args", None)
+    return (arguments or {}).get("check_on_train_epoch_end") is False
 
 
 def _is_whole(strategy: type) -> bool:

@@ -35,6 +35,7 @@ SUITES = {
         "tests/medagent/test_limits.py",
         "tests/medagent/test_hostile_text.py",
         "tests/training/test_shown_passages.py",
+        "tests/medagent/test_protocol.py",
     ),
     "policies": (
         *(f"tests/medagent/policies/test_{name}.py" for name in ("requests", "turn_ends")),
@@ -56,6 +57,11 @@ SUITES = {
         *(f"tests/training/engines/test_{name}.py" for name in ("ray_stand_in", "in_process", "engines")),
         "tests/medagent/policies/test_vllm_worker.py",
         "tests/medagent/test_export.py",
+    ),
+    "replicas": tuple(f"tests/medagent/policies/test_{name}.py" for name in ("ray_replica", "vllm_server")),
+    "callbacks": (
+        *(f"tests/training/callbacks/test_{name}.py" for name in ("held_out", "export_callback")),
+        "tests/training/test_agent_data.py",
     ),
     "guards": tuple(
         f"tests/training/test_{name}.py"

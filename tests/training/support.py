@@ -11,11 +11,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.cli.demo import demo_configs
+from medagent.types import Question, Rollout, StopReason, Turn
 from training.adapters import LoraSettings
+from training.advantages import GAE
 from training.callbacks.export import read_metrics
 from training.data import AgentSettings, RolloutData
 from training.engines import EngineSetup
+from training.experience import Experience
 from training.module import AgentModule
+from training.prepare import prepare
 from training.run import add_run_settings
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
@@ -44,6 +48,24 @@ def perturb(module: AgentModule, scale: float = 0.05) -> None:
     with torch.no_grad():
         for parameter in (*module.roles.policy_parameters(), *module.roles.critic_parameters()):
             parameter += scale * torch.randn(parameter.shape, generator=generator)
+
+
+def small_experience(module: AgentModule) -> Experience:
+    """Three rollouts of a few made-up tokens, the first of which earns something."""
+    rollouts = [
+        Rollout(
+            Question(f"q{number}", ""),
+            (5, 6, 7 + number),
+            (
+                Turn((9 + number, 10, 11), (-2.0, -1.0, -3.0), "", "query", observation_ids=(3, 4)),
+                Turn((12,), (-2.0,), ""),
+            ),
+            StopReason.ANSWERED,
+            reward=float(number == 0),
+        )
+        for number in range(3)
+    ]
+    return prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
 
 
 class OneBatch(Dataset):

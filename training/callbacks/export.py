@@ -20,21 +20,34 @@ class AgentExport(Callback):
     """Writes `agent/` in the run's folder after the last iteration (and after every `every`-th, if set).
 
     It does so before the iteration's checkpoint is saved. A run that is killed in between exports again when it goes
-    on.
+    on. Where another callback ends the run early, such as EarlyStopping, the export follows at the end.
     """
 
     def __init__(self, every: int | None = None) -> None:
         self._every = every
+        self._left: int | None = None  # iterations of an agent that is not exported
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Export where it is due."""
         done = trainer.current_epoch + 1
         if done == trainer.max_epochs or (self._every and done % self._every == 0):
             self.export(trainer, pl_module)
+            self._left = None
+        else:
+            self._left = done
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Export what the last iteration left where the run ended early."""
+        if self._left is not None:
+            self.export(trainer, pl_module, iterations=self._left)
+            self._left = None
 
     @staticmethod
-    def export(trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the agent's folder, whole or not at all."""
+    def export(trainer: Trainer, pl_module: LightningModule, iterations: int | None = None) -> None:
+        """Write the agent's folder, whole or not at all.
+
+        `iterations`: how many made the agent. None: all up to the present one.
+        """
         assert isinstance(pl_module, AgentModule)
         data = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(data, AgentData)
@@ -49,7 +62,7 @@ class AgentExport(Callback):
             top_k=settings.top_k,
             retriever=RetrieverSpec.of(data.retriever),
             metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
-            training=how_made(trainer),
+            training=how_made(trainer, iterations),
             tools=data.retriever.class_paths if isinstance(data.retriever, Toolbox) else (),
             quantise=pl_module.execution.quantise,
         )
@@ -65,10 +78,10 @@ class AgentExport(Callback):
         shutil.rmtree(old, ignore_errors=True)
 
 
-def how_made(trainer: Trainer) -> dict[str, str]:
+def how_made(trainer: Trainer, iterations: int | None = None) -> dict[str, str]:
     """The parts of a run that a model card names, from the run's resolved configuration where there is one."""
     path = Path(trainer.default_root_dir) / "config.yaml"
-    made = {"iterations": str(trainer.current_epoch + 1)}
+    made = {"iterations": str(iterations or trainer.current_epoch + 1)}
     if not path.exists():
         return made
     config = yaml.safe_load(path.read_text(encoding="utf-8"))

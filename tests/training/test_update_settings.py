@@ -1,0 +1,163 @@
+"""Numbers that would spoil the weights or learn nothing are refused, and what arises after the judge is seen."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning import Callback
+from torch.utils.data import DataLoader
+from transformers import PhiConfig, PhiForCausalLM
+
+from medagent.errors import ConfigError, PolicyError
+from medagent.types import Question, Rollout, StopReason, Turn
+from tests.training.support import OneBatch, make_module, quiet_trainer, small_experience
+from training.adapters import LoraSettings, SharedBase
+from training.finite_steps import FiniteSteps
+from training.module import AgentModule
+from training.rewards import OutcomeReward, graded
+from training.sft.supervised import SupervisedModule
+from training.update_settings import check_update_settings
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("policy_lr", (NAN, INF, -1e-3, 1e30)),
+        ("critic_lr", (NAN, INF, -1e-3, 2.0)),
+        ("policy_max_grad_norm", (NAN, INF, 0.0, -1.0)),
+        ("critic_max_grad_norm", (NAN, INF, 0.0, -1.0)),
+        ("weight_decay", (NAN, INF, -0.1)),
+        ("kl_coef", (NAN, INF, -1e-3)),
+        ("entropy_coef", (NAN, -INF)),
+        ("temperature", (NAN, INF, 0.0, -1.0)),
+        ("value_clip", (NAN, INF, 0.0, -1.0)),
+        ("lr_decay_iterations", (0, -3)),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_a_model_is_loaded(name: str, values: tuple[float, ...]) -> None:
+    for value in values:
+        with pytest.raises(ConfigError, match=re.escape(f"model.{name}: found {value}, wanted ")):
+            AgentModule("/no/such/folder", **{name: value})
+
+
+@pytest.mark.parametrize("value", [None, "1", True])
+def test_what_is_no_number_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"model\.policy_max_grad_norm: found {value}, wanted"):
+        SupervisedModule("/no/such/folder", policy_max_grad_norm=value)
+
+
+def test_numbers_in_range_are_taken() -> None:
+    settings = {"dtype": "bfloat16", "critic_sees": "context", "critic_lora": LoraSettings(), "kl_coef": 0}
+    norms = {"policy_max_grad_norm": 1e6, "critic_max_grad_norm": 1, "value_clip": None, "lr_decay_iterations": 1}
+    check_update_settings(
+        {**settings, **norms, "policy_lr": 0.0, "critic_lr": 1.0, "weight_decay": 0, "entropy_coef": -0.1}
+        | {"temperature": 0.7}
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), [("rank", 0), ("rank", -2), ("alpha", 0), ("alpha", -8), ("alpha", NAN)])
+def test_an_adapter_that_learns_nothing_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"LoRA {name}: found {value}, wanted a whole number, 1 or more"):
+        LoraSettings(**{name: value})
+
+
+@pytest.mark.parametrize("made", [AgentModule, SupervisedModule])
+@pytest.mark.parametrize("dtype", ["float16", "half"])
+def test_float16_is_refused_as_its_gradients_underflow(made: type[AgentModule], dtype: str) -> None:
+    with pytest.raises(ConfigError, match=rf"model\.dtype: found {dtype}, wanted bfloat16 or float32\."):
+        made("/no/such/folder", dtype=dtype)
+
+
+class Spoil(Callback):
+    """Leaves a number that is not finite in a weight after the step, as an overflow of the step would."""
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        with torch.no_grad():
+            pl_module.roles.critic_parameters()[0].view(-1)[0] = INF
+
+
+def test_weights_that_a_step_leaves_not_finite_end_the_run_before_an_export(tmp_path) -> None:
+    ended = []
+
+    class Ended(Callback):
+        def on_train_epoch_end(self, trainer, pl_module) -> None:
+            ended.append(trainer.current_epoch)
+
+    module, trainer = make_module(), quiet_trainer(tmp_path, callbacks=[Spoil(), Ended()])
+    with pytest.raises(PolicyError, match=r"the critic's weights are not finite .*Lower model\.policy_lr"):
+        trainer.fit(module, DataLoader(OneBatch([small_experience(module)]), batch_size=None))
+    assert not ended
+
+
+def test_ranks_look_at_their_weights_together() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([{"params": [weight], "name": "policy"}])
+    FiniteSteps().check_weights(optimizer, lambda tensor: tensor)
+    with pytest.raises(PolicyError, match="another rank's weights are not finite"):
+        FiniteSteps().check_weights(optimizer, torch.ones_like)
+    with torch.no_grad():
+        weight[1] = NAN
+    with pytest.raises(PolicyError, match=r"the policy's weights are not finite .*policy 0\.001"):
+        FiniteSteps().check_weights(optimizer, lambda tensor: tensor)
+
+
+@pytest.mark.parametrize("rows", [4096, 2])
+def test_scores_of_minus_infinity_leave_the_entropy_and_its_gradient_finite(rows: int) -> None:
+    torch.manual_seed(0)
+    settings = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    base = PhiForCausalLM(PhiConfig(vocab_size=40, **settings))
+    roles = SharedBase(base, policy=LoraSettings(2, 4), critic=None)
+    roles._execution = replace(roles._execution, logits_rows=rows)
+    ids_BT = torch.randint(0, 30, (2, 6))
+    mask_BT = torch.tensor([[False, False, False, True, True, True]] * 2)
+    found = []
+    for score in (-INF, -1e4):  # ids 30 to 39 are unused
+        base.lm_head.bias.data[30:] = score
+        roles.zero_grad()
+        scores = roles.policy_scores(ids_BT, torch.ones_like(mask_BT), mask_BT, temperature=0.8, entropy_gradient=True)
+        (scores.entropy_BT.sum() + scores.logprobs_BT.sum()).backward()
+        gradient = torch.cat([each.grad.flatten() for each in roles.policy_parameters()])
+        assert float(gradient.abs().sum()) > 0
+        found.append((scores.entropy_BT.detach(), gradient))
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1])
+    assert 0 < float(found[0][0][0, 3]) <= math.log(30) + 1e-5
+
+
+class Paid:
+    """A user's reward, for the outcome and for a turn."""
+
+    def __init__(self, reward: object, turn: object = 0.0) -> None:
+        self.reward, self.turn = reward, turn
+
+    def __call__(self, rollout: Rollout) -> Rollout:
+        return replace(rollout, reward=self.reward, turns=(replace(rollout.turns[0], reward=self.turn),))
+
+
+ROLLOUT = Rollout(Question("q7", ""), (5,), (Turn((9,), (-1.0,), ""),), StopReason.ANSWERED, sample=2)
+
+
+@pytest.mark.parametrize("value", [1e38, -1e30, 1e300, 10**400, 1.1e6, NAN, -INF, None, "1", 1j, torch.tensor(1.0)])
+def test_rewards_that_are_huge_or_no_numbers_are_refused(value: object) -> None:
+    for reward, what in ((Paid(value), "the reward"), (Paid(1.0, value), "the reward of turn 0")):
+        with pytest.raises(ConfigError) as error:
+            graded(reward, ROLLOUT)
+        begins = f"data.reward (Paid): gave question q7, sample 2, {what} {value!r}, wanted a finite number from -1e+06"
+        assert str(error.value).startswith(begins)
+
+
+@pytest.mark.parametrize("value", [0, 1, True, -1e6, 1e6, 0.25])
+def test_rewards_in_range_are_kept_as_they_are(value: float) -> None:
+    assert graded(Paid(value, value), ROLLOUT).reward is value
+
+
+def test_a_reward_that_gives_no_rollout_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\(function\): gave question q7, sample 2, 1\.0, wanted the rollout"):
+        graded(lambda rollout: 1.0, ROLLOUT)
+    assert graded(OutcomeReward(), ROLLOUT).reward == 0
