@@ -43,7 +43,9 @@ SUITES = {
     ),
     "doors": ("tests/medagent/test_doors_of_sampling.py",),
     "evaluation": ("tests/evaluation/test_plan_asks.py",),
-    "sft": tuple(f"tests/training/sft/test_{name}.py" for name in ("kept_dialogues", "dealing", "demonstrations")),
+    "sft": tuple(
+        f"tests/training/sft/test_{name}.py" for name in ("kept_dialogues", "dealing", "demonstrations", "given_rows")
+    ),
     "text": tuple(
         f"tests/medagent/test_{name}.py" for name in ("untrusted_text", "role_marks", "chat_template", "hostile_doors")
     ),

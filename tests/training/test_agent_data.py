@@ -30,7 +30,8 @@ def test_a_hand_over_waits_for_the_rollouts_that_use_the_weights_before(retrieve
         go.wait(10)
         done.append("rollouts")
 
-    data.engine = SimpleNamespace(hand_over=lambda module, *, version: done.append("hand-over"))  # type: ignore[assignment]
+    engine = SimpleNamespace(hand_over=lambda module, *, version: done.append("hand-over"))
+    data.engine = engine  # type: ignore[assignment]
     data.background.start(sample)
     threading.Timer(0.2, go.set).start()
     data.policy_of(None, version=1)  # type: ignore[arg-type]
