@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
+from medagent.types import Question, Rollout, StopReason
 from tests.training.support import make_data
+from training.data import _Iteration
+from training.prepare import OffPolicy
 
 
 def test_a_checkpoint_waits_for_the_rollouts_that_belong_before_it(retriever) -> None:
@@ -36,3 +40,23 @@ def test_a_hand_over_waits_for_the_rollouts_that_use_the_weights_before(retrieve
     threading.Timer(0.2, go.set).start()
     data.policy_of(None, version=1)  # type: ignore[arg-type]
     assert done == ["rollouts", "hand-over"]
+
+
+def test_ranks_of_several_nodes_keep_stale_rollouts_apart(retriever, module, tmp_path: Path, monkeypatch) -> None:
+    """Nodes share a disk, and each has a rank 0 of its own."""
+    data = make_data(retriever, off_policy=OffPolicy(staleness=1))
+    monkeypatch.setattr(data, "policy_of", lambda module, *, version: None)
+    monkeypatch.setattr(data, "engine", SimpleNamespace(rest=lambda: None))
+    asked: list[tuple[int, int]] = []
+
+    def collect(policy: object, *, iteration: int, rank: int, **settings: object) -> list[Rollout]:
+        asked.append((iteration, rank))
+        return [Rollout(Question(f"{iteration} {rank}", "q"), (4,), (), StopReason.MALFORMED)]
+
+    monkeypatch.setattr(data, "collect", collect)
+    node = {"world_size": 4, "local_rank": 1, "default_root_dir": str(tmp_path), "max_epochs": 3}
+    for rank in (1, 3):
+        trainer = SimpleNamespace(global_rank=rank, **node)
+        (rollout,) = _Iteration(data, trainer)._rollouts(module, 0)  # type: ignore[arg-type]
+        assert rollout.question.id == f"0 {rank}"
+    assert asked == [(0, 1), (1, 1), (0, 3), (1, 3)]

@@ -65,6 +65,16 @@ def test_servers_end_turns_at_every_end_of_the_model(module, servers, tmp_path: 
     session.close()
 
 
+def test_after_a_resumption_the_probe_begins_with_the_base(module, servers, tmp_path: Path) -> None:
+    """Else a trained adapter's distance from the base would count as noise, and nothing could be measured."""
+    perturb(module, scale=0.05)
+    engine = engine_for(servers, tmp_path)
+    engine.start(module, setup_of(module, tmp_path))
+    engine.hand_over(module, version=7)
+    assert engine.metrics()["sampler/measurable"] == 1.0
+    assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.01)
+
+
 def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
     engine.start(module, setup_of(module, tmp_path))
