@@ -12,13 +12,13 @@ from evaluation.compare import compare_runs
 from evaluation.grading.grade import grade
 from evaluation.metrics import report_mode
 from evaluation.modes import Mode, agent_for, baselines, job_for, rotate
-from evaluation.predictions import confidence
+from evaluation.predictions import Prediction, confidence
 from evaluation.run import Plan, run_plan
 from medagent.agent import Agent, Limits
 from medagent.errors import InputError
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import CLOSED_BOOK, TagProtocol
-from medagent.types import Question, StopReason
+from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.search import HybridRetriever
 from tests.evaluation.support import PASSAGES, QUESTIONS, lookup, lookup_by_text, scripted
 from training.starter.lessons import STARTER_PROTOCOL
@@ -186,3 +186,12 @@ def test_rotations_of_questions_with_other_numbers_of_options_are_left_out(tmp_p
     report = report_mode(run_plan(scripted(lookup_by_text()), questions, Plan(rotations=True), tmp_path, identity={}))
     assert report.rotations is not None
     assert (report.rotations.n, len(report.rotations.accuracy)) == (4, 4)
+
+
+def test_coverage_is_of_all_that_was_asked() -> None:
+    """A question without a confident answer is not covered, whatever the threshold."""
+    turn = Turn((1,), (-0.1,), "<answer>(A)</answer>", answer="(A)")
+    answered = Rollout(QUESTIONS[0], (), (turn,), StopReason.ANSWERED)
+    silent = Rollout(QUESTIONS[1], (), (), StopReason.MAX_TOTAL_TOKENS)
+    report = report_mode([Prediction("search", 0, answered, 0.9), Prediction("search", 0, silent, None)])
+    assert report.selective == ((0.5, float(grade(answered).correct)),)

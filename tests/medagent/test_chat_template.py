@@ -213,3 +213,11 @@ def test_without_chat_nothing_is_opened() -> None:
     policy = ScriptedPolicy(tokenizer, lambda read, turn: TURNS[turn])
     (rollout,) = Agent(policy, NoRetriever(), TagProtocol(), Limits(4, 200, 400, 4000)).run_all([Job(QUESTION)])
     assert rollout.stop_reason is StopReason.MALFORMED
+
+
+def test_a_template_that_only_asks_for_date_string_gets_the_protocols_day() -> None:
+    tokenizer = templated(
+        "{{ date_string | default('26 Jul 2024') }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    )
+    protocol = TagProtocol(instructions="", chat=True, date="2031-12-09")
+    assert tokenizer.decode(protocol.encode_prompt(tokenizer, Question("q", "What?"))).startswith("09 Dec 2031")

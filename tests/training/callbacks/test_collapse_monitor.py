@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -11,11 +12,13 @@ import torch
 import yaml
 from lightning import Callback, LightningModule, Trainer
 
+from evaluation.benchmarks import StarterBenchmark
 from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
-from tests.training.support import ALGORITHMS, arguments, row
+from tests.training.support import ALGORITHMS, arguments, make_module, row
+from training.callbacks import HeldOutEvaluation
 from training.callbacks.collapse_monitor import CollapseMonitor, read_events
-from training.callbacks.collapse_signs import CollapseDetector, Thresholds
+from training.callbacks.collapse_signs import HELD_OUT, CollapseDetector, Thresholds
 from training.callbacks.export import read_metrics
 from training.experience import Experience
 from training.module import AgentModule
@@ -265,3 +268,28 @@ def test_a_stopped_run_exports_the_good_weights_and_stays_stopped(
     train(command)
     assert "this run was stopped" in capsys.readouterr().out
     assert len(read_metrics(run)) == 3
+
+
+def test_a_detector_goes_on_from_its_state_as_if_it_had_not_stopped() -> None:
+    rows = held_out((0.3, 0.6), (0.5, 0.8), (0.6, 0.8), (0.6, 0.75), (0.6, 0.6), (0.6, 0.3), (0.1, 0.3), (0.1, 0.3))
+    for decides in (False, True):
+        for at in range(1, len(rows)):
+            whole, first, second = (CollapseDetector(Thresholds(held_out_decides=decides)) for _ in range(3))
+            for each in rows[:at]:
+                whole.observe(each)
+                first.observe(each)
+            second.restore(json.loads(json.dumps(first.state())))
+            assert [second.observe(each) for each in rows[at:]] == [whole.observe(each) for each in rows[at:]]
+
+
+@pytest.mark.parametrize(("measured", "heard"), [(None, False), ((3, 0.4), False), ((4, 0.4), True)])
+def test_only_this_iterations_held_out_accuracy_is_judged(measured, heard: bool, monkeypatch) -> None:
+    module, monitor = make_module(), CollapseMonitor(action="report")
+    held = HeldOutEvaluation(StarterBenchmark("validation", limit_per_kind=1))
+    held.latest = measured
+    monkeypatch.setattr(module, "log_dict", lambda *row, **settings: None)
+    monitor._sums.update({"reward/success": 1})
+    monitor._counts.update({"reward/success": 2})
+    trainer = SimpleNamespace(callbacks=[held, monitor], world_size=1, current_epoch=4, loggers=[], global_step=0)
+    monitor.on_train_epoch_end(trainer, module)  # type: ignore[arg-type]
+    assert monitor._detector.rows == [{"reward/success": 0.5, **({HELD_OUT: pytest.approx(0.4)} if heard else {})}]
