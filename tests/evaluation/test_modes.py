@@ -195,3 +195,17 @@ def test_coverage_is_of_all_that_was_asked() -> None:
     silent = Rollout(QUESTIONS[1], (), (), StopReason.MAX_TOTAL_TOKENS)
     report = report_mode([Prediction("search", 0, answered, 0.9), Prediction("search", 0, silent, None)])
     assert report.selective == ((0.5, float(grade(answered).correct)),)
+
+
+def test_rotations_compare_the_first_answers_alone() -> None:
+    def answer(letter: str, rotation: int, sample: int) -> Prediction:
+        turn = Turn((), (), f"<answer>({letter})</answer>", answer=f"({letter})")
+        asked = rotate(QUESTIONS[0], rotation)
+        return Prediction("search", rotation, Rollout(asked, (), (turn,), StopReason.ANSWERED, sample=sample), None)
+
+    gold = QUESTIONS[0].answer
+    steady = [answer(rotate(QUESTIONS[0], by).answer, by, 0) for by in range(4)]
+    other = [answer("ABCD"["ABCD".index(gold) - 1], 0, sample) for sample in (1, 2)]
+    found = report_mode([*steady, *other]).rotations
+    assert found is not None
+    assert (found.accuracy, found.changed, found.n) == ((1.0,) * 4, 0.0, 1)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ from evaluation.modes import Mode
 from evaluation.names import BenchmarkName
 from evaluation.predictions import PredictionLog
 from evaluation.rollout_files import readable, rollout_from
-from evaluation.run import Plan, run_plan
+from evaluation.run import Plan, digest, run_plan
 from medagent.agent import Agent
 from medagent.errors import ConfigError, InputError, PolicyError
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.protocol import TagProtocol, neutralise
+from medagent.types import Question
 from retrieval.controls import NoRetriever
 from retrieval.errors import NoIndexError
 from tests.evaluation.support import QUESTIONS, ROOMY, lookup, scripted
@@ -190,3 +192,17 @@ def test_a_refused_first_attempt_does_not_block_the_next(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be made"):
         run_plan(agent, QUESTIONS, Plan(), tmp_path / "file", identity={})
+
+
+def test_questions_are_others_where_anything_that_grading_reads_is_another() -> None:
+    plain = Question("q", "What?", (), "gout", aliases=("podagra",))
+    others = (
+        replace(plain, id="r"),
+        replace(plain, text="Which?"),
+        replace(plain, answer="flu"),
+        replace(plain, aliases=()),
+        replace(plain, options=("gout", "flu")),
+    )
+    assert digest([replace(plain)]) == digest([plain])
+    assert len({digest([each]) for each in (plain, *others)}) == 6
+    assert digest([plain, others[0]]) != digest([others[0], plain])

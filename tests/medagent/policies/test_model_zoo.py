@@ -8,6 +8,7 @@ import pytest
 
 from medagent.causal_lm import check_projection
 from medagent.errors import PolicyError
+from medagent.policies.decoder_shape import OTHER_LIMITS, shape_of
 from medagent.policies.huggingface import HFPolicy
 from tests.medagent.policies.support import SMALL, furthest_from_plain, tiny_model, two_dialogues
 
@@ -171,3 +172,13 @@ def test_a_family_that_cannot_be_sampled_is_refused_with_the_reason(name: str, t
 
     with pytest.raises(PolicyError, match=reason):
         load()
+
+
+@pytest.mark.parametrize("limit", OTHER_LIMITS)
+def test_any_setting_that_limits_what_a_token_sees_is_refused(limit: str, tokenizer) -> None:
+    """A short text would not show it, so the configuration decides."""
+    model = tiny_model("llama", len(tokenizer), **SMALL)
+    assert shape_of(model).window is None
+    setattr(model.config, limit, 8)
+    with pytest.raises(PolicyError, match=f"limits what a token sees by .*{limit}"):
+        shape_of(model)

@@ -127,3 +127,20 @@ def test_log_probs_are_those_at_the_sampling_temperature(source: Source, tempera
     found = asyncio.run(source.complete(body))
     wanted = torch.tensor(plain_scores(source)).div(temperature).log_softmax(-1)[found["token_ids"][0]]
     assert found["logprobs"]["token_logprobs"][0] == pytest.approx(float(wanted), abs=1e-4)
+
+
+def test_weights_that_came_halfway_answer_no_request(source: Source, monkeypatch) -> None:
+    push, weights = source.replica.push, dict(source.replica._engine._policy.model.state_dict())
+    asyncio.run(push(3, weights, []))
+    body = {"session_id": "w", "prompt": [3, 4], "stop": [], "max_tokens": 2, "temperature": 0.0, "seed": 1}
+    assert "token_ids" in asyncio.run(source.replica.complete(3, body))
+
+    def halfway(weights: object) -> None:
+        raise PolicyError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(source.replica._engine, "load", halfway)
+        with pytest.raises(PolicyError, match="the disk is full"):
+            asyncio.run(push(4, weights, []))
+    for version in (3, 4):
+        assert asyncio.run(source.replica.complete(version, body)) == {"stale": -1}

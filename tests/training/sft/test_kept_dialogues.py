@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,3 +125,23 @@ def test_the_teacher_plays_by_this_runs_rules(tmp_path: Path, name: str, monkeyp
     assert (agent.protocol, agent.top_k) == (settings.protocol, 2)
     assert (opened["name"], opened["model"], opened["retriever"]) == (name, "m", retriever)
     assert (plan.samples, plan.temperature, plan.seed) == (5, 0.7, 11)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"top_k": 1},
+        {"limits": Limits(max_turns=2)},
+        {"limits": Limits(max_observation_tokens=99)},
+        {"protocol": TagProtocol(instructions="Be brief.")},
+    ],
+)
+def test_what_was_sampled_under_other_rules_is_not_taken(change, retriever, tmp_path: Path, monkeypatch) -> None:
+    said: list[dict[str, object]] = []
+    monkeypatch.setattr(demonstrations, "run_plan", lambda *_, identity, **__: said.append(identity))
+    sampled = RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter")
+    for settings in (AgentSettings(), AgentSettings(), AgentSettings(**change)):
+        sampled.make(settings, retriever, tmp_path)
+    first, again, other = (json.dumps(each, sort_keys=True, default=str) for each in said)
+    assert first == again
+    assert first != other, "run_plan refuses a folder of another identity"
