@@ -42,7 +42,7 @@ def sampler_logprobs(policy: HFPolicy, probe: tuple[int, ...]) -> Tensor:
     return scores.gather(1, torch.tensor(probe[1:])[:, None])[:, 0].double()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_sampler_moves_as_the_trainer_does_at_the_shipped_rate(dtype: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = AgentModule(dtype=dtype, policy_lora=LoraSettings(32, 64), critic_lora=None)
