@@ -18,11 +18,13 @@ from torch import Tensor
 
 from medagent.causal_lm import load_causal_lm
 from medagent.checksums import Checksum, checksum, combined, place
-from medagent.errors import PolicyError
+from medagent.errors import ConfigError, PolicyError
 from medagent.policies.http_endpoint import Endpoint
-from medagent.policies.vllm.server import MODEL
+from medagent.policies.vllm.server import MODEL, VllmSettings
 from tests.training.support import make_module, perturb, setup_of
 from training.engines import VllmEngine, vllm
+from training.engines.base import EngineSetup
+from training.engines.vllm import of_rank
 
 
 class StandIn:
@@ -201,3 +203,28 @@ def test_one_that_shares_the_gpu_sleeps_once_and_wakes_before_it_is_handed_weigh
     slept, awake = (["sleep"], ["wake"]) if colocated else ([], [])
     turn = ["push", "probe"]
     assert server.calls == [*turn, *slept, *awake, *turn, *slept, *awake, *turn]
+
+
+@pytest.mark.parametrize(
+    ("devices", "colocated", "visible", "index", "rank", "wanted"),
+    [
+        ("", True, "4,5,6", 1, 1, "5"),  # torch counts the visible ones, vLLM is told their own numbers
+        ("", True, "", 1, 1, "1"),
+        ("", True, "7", None, 0, "7"),
+        ("2;3", False, "", 1, 1, "3"),
+        ("2,4;3,5", True, "6,7", 0, 0, "2,4"),
+    ],
+)
+def test_each_rank_has_its_gpus(devices, colocated, visible, index, rank, wanted, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    setup = EngineSetup(tmp_path, 512, (), rank, 2, torch.device("cuda", index), sharded=False)
+    assert of_rank(VllmSettings(devices=devices), setup, colocated=colocated).devices == wanted
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"), [("", "on the same GPUs .all."), ("4,5", "4,5"), ("4;5", "names 2 ranks")]
+)
+def test_ranks_without_gpus_of_their_own_are_refused(devices: str, words: str, tmp_path: Path) -> None:
+    setup = EngineSetup(tmp_path, 512, (), 2, 3, torch.device("cuda", 2), sharded=False)
+    with pytest.raises(ConfigError, match=words):
+        of_rank(VllmSettings(devices=devices), setup, colocated=False)
