@@ -260,3 +260,21 @@ def test_an_idle_pass_teaches_nothing(experience, kl: str) -> None:
     assert max(float(p.grad.abs().max()) for p in module.parameters() if p.grad is not None) == 0.0
     busy = [float(loss(experience).detach()) for loss in module.losses_of(experience)]
     assert all(busy), "what is idle here is not idle in the batch that it was made of"
+
+
+@pytest.mark.parametrize("coefficient", [0.3, -0.3])
+def test_entropy_is_pushed_by_the_sign_of_its_coefficient(experience, coefficient: float) -> None:
+    """A negative one is allowed: it lowers the entropy."""
+
+    def gradients_at(value: float) -> list[torch.Tensor]:
+        module = make_module(kl_coef=0.0, entropy_coef=value)
+        module.trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # type: ignore[assignment]
+        perturb(module)
+        module._policy_loss(experience).backward()
+        return [p.grad.clone() for p in module.roles.policy_parameters() if p.grad is not None]
+
+    plain, pushed, opposite = (gradients_at(value) for value in (0.0, coefficient, -coefficient))
+    moved = [a - b for a, b in zip(pushed, plain, strict=True)]
+    assert max(float(each.abs().max()) for each in moved) > 1e-6
+    for one, other in zip(moved, [a - b for a, b in zip(opposite, plain, strict=True)], strict=True):
+        torch.testing.assert_close(one, -other, rtol=1e-2, atol=1e-6)

@@ -12,8 +12,10 @@ from torch import nn
 
 from medagent.checksums import checksum
 from medagent.policies.vllm.worker import WeightReceiver, view
-from tests.training.support import make_module, perturb
+from tests.training.support import perturb
+from training.adapters import LoraSettings
 from training.engines.hand_over import served_adapter
+from training.module import AgentModule
 
 PARTS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -91,9 +93,11 @@ def test_what_a_kernel_has_packed_is_what_was_received(weights) -> None:
     assert worker.held_weights() == wanted(weights)
 
 
+@pytest.mark.parametrize("alpha", [6, 8])  # a scaling of 1.5 rounds in bfloat16, one of 2 does not
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_adapter_is_compared_as_vllm_keeps_it(dtype: str) -> None:
-    module = make_module(dtype=dtype)
+def test_an_adapter_is_compared_as_vllm_keeps_it(dtype: str, alpha: int) -> None:
+    torch.manual_seed(0)
+    module = AgentModule(dtype=dtype, policy_lora=LoraSettings(rank=4, alpha=alpha), critic_lora=None)
     perturb(module)
     scaling = module.policy_lora.alpha / module.policy_lora.rank
     kind = getattr(torch, dtype)

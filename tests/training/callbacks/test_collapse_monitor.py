@@ -16,7 +16,7 @@ from evaluation.benchmarks import StarterBenchmark
 from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
 from tests.training.support import ALGORITHMS, arguments, make_module, row
-from training.callbacks import HeldOutEvaluation
+from training.callbacks import HeldOutEvaluation, collapse_monitor
 from training.callbacks.collapse_monitor import CollapseMonitor, read_events
 from training.callbacks.collapse_signs import HELD_OUT, CollapseDetector, Thresholds
 from training.callbacks.export import read_metrics
@@ -293,3 +293,33 @@ def test_only_this_iterations_held_out_accuracy_is_judged(measured, heard: bool,
     trainer = SimpleNamespace(callbacks=[held, monitor], world_size=1, current_epoch=4, loggers=[], global_step=0)
     monitor.on_train_epoch_end(trainer, module)  # type: ignore[arg-type]
     assert monitor._detector.rows == [{"reward/success": 0.5, **({HELD_OUT: pytest.approx(0.4)} if heard else {})}]
+
+
+def test_a_rollback_forgets_the_iterations_that_it_discards(tmp_path: Path, monkeypatch) -> None:
+    """They would alarm again at once, though the policy is the good one."""
+    module, monitor = make_module(), CollapseMonitor(action="rollback")
+    monkeypatch.setattr(module, "log_dict", lambda *row, **settings: None)
+    monkeypatch.setattr(collapse_monitor, "_restore", lambda *_: None)
+    optimizer = module.configure_optimizers()
+    trainer = SimpleNamespace(
+        callbacks=[monitor],
+        world_size=1,
+        current_epoch=0,
+        max_epochs=99,
+        loggers=[],
+        global_step=0,
+        default_root_dir=str(tmp_path),
+        is_global_zero=True,
+        optimizers=[optimizer],
+        strategy=SimpleNamespace(barrier=lambda *_: None),
+    )
+    scales = []
+    for success in (0.3, 0.5, 0.7, 0.8, 0.8, 0.3, 0.3, 0.75, 0.75):
+        monitor.on_train_epoch_start(trainer, module)  # type: ignore[arg-type]
+        monitor.on_train_batch_start(trainer, module, None, 0)  # type: ignore[arg-type]
+        monitor._sums.update({"reward/success": success})  # type: ignore[dict-item]
+        monitor._counts.update({"reward/success": 1})
+        monitor.on_train_epoch_end(trainer, module)  # type: ignore[arg-type]
+        scales.append(module.policy_lr_scale)
+        trainer.current_epoch += 1
+    assert scales == [1.0] * 6 + [0.5] * 3
