@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -58,6 +59,15 @@ def test_greedy_is_the_argmax(starter, retriever, jobs) -> None:
     for position, action in enumerate(rollout.loss_mask):
         if action:
             assert rollout.token_ids[position] == best[position - 1]
+
+
+def test_each_row_of_a_batch_is_sampled_at_its_own_temperature(starter, retriever, jobs) -> None:
+    mixed = [replace(job, temperature=at) for job, at in zip(jobs, (0.0, 1.5, 0.0, 0.7, 1.5, 1.5), strict=False)]
+    together = make_agent(starter, retriever).run_all(mixed)
+    alone = [make_agent(starter, retriever).run_all([job])[0] for job in mixed]
+    assert [rollout.token_ids for rollout in together] == [rollout.token_ids for rollout in alone]
+    greedy = make_agent(starter, retriever).run_all([replace(job, temperature=0.0) for job in mixed])
+    assert [a.token_ids == b.token_ids for a, b in zip(together, greedy, strict=True)].count(False) >= 2
 
 
 def test_each_token_of_the_context_is_read_once(starter, retriever, jobs, monkeypatch) -> None:

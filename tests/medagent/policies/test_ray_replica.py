@@ -121,6 +121,16 @@ def test_a_turn_is_drawn_by_the_seed_that_is_sent(source: Source) -> None:
     assert [turn(1, [3, 4, *opened, 5]), follow[0] != follow[1]] == [follow[0], True]
 
 
+def test_a_replica_that_takes_a_dialogue_over_draws_as_the_one_before(source: Source) -> None:
+    def turn(dialogue: str, prompt: list[int], seed: int) -> list[int]:
+        body = {"session_id": dialogue, "prompt": prompt, "stop": [], "max_tokens": 8, "temperature": 1.0, "seed": seed}
+        return list(asyncio.run(source.complete(body))["token_ids"])
+
+    for seed in range(6):
+        so_far = [3, 4, *turn(f"here {seed}", [3, 4], 1), 5]
+        assert turn(f"here {seed}", so_far, seed) == turn(f"there {seed}", so_far, seed)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_log_probs_are_those_at_the_sampling_temperature(source: Source, temperature: float) -> None:
     body = {"session_id": "z", "prompt": [3, 4], "stop": [], "max_tokens": 1, "temperature": temperature, "seed": 3}
