@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +106,30 @@ def test_a_failing_server_is_left_out_until_it_answers_again(module, servers, tm
     servers[0].failing = servers[1].failing = True
     with pytest.raises(PolicyError, match="all 2 servers are gone"):
         engine.hand_over(module, version=2)
+
+
+def test_a_server_that_comes_back_is_judged_anew(module, servers, tmp_path: Path, monkeypatch) -> None:
+    """It may be another process on another machine, whose rounding is another: here it hides all that was learnt."""
+    engine, setup = engine_for(servers, tmp_path), setup_of(module, tmp_path)
+    engine.start(module, setup)
+    engine.hand_over(module, version=0)
+    servers[0].failing = True
+    engine.hand_over(module, version=1)
+    before = trainer_logprobs(module, setup.probe_ids)
+    perturb(module, scale=0.0002)
+    gap = -3 * (trainer_logprobs(module, setup.probe_ids) - before)
+    complete = servers[0].complete
+
+    def elsewhere(body: dict[str, Any]) -> dict[str, Any]:
+        answer = complete(body)
+        for row, each in zip(answer["prompt_logprobs"][1:], gap.tolist(), strict=True):
+            next(iter(row.values()))["logprob"] += each
+        return answer
+
+    monkeypatch.setattr(servers[0], "complete", elsewhere)
+    servers[0].failing = False
+    assert len(engine.hand_over(module, version=2).replicas) == 2
+    assert engine.metrics()["sampler/measurable"] == 0.0
 
 
 def test_wrong_servers_and_engines_that_were_not_started_are_refused(module, servers, tmp_path: Path) -> None:
