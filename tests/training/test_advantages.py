@@ -188,6 +188,15 @@ def test_turn_level_gae_by_hand() -> None:
     assert int((returns_BT != 0).sum()) == 2, "the critic is taught where it is read"
 
 
+def test_turn_level_advantages_are_whitened_over_action_tokens() -> None:
+    """A long turn counts as many times as it has tokens, as it does in the loss."""
+    rollouts = [rollout([3, 1], 1.0), rollout([1, 7], 0.0), rollout([2], 0.5), rollout([5, 1, 1], 0.25)]
+    batch = estimate(GAE(level="turn"), rollouts)
+    advantages = batch.advantages_BT[batch.rollouts.mask_BT]
+    assert advantages.mean().item() == pytest.approx(0, abs=1e-6)
+    assert advantages.std(correction=0).item() == pytest.approx(1, abs=1e-5)
+
+
 def test_turn_level_gae_of_one_token_turns_is_token_level() -> None:
     rollouts = [rollout([1, 1, 1], 1.0), rollout([1], 0.0), rollout([1, 1], 0.5, observations=0)]
     turn = estimate(GAE(0.9, 0.7, "turn"), rollouts)

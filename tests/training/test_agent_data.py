@@ -10,6 +10,7 @@ from medagent.types import Question, Rollout, StopReason
 from tests.training.support import make_data
 from training.data import _Iteration
 from training.prepare import OffPolicy
+from training.stale_rollouts import Background, StaleRollouts
 
 
 def test_a_checkpoint_waits_for_the_rollouts_that_belong_before_it(retriever) -> None:
@@ -60,3 +61,19 @@ def test_ranks_of_several_nodes_keep_stale_rollouts_apart(retriever, module, tmp
         (rollout,) = _Iteration(data, trainer)._rollouts(module, 0)  # type: ignore[arg-type]
         assert rollout.question.id == f"0 {rank}"
     assert asked == [(0, 1), (1, 1), (0, 3), (1, 3)]
+
+
+def test_a_run_sent_back_by_one_iteration_trains_on_the_same_rollouts(tmp_path: Path) -> None:
+    """A kill may tear the newest checkpoint, when the iteration after it has begun."""
+
+    def taken(iteration: int, weights: str) -> list[str]:
+        def collect(coming: int) -> list[Rollout]:
+            return [Rollout(Question(f"{coming} with {weights}", "q"), (4,), (), StopReason.MALFORMED)]
+
+        kept = StaleRollouts(tmp_path, staleness=1, rank=0, background=Background())
+        return [rollout.question.id for rollout in kept.take(iteration, last=9, collect=collect)]
+
+    first = [taken(iteration, f"those of {iteration}") for iteration in range(4)]
+    assert first[2:] == [["2 with those of 1"], ["3 with those of 2"]]
+    assert [taken(iteration, "others") for iteration in (2, 3)] == first[2:]
+    assert len(list(tmp_path.rglob("*.jsonl"))) <= 3, "older ones are removed"

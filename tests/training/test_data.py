@@ -7,8 +7,11 @@ import random
 import pytest
 import torch
 
+from medagent.agent import Agent, Limits
 from medagent.errors import ConfigError
+from medagent.protocol import TagProtocol
 from tests.training.support import make_data, make_module, quiet_trainer
+from training.agent_data import AgentSettings
 from training.data import order_of_pass
 from training.experience import loss_weights, split_by_length, split_minibatches
 
@@ -42,6 +45,16 @@ def test_questions_asked_again_in_an_iteration_are_other_samples(retriever) -> N
     numbered = data._numbered(0)
     assert len({(question.id, repeat) for question, repeat in numbered}) == 200
     assert max(repeat for _, repeat in numbered) == 2
+
+
+def test_rollouts_are_made_by_the_rules_of_the_run(retriever, monkeypatch) -> None:
+    data, made = make_data(retriever), []
+    data.agent_settings = AgentSettings(TagProtocol(instructions="Be brief."), Limits(3, 41, 130, 470), top_k=5)
+    monkeypatch.setattr(Agent, "run_all", lambda agent, jobs: made.append(agent) or [])
+    data.collect(None, temperature=1.0, iteration=0, version=0, rank=0, world_size=1)  # type: ignore[arg-type]
+    (agent,), rules = made, data.agent_settings
+    assert (agent.protocol, agent.limits, agent.top_k) == (rules.protocol, rules.limits, 5)
+    assert agent.retriever is retriever
 
 
 def test_batches_that_cannot_be_filled_or_accumulated_are_refused(retriever, tmp_path) -> None:
