@@ -65,6 +65,10 @@ SUITES = {
         *(f"tests/training/callbacks/test_{name}.py" for name in ("held_out", "export_callback")),
         "tests/training/test_agent_data.py",
     ),
+    "resumption": (
+        *(f"tests/training/test_{name}.py" for name in ("agent_data", "whole_iterations")),
+        "tests/training/callbacks/test_monitor_elsewhere.py",
+    ),
     "guards": tuple(
         f"tests/training/test_{name}.py"
         for name in ("trainer_settings", "metrics_of_ranks", "packing", "finite_steps", "execution", "dropout")

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning import Trainer
-from lightning.pytorch.demos.boring_classes import BoringModel
 
 from evaluation.rollout_files import readable
 from medagent.agent import Job
@@ -31,7 +29,7 @@ from retrieval.remote import RemoteRetriever
 from tests.retrieval.server import Serving
 from tests.training.support import arguments, numbers
 from training.callbacks.export import read_metrics
-from training.run import newest_checkpoint, run_checkpoints, train
+from training.run import newest_checkpoint, train
 
 FIXED_NAMES = [
     "reward/mean",
@@ -173,25 +171,6 @@ def test_a_truncated_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
     os.utime(tmp_path / "checkpoints" / "epoch=1.ckpt", (2e9, 2e9))
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "epoch=0.ckpt"
     assert "cannot be read" in capsys.readouterr().out
-
-
-def test_the_iteration_before_is_kept_for_where_a_kill_tears_the_newest(tmp_path: Path) -> None:
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=4,
-        limit_train_batches=1,
-        limit_val_batches=0,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[run_checkpoints(tmp_path)],
-    )
-    trainer.fit(BoringModel())
-    newest = tmp_path / "checkpoints" / "epoch=3.ckpt"
-    assert newest_checkpoint(tmp_path) == newest
-    newest.write_bytes(newest.read_bytes()[:999])
-    assert newest_checkpoint(tmp_path) == newest.with_name("epoch=2.ckpt")
-    assert len(list(newest.parent.iterdir())) == 2
 
 
 @pytest.mark.slow

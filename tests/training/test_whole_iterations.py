@@ -120,6 +120,14 @@ def test_a_run_is_taken_up_after_a_whole_iteration(kind: str, tmp_path: Path, ca
     assert capsys.readouterr().out.count(f"is passed over: {why}") == len(others)
 
 
+def test_the_iteration_before_is_kept_for_where_a_kill_tears_the_newest(tmp_path: Path) -> None:
+    trainer_of(tmp_path, [run_checkpoints(tmp_path)]).fit(*parts(1))
+    newest = tmp_path / "checkpoints" / "epoch=1.ckpt"
+    assert newest_checkpoint(tmp_path) == newest
+    newest.write_bytes(newest.read_bytes()[:999])
+    assert newest_checkpoint(tmp_path) == newest.with_name("epoch=0.ckpt")
+
+
 def test_ddp_on_one_device_trains_as_no_ddp_does(tmp_path: Path) -> None:
     before, found = dict(os.environ), []
     try:

@@ -15,7 +15,6 @@ from lightning import Callback, LightningModule, Trainer
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
-from tests.training.pretend import PretendRanks
 from tests.training.support import ALGORITHMS, arguments, make_module, row
 from training.callbacks import HeldOutEvaluation, collapse_monitor
 from training.callbacks.collapse_monitor import CollapseMonitor, read_events
@@ -324,25 +323,3 @@ def test_a_rollback_forgets_the_iterations_that_it_discards(tmp_path: Path, monk
         scales.append(module.policy_lr_scale)
         trainer.current_epoch += 1
     assert scales == [1.0] * 6 + [0.5] * 3
-
-
-def test_a_resumed_run_keeps_the_rate_that_its_rollbacks_left() -> None:
-    module, before, after = make_module(), CollapseMonitor(action="rollback"), CollapseMonitor(action="rollback")
-    before._rollbacks = 2
-    after.load_state_dict(before.state_dict())
-    after.on_train_start(SimpleNamespace(), module)  # type: ignore[arg-type]
-    assert module.policy_lr_scale == 0.25
-
-
-def test_every_rank_judges_the_mean_of_all(monkeypatch) -> None:
-    module, ranks = make_module(), PretendRanks(2)
-    monkeypatch.setattr(module, "log_dict", lambda *row, **settings: None)
-
-    def judged(rank: int) -> list[dict[str, float]]:
-        monitor = CollapseMonitor()
-        monitor._sums.update({"reward/success": rank})
-        monitor._counts.update({"reward/success": 1})
-        monitor.on_train_epoch_end(ranks.trainer(rank, module, callbacks=[monitor], loggers=[]), module)
-        return monitor._detector.rows
-
-    assert ranks.run(judged) == [[{"reward/success": 0.5}]] * 2

@@ -77,6 +77,15 @@ def test_the_largest_gap_so_far_says_what_can_be_measured() -> None:
     assert check.verdict == "not measurable"
 
 
+def test_the_gap_of_the_base_too_says_what_can_be_measured() -> None:
+    """A resumed policy within it of the base, whose gap is drawn anew, has arrived for all that can be told."""
+    before, now = torch.randn(2, 256, generator=torch.Generator().manual_seed(2)).double()
+    reference, check = torch.zeros(256).double(), ArrivalCheck("float32")
+    check.compare_base((reference + 5e-3 * before).tolist(), reference)
+    check((reference + 5e-3 * now).tolist(), reference + 5e-3 * before, where="x")
+    assert check.verdict == "not measurable"
+
+
 def test_the_slope_is_the_share_that_was_followed() -> None:
     move = torch.randn(256, generator=torch.Generator().manual_seed(1)).double()
     for share in (0.6, 1.0, 2.0):
