@@ -25,7 +25,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
-from medagent.causal_lm import STARTER, hidden_states, load_causal_lm, project
+from medagent.base_models import STARTER
+from medagent.causal_lm import hidden_states, load_causal_lm, project
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.vllm.server import VllmSettings
 from medagent.policy import Policy

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from medagent.agent import Agent, Limits
 from medagent.agent_folder import OpenPolicy, load_agent, open_retriever
-from medagent.causal_lm import STARTER, fastest_device, load_causal_lm, model_path, refuse_unmerged
+from medagent.base_models import STARTER, model_path
+from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.errors import InputError
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy

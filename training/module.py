@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
+from medagent.base_models import base_sha256, check_base
 from medagent.causal_lm import load_causal_lm, refuse_unmerged
 from training.adapters import LoraSettings, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
@@ -150,9 +151,11 @@ class AgentModule(LightningModule):
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {name: value for name, value in state.items() if name in trained}
         checkpoint["steps_skipped_in_a_row"] = self.finite_steps.state()
+        checkpoint["base_sha256"] = base_sha256(self.base_name)
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Complete the state with the base's own weights, so that loading stays strict."""
+        check_base(self.base_name, str(checkpoint.get("base_sha256", "")), "the run's checkpoint")
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {**self.state_dict(), **state}
         self.finite_steps.restore(int(checkpoint.get("steps_skipped_in_a_row", 0)))  # type: ignore[call-overload]

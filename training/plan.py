@@ -16,7 +16,7 @@ from lightning import Trainer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from medagent.agent import Limits
-from medagent.causal_lm import model_path
+from medagent.base_models import model_path
 from medagent.errors import ConfigError
 from medagent.merging import form_for
 from training.adapters import LoraSettings

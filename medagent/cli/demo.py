@@ -23,7 +23,7 @@ from evaluation.reports.html import Chart, Table, write_html, write_json
 from evaluation.run import run_benchmark
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent, read_spec, write_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index

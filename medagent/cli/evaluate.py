@@ -23,7 +23,7 @@ from evaluation.reports.tables import curves, markdown, overview, tables
 from evaluation.run import Plan, run_plan
 from evaluation.statistics import wilson_interval
 from medagent.agent import Agent
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import model_path
 from medagent.errors import InputError
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy
@@ -233,7 +233,7 @@ def shown_table(table: Table) -> RichTable:
 
 def fingerprint(agent: str) -> str:
     """A digest of an agent's own files, or of a local model's files. Empty where there is none to read."""
-    folder = Path(model_path(agent) if agent == STARTER else agent.removeprefix("hf:"))
+    folder = Path(model_path(agent.removeprefix("hf:")))
     total = sha256()
     for file in sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []:
         total.update(str(file.relative_to(folder)).encode() + b"\0")

@@ -16,7 +16,7 @@ from transformers import Gemma3TextConfig
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
 from medagent.agent_folder import load_agent, read_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.evaluate import with_limits
 from medagent.errors import ConfigError, PolicyError
 from medagent.loading import open_agent

@@ -18,7 +18,8 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from medagent.causal_lm import STARTER, load_causal_lm
+from medagent.base_models import STARTER
+from medagent.causal_lm import load_causal_lm
 from tests.training.support import perturb, setup_of
 from training.adapters import CRITIC, POLICY, LoraSettings
 from training.engines import InProcessEngine

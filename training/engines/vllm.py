@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from medagent.causal_lm import model_path
+from medagent.base_models import model_path
 from medagent.checksums import Handed
 from medagent.errors import ConfigError
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
