@@ -82,7 +82,7 @@ def load_for(folder: Path, size: str, sizes: str) -> Load:
 def iteration(load: Load, folder: Path) -> None:
     """Hand over, sample, prepare, and update: what a training iteration does, on rollouts of full length."""
     note = Peaks()
-    module = AgentModule(str(folder), policy_lora=LORA, critic_lora=LORA, execution=load.execution)
+    module = AgentModule(str(folder), dtype="float32", policy_lora=LORA, critic_lora=LORA, execution=load.execution)
     policy = InProcessEngine().hand_over(module, version=0)
     tokens, turn = load.limits.max_total_tokens, load.limits.max_turn_tokens
     generator = torch.Generator().manual_seed(0)

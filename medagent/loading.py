@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.errors import InputError
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
+from medagent.precision import AUTO, settled
 from medagent.protocol import TagProtocol
 from medagent.text_length import longest_text
 from retrieval.controls import NoRetriever
@@ -68,9 +70,11 @@ def open_agent(
         return Agent(policy, searched, TagProtocol(), REMOTE_LIMITS)
     if name.startswith("hf:"):
         device = fastest_device()
-        dtype = "float32" if device == "cpu" else "bfloat16"
-        refuse_unmerged(name.removeprefix("hf:"))
-        weights, tokenizer = load_causal_lm(name.removeprefix("hf:"), dtype=dtype, device=device)
+        base_model = name.removeprefix("hf:")
+        refuse_unmerged(base_model)
+        precision = settled(AUTO, base_model, device=device)
+        print(f"{base_model}: in {precision.dtype}, as {precision.reason}.", file=sys.stderr)
+        weights, tokenizer = load_causal_lm(base_model, dtype=precision.dtype, device=device)
         protocol = TagProtocol(chat=bool(tokenizer.chat_template))
         longest, limits = longest_text(weights.config), UNTRAINED_LIMITS
         if longest is not None:

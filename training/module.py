@@ -20,7 +20,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
 from medagent.base_models import base_sha256, check_base
-from medagent.causal_lm import load_causal_lm, refuse_unmerged
+from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from training.adapters import LoraSettings, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from training.execution import Execution, split_by_tokens
@@ -37,6 +37,7 @@ from training.objectives import (
 )
 from training.packing import check_packing
 from training.ranks import over_ranks
+from training.settled import DTYPE, check_dtype, settled_dtype
 from training.trainer_settings import check_trainer
 from training.update_settings import check_update_settings
 
@@ -74,7 +75,7 @@ class AgentModule(LightningModule):
     def __init__(
         self,
         base_model: str = "starter",
-        dtype: str = "float32",
+        dtype: str = "auto",
         policy_lora: LoraSettings = LoraSettings(),
         critic_lora: LoraSettings | None = LoraSettings(),
         policy_lr: float = 2e-3,
@@ -94,6 +95,7 @@ class AgentModule(LightningModule):
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
         check_update_settings(locals())
+        dtype = settled_dtype(dtype, base_model, device=fastest_device())
         super().__init__()
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "execution"])
         self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
@@ -151,11 +153,12 @@ class AgentModule(LightningModule):
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {name: value for name, value in state.items() if name in trained}
         checkpoint["steps_skipped_in_a_row"] = self.finite_steps.state()
-        checkpoint["base_sha256"] = base_sha256(self.base_name)
+        checkpoint |= {DTYPE: self.dtype_name, "base_sha256": base_sha256(self.base_name)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Complete the state with the base's own weights, so that loading stays strict."""
         check_base(self.base_name, str(checkpoint.get("base_sha256", "")), "the run's checkpoint")
+        check_dtype(self.dtype_name, checkpoint)
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {**self.state_dict(), **state}
         self.finite_steps.restore(int(checkpoint.get("steps_skipped_in_a_row", 0)))  # type: ignore[call-overload]

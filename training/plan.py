@@ -19,6 +19,7 @@ from medagent.agent import Limits
 from medagent.base_models import model_path
 from medagent.errors import ConfigError
 from medagent.merging import form_for
+from medagent.precision import Precision, settled
 from training.adapters import LoraSettings
 from training.critic_evidence import CriticSees
 from training.data import RolloutData
@@ -213,7 +214,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
     assert lora[0] is not None, "the policy has an adapter"
     return Load(
         ModelShape.of(model.base_model),
-        model.dtype,
+        precision_of(config).dtype,
         lora[0],
         lora[1],
         Execution(**vars(model.execution)),
@@ -226,6 +227,12 @@ def load_of(config: Any, *, world_size: int) -> Load:
         model.critic_sees,
         (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("hand_over", "auto"),
     )
+
+
+def precision_of(config: Any) -> Precision:
+    """The dtype of the base on the device of a parsed configuration, and why."""
+    device = "cpu" if config.trainer.accelerator == "cpu" else "cuda"
+    return settled(config.model.dtype, config.model.base_model, device=device)
 
 
 def _is_sharded(strategy: Any) -> bool:

@@ -12,8 +12,10 @@ WORDS: dict[str, str] = {
     "overwrite": "Discard the run that the folder holds, and begin anew.",
     "memory_gib": "Memory of the GPU, or of the machine, in GiB; none takes what is there.",
     "trainer.callbacks": "Replaces the default callbacks; `trainer.callbacks+` adds to them.",
-    "model.base_model": "The base: a hub name, a folder, or `starter`, the packaged one.",
-    "model.dtype": "The base's precision: `float32` or `bfloat16`.",
+    "model.base_model": "The base: a hub name, a folder, a `.gguf` file, `smollm2`, or `starter`, the packaged one.",
+    "model.dtype": (
+        "The base's precision: `float32`, `bfloat16`, or `auto`: bfloat16 for large bases on hardware that has it."
+    ),
     "model.policy_lora.rank": "Rank of the policy's LoRA.",
     "model.policy_lora.alpha": "Its alpha: the update is scaled by alpha / rank.",
     "model.critic_lora": "The critic's LoRA; null for no critic, or for one that sees the evidence.",

@@ -52,7 +52,7 @@ class SupervisedModule(AgentModule):
     def __init__(
         self,
         base_model: str = "starter",
-        dtype: str = "float32",
+        dtype: str = "auto",
         policy_lora: LoraSettings = LoraSettings(),
         policy_lr: float = 1e-4,
         lr_decay_iterations: int | None = None,
