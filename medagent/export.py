@@ -67,7 +67,7 @@ def export_merged(
         )
         lost, model = loss.share, cast(PreTrainedModel, adapted.get_base_model())
     fresh = _empty_beside(out)
-    merged = replace(spec, base_model=".", dtype=str(kind).removeprefix("torch."), quantise="none", base_sha256="")
+    merged = replace(spec, base_model=".", base_sha256="", dtype=str(kind).removeprefix("torch."), quantise="none")
     save_agent(fresh, merged, tokenizer)
     if model.generation_config is not None:
         model.generation_config = _storable(model.generation_config, spec.base_model)

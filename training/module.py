@@ -26,6 +26,7 @@ from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
 from training.finite_steps import FiniteSteps
+from training.fitting import FittingPasses
 from training.iterations import WholeIterations
 from training.objectives import (
     ClippedSurrogate,
@@ -98,7 +99,8 @@ class AgentModule(LightningModule):
         dtype = settled_dtype(dtype, base_model, device=fastest_device())
         super().__init__()
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "execution"])
-        self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
+        self.base_name, self.dtype_name = base_model, dtype
+        self.policy_lora, self.critic_lora = policy_lora, critic_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
         self.policy_loss = policy_loss
         self.lr_decay_iterations = lr_decay_iterations
@@ -135,7 +137,7 @@ class AgentModule(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """What keeps iterations whole. Lightning asks first of all, so wrong settings of the trainer end here."""
         check_trainer(self.trainer)
-        return [WholeIterations()]
+        return [WholeIterations(), FittingPasses()]
 
     @property
     def has_critic(self) -> bool:
@@ -174,7 +176,7 @@ class AgentModule(LightningModule):
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
             self.finite_steps.begin()
         lengths = batch.attention_BT.sum(dim=1).tolist()
-        groups = split_by_tokens(lengths, max_tokens=self.execution.max_tokens, packed=self.execution.packed)
+        groups = split_by_tokens(lengths, max_tokens=self.execution.token_limit, packed=self.execution.packed)
         parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
         parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]

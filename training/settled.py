@@ -25,7 +25,7 @@ def settled_dtype(dtype: str, base_model: str, *, device: str, run: Path | None 
     before = _dtype_before(run) if run is not None else None
     found = Precision(before, "the run began in it") if before else settled(AUTO, base_model, device=device)
     if base_model != STARTER:
-        _say(f"model.dtype: {base_model} in {found.dtype}, as {found.reason}.")
+        say(f"model.dtype: {base_model} in {found.dtype}, as {found.reason}.")
     return found.dtype
 
 
@@ -43,7 +43,8 @@ def check_dtype(dtype: str, checkpoint: Mapping[str, object]) -> None:
 
 
 @rank_zero_only
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print a line at once, on the first rank alone."""
     print(line, flush=True)
 
 

@@ -22,8 +22,8 @@ from medagent.types import Question
 from tests.medagent.gguf_files import write_gguf
 from tests.training.support import arguments
 from training.engines import EngineSetup, VllmEngine
+from training.memory import ModelShape
 from training.module import AgentModule
-from training.plan import ModelShape
 from training.run import train
 
 F16 = GGMLQuantizationType.F16

@@ -14,7 +14,8 @@ from medagent.errors import ConfigError
 from tests.support import CONFIGS
 from training.adapters import LoraSettings, SharedBase
 from training.execution import Execution
-from training.plan import GIB, Load, ModelShape, report
+from training.memory import GIB, Load, ModelShape
+from training.plan import report
 
 CONFIG = CONFIGS / "starter.yaml"
 SEVEN_B = Qwen2Config(

@@ -15,7 +15,7 @@ from medagent.errors import ConfigError
 from tests.medagent.policies.support import SMALL, tiny_model
 from tests.training.support import make_module, perturb
 from training.adapters import LoraSettings, SharedBase
-from training.plan import ModelShape
+from training.memory import ModelShape
 
 VISION = {
     "hidden_size": 16,

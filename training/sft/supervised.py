@@ -37,6 +37,7 @@ from training.experience import (
     split_minibatches,
     tensorize,
 )
+from training.fitting import Work
 from training.module import AgentModule
 from training.objectives import ratio_segments
 from training.sft.demonstrations import Demonstrations, LeftOut, encoded, in_words
@@ -172,6 +173,11 @@ class SupervisedData(AgentData):
         self.rollouts, self.questions = found, [rollout.question for rollout in found]
         if trainer.is_global_zero:
             print(f"{len(found)} demonstrations. Left out: {reasons}.", flush=True)
+
+    def work(self, world_size: int) -> Work:
+        """A rank's work in memory: one optimizer step, of dialogues as long as the longest one."""
+        longest = max(len(rollout.token_ids) for rollout in self.rollouts)
+        return self.work_of(self.batch_size, parts=self.num_micro_batches, longest=longest)
 
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields finished micro-batches."""
