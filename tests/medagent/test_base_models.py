@@ -19,16 +19,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from medagent import base_models, gguf_cache
-from medagent.base_models import (
-    PACKAGED,
-    SMOLLM2,
-    STARTER,
-    base_sha256,
-    check_base,
-    model_path,
-    public_name,
-    stored_name,
-)
+from medagent.base_models import PACKAGED, SMOLLM2, STARTER, base_sha256, check_base, model_path
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
 from tests.medagent.gguf_files import CHAT, write_gguf
@@ -161,10 +152,10 @@ def test_smollm2_is_found_in_its_package_without_importing_it(package: Path, cac
     assert folder.parent == cache
     assert folder.name.startswith("SmolLM2-135M-Instruct.Q4_1-")
     assert PACKAGED[SMOLLM2].package not in sys.modules
-    assert stored_name(SMOLLM2) == SMOLLM2
-    assert stored_name(str(package)) == SMOLLM2, "its file is known by its checksum"
+    assert base_models.stored_name(SMOLLM2) == SMOLLM2
+    assert base_models.stored_name(str(package)) == SMOLLM2, "its file is known by its checksum"
     assert base_sha256(SMOLLM2) == base_sha256(str(package)) == sha(package)
-    assert public_name(SMOLLM2) == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert base_models.public_name(SMOLLM2) == "HuggingFaceTB/SmolLM2-135M-Instruct"
     model, tokenizer = load_causal_lm(SMOLLM2)
     assert model.config.vocab_size == 320
     assert tokenizer.eos_token == "<|im_end|>"
@@ -305,7 +296,7 @@ def test_a_file_of_another_machine_is_found_in_the_cache(tmp_path: Path, monkeyp
     write_gguf(file, F16)
     folder, digest = model_path(str(file)), base_sha256(str(file))
     monkeypatch.chdir(file.parent)
-    assert stored_name(file.name) == str(file)
+    assert base_models.stored_name(file.name) == str(file)
     file.unlink()
     assert model_path(str(file)) == folder
     check_base(str(file), digest, "agent x")
@@ -327,11 +318,11 @@ def test_other_names_stay_as_they_are(tmp_path: Path, monkeypatch) -> None:
         "Qwen/Qwen2.5-7B",
         "a/b-GGUF",
     ]
-    assert stored_name("mine") == str(tmp_path / "mine")
-    assert [stored_name(name) for name in ("Qwen/Qwen2.5-7B", STARTER)] == ["Qwen/Qwen2.5-7B", STARTER]
+    assert base_models.stored_name("mine") == str(tmp_path / "mine")
+    assert [base_models.stored_name(name) for name in ("Qwen/Qwen2.5-7B", STARTER)] == ["Qwen/Qwen2.5-7B", STARTER]
     assert base_sha256("mine") == base_sha256(STARTER) == ""
     assert (Path(model_path(STARTER)) / "config.json").exists()
-    assert public_name("Qwen/Qwen2.5-7B") == "Qwen/Qwen2.5-7B"
+    assert base_models.public_name("Qwen/Qwen2.5-7B") == "Qwen/Qwen2.5-7B"
 
 
 @pytest.mark.parametrize(
