@@ -46,8 +46,8 @@ METRICS: dict[str, str] = {
         "well. They are in no other figure of the update."
     ),
     "update/max_tokens": (
-        "Tokens that a pass of the base reads at most, where `execution.max_tokens` is null and the memory that is free "
-        "sets a limit."
+        "Tokens that a pass of the base reads at most, where `execution.max_tokens` is null and the free memory sets "
+        "a limit."
     ),
     "critic/loss": "Squared error of the critic's values against the returns, halved.",
     "critic/explained_variance": (
