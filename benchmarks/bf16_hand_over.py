@@ -33,12 +33,12 @@ from medagent.policy import Policy
 from medagent.protocol import TagProtocol
 from medagent.types import Rollout
 from retrieval.controls import NoRetriever
-from training.adapters import LoraSettings
 from training.advantages import BatchBaseline
 from training.agent_data import AgentSettings
 from training.data import RolloutData
 from training.engines import InProcessEngine, RolloutEngine, VllmEngine
 from training.engines.arrival import trainer_logprobs
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.prepare import OffPolicy
 from training.rewards import Reward

@@ -29,11 +29,11 @@ from medagent.base_models import SMOLLM2
 from medagent.causal_lm import load_causal_lm
 from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
-from training.adapters import LoraSettings
 from training.advantages import GAE, BatchBaseline
 from training.engines import InProcessEngine
 from training.execution import Execution
 from training.experience import split_by_length
+from training.lora import LoraSettings
 from training.memory import GIB, Load, ModelShape
 from training.module import AgentModule
 from training.objectives import reference_kl, value_loss

@@ -11,9 +11,10 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.agent import Limits
 from medagent.errors import ConfigError
-from training.adapters import LoraSettings, SharedBase
+from training.adapters import SharedBase
 from training.critic_evidence import CriticSees
 from training.execution import Execution
+from training.lora import LoraSettings
 from training.memory import Fitting, Load, ModelShape, fitting, free_memory
 from training.ranks import over_ranks
 from training.settled import say

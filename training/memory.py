@@ -20,9 +20,9 @@ from medagent.agent import Limits
 from medagent.base_models import model_path
 from medagent.errors import ConfigError
 from medagent.merging import form_for
-from training.adapters import LoraSettings
 from training.critic_evidence import CriticSees
 from training.execution import Execution
+from training.lora import LoraSettings
 
 GIB = 2**30
 FP32 = 4

@@ -21,13 +21,14 @@ from torch.optim import AdamW, Optimizer
 
 from medagent.base_models import base_sha256, check_base
 from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
-from training.adapters import LoraSettings, SharedBase
+from training.adapters import REFERENCE, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
 from training.finite_steps import FiniteSteps
 from training.fitting import FittingPasses
 from training.iterations import WholeIterations
+from training.lora import LoraSettings
 from training.objectives import (
     ClippedSurrogate,
     PolicyLoss,
@@ -127,11 +128,10 @@ class AgentModule(LightningModule):
             check_packing(self.roles)
         self.policy_terms: PolicyTerms | None = None
         self.finite_steps = FiniteSteps()
-        self._step_is_whole = False
+        self._step_is_whole = self._critic_alone = False
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
-        self._critic_alone = False
         self._began = self._ended = 0.0
 
     def configure_callbacks(self) -> list[Callback]:
@@ -150,8 +150,8 @@ class AgentModule(LightningModule):
         return int(self.tokenizer.pad_token_id)
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
-        """Keep what is trained; the base is loaded by name."""
-        trained = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
+        """Keep what is trained, and a reference of its own; the base is loaded by name."""
+        trained = {name for name, p in self.named_parameters() if p.requires_grad or f".{REFERENCE}." in name}
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {name: value for name, value in state.items() if name in trained}
         checkpoint["steps_skipped_in_a_row"] = self.finite_steps.state()

@@ -12,9 +12,9 @@ from lightning import Trainer
 from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.precision import Precision, settled
-from training.adapters import LoraSettings
 from training.data import RolloutData
 from training.execution import Execution
+from training.lora import LoraSettings
 from training.memory import GIB, MOMENTS, Load, ModelShape, fitting, free_memory
 from training.module import AgentModule
 from training.parser import AgentParser

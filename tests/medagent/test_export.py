@@ -21,8 +21,8 @@ from medagent.cli.commands.train import export
 from medagent.errors import ConfigError, InputError
 from medagent.merging import MergeLoss, form_for
 from medagent.serving.engines import VllmSampling
-from training.adapters import LoraSettings
 from training.engines.arrival import trainer_logprobs
+from training.lora import LoraSettings
 from training.module import AgentModule
 
 PROBE = tuple(range(20, 80))

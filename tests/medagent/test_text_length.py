@@ -24,10 +24,10 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.text_length import check_text_length, check_trained_text, longest_text, room_on_server
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.medagent.policies.support import SMALL, furthest_from_plain, one_turn, tiny_model, two_dialogues
-from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.agent_data import AgentSettings
 from training.data import RolloutData
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.prepare import prepare
 from training.sft.demonstrations import GivenDialogues

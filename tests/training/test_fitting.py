@@ -17,10 +17,10 @@ from medagent.policies.vllm.server import VllmSettings
 from tests.support import CONFIGS
 from tests.training.support import arguments, make_data, numbers, quiet_trainer
 from training import fitting, memory
-from training.adapters import LoraSettings
 from training.callbacks.export import read_metrics
 from training.engines import InProcessEngine, VllmEngine
 from training.execution import Execution
+from training.lora import LoraSettings
 from training.memory import Fitting, Load, ModelShape, free_memory
 from training.module import AgentModule
 from training.run import newest_checkpoint, train

@@ -14,7 +14,8 @@ from medagent.causal_lm import hidden_size, hidden_states
 from medagent.errors import ConfigError
 from tests.medagent.policies.support import SMALL, tiny_model
 from tests.training.support import make_module, perturb
-from training.adapters import LoraSettings, SharedBase
+from training.adapters import SharedBase
+from training.lora import LoraSettings
 from training.memory import ModelShape
 
 VISION = {

@@ -23,7 +23,6 @@ from medagent.errors import ConfigError
 from medagent.text_length import check_text_length
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
-from training.adapters import LoraSettings
 from training.agent_data import AgentData, AgentSettings, check_accumulation
 from training.callbacks.held_out import HeldOutEvaluation
 from training.engines import InProcessEngine, RolloutEngine
@@ -38,6 +37,7 @@ from training.experience import (
     tensorize,
 )
 from training.fitting import Work
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.objectives import ratio_segments
 from training.sft.demonstrations import Demonstrations, LeftOut, encoded, in_words
