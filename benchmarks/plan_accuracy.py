@@ -5,7 +5,8 @@ python -m benchmarks.plan_accuracy                       # sizes that calibrated
     python -m benchmarks.plan_accuracy --sizes smollm2       # SmolLM2-135M, without a critic; make smollm2 first
 
 Each size is a base of random weights, or SmolLM2. It runs in its own process with rollouts as long as the limits allow.
-One whole iteration runs: hand-over, sampling, preparation, update.
+One whole iteration runs: hand-over, sampling, preparation, update. Freed memory goes back to the system at once. With
+SmolLM2 the process keeps it, as a run's does.
 
 Prints `medagent plan`'s figure and the measured one, per size and part.
 """
@@ -31,7 +32,7 @@ from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
 from training.advantages import GAE, BatchBaseline
 from training.engines import InProcessEngine
-from training.execution import Execution
+from training.execution import Execution, keep_freed_memory
 from training.experience import split_by_length
 from training.lora import LoraSettings
 from training.memory import GIB, Load, ModelShape
@@ -94,7 +95,7 @@ def load_for(folder: Path, size: str, sizes: str) -> Load:
         rollouts, rows, tokens, dtype, execution = SMOLLM2_SIZES[size]
         limits = Limits(**LIMITS, max_total_tokens=tokens)
         shape = ModelShape.of(SMOLLM2)
-        return Load(shape, dtype, LORA, None, execution, limits, rollouts, rows, in_process=True)
+        return Load(shape, dtype, LORA, None, execution, limits, rollouts, rows, in_process=True, keeps_blocks=True)
     *_, rollouts, rows, tokens, execution = SIZES[sizes][size]
     limits = Limits(**LIMITS, max_total_tokens=tokens)
     return Load(ModelShape.of(str(folder)), "float32", LORA, LORA, execution, limits, rollouts, rows, in_process=True)
@@ -102,6 +103,8 @@ def load_for(folder: Path, size: str, sizes: str) -> Load:
 
 def iteration(load: Load, base: str) -> None:
     """Hand over, sample, prepare, and update: what a training iteration does, on rollouts of full length."""
+    if load.keeps_blocks:
+        keep_freed_memory()  # as a run does
     note = Peaks()
     module = AgentModule(
         base, dtype=load.dtype, policy_lora=LORA, critic_lora=load.critic_lora, execution=load.execution
@@ -192,10 +195,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             make_base(Path(folder), size, options.sizes)
             load = load_for(Path(folder), size, options.sizes)
+            own = dict(os.environ) if load.keeps_blocks else os.environ | HELD_ALONE
             line = [sys.executable, "-m", "benchmarks.plan_accuracy", "--sizes", options.sizes, "--size", size]
-            done = subprocess.run(
-                [*line, "--folder", folder], check=True, capture_output=True, text=True, env=os.environ | HELD_ALONE
-            )
+            done = subprocess.run([*line, "--folder", folder], check=True, capture_output=True, text=True, env=own)
         peaks = json.loads(done.stdout.splitlines()[-1])
         measured, predicted = max(peaks.values()), load.peak()
         parts = "  ".join(f"{name.split(':')[0]} {part / GIB:.2f}" for name, part in load.parts().items())

@@ -42,7 +42,8 @@ def open_agent(
 
         an exported agent's folder
         "starter"       the untrained base policy
-        "hf:MODEL"      any causal language model by hub name or folder, with the protocol's own instructions
+        "hf:MODEL"      a causal language model by a name of `medagent.base_models.model_path`, with the protocol's own
+                        instructions
         "http://..."    an OpenAI-compatible endpoint; `model` is then its model's name
 
     The endpoint's key is read from the environment variable MEDAGENT_API_KEY. Without `must_search` an agent may lack

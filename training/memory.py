@@ -31,6 +31,9 @@ LOGIT_BYTES = (
     12  # of an action token and vocabulary entry in an update: scores, log-softmax, probabilities or a gradient
 )
 READ_LOGIT_BYTES = 8  # the same where nothing is propagated back
+# What glibc holds of an update, relative to its tensors (measured with SmolLM2). Before 2.38 it hardly fits aligned
+# blocks into those that were freed.
+KEPT_BLOCKS = 1.6
 MAX_OPEN = 512  # rollouts sampled at once
 SHARE = 0.5  # of the free memory, for an update
 OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
@@ -127,6 +130,7 @@ class Load:
     shards: int = 1  # ranks that hold the layers together (training.sharding)
     critic_sees: CriticSees = "context"
     hand_over: str = "auto"  # of the engine in_process
+    keeps_blocks: bool = False  # whether freed blocks stay with the process, see training.execution.keep_freed_memory
 
     @property
     def value_bytes(self) -> int:
@@ -170,7 +174,8 @@ class Load:
             kept *= self.shape.layers
         rows = min(tokens * self._acting, self.execution.logits_rows)
         # The vocabulary's scores are there when the layers have passed, and gone when these propagate back.
-        return kept + max(tokens * self.passing_bytes(), rows * self.shape.vocabulary * LOGIT_BYTES)
+        needed = kept + max(tokens * self.passing_bytes(), rows * self.shape.vocabulary * LOGIT_BYTES)
+        return needed * (KEPT_BLOCKS if self.keeps_blocks else 1.0)
 
     @property
     def _acting(self) -> float:
@@ -245,7 +250,7 @@ class Fitting:
 def fitting(load: Load, free: float) -> Fitting:
     """The limit of tokens with which the passes of an update fit into half of `free` bytes.
 
-    The other half is for what the figures leave out, such as blocks that the allocator keeps. The limit is a number of
+    The other half is for what the figures leave out, and for others. The limit is a number of
     rollouts of full length. It is never below one, which cannot be split.
     """
     room, longest = SHARE * free, load.limits.max_total_tokens

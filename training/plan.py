@@ -43,6 +43,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
         world_size if _is_sharded(config.trainer.strategy) else 1,
         model.critic_sees,
         (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("hand_over", "auto"),
+        config.trainer.accelerator == "cpu",
     )
 
 

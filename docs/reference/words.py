@@ -18,6 +18,10 @@ WORDS: dict[str, str] = {
     ),
     "model.policy_lora.rank": "Rank of the policy's LoRA.",
     "model.policy_lora.alpha": "Its alpha: the update is scaled by alpha / rank.",
+    "model.policy_lora.start": (
+        "Folder of an agent or adapter that the policy starts as, such as that of `medagent sft`. "
+        "Its frozen copy is the reference."
+    ),
     "model.critic_lora": "The critic's LoRA; null for no critic, or for one that sees the evidence.",
     "model.policy_lr": "AdamW's learning rate for the policy.",
     "model.critic_lr": "AdamW's learning rate for the critic.",
@@ -95,6 +99,7 @@ CLASS_WORDS: dict[str, str] = {
     # Model.
     "LoraSettings.rank": "Rank of the adapter.",
     "LoraSettings.alpha": "Numerator of the update's scale, alpha / rank.",
+    "LoraSettings.start": "Folder of an agent or adapter that a policy starts as; null for none.",
     "ClippedSurrogate.clip_low": "A ratio counts down to 1 less this; between 0 and 1.",
     "ClippedSurrogate.clip_high": "A ratio counts up to 1 plus this; above 0.",
     "ClippedSurrogate.dual_clip": "Largest ratio at negative advantages; null sets none.",

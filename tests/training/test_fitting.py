@@ -16,7 +16,7 @@ from medagent.errors import ConfigError
 from medagent.policies.vllm.server import VllmSettings
 from tests.support import CONFIGS
 from tests.training.support import arguments, make_data, numbers, quiet_trainer
-from training import fitting, memory
+from training import fitting, memory, plan
 from training.callbacks.export import read_metrics
 from training.engines import InProcessEngine, VllmEngine
 from training.execution import Execution
@@ -138,6 +138,32 @@ def test_work_follows_from_data_and_engine(retriever) -> None:
     beside = make_data(retriever, engine=VllmEngine()).work(1)
     assert (beside.in_process, beside.trainer_share) == (False, pytest.approx(1 - VllmSettings().gpu_memory))
     assert make_data(retriever, engine=VllmEngine(colocated=True)).work(1).trainer_share == 1.0
+
+
+def test_plan_and_run_reckon_with_the_same_load(tmp_path: Path, train_index: Path, monkeypatch) -> None:
+    seen: dict[str, Load] = {}
+
+    def watch(name: str):
+        def watched(load: Load, free: float) -> Fitting:
+            seen[name] = load
+            return Fitting(0, "watched")
+
+        return watched
+
+    monkeypatch.setattr(fitting, "fitting", watch("run"))
+    monkeypatch.setattr(plan, "fitting", watch("plan"))
+    own = {"model.policy_lora.rank": 2, "model.execution.logits_rows": 64, "data.engine": "InProcessEngine"}
+    given = arguments(tmp_path / "run", train_index, epochs=1, **SMALL_RUN, **own)
+    train(given)
+    assert main(["plan", *given]) == 0
+    assert seen["run"] == seen["plan"]
+    assert seen["run"].keeps_blocks
+    assert (seen["run"].rollouts, seen["run"].micro_batch_rows) == (4, 1)
+
+
+def test_what_a_process_keeps_of_an_update_counts() -> None:
+    assert load(keeps_blocks=True).activations() == 1.6 * load().activations()
+    assert load(keeps_blocks=True).preparing() == load().preparing()
 
 
 def test_a_base_of_unknown_sizes_is_trained_without_a_limit(monkeypatch, retriever, tmp_path: Path, capsys) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from gguf import GGMLQuantizationType
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 from medagent.agent import Job
 from medagent.agent_folder import load_agent, read_spec
@@ -110,7 +113,7 @@ def test_other_weights_in_the_file_are_refused_by_agent_and_run(
 def test_every_door_takes_the_name(base: Path, index_folder: Path, tmp_path: Path, monkeypatch) -> None:
     assert open_agent(f"hf:{SMOLLM2}", index=str(index_folder)).policy.model.config.vocab_size == 320
     assert open_agent(f"hf:{base}", index=str(index_folder)).policy.model.config.vocab_size == 320
-    assert fingerprint(f"hf:{SMOLLM2}") == fingerprint(f"hf:{model_path(SMOLLM2)}") != ""
+    assert fingerprint(f"hf:{SMOLLM2}") == fingerprint(f"hf:{base}") == base_sha256(SMOLLM2)
     assert ModelShape.of(SMOLLM2).vocabulary == 320
 
     started = []
@@ -126,3 +129,17 @@ def test_every_door_takes_the_name(base: Path, index_folder: Path, tmp_path: Pat
     engine = VllmEngine()
     engine.start(AgentModule(SMOLLM2), EngineSetup(tmp_path, 512, (3, 4), 0, 1, torch.device("cpu"), False))
     assert started == [model_path(SMOLLM2)]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec(PACKAGED[SMOLLM2].package) is None, reason="needs SmolLM2: make smollm2")
+def test_smollm2_itself_trains_for_two_iterations(tmp_path: Path, train_index: Path, retriever) -> None:
+    run = trained(tmp_path / "run", train_index, SMOLLM2, epochs=2)
+    spec = read_spec(run / "agent")
+    assert (spec.base_model, spec.base_sha256) == (SMOLLM2, PACKAGED[SMOLLM2].sha256)
+    plain = AutoModelForCausalLM.from_pretrained(model_path(SMOLLM2), dtype=getattr(torch, spec.dtype))
+    adapted = PeftModel.from_pretrained(plain, run / "agent" / "adapter").eval()
+    ours = load_agent(run / "agent", retriever=retriever).policy.model
+    with torch.no_grad():
+        wanted, found = adapted(PROBE).logits.float(), ours(PROBE).logits.float()
+    assert torch.equal(wanted.argmax(-1), found.argmax(-1))
