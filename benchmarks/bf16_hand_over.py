@@ -25,19 +25,20 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
-from medagent.causal_lm import STARTER, hidden_states, load_causal_lm, project
+from medagent.base_models import STARTER
+from medagent.causal_lm import hidden_states, load_causal_lm, project
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.vllm.server import VllmSettings
 from medagent.policy import Policy
 from medagent.protocol import TagProtocol
 from medagent.types import Rollout
 from retrieval.controls import NoRetriever
-from training.adapters import LoraSettings
 from training.advantages import BatchBaseline
 from training.agent_data import AgentSettings
 from training.data import RolloutData
 from training.engines import InProcessEngine, RolloutEngine, VllmEngine
 from training.engines.arrival import trainer_logprobs
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.prepare import OffPolicy
 from training.rewards import Reward

@@ -2,9 +2,11 @@
 
 python -m benchmarks.plan_accuracy                       # sizes that calibrated nothing
     python -m benchmarks.plan_accuracy --sizes calibration   # sizes that the constants come from
+    python -m benchmarks.plan_accuracy --sizes smollm2       # SmolLM2-135M, without a critic; make smollm2 first
 
-Each size is a base of random weights, and runs in its own process with rollouts as long as the limits allow. One whole
-iteration runs: hand-over, sampling, preparation, update.
+Each size is a base of random weights, or SmolLM2. It runs in its own process with rollouts as long as the limits allow.
+One whole iteration runs: hand-over, sampling, preparation, update. Freed memory goes back to the system at once. With
+SmolLM2 the process keeps it, as a run's does.
 
 Prints `medagent plan`'s figure and the measured one, per size and part.
 """
@@ -24,17 +26,18 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.common import HELD_ALONE, Peaks, describe_machine
 from medagent.agent import Limits
+from medagent.base_models import SMOLLM2
 from medagent.causal_lm import load_causal_lm
 from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
-from training.adapters import LoraSettings
-from training.advantages import GAE
+from training.advantages import GAE, BatchBaseline
 from training.engines import InProcessEngine
-from training.execution import Execution
+from training.execution import Execution, keep_freed_memory
 from training.experience import split_by_length
+from training.lora import LoraSettings
+from training.memory import GIB, Load, ModelShape
 from training.module import AgentModule
 from training.objectives import reference_kl, value_loss
-from training.plan import GIB, Load, ModelShape
 from training.prepare import prepare
 
 # hidden, intermediate, layers, heads, kv heads, rollouts, rows of a micro-batch, tokens, settings of the passes
@@ -50,12 +53,26 @@ SIZES = {
         "large": (1024, 2816, 12, 16, 16, 8, 4, 384, Execution(gradient_checkpointing=True, logits_rows=512)),
     },
 }
+# Rollouts, rows of a micro-batch, tokens, dtype, settings of the passes.
+SMOLLM2_SIZES = {
+    "4x480": (4, 4, 480, "float32", Execution()),
+    "12x480": (12, 12, 480, "float32", Execution()),
+    "24x480": (24, 24, 480, "float32", Execution()),
+    "12x480-bf16": (12, 12, 480, "bfloat16", Execution()),
+    "4x1024-bf16": (4, 4, 1024, "bfloat16", Execution()),
+}
+ALL_SIZES = {**{name: list(sizes) for name, sizes in SIZES.items()}, SMOLLM2: list(SMOLLM2_SIZES)}
 LIMITS = {"max_turns": 3, "max_turn_tokens": 64, "max_observation_tokens": 128}
 LORA = LoraSettings(16, 32)
 
 
 def make_base(folder: Path, size: str, sizes: str) -> None:
-    """A base of random weights, with the starter's tokenizer (its embedding is larger than that needs)."""
+    """A base of random weights, with the starter's tokenizer (its embedding is larger than that needs).
+
+    None for SmolLM2, which is found by its name.
+    """
+    if sizes == SMOLLM2:
+        return
     hidden, intermediate, layers, heads, kv_heads, *_ = SIZES[sizes][size]
     config = Qwen2Config(
         vocab_size=8192,
@@ -74,15 +91,24 @@ def make_base(folder: Path, size: str, sizes: str) -> None:
 
 def load_for(folder: Path, size: str, sizes: str) -> Load:
     """The work that `medagent plan` would compute for it."""
+    if sizes == SMOLLM2:
+        rollouts, rows, tokens, dtype, execution = SMOLLM2_SIZES[size]
+        limits = Limits(**LIMITS, max_total_tokens=tokens)
+        shape = ModelShape.of(SMOLLM2)
+        return Load(shape, dtype, LORA, None, execution, limits, rollouts, rows, in_process=True, keeps_blocks=True)
     *_, rollouts, rows, tokens, execution = SIZES[sizes][size]
     limits = Limits(**LIMITS, max_total_tokens=tokens)
     return Load(ModelShape.of(str(folder)), "float32", LORA, LORA, execution, limits, rollouts, rows, in_process=True)
 
 
-def iteration(load: Load, folder: Path) -> None:
+def iteration(load: Load, base: str) -> None:
     """Hand over, sample, prepare, and update: what a training iteration does, on rollouts of full length."""
+    if load.keeps_blocks:
+        keep_freed_memory()  # as a run does
     note = Peaks()
-    module = AgentModule(str(folder), policy_lora=LORA, critic_lora=LORA, execution=load.execution)
+    module = AgentModule(
+        base, dtype=load.dtype, policy_lora=LORA, critic_lora=load.critic_lora, execution=load.execution
+    )
     policy = InProcessEngine().hand_over(module, version=0)
     tokens, turn = load.limits.max_total_tokens, load.limits.max_turn_tokens
     generator = torch.Generator().manual_seed(0)
@@ -96,7 +122,13 @@ def iteration(load: Load, folder: Path) -> None:
         turns = (Turn(tuple(ids[-acting:]), (-9.0,) * acting, ""),)
         question = Question(str(number), "")
         rollouts.append(Rollout(question, tuple(ids[:-acting]), turns, StopReason.ANSWERED, reward=float(number % 2)))
-    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor, reduction="token-mean")
+    batch = prepare(
+        module,
+        rollouts,
+        estimator=GAE() if load.critic_lora else BatchBaseline(),
+        reduce=lambda tensor: tensor,
+        reduction="token-mean",
+    )
     note("preparing")
     optimizer = module.configure_optimizers()
     lengths = [tokens] * load.rollouts
@@ -133,11 +165,12 @@ def sample_full_turns(policy, load: Load, generator: torch.Generator) -> None:  
 def update(module: AgentModule, part) -> None:  # noqa: ANN001
     """Critic, then policy, as a training step propagates them."""
     inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
-    values = module.roles.values(*inputs)
-    value_loss(
-        values, old_values_BT=part.values_BT, returns_BT=part.returns_BT, loss_weights_BT=part.loss_weights_BT
-    ).backward()
-    del values
+    if module.has_critic:
+        values = module.roles.values(*inputs)
+        value_loss(
+            values, old_values_BT=part.values_BT, returns_BT=part.returns_BT, loss_weights_BT=part.loss_weights_BT
+        ).backward()
+        del values
     scores = module.roles.policy_scores(*inputs, temperature=1.0)
     result = module.policy_loss(scores.logprobs_BT, part)
     kl = (part.loss_weights_BT * reference_kl(scores.logprobs_BT, part.reference_logprobs_BT, part.mask_BT)).sum()
@@ -147,22 +180,24 @@ def update(module: AgentModule, part) -> None:  # noqa: ANN001
 def main() -> None:
     """Measure each size in a fresh process and print both figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", choices=list(SIZES), default="held-out")
+    parser.add_argument("--sizes", choices=list(ALL_SIZES), default="held-out")
     parser.add_argument("--size", default=None)
     parser.add_argument("--folder", default=None)
     options = parser.parse_args()
     if options.size:
-        iteration(load_for(Path(options.folder), options.size, options.sizes), Path(options.folder))
+        iteration(
+            load_for(Path(options.folder), options.size, options.sizes),
+            SMOLLM2 if options.sizes == SMOLLM2 else options.folder,
+        )
         return
     print(describe_machine())
-    for size in SIZES[options.sizes]:
+    for size in ALL_SIZES[options.sizes]:
         with tempfile.TemporaryDirectory() as folder:
             make_base(Path(folder), size, options.sizes)
             load = load_for(Path(folder), size, options.sizes)
+            own = dict(os.environ) if load.keeps_blocks else os.environ | HELD_ALONE
             line = [sys.executable, "-m", "benchmarks.plan_accuracy", "--sizes", options.sizes, "--size", size]
-            done = subprocess.run(
-                [*line, "--folder", folder], check=True, capture_output=True, text=True, env=os.environ | HELD_ALONE
-            )
+            done = subprocess.run([*line, "--folder", folder], check=True, capture_output=True, text=True, env=own)
         peaks = json.loads(done.stdout.splitlines()[-1])
         measured, predicted = max(peaks.values()), load.peak()
         parts = "  ".join(f"{name.split(':')[0]} {part / GIB:.2f}" for name, part in load.parts().items())

@@ -43,9 +43,10 @@ from medagent.types import Question, Rollout
 from retrieval.controls import UnreliableRetriever
 from retrieval.retriever import Retriever
 from retrieval.search import HybridRetriever
-from training.adapters import LoraSettings, SharedBase
+from training.adapters import SharedBase
 from training.advantages import gae, moments, whiten
 from training.experience import first_of_turns, split_by_length, split_minibatches, tensorize
+from training.lora import LoraSettings
 from training.objectives import logit_space_squares, reference_kl, segment_mean, segment_sum
 from training.rewards import OutcomeReward
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Limits
+from medagent.base_models import check_base, model_path
 from medagent.causal_lm import fastest_device, load_causal_lm
 from medagent.errors import ConfigError
 from medagent.merging import form_for, merge_into
@@ -81,6 +82,7 @@ class AgentSpec:
     training: Mapping[str, str] = field(default_factory=dict)  # how it was made, in words for its model card
     tools: tuple[str, ...] = ()  # classes beside the corpus, see retrieval.tools
     quantise: str = "none"  # of the base that the adapter was trained on: "none" or "nf4"
+    base_sha256: str = ""  # of the GGUF file that the base was read from; empty for any other base
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -111,6 +113,7 @@ class AgentSpec:
             training=row.get("training", {}),
             tools=tuple(row.get("tools", ())),
             quantise=row.get("quantise", "none"),
+            base_sha256=row.get("base_sha256", ""),
         )
 
 
@@ -226,9 +229,21 @@ def in_process(folder: Path, spec: AgentSpec, *, lockstep: bool) -> HFPolicy:
     return HFPolicy(model, tokenizer, lockstep=lockstep)
 
 
+def base_path(folder: Path, spec: AgentSpec) -> str:
+    """What transformers and vLLM load as an agent's base: a folder, or a hub name.
+
+    Raises:
+        ConfigError: it is a GGUF file that is absent, or another one than that of training.
+    """
+    if spec.base_model == ".":
+        return str(folder.resolve())
+    check_base(spec.base_model, spec.base_sha256, f"agent {folder}")
+    return model_path(spec.base_model)
+
+
 def load_base(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The base as the adapter was trained on it, in the same dtype and quantisation, and the tokenizer."""
-    name = str(folder) if spec.base_model == "." else spec.base_model
+    name = base_path(folder, spec)
     return load_causal_lm(name, dtype=spec.dtype, device=fastest_device(), four_bit=spec.quantise == "nf4")
 
 

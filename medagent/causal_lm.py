@@ -20,16 +20,10 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
+from medagent.base_models import model_path
 from medagent.errors import ConfigError, PolicyError
 
-STARTER = "starter"
 ADAPTER_FILE = "adapter_config.json"
-_PACKAGED = Path(__file__).parent / "starter" / "base"
-
-
-def model_path(name: str) -> str:
-    """Where to load a base model from: "starter" names the packaged one, any other name is a hub name or a folder."""
-    return str(_PACKAGED) if name == STARTER else name
 
 
 def fastest_device() -> str:
@@ -41,6 +35,8 @@ def load_causal_lm(
     name: str, *, dtype: str = "float32", device: str = "cpu", attention: str = "sdpa", four_bit: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal language model in evaluation mode and its tokenizer; `dtype` is a torch name such as "bfloat16".
+
+    `name` is one of those of `medagent.base_models.model_path`.
 
     `attention` is transformers' name of an implementation. A model that caps its attention's scores is read in "eager"
     instead of "sdpa", which leaves caps out. A warning says so. `four_bit` keeps the weights of linear layers in NF4
@@ -76,8 +72,8 @@ def load_causal_lm(
                 "model.execution.attention, such as eager."
             ) from error
         raise ConfigError(
-            f"base model {name!r}: cannot be loaded ({error}). Give 'starter', a folder made by save_pretrained, or "
-            "a hub name (which needs a network or a filled cache)."
+            f"base model {name!r}: cannot be loaded ({error}). Give 'starter', 'smollm2', a folder made by "
+            "save_pretrained, a .gguf file, or a hub name (which needs a network or a filled cache)."
         ) from error
     if model._hf_peft_config_loaded:  # a hub name whose repository is an adapter
         bases = [str(config.base_model_name_or_path) for config in model.peft_config.values()]

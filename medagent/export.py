@@ -15,7 +15,8 @@ from typing import cast
 import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
-from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, load_base, read_spec, save_agent
+from medagent.agent_folder import AgentSpec, adapter_folder, base_path, has_adapter, load_base, read_spec, save_agent
+from medagent.base_models import public_name
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.merging import MAX_MERGE_LOST, merge_into
@@ -66,7 +67,7 @@ def export_merged(
         )
         lost, model = loss.share, cast(PreTrainedModel, adapted.get_base_model())
     fresh = _empty_beside(out)
-    merged = replace(spec, base_model=".", dtype=str(kind).removeprefix("torch."), quantise="none")
+    merged = replace(spec, base_model=".", base_sha256="", dtype=str(kind).removeprefix("torch."), quantise="none")
     save_agent(fresh, merged, tokenizer)
     if model.generation_config is not None:
         model.generation_config = _storable(model.generation_config, spec.base_model)
@@ -130,7 +131,7 @@ def export_adapter(agent: Path, out: Path, *, overwrite: bool = False) -> None:
     size = _publish(fresh, out)
     print(
         f"Exported {agent} to {out}: {size:,.1f} MB, the adapter alone. medagent evaluate --agent {out}, or vllm serve "
-        f"{spec.base_model} --enable-lora --lora-modules NAME={out / 'adapter'}."
+        f"{base_path(agent, spec)} --enable-lora --lora-modules NAME={out / 'adapter'}."
     )
 
 
@@ -168,7 +169,7 @@ def model_card(spec: AgentSpec, agent: Path, *, made: str) -> str:
         "---",
         "library_name: transformers",
         "pipeline_tag: text-generation",
-        *([] if spec.base_model == "." else [f"base_model: {json.dumps(spec.base_model)}"]),
+        *([] if spec.base_model == "." else [f"base_model: {json.dumps(public_name(spec.base_model))}"]),
         "tags: [medagent, medical, search-agent]",
         "---",
         f"# {agent.resolve().parent.name}: a medical search agent",

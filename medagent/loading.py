@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from medagent.agent import Agent, Limits
 from medagent.agent_folder import OpenPolicy, load_agent, open_retriever
-from medagent.causal_lm import STARTER, fastest_device, load_causal_lm, model_path, refuse_unmerged
+from medagent.base_models import STARTER, model_path
+from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.errors import InputError
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
+from medagent.precision import AUTO, settled
 from medagent.protocol import TagProtocol
 from medagent.text_length import longest_text
 from retrieval.controls import NoRetriever
@@ -39,7 +42,8 @@ def open_agent(
 
         an exported agent's folder
         "starter"       the untrained base policy
-        "hf:MODEL"      any causal language model by hub name or folder, with the protocol's own instructions
+        "hf:MODEL"      a causal language model by a name of `medagent.base_models.model_path`, with the protocol's own
+                        instructions
         "http://..."    an OpenAI-compatible endpoint; `model` is then its model's name
 
     The endpoint's key is read from the environment variable MEDAGENT_API_KEY. Without `must_search` an agent may lack
@@ -67,9 +71,11 @@ def open_agent(
         return Agent(policy, searched, TagProtocol(), REMOTE_LIMITS)
     if name.startswith("hf:"):
         device = fastest_device()
-        dtype = "float32" if device == "cpu" else "bfloat16"
-        refuse_unmerged(name.removeprefix("hf:"))
-        weights, tokenizer = load_causal_lm(name.removeprefix("hf:"), dtype=dtype, device=device)
+        base_model = name.removeprefix("hf:")
+        refuse_unmerged(base_model)
+        precision = settled(AUTO, base_model, device=device)
+        print(f"{base_model}: in {precision.dtype}, as {precision.reason}.", file=sys.stderr)
+        weights, tokenizer = load_causal_lm(base_model, dtype=precision.dtype, device=device)
         protocol = TagProtocol(chat=bool(tokenizer.chat_template))
         longest, limits = longest_text(weights.config), UNTRAINED_LIMITS
         if longest is not None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from medagent.causal_lm import STARTER, load_causal_lm
+from medagent.base_models import STARTER
+from medagent.causal_lm import load_causal_lm
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from retrieval.search import HybridRetriever

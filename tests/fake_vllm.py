@@ -12,7 +12,8 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from medagent.causal_lm import STARTER, load_causal_lm
+from medagent.base_models import STARTER
+from medagent.causal_lm import load_causal_lm
 from medagent.protocol import TagProtocol
 
 

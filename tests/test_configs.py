@@ -16,7 +16,7 @@ from evaluation.modes import Mode
 from evaluation.names import BenchmarkName
 from evaluation.run import Plan
 from medagent.agent_folder import read_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.commands.evaluate import evaluate
 from medagent.cli.demo import demo_configs
 from tests.support import ROOT

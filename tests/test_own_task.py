@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from medagent.agent_folder import load_agent
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.types import Question, Rollout, StopReason, Turn

@@ -1,20 +1,19 @@
 """Policy, critic and reference on ONE copy of the base weights: two LoRA adapters, and the base with adapters off.
 
-Without a critic there is one adapter and no value head. Algorithms that take the baseline from other rollouts need
-none.
+A policy that starts as an adapter has a frozen copy of it as reference. Without a critic there is one adapter and no
+value head: algorithms that take the baseline from other rollouts need none.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -22,42 +21,15 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from medagent.causal_lm import beside_decoder, hidden_size, hidden_states, project
+from medagent.causal_lm import hidden_size, hidden_states, project
 from medagent.errors import ConfigError
 from medagent.merging import MergeLoss
 from medagent.plain_lora import check_layers
 from training.execution import Execution, checkpoint_layers, keep_evaluating
-from training.update_settings import require_number
+from training.lora import LoraSettings, start_from
 
-POLICY, CRITIC = "policy", "critic"
+POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
 EVIDENCE_WIDTH = 64
-
-
-@dataclass(frozen=True)
-class LoraSettings:
-    """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on the decoder's linear layers.
-
-    No dropout: it would make the trainer's log-probs differ from the sampler's.
-    """
-
-    rank: int = 16
-    alpha: int = 32
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range: with rank or alpha 0 an adapter changes nothing."""
-        for name in ("rank", "alpha"):
-            require_number(f"LoRA {name}", getattr(self, name), lambda value: value >= 1, "a whole number, 1 or more")
-
-    def config(self, base: PreTrainedModel) -> LoraConfig:
-        """Peft's configuration for a base."""
-        return LoraConfig(
-            r=self.rank,
-            lora_alpha=self.alpha,
-            target_modules="all-linear",
-            exclude_modules=beside_decoder(base),
-            bias="none",
-            task_type="CAUSAL_LM",
-        )
 
 
 @dataclass(frozen=True)
@@ -117,6 +89,9 @@ class SharedBase(nn.Module):
             )
         check_layers(self.peft, "model.base_model", remedy="Take a model without experts or shared layers.")
         self._activate(POLICY)
+        if policy.start is not None:
+            start_from(self.peft, policy.start, policy=POLICY, reference=REFERENCE)
+            self._activate(POLICY)
         if execution.gradient_checkpointing:
             checkpoint_layers(self.base, lambda: self._active, self._activate)
         self.train()
@@ -132,6 +107,11 @@ class SharedBase(nn.Module):
     def base(self) -> PreTrainedModel:
         """The causal language model inside, adapters included."""
         return cast(PreTrainedModel, self.peft.get_base_model())
+
+    @property
+    def has_own_reference(self) -> bool:
+        """Whether the reference is an adapter, and not the base alone."""
+        return REFERENCE in self.peft.peft_config
 
     def policy_parameters(self) -> list[nn.Parameter]:
         """The policy adapter's weights."""
@@ -151,6 +131,8 @@ class SharedBase(nn.Module):
         """Switch the adapter; peft freezes the others, so gradients are switched on again for all trained ones."""
         self._active = adapter
         self.peft.set_adapter(adapter)
+        if adapter == REFERENCE:
+            self.peft.set_requires_grad(REFERENCE, False)
         for parameter in (*self.policy_parameters(), *self.critic_parameters()):
             parameter.requires_grad_(True)
 
@@ -208,8 +190,32 @@ class SharedBase(nn.Module):
     def reference_logprobs(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> Tensor:
-        """[B, T] log-probs under the frozen base (adapters off), at the sampling temperature."""
-        with self._reference():
+        """[B, T] log-probs under what the policy started as, at the sampling temperature.
+
+        It is the frozen base with adapters off, or the adapter of `LoraSettings.start`.
+        """
+        if not self.has_own_reference:
+            return self.base_logprobs(token_ids_BT, attention_BT, mask_BT, temperature=temperature)
+        self._activate(REFERENCE)
+        try:
+            return self._frozen_logprobs(token_ids_BT, attention_BT, mask_BT, temperature=temperature)
+        finally:
+            self._activate(POLICY)
+
+    def base_logprobs(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
+    ) -> Tensor:
+        """[B, T] log-probs under the frozen base, all adapters off, at the sampling temperature."""
+        try:
+            with self.peft.disable_adapter():
+                return self._frozen_logprobs(token_ids_BT, attention_BT, mask_BT, temperature=temperature)
+        finally:
+            self._activate(POLICY)
+
+    def _frozen_logprobs(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
+    ) -> Tensor:
+        with torch.no_grad():
             hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
             (chosen_A,) = self._by_rows(
                 lambda hidden_RH, tokens_R: (
@@ -219,12 +225,6 @@ class SharedBase(nn.Module):
                 token_ids_BT[where_BT],
             )
         return torch.zeros(mask_BT.shape, device=chosen_A.device).masked_scatter(where_BT, chosen_A)
-
-    @contextmanager
-    def _reference(self) -> Iterator[None]:
-        with self.peft.disable_adapter():
-            yield
-        self._activate(POLICY)
 
     def values(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, evidence_AF: Tensor | None = None
@@ -311,8 +311,8 @@ class SharedBase(nn.Module):
         trained = {id(parameter) for parameter in (*self.policy_parameters(), *self.critic_parameters())}
         shared = {id(parameter): parameter for parameter in self.peft.parameters() if id(parameter) not in trained}
         twin: PeftModel = copy.deepcopy(self.peft, shared)
-        if self.value_head is not None:
-            twin.delete_adapter(CRITIC)
+        for name in set(twin.peft_config) - {POLICY}:
+            twin.delete_adapter(name)
         twin.set_adapter(POLICY)
         return cast(PreTrainedModel, twin.get_base_model())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from lightning import LightningDataModule
@@ -14,6 +14,7 @@ from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.types import Question
 from retrieval.retriever import Retriever
 from training.engines import RolloutEngine
+from training.fitting import Work
 from training.module import AgentModule
 from training.stale_rollouts import Background
 
@@ -54,6 +55,17 @@ class AgentData(LightningDataModule):
         self.agent_settings, self.retriever, self.engine, self.seed = agent, retriever, engine, seed
         self.questions: list[Question] = []
         self.background = Background()
+
+    def work_of(self, rollouts: int, *, parts: int, longest: int) -> Work:
+        """A rank's work in memory: `rollouts` of at most `longest` tokens in `parts` micro-batches."""
+        return Work(
+            rollouts,
+            -(-rollouts // parts),
+            replace(self.agent_settings.limits, max_total_tokens=longest),
+            self.engine.samples_here,
+            self.engine.asked_form,
+            self.engine.trainer_share,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """An empty state, once the background has finished.

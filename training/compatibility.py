@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medagent.agent import Limits
 from medagent.agent_folder import SPEC_FILE, read_spec
-from medagent.causal_lm import model_path
+from medagent.base_models import model_path
 from medagent.errors import ConfigError
 from training.advantages import AdvantageEstimator
 from training.module import AgentModule

@@ -35,6 +35,7 @@ from training.agent_data import AgentData, AgentSettings, check_accumulation
 from training.compatibility import check_composition, warn_of_tight_limits
 from training.engines import EngineSetup, InProcessEngine, RolloutEngine
 from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
+from training.fitting import Work
 from training.module import AgentModule
 from training.prepare import OffPolicy, TruncatedMode, prepare
 from training.ranks import over_ranks
@@ -147,6 +148,15 @@ class RolloutData(AgentData):
                 self.trainer.strategy.root_device,
                 isinstance(self.trainer.strategy, ShardedBase),
             ),
+        )
+
+    def work(self, world_size: int) -> Work:
+        """A rank's work in memory; the last passages may go over the limit, which is asked before the next turn."""
+        limits = self.agent_settings.limits
+        return self.work_of(
+            self.num_questions * self.num_samples // world_size,
+            parts=self.num_minibatches * self.num_micro_batches,
+            longest=limits.max_total_tokens + limits.max_observation_tokens,
         )
 
     def questions_of(self, iteration: int) -> list[Question]:

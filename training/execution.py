@@ -37,7 +37,8 @@ class Execution:
     the whole. Families whose masks take no positions (OPT, BioGPT, Falcon) are refused.
 
     `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
-    tokens (0: any number), padding included unless packed. A larger micro-batch is split. `quantise` "nf4": the frozen
+    tokens (0: any number; null: what fits into half of the free memory), padding included unless packed. A larger
+    micro-batch is split. `quantise` "nf4": the frozen
     base in 4 bits (QLoRA, arXiv 2305.14314; needs bitsandbytes).
     """
 
@@ -45,16 +46,21 @@ class Execution:
     gradient_checkpointing: bool = False
     packed: bool = False
     logits_rows: int = 4096
-    max_tokens: int = 0
+    max_tokens: int | None = None
     quantise: Quantisation = "none"
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        if self.logits_rows < 1 or self.max_tokens < 0:
+        if self.logits_rows < 1 or self.token_limit < 0:
             raise ConfigError(
                 f"model.execution: found logits_rows {self.logits_rows} and max_tokens {self.max_tokens}, wanted 1 "
-                "or more, and 0 (no limit) or more."
+                "or more, and 0 (no limit) or more, or null."
             )
+
+    @property
+    def token_limit(self) -> int:
+        """`max_tokens`; 0, no limit, as long as nothing has settled it."""
+        return self.max_tokens or 0
 
 
 def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate: Callable[[str], None]) -> None:

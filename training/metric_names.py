@@ -45,6 +45,10 @@ METRICS: dict[str, str] = {
         "Optimizer steps of an iteration that were skipped, as a loss or a gradient was not finite; 0 when all is "
         "well. They are in no other figure of the update."
     ),
+    "update/max_tokens": (
+        "Tokens that a pass of the base reads at most, where `execution.max_tokens` is null and the free memory sets "
+        "a limit."
+    ),
     "critic/loss": "Squared error of the critic's values against the returns, halved.",
     "critic/explained_variance": (
         "1 - Var(return - value) / Var(return), on rollouts that the critic has not been taught."

@@ -19,13 +19,16 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
-from medagent.causal_lm import load_causal_lm, refuse_unmerged
-from training.adapters import LoraSettings, SharedBase
+from medagent.base_models import base_sha256, check_base
+from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
+from training.adapters import REFERENCE, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from training.execution import Execution, split_by_tokens
 from training.experience import Experience
 from training.finite_steps import FiniteSteps
+from training.fitting import FittingPasses
 from training.iterations import WholeIterations
+from training.lora import LoraSettings
 from training.objectives import (
     ClippedSurrogate,
     PolicyLoss,
@@ -36,6 +39,7 @@ from training.objectives import (
 )
 from training.packing import check_packing
 from training.ranks import over_ranks
+from training.settled import DTYPE, check_dtype, settled_dtype
 from training.trainer_settings import check_trainer
 from training.update_settings import check_update_settings
 
@@ -73,7 +77,7 @@ class AgentModule(LightningModule):
     def __init__(
         self,
         base_model: str = "starter",
-        dtype: str = "float32",
+        dtype: str = "auto",
         policy_lora: LoraSettings = LoraSettings(),
         critic_lora: LoraSettings | None = LoraSettings(),
         policy_lr: float = 2e-3,
@@ -93,9 +97,11 @@ class AgentModule(LightningModule):
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
         check_update_settings(locals())
+        dtype = settled_dtype(dtype, base_model, device=fastest_device())
         super().__init__()
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "execution"])
-        self.base_name, self.dtype_name, self.policy_lora = base_model, dtype, policy_lora
+        self.base_name, self.dtype_name = base_model, dtype
+        self.policy_lora, self.critic_lora = policy_lora, critic_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
         self.policy_loss = policy_loss
         self.lr_decay_iterations = lr_decay_iterations
@@ -122,17 +128,16 @@ class AgentModule(LightningModule):
             check_packing(self.roles)
         self.policy_terms: PolicyTerms | None = None
         self.finite_steps = FiniteSteps()
-        self._step_is_whole = False
+        self._step_is_whole = self._critic_alone = False
         self._sums: dict[str, float] = {}
         self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
-        self._critic_alone = False
         self._began = self._ended = 0.0
 
     def configure_callbacks(self) -> list[Callback]:
         """What keeps iterations whole. Lightning asks first of all, so wrong settings of the trainer end here."""
         check_trainer(self.trainer)
-        return [WholeIterations()]
+        return [WholeIterations(), FittingPasses()]
 
     @property
     def has_critic(self) -> bool:
@@ -145,14 +150,17 @@ class AgentModule(LightningModule):
         return int(self.tokenizer.pad_token_id)
 
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
-        """Keep what is trained; the base is loaded by name."""
-        trained = {name for name, parameter in self.named_parameters() if parameter.requires_grad}
+        """Keep what is trained, and a reference of its own; the base is loaded by name."""
+        trained = {name for name, p in self.named_parameters() if p.requires_grad or f".{REFERENCE}." in name}
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {name: value for name, value in state.items() if name in trained}
         checkpoint["steps_skipped_in_a_row"] = self.finite_steps.state()
+        checkpoint |= {DTYPE: self.dtype_name, "base_sha256": base_sha256(self.base_name)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Complete the state with the base's own weights, so that loading stays strict."""
+        check_base(self.base_name, str(checkpoint.get("base_sha256", "")), "the run's checkpoint")
+        check_dtype(self.dtype_name, checkpoint)
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {**self.state_dict(), **state}
         self.finite_steps.restore(int(checkpoint.get("steps_skipped_in_a_row", 0)))  # type: ignore[call-overload]
@@ -168,7 +176,7 @@ class AgentModule(LightningModule):
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
             self.finite_steps.begin()
         lengths = batch.attention_BT.sum(dim=1).tolist()
-        groups = split_by_tokens(lengths, max_tokens=self.execution.max_tokens, packed=self.execution.packed)
+        groups = split_by_tokens(lengths, max_tokens=self.execution.token_limit, packed=self.execution.packed)
         parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
         parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]

@@ -232,8 +232,8 @@ def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
     lengths = tensors.attention_BT.sum(dim=1).tolist()
     budget = module.execution
     groups = (
-        split_by_tokens(lengths, max_tokens=budget.max_tokens, packed=budget.packed)
-        if budget.max_tokens
+        split_by_tokens(lengths, max_tokens=budget.token_limit, packed=budget.packed)
+        if budget.token_limit
         else split_by_length(range(len(lengths)), lengths, parts=max(1, len(lengths) // 32))
     )
     shortest = min(range(len(lengths)), key=lambda row: lengths[row])

@@ -26,6 +26,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from torch import distributed
 
+from medagent.causal_lm import fastest_device
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
@@ -36,6 +37,7 @@ from training.execution import keep_freed_memory
 from training.iterations import why_not_to_go_on
 from training.module import AgentModule
 from training.parser import AgentParser
+from training.settled import settled_dtype
 from training.sft.supervised import SupervisedData, SupervisedModule
 from training.trainer_settings import ALONE, RULES, num_ranks, refuse_settings
 
@@ -124,6 +126,13 @@ class AgentCLI(LightningCLI):
         given = trainer["callbacks"] or []
         callbacks = given if isinstance(given, list) else [given]  # Lightning takes one callback without a list too
         trainer["callbacks"] = in_order(callbacks, self._data.default_callbacks)
+        self.asked_dtype = self.config["model"]["dtype"]
+        self.config["model"]["dtype"] = settled_dtype(
+            self.asked_dtype,
+            self.config["model"]["base_model"],
+            device="cpu" if trainer["accelerator"] == "cpu" else fastest_device(),
+            run=None if self.config["overwrite"] else run_root(trainer),
+        )
         keep_freed_memory()
         if self.config["threads"]:
             torch.set_num_threads(self.config["threads"])
@@ -133,7 +142,7 @@ class AgentCLI(LightningCLI):
 
         It logs to CSV and TensorBoard unless the configuration says otherwise.
         """
-        root = Path(self.config_init["trainer"]["default_root_dir"] or "runs/train")
+        root = run_root(self.config_init["trainer"])
         if self.config_init["trainer"]["logger"] is None:
             kwargs.setdefault("logger", run_loggers(root))
         configured = self.config_init["trainer"]["callbacks"] or []
@@ -143,6 +152,11 @@ class AgentCLI(LightningCLI):
                 trainer.callbacks.remove(callback)  # Lightning's default, which would write beside the logs
         trainer.callbacks.append(run_checkpoints(root))
         return cast(Trainer, trainer)
+
+
+def run_root(trainer: Any) -> Path:
+    """The folder of the run that the trainer's settings name."""
+    return Path(trainer["default_root_dir"] or "runs/train")
 
 
 def quiet_lightning() -> None:
@@ -267,6 +281,7 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
     )
     run = Path(cli.trainer.default_root_dir)
     resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
+    resolved["model"]["dtype"] = cli.asked_dtype
     for how in ("overwrite", "threads"):  # ways of running, not settings of the run
         resolved.pop(how)
     folder = RunFolder(run, "run", "--trainer.default_root_dir")

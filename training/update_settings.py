@@ -61,6 +61,9 @@ def check_update_settings(settings: Mapping[str, Any]) -> None:
     )
     sees, has_adapter = settings["critic_sees"], settings["critic_lora"] is not None
     has_critic = has_adapter or sees != "context"
+    policy, critic = settings["policy_lora"], settings["critic_lora"]
+    _require(critic is None or critic.start is None, "critic_lora.start", critic and critic.start, "none (a policy's)")
+    policy.check_start(settings["base_model"], quantise=settings["execution"].quantise)
     value_clip = settings["value_clip"]
     _require(value_clip is None or has_critic, "value_clip", value_clip, "none, as there is no critic")
     _require(

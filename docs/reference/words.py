@@ -12,10 +12,16 @@ WORDS: dict[str, str] = {
     "overwrite": "Discard the run that the folder holds, and begin anew.",
     "memory_gib": "Memory of the GPU, or of the machine, in GiB; none takes what is there.",
     "trainer.callbacks": "Replaces the default callbacks; `trainer.callbacks+` adds to them.",
-    "model.base_model": "The base: a hub name, a folder, or `starter`, the packaged one.",
-    "model.dtype": "The base's precision: `float32` or `bfloat16`.",
+    "model.base_model": "The base: a hub name, a folder, a `.gguf` file, `smollm2`, or `starter`, the packaged one.",
+    "model.dtype": (
+        "The base's precision: `float32`, `bfloat16`, or `auto`: bfloat16 for large bases on hardware that has it."
+    ),
     "model.policy_lora.rank": "Rank of the policy's LoRA.",
     "model.policy_lora.alpha": "Its alpha: the update is scaled by alpha / rank.",
+    "model.policy_lora.start": (
+        "Agent or adapter that the policy starts as, such as one of `medagent sft`; "
+        "its frozen copy is the reference."
+    ),
     "model.critic_lora": "The critic's LoRA; null for no critic, or for one that sees the evidence.",
     "model.policy_lr": "AdamW's learning rate for the policy.",
     "model.critic_lr": "AdamW's learning rate for the critic.",
@@ -93,6 +99,7 @@ CLASS_WORDS: dict[str, str] = {
     # Model.
     "LoraSettings.rank": "Rank of the adapter.",
     "LoraSettings.alpha": "Numerator of the update's scale, alpha / rank.",
+    "LoraSettings.start": "Folder of an agent or adapter that a policy starts as; null for none.",
     "ClippedSurrogate.clip_low": "A ratio counts down to 1 less this; between 0 and 1.",
     "ClippedSurrogate.clip_high": "A ratio counts up to 1 plus this; above 0.",
     "ClippedSurrogate.dual_clip": "Largest ratio at negative advantages; null sets none.",

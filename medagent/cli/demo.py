@@ -23,7 +23,7 @@ from evaluation.reports.html import Chart, Table, write_html, write_json
 from evaluation.run import run_benchmark
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent, read_spec, write_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
@@ -78,7 +78,7 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
     after["counterfactual"] = _follow_corpus(agent, world, counterfactual, out / "index-counterfactual", seed=seed)
 
     _print_table(console, before, after)
-    chosen = _showcase(examiner.rollouts)
+    chosen = showcase(examiner.rollouts)
     console.print("\n[bold]4. One question aloud[/bold]")
     show_question(console, chosen.question)
     printer = TurnPrinter(console, agent.protocol)
@@ -97,8 +97,8 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
     }
     write_json(out / "report.json", report)
     _write_page(out, report, chosen, examiner.rollouts)
-    _write_examples(out / "agent", questions)
-    _retarget(out)
+    write_examples(out / "agent", questions)
+    search_whole_corpus(out)
     console.print(f"\nReport: {out / 'report.html'} (for programs: {out / 'report.json'}). Agent: {out / 'agent'}.")
     console.print(
         "Next:\n"
@@ -109,7 +109,7 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
     return report
 
 
-def _write_examples(agent: Path, questions: list[Question]) -> None:
+def write_examples(agent: Path, questions: list[Question]) -> None:
     """Write the questions that the page of `medagent serve` offers.
 
     They are three test questions of each kind, the third without its options.
@@ -212,7 +212,7 @@ def _follow_corpus(agent: Agent, world: World, changed: World, index: Path, *, s
     }
 
 
-def _retarget(out: Path) -> None:
+def search_whole_corpus(out: Path) -> None:
     """Let the exported agent search the whole corpus; it was trained on a part of it."""
     spec = read_spec(out / "agent")
     assert spec.retriever is not None
@@ -257,7 +257,7 @@ def _print_table(console: Console, before: dict[str, Any], after: dict[str, Any]
     console.print(table)
 
 
-def _showcase(rollouts: list[Rollout]) -> Rollout:
+def showcase(rollouts: list[Rollout]) -> Rollout:
     """A right two-hop answer with a citation, if there is one; the same for a given seed."""
     good = [r for r in rollouts if grade(r).correct and r.question.kind == "two_hop" and r.num_searches > 1]
     return random.Random(0).choice(good or rollouts)

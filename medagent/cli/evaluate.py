@@ -23,7 +23,7 @@ from evaluation.reports.tables import curves, markdown, overview, tables
 from evaluation.run import Plan, run_plan
 from evaluation.statistics import wilson_interval
 from medagent.agent import Agent
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import base_sha256, is_gguf, model_path
 from medagent.errors import InputError
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy
@@ -67,11 +67,13 @@ def evaluate_agent(
             "The packaged one is made by: medagent index build starter --out indexes/starter"
         )
     corpus: Sequence[Passage] = searched.passages if isinstance(searched, HybridRetriever) else []
+    untrained = agent.startswith("hf:")  # its dtype is the machine's choice
     settings = {
         "agent": agent,
         "agent_sha256": fingerprint(agent),
         "index_sha256": index_fingerprint(ready.retriever),
         "model": model,
+        **({"dtype": str(ready.policy.model.dtype)} if untrained and isinstance(ready.policy, HFPolicy) else {}),
         "index": index,
         **({"tools": {tool: code_digest(tool) for tool in tools}} if tools else {}),
         "limits": asdict(ready.limits),
@@ -233,7 +235,10 @@ def shown_table(table: Table) -> RichTable:
 
 def fingerprint(agent: str) -> str:
     """A digest of an agent's own files, or of a local model's files. Empty where there is none to read."""
-    folder = Path(model_path(agent) if agent == STARTER else agent.removeprefix("hf:"))
+    name = agent.removeprefix("hf:")
+    if is_gguf(name):
+        return base_sha256(name)
+    folder = Path(model_path(name))
     total = sha256()
     for file in sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []:
         total.update(str(file.relative_to(folder)).encode() + b"\0")

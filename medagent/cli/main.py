@@ -20,23 +20,47 @@ from medagent.cli.commands.ask import ASK_COMMANDS
 from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS
-from medagent.errors import MedagentError
+from medagent.errors import InputError, MedagentError
 from retrieval.errors import RetrievalError
 
 
-def demo(out: str = "runs/demo", seed: int = 0, iterations: int | None = None, threads: int = 0) -> None:
-    """Watch a small agent learn to search: measure, train with ST-PPO, measure again, ask it a question.
+def demo(
+    out: str | None = None,
+    base: str = "starter",
+    seed: int = 0,
+    demonstrations: int | None = None,
+    iterations: int | None = None,
+    threads: int = 0,
+    overwrite: bool = False,
+) -> None:
+    """Watch an agent learn to search: measure, train with ST-PPO, measure again, ask it a question.
 
     Args:
-        out: Folder for indexes, logs, report and agent. An earlier demo there is replaced.
+        out: Folder for indexes, logs, report and agent: runs/demo, or runs/ and the base's name. The demo of the
+            starter replaces an earlier one there. That of another base goes on with it.
+        base: "starter", which learns in minutes, or a pretrained model, such as "smollm2" (`make smollm2`), which first
+            learns from examples and takes up to two hours on two cores.
         seed: Seed of questions, sampling and initialisation.
-        iterations: Training iterations. By default it is the number in configs/schedules/demo.yaml. Many more need a
-            longer decay than that file has.
+        demonstrations: Examples that a pretrained model learns from. By default as in configs/sft/starter-smollm2.yaml.
+        iterations: Training iterations. By default it is the number in configs/schedules. Many more need a longer decay
+            than that file has.
         threads: Torch threads; 0 keeps torch's own choice.
+        overwrite: Begin the demo of a pretrained model anew.
     """
-    from medagent.cli.demo import run_demo
+    if base == "starter":
+        from medagent.cli.demo import run_demo
 
-    run_demo(Path(out), seed=seed, iterations=iterations, threads=threads)
+        if demonstrations is not None:
+            raise InputError("demonstrations: the starter learns without. Give --base smollm2, or leave them out.")
+        run_demo(Path(out or "runs/demo"), seed=seed, iterations=iterations, threads=threads)
+        return
+    from medagent.base_models import model_path
+    from medagent.cli.pretrained_demo import DemoSettings, run_pretrained_demo
+
+    model_path(base)  # one that is absent is named before anything is made
+    name = Path(base).stem if Path(base).suffix == ".gguf" else Path(base).name
+    settings = DemoSettings(base, seed, demonstrations, iterations, threads)
+    run_pretrained_demo(Path(out or f"runs/{name}"), settings, overwrite=overwrite)
 
 
 NO_TELEMETRY = {

@@ -15,8 +15,7 @@ from typing import Protocol
 
 from transformers import AutoConfig, AutoTokenizer
 
-from medagent.agent_folder import AgentSpec, adapter_folder, has_adapter, in_process
-from medagent.causal_lm import model_path
+from medagent.agent_folder import AgentSpec, adapter_folder, base_path, has_adapter, in_process
 from medagent.errors import ConfigError, PolicyError
 from medagent.plain_lora import check_adapter
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
@@ -97,7 +96,7 @@ class VllmSampling:
         adapter = adapter_folder(folder) if has_adapter(folder) else None
         if adapter is not None:
             check_adapter(adapter, beside=True)
-        weights = str(folder.resolve()) if spec.base_model == "." else model_path(spec.base_model)
+        weights = base_path(folder, spec)
         base = (weights, spec.dtype, spec.limits.max_total_tokens)
         if self._server is None:
             self._base = base
@@ -181,7 +180,7 @@ class ServersSampling:
         key = os.environ.get("MEDAGENT_API_KEY", "")
         sources = [HttpCompletions(Endpoint(address, key, retries=1)) for address in self.addresses]
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        weights = str(folder) if spec.base_model == "." else model_path(spec.base_model)
+        weights = base_path(folder, spec)
         return CompletionPolicy(sources, self.model, tokenizer, end_ids=stored_end_token_ids(tokenizer, weights))
 
     def lives(self) -> bool:

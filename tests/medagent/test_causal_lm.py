@@ -12,7 +12,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from medagent.agent_folder import load_agent, read_spec, write_spec
-from medagent.causal_lm import STARTER, check_projection, load_causal_lm, model_path, plain_attention
+from medagent.base_models import STARTER, model_path
+from medagent.causal_lm import check_projection, load_causal_lm, plain_attention
 from medagent.errors import ConfigError, PolicyError
 from medagent.export import export_merged
 from medagent.loading import open_agent

@@ -15,13 +15,14 @@ from transformers import AutoModelForCausalLM
 
 from medagent import export as exporting
 from medagent.agent_folder import load_weights, read_spec, save_agent, write_spec
-from medagent.causal_lm import STARTER, load_causal_lm, model_path
+from medagent.base_models import STARTER, model_path
+from medagent.causal_lm import load_causal_lm
 from medagent.cli.commands.train import export
 from medagent.errors import ConfigError, InputError
 from medagent.merging import MergeLoss, form_for
 from medagent.serving.engines import VllmSampling
-from training.adapters import LoraSettings
 from training.engines.arrival import trainer_logprobs
+from training.lora import LoraSettings
 from training.module import AgentModule
 
 PROBE = tuple(range(20, 80))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from medagent.agent_folder import load_weights, read_spec, save_agent
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError
 from medagent.export import export_adapter, export_merged
 from medagent.plain_lora import check_adapter

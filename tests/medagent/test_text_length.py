@@ -16,7 +16,7 @@ from transformers import Gemma3TextConfig
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
 from medagent.agent_folder import load_agent, read_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.evaluate import with_limits
 from medagent.errors import ConfigError, PolicyError
 from medagent.loading import open_agent
@@ -24,10 +24,10 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.text_length import check_text_length, check_trained_text, longest_text, room_on_server
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.medagent.policies.support import SMALL, furthest_from_plain, one_turn, tiny_model, two_dialogues
-from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.agent_data import AgentSettings
 from training.data import RolloutData
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.prepare import prepare
 from training.sft.demonstrations import GivenDialogues

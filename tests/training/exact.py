@@ -21,9 +21,9 @@ from retrieval.controls import NoRetriever
 from tests.recording import RecordingPolicy
 from tests.training.golden.make import ROLLOUTS
 from tests.training.support import perturb, quiet_trainer
-from training.adapters import LoraSettings
 from training.callbacks import TurnLevelSampling
 from training.data import RolloutData
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.stale_rollouts import read_rollouts
 

@@ -42,6 +42,10 @@ SUITES = {
         "tests/training/test_temperature.py",
     ),
     "doors": ("tests/medagent/test_doors_of_sampling.py",),
+    "bases": (
+        *(f"tests/medagent/test_{name}.py" for name in ("base_models", "precision")),
+        *(f"tests/training/test_{name}.py" for name in ("fitting", "settled", "gguf_base")),
+    ),
     "evaluation": ("tests/evaluation/test_plan_asks.py",),
     "sft": tuple(
         f"tests/training/sft/test_{name}.py" for name in ("kept_dialogues", "dealing", "demonstrations", "given_rows")

@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader, Dataset
 from evaluation.benchmarks import StarterBenchmark
 from medagent.cli.demo import demo_configs
 from medagent.types import Question, Rollout, StopReason, Turn
-from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.callbacks.export import read_metrics
 from training.data import AgentSettings, RolloutData
 from training.engines import EngineSetup
 from training.experience import Experience
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.prepare import prepare
 from training.run import add_run_settings

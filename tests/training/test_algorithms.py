@@ -17,10 +17,10 @@ from lightning import Callback, LightningModule, Trainer
 from medagent.errors import ConfigError
 from medagent.types import Rollout
 from tests.training.support import arguments, make_module, numbers, perturb
-from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.callbacks.export import read_metrics
 from training.data import RolloutData
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.objectives import clipped_surrogate
 from training.prepare import OffPolicy, prepare

@@ -18,12 +18,14 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from medagent.causal_lm import STARTER, load_causal_lm
+from medagent.base_models import STARTER
+from medagent.causal_lm import load_causal_lm
 from tests.training.support import perturb, setup_of
-from training.adapters import CRITIC, POLICY, LoraSettings
+from training.adapters import CRITIC, POLICY
 from training.engines import InProcessEngine
 from training.engines.hand_over import HandOver
 from training.execution import Execution
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.sft.supervised import SupervisedModule
 

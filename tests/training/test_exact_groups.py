@@ -17,10 +17,10 @@ from tests.training.exact import ExactData, acts_of, exact_rollouts, said_of
 from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
 from tests.training.support import perturb
-from training.adapters import LoraSettings
 from training.advantages import AdvantageEstimator, BatchBaseline, GroupNormalised, LeaveOneOut
 from training.data import _Iteration
 from training.experience import Experience
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.prepare import OffPolicy
 

@@ -19,12 +19,12 @@ from medagent.errors import ConfigError, PolicyError
 from medagent.policies.huggingface import HFPolicy
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import OneBatch, make_data, make_module, perturb, quiet_trainer
-from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
 from training.execution import Execution
 from training.experience import Experience, loss_weights
 from training.finite_steps import FiniteSteps, in_words
+from training.lora import LoraSettings
 from training.objectives import ClippedSurrogate
 from training.prepare import prepare
 from training.rewards import OutcomeReward, graded

@@ -14,11 +14,11 @@ from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.errors import ConfigError
 from tests.training.support import OneBatch, gradients, make_module, perturb, quiet_trainer
-from training.adapters import LoraSettings
 from training.advantages import GAE
 from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
 from training.engines import InProcessEngine
 from training.experience import loss_weights, split_by_length
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.objectives import ClippedSurrogate
 from training.prepare import prepare

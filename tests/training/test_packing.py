@@ -20,8 +20,9 @@ from transformers.models.auto import AutoModelForCausalLM
 from medagent.errors import ConfigError
 from tests.medagent.policies.support import tiny_model
 from tests.training.support import make_module
-from training.adapters import LoraSettings, SharedBase
+from training.adapters import SharedBase
 from training.execution import Execution
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.packing import check_packing
 from training.sft.supervised import SupervisedModule

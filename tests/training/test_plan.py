@@ -12,9 +12,11 @@ from medagent.agent import Limits
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from tests.support import CONFIGS
-from training.adapters import LoraSettings, SharedBase
+from training.adapters import SharedBase
 from training.execution import Execution
-from training.plan import GIB, Load, ModelShape, report
+from training.lora import LoraSettings
+from training.memory import GIB, Load, ModelShape
+from training.plan import report
 
 CONFIG = CONFIGS / "starter.yaml"
 SEVEN_B = Qwen2Config(

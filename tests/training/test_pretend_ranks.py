@@ -17,11 +17,11 @@ from tests.training.exact import ExactData, exact_rollouts
 from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
 from tests.training.support import make_module, perturb
-from training.adapters import LoraSettings
 from training.advantages import GAE, AdvantageEstimator, BatchBaseline
 from training.callbacks import ClippingBiasCorrection
 from training.data import _Iteration
 from training.experience import Experience, loss_weights
+from training.lora import LoraSettings
 from training.module import AgentModule
 
 RANKS, MINIBATCHES, MICRO_BATCHES = 3, 2, 2

@@ -17,7 +17,7 @@ import yaml
 from evaluation.rollout_files import readable
 from medagent.agent import Job
 from medagent.agent_folder import load_agent, read_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.demo import run_demo
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError

@@ -15,8 +15,10 @@ from transformers import PhiConfig, PhiForCausalLM
 from medagent.errors import ConfigError, PolicyError
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import OneBatch, make_module, quiet_trainer, small_experience
-from training.adapters import LoraSettings, SharedBase
+from training.adapters import SharedBase
+from training.execution import Execution
 from training.finite_steps import FiniteSteps
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.rewards import OutcomeReward, graded
 from training.sft.supervised import SupervisedModule
@@ -53,7 +55,8 @@ def test_what_is_no_number_is_refused(value: object) -> None:
 
 
 def test_numbers_in_range_are_taken() -> None:
-    settings = {"dtype": "bfloat16", "critic_sees": "context", "critic_lora": LoraSettings(), "kl_coef": 0}
+    settings = {"dtype": "bfloat16", "critic_sees": "context", "kl_coef": 0, "base_model": "starter"}
+    settings |= {"policy_lora": LoraSettings(), "critic_lora": LoraSettings(), "execution": Execution()}
     norms = {"policy_max_grad_norm": 1e6, "critic_max_grad_norm": 1, "value_clip": None, "lr_decay_iterations": 1}
     check_update_settings(
         {**settings, **norms, "policy_lr": 0.0, "critic_lr": 1.0, "weight_decay": 0, "entropy_coef": -0.1}

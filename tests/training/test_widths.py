@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from medagent.agent_folder import load_weights, read_spec, save_agent
-from medagent.causal_lm import STARTER, hidden_size, hidden_states, model_path
+from medagent.base_models import STARTER, model_path
+from medagent.causal_lm import hidden_size, hidden_states
 from medagent.errors import ConfigError
 from tests.medagent.policies.support import SMALL, tiny_model
 from tests.training.support import make_module, perturb
-from training.adapters import LoraSettings, SharedBase
-from training.plan import ModelShape
+from training.adapters import SharedBase
+from training.lora import LoraSettings
+from training.memory import ModelShape
 
 VISION = {
     "hidden_size": 16,

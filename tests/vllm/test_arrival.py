@@ -12,8 +12,8 @@ from medagent.errors import PolicyError
 from medagent.policies.vllm.api import VllmApi
 from medagent.policies.vllm.server import VllmServer
 from tests.training.support import setup_of
-from training.adapters import LoraSettings
 from training.engines import VllmEngine
+from training.lora import LoraSettings
 from training.module import AgentModule
 
 pytestmark = pytest.mark.vllm

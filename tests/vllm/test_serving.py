@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from medagent.agent_folder import read_spec, save_agent
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.serving.engines import VllmSampling
 from tests.medagent.serving.support import served, soon

@@ -21,7 +21,7 @@ import pytest
 from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.agent_folder import read_spec, save_agent
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.errors import PolicyError
 from medagent.export import export_merged
 from medagent.policies.vllm.server import MODEL, VllmServer

@@ -11,6 +11,7 @@ import yaml
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.agent_folder import AgentSpec, RetrieverSpec, save_agent
+from medagent.base_models import base_sha256, stored_name
 from retrieval.tools import Toolbox
 from training.agent_data import AgentData
 from training.module import AgentModule
@@ -53,9 +54,9 @@ class AgentExport(Callback):
         assert isinstance(data, AgentData)
         if not trainer.is_global_zero:
             return
-        settings, base = data.agent_settings, Path(pl_module.base_name)
+        settings = data.agent_settings
         spec = AgentSpec(
-            base_model=str(base.resolve()) if base.exists() else pl_module.base_name,
+            base_model=stored_name(pl_module.base_name),
             dtype=pl_module.dtype_name,
             protocol=settings.protocol,
             limits=settings.limits,
@@ -65,6 +66,7 @@ class AgentExport(Callback):
             training=how_made(trainer, iterations),
             tools=data.retriever.class_paths if isinstance(data.retriever, Toolbox) else (),
             quantise=pl_module.execution.quantise,
+            base_sha256=base_sha256(pl_module.base_name),
         )
         folder = Path(trainer.default_root_dir) / "agent"
         fresh, old = folder.with_name("agent.part"), folder.with_name("agent.old")

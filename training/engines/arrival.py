@@ -58,9 +58,9 @@ def require_arrival(
 
 
 @torch.no_grad()
-def reference_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
+def base_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
     """The same of the base, with all adapters off."""
-    found = module.roles.reference_logprobs(*_after_the_first(module, token_ids), temperature=1.0)
+    found = module.roles.base_logprobs(*_after_the_first(module, token_ids), temperature=1.0)
     return found[0, 1:].double().cpu()
 
 

@@ -37,6 +37,9 @@ class RolloutEngine(ABC):
 
     takes_adapters = False  # whether it is handed the LoRA and not merged weights
     overlaps = True  # whether it can sample while the trainer updates
+    samples_here = False  # whether it samples in the trainer's process
+    asked_form = "auto"  # its setting hand_over, where it has one
+    trainer_share = 1.0  # of the GPU's memory that it leaves to the trainer
 
     def start(self, module: AgentModule, setup: EngineSetup) -> None:  # noqa: B027 (nothing to start by default)
         """Start what must run beside the trainer, or refuse, before any rollout."""

@@ -30,8 +30,11 @@ class InProcessEngine(RolloutEngine):
     merge that loses a larger share than `max_merge_lost` of the LoRA to rounding stops the run.
     """
 
+    samples_here = True
+
     def __init__(self, hand_over: HandOver = "auto", max_merge_lost: float = MAX_MERGE_LOST) -> None:
         self._hand_over, self._max_merge_lost = hand_over, max_merge_lost
+        self.asked_form = hand_over
         self.takes_adapters = hand_over != "merged"
         self._policy: HFPolicy | None = None
         self._probe_ids: tuple[int, ...] = ()

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from medagent.causal_lm import model_path
+from medagent.base_models import model_path
 from medagent.checksums import Checksum, Handed
 from medagent.errors import ConfigError, PolicyError
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss

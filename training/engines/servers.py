@@ -15,7 +15,7 @@ from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.api import VllmApi
-from training.engines.arrival import ArrivalCheck, reference_logprobs, trainer_logprobs
+from training.engines.arrival import ArrivalCheck, base_logprobs, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
 from training.engines.hand_over import save_adapter
 from training.module import AgentModule
@@ -90,14 +90,14 @@ class ServersEngine(RolloutEngine):
         folder = self._adapters / name
         save_adapter(module, folder)
         probe = list(self._setup.probe_ids)
-        wanted, reference = (ask(module, self._setup.probe_ids) for ask in (trainer_logprobs, reference_logprobs))
+        wanted, base = (ask(module, self._setup.probe_ids) for ask in (trainer_logprobs, base_logprobs))
         there = []
         for root, api in self._apis.items():
             try:
                 api.load_adapter(name, folder)
                 _require_served(api.roots(), name, folder, where=f"server {root}")
                 if self._checks[root].is_new:
-                    self._checks[root].compare_base(api.logprobs(probe, model=self._model), reference)
+                    self._checks[root].compare_base(api.logprobs(probe, model=self._model), base)
                 heard = api.logprobs(probe, model=name)
                 old = self._loaded.pop(root, None)
                 if old is not None and old in api.models():  # one that was started anew has none

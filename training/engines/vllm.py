@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from medagent.causal_lm import model_path
+from medagent.base_models import model_path
 from medagent.checksums import Handed
 from medagent.errors import ConfigError
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
@@ -55,6 +55,7 @@ class VllmEngine(RolloutEngine):
         self._hand_over, self._colocated, self._seeded, self._settings = hand_over, colocated, seeded, settings
         self._max_merge_lost = max_merge_lost
         self.overlaps, self.takes_adapters = not colocated, hand_over != "merged"
+        self.trainer_share = 1.0 if colocated or settings.devices else 1.0 - settings.gpu_memory
         self._form: Form = "merged"
         self._loss: MergeLoss | None = None
         self._server: VllmServer | None = None

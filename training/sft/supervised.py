@@ -23,7 +23,6 @@ from medagent.errors import ConfigError
 from medagent.text_length import check_text_length
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
-from training.adapters import LoraSettings
 from training.agent_data import AgentData, AgentSettings, check_accumulation
 from training.callbacks.held_out import HeldOutEvaluation
 from training.engines import InProcessEngine, RolloutEngine
@@ -37,6 +36,8 @@ from training.experience import (
     split_minibatches,
     tensorize,
 )
+from training.fitting import Work
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.objectives import ratio_segments
 from training.sft.demonstrations import Demonstrations, LeftOut, encoded, in_words
@@ -52,7 +53,7 @@ class SupervisedModule(AgentModule):
     def __init__(
         self,
         base_model: str = "starter",
-        dtype: str = "float32",
+        dtype: str = "auto",
         policy_lora: LoraSettings = LoraSettings(),
         policy_lr: float = 1e-4,
         lr_decay_iterations: int | None = None,
@@ -172,6 +173,11 @@ class SupervisedData(AgentData):
         self.rollouts, self.questions = found, [rollout.question for rollout in found]
         if trainer.is_global_zero:
             print(f"{len(found)} demonstrations. Left out: {reasons}.", flush=True)
+
+    def work(self, world_size: int) -> Work:
+        """A rank's work in memory: one optimizer step, of dialogues as long as the longest one."""
+        longest = max(len(rollout.token_ids) for rollout in self.rollouts)
+        return self.work_of(self.batch_size, parts=self.num_micro_batches, longest=longest)
 
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields finished micro-batches."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from transformers import Qwen2ForCausalLM
 
 from medagent.agent_folder import AgentSpec, save_agent
-from medagent.causal_lm import STARTER, load_causal_lm, model_path
+from medagent.base_models import STARTER, model_path
+from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
 from training.execution import keep_freed_memory
 from training.starter.batches import make_exam

@@ -22,7 +22,7 @@ from jsonargparse import ArgumentParser
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from medagent.agent_folder import SPEC_FILE, read_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder

@@ -40,7 +40,8 @@ def evaluate(
 
     Args:
         agent: Folder of an exported agent, "starter" (the untrained base policy), "hf:MODEL" (a causal language model
-            by hub name or folder), or the address of an OpenAI-compatible endpoint, such as http://localhost:8000/v1.
+            by hub name, folder, .gguf file or as "hf:smollm2"), or the address of an OpenAI-compatible endpoint,
+            such as http://localhost:8000/v1.
         benchmark: Name of a benchmark, or a class of yours, as --benchmark my_task.MyBenchmark. "starter" is packaged,
             "jsonl" reads your own questions, and "open" reads questions with several right answers.
         path: The benchmark's file or folder.

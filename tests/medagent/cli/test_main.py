@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from medagent.agent_folder import AgentSpec, load_agent, read_spec, write_spec
-from medagent.causal_lm import model_path
+from medagent.base_models import model_path
 from medagent.cli.main import main
 
 

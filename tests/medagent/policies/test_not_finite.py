@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 
-from medagent.causal_lm import STARTER, load_causal_lm, project
+from medagent.base_models import STARTER
+from medagent.causal_lm import load_causal_lm, project
 from medagent.errors import PolicyError
 from medagent.policies import batch
 from medagent.policies.completions import CompletionPolicy

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.serve import Settings, app_of, engine_named
 from tests.fake_vllm import FakeVllm
 from tests.medagent.serving.support import served

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.cli.serve import Settings, app_of, engine_named
 from tests.medagent.serving.support import served, soon
 

@@ -8,8 +8,8 @@ import torch
 from tests.training.exact import exact_rollouts
 from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
-from training.adapters import LoraSettings
 from training.experience import Experience
+from training.lora import LoraSettings
 from training.module import AgentModule
 from training.sft.supervised import SupervisedData, _Pass
 

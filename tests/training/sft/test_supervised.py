@@ -17,7 +17,7 @@ from evaluation.rollout_files import write_records
 from evaluation.run import run_benchmark
 from medagent.agent import Job
 from medagent.agent_folder import load_agent, read_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError
 from medagent.export import export_merged
 from medagent.protocol import TagProtocol

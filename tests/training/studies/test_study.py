@@ -17,7 +17,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from medagent.agent_folder import read_spec, write_spec
-from medagent.causal_lm import STARTER, model_path
+from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
 from training.callbacks.export import read_metrics
 from training.studies import study as module

