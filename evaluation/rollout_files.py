@@ -21,6 +21,7 @@ def readable(rollout: Rollout) -> dict[str, Any]:
         "options": dict(zip(question.letters, question.options, strict=True)),
         "gold": question.answer,
         "aliases": list(question.aliases),
+        **_form(question),
         "kind": question.kind,
         "gold_passage_ids": list(question.gold_passage_ids),
         "meta": dict(question.meta),
@@ -54,6 +55,12 @@ def readable(rollout: Rollout) -> dict[str, Any]:
     }
 
 
+def _form(question: Question) -> dict[str, Any]:
+    """The form of an open answer where it is not one text, and the items of a list."""
+    form = {"form": question.form} if question.form != "text" else {}
+    return form | ({"items": [list(item) for item in question.items]} if question.items else {})
+
+
 def rollout_from(row: Mapping[str, Any]) -> Rollout:
     """The rollout of a readable row: all that grading, summaries and reports need.
 
@@ -68,6 +75,8 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
         gold_passage_ids=tuple(row["gold_passage_ids"]),
         meta=row["meta"],
         aliases=tuple(row["aliases"]),
+        form=row.get("form", "text"),
+        items=tuple(map(tuple, row.get("items", ()))),
     )
     turns = [
         Turn(
