@@ -11,7 +11,7 @@ from evaluation.benchmarks.rows import Row, text_field
 from medagent.answer_forms import written
 from medagent.errors import ConfigError, InputError
 from medagent.types import LETTERS, Question
-from retrieval.passages import Passage
+from retrieval.passages import Passage, without_surrogates
 
 BioASQType = Literal["factoid", "list", "yes_no"]
 TYPES: tuple[BioASQType, ...] = get_args(BioASQType)
@@ -137,7 +137,7 @@ def _row_passages(row: Row, titles: Mapping[str, str]) -> Iterator[Passage]:
         document = _document(address)
         if document and text:
             title = titles.get(document, "")
-            digest = sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+            digest = sha256(text.encode()).hexdigest()[:16]
             yield Passage(
                 f"{document}#{digest}", "" if title == text else title, text, source=address, document=document
             )
@@ -156,7 +156,7 @@ def _titles(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _snippet_text(snippet: Mapping[str, Any]) -> str:
-    return " ".join(str(snippet.get("text") or "").split())
+    return without_surrogates(" ".join(str(snippet.get("text") or "").split()))
 
 
 def _snippets(row: Row) -> list[dict[str, Any]]:
