@@ -22,7 +22,10 @@ MOST_REWARD = 1e6  # rewards near 1 suit the learning rates; float32 counts to 1
 
 
 class Reward(Protocol):
-    """The interface of a reward: it returns a rollout with `reward` and `success` filled in."""
+    """The interface of a reward: it returns a rollout with `reward` and `success` filled in.
+
+    Example: def __call__(self, rollout): return rollout.graded(float(rollout.num_searches > 0), success=True)
+    """
 
     def __call__(self, rollout: Rollout) -> Rollout:
         """The graded rollout."""

@@ -51,7 +51,8 @@ _DENIED = frozenset(
 )
 _UNKNOWING = re.compile(
     r"(?:i|we)\s+(?:do\s+not|don't|cannot|can't|could\s+not|couldn't)\s+(?:know|tell|say|find|answer)\b"
-    r"|(?:(?:it\s+is|was|were)\s+)?not\s+(?:known|found|available|reported)\W*$|no\s+(?:answer|passage|evidence)\b.*found",
+    r"|(?:(?:it\s+is|was|were)\s+)?not\s+(?:known|found|available|reported)\W*$"
+    r"|no\s+(?:answer|passage|evidence)\b.*found",
     re.IGNORECASE,
 )
 _SEVERAL = re.compile(r";|\n|/|\b(?:or|versus|vs|either)\b", re.IGNORECASE)
