@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.grading.grade import grade
+from medagent.answer_forms import FORM_HINTS
 from medagent.files import write_whole
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
@@ -64,8 +65,11 @@ def _form(question: Question) -> dict[str, Any]:
 def rollout_from(row: Mapping[str, Any]) -> Rollout:
     """The rollout of a readable row: all that grading, summaries and reports need.
 
-    Tokens and log-probs are not in it.
+    Tokens and log-probs are not in it. Raises `ValueError` for a form of answer that is none.
     """
+    form = row.get("form", "text")
+    if form not in FORM_HINTS:
+        raise ValueError(f"form: found {form!r}, wanted one of {', '.join(FORM_HINTS)}")
     question = Question(
         id=row["question_id"],
         text=row["question"],
@@ -75,7 +79,7 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
         gold_passage_ids=tuple(row["gold_passage_ids"]),
         meta=row["meta"],
         aliases=tuple(row["aliases"]),
-        form=row.get("form", "text"),
+        form=form,
         items=tuple(map(tuple, row.get("items", ()))),
     )
     turns = [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluation.benchmarks import JsonlBenchmark
 from evaluation.metrics import report_mode, summarize
 from evaluation.modes import Mode
 from evaluation.open_measures import MEASURES, macro_f1, open_measures
@@ -15,6 +16,7 @@ from evaluation.reports.tables import markdown, open_table, tables
 from evaluation.rollout_files import readable, rollout_from
 from evaluation.statistics import wilson_interval
 from medagent.cli.evaluate import write_reports
+from medagent.errors import InputError
 from medagent.types import Question, Rollout, StopReason, Turn
 
 YES, NO = (Question(name, "?", options=("yes", "no"), answer=letter) for name, letter in (("y", "A"), ("n", "B")))
@@ -127,3 +129,42 @@ def test_of_ranked_answers_the_first_votes() -> None:
     sampling = report_mode(predictions).sampling
     assert sampling is not None
     assert (sampling.majority_vote, sampling.mean_accuracy) == (1.0, pytest.approx(2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("row", "form", "answer", "items"),
+    [
+        ({"answer": ["gout", "podagra"], "form": "ranked"}, "ranked", "gout", ()),
+        ({"answer": ["gout", "podagra"]}, "text", "gout", ()),
+        ({"answer": ["a", [" b ", "beta"]], "form": "list"}, "list", "a; b", (("a",), ("b", "beta"))),
+    ],
+)
+def test_questions_of_ones_own_take_a_form(tmp_path: Path, row, form: str, answer: str, items) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"question": "?", **row}))
+    (question,) = JsonlBenchmark(str(path)).questions()
+    assert (question.form, question.answer, question.items) == (form, answer, items)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"answer": "a", "form": "essay"}, "found the form 'essay', wanted one of text, ranked, list"),
+        ({"answer": "A", "options": ["x", "y"], "form": "list"}, "and none with options"),
+        ({"answer": "a", "form": "list"}, "wanted a list of entries"),
+        ({"answer": [], "form": "list"}, "wanted a list of entries"),
+        ({"answer": ["a", []], "form": "list"}, "wanted a list of entries"),
+        ({"answer": ["a", [" "]], "form": "list"}, "wanted a list of entries"),
+        ({"answer": ["a", 3], "form": "list"}, "wanted a list of entries"),
+    ],
+)
+def test_a_form_that_does_not_fit_is_refused(tmp_path: Path, row: dict[str, object], told: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"question": "?", **row}))
+    with pytest.raises(InputError, match=f"line 1: .*{told}"):
+        JsonlBenchmark(str(path)).questions()
+
+
+def test_a_record_of_another_form_is_refused() -> None:
+    with pytest.raises(ValueError, match="form: found 'essay', wanted one of text, ranked, list"):
+        rollout_from({**readable(factoid("LV")), "form": "essay"})

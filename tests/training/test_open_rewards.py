@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from training.rewards import (
     TurnRewards,
     graded,
 )
+from training.stale_rollouts import read_rollouts, write_rollouts
 
 IRON = Question("q", "Which disease stores iron?", answer="Hemochromatosis", aliases=("bronze diabetes",))
 LISTED = Question("l", "Which?", answer="a; b", form="list", items=(("a", "alpha"), ("b",)))
@@ -164,3 +166,9 @@ def test_a_score_of_ones_own_is_two_methods() -> None:
     assert earned(Length(), "a long answer") == (0.0, False)
     with pytest.raises(TypeError, match="abstract"):
         OpenAnswerReward()
+
+
+def test_rollouts_that_wait_on_disk_keep_a_list(tmp_path: Path) -> None:
+    some = [answered("b; alpha", LISTED), answered("gout", replace(IRON, form="ranked"))]
+    write_rollouts(tmp_path / "some.jsonl", some)
+    assert read_rollouts(tmp_path / "some.jsonl") == some
