@@ -16,7 +16,7 @@ from retrieval.passages import Passage
 def named_corpus(corpus: str) -> Corpus:
     """A corpus by name or path.
 
-    Names: starter, starter:train, pubmedqa:FILE, pubmedqa:hub:DATASET, bioasq:PATH, hub:DATASET[:SPLIT].
+    Names: starter, starter:train, pubmedqa:FILE, pubmedqa:hub:DATASET, bioasq:FILES, hub:DATASET[:SPLIT].
     """
     if corpus == "starter":
         return memory_corpus(World.load().passages(), corpus)
@@ -25,7 +25,7 @@ def named_corpus(corpus: str) -> Corpus:
     if corpus.startswith("pubmedqa:"):
         return memory_corpus(pubmedqa_passages(corpus.removeprefix("pubmedqa:")), "pubmedqa")
     if corpus.startswith("bioasq:"):
-        return memory_corpus(bioasq_passages(Path(corpus.removeprefix("bioasq:"))), "bioasq")
+        return memory_corpus(bioasq_passages(corpus.removeprefix("bioasq:")), "bioasq")
     if corpus.startswith("hub:"):
         return hub_corpus(corpus.removeprefix("hub:"))
     return file_corpus(Path(corpus))

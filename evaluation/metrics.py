@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evaluation.grading.citations import Grounding, ground
-from evaluation.grading.exact_match import exact_match, f1
-from evaluation.grading.grade import Verdict, grade, without_citations
-from evaluation.grading.option_named import normalise
+from evaluation.grading.grade import Verdict, grade
+from evaluation.grading.open_answers import answer_tokens, first_answer
+from evaluation.open_measures import open_measures
 from evaluation.predictions import Prediction
+from evaluation.search_recall import RecallReport, report_recall
 from evaluation.statistics import (
     Accuracy,
     Calibration,
+    Estimate,
     bootstrap_mean,
     calibration,
     majority_vote,
@@ -29,7 +31,8 @@ class Summary:
     """The figures of a set of rollouts.
 
     `unparsed` answers name no option or several; `multiple` counts the latter. `abstained` decline to choose.
-    `no_answer` stopped before an answer, `truncated` of them at a limit. `exact_match` and `f1` are for open questions.
+    `no_answer` stopped before an answer, `truncated` of them at a limit. `measures` are those of open answers and of
+    BioASQ's question types, by their names in `evaluation.open_measures`.
     """
 
     overall: Accuracy
@@ -42,8 +45,7 @@ class Summary:
     truncated: int
     searches_per_question: float
     cited_share: float
-    exact_match: float | None
-    f1: float | None
+    measures: dict[str, Estimate]
     grounding: Grounding
     stop_reasons: dict[str, int]
 
@@ -61,8 +63,6 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
     for rollout, result in zip(rollouts, grades, strict=True):
         marks[rollout.question.kind].append(result.correct)
     verdicts = Counter(result.verdict for result in grades)
-    open_ones = [rollout for rollout in rollouts if not rollout.question.options]
-    said = [(without_citations(r.answer or ""), (r.question.answer, *r.question.aliases)) for r in open_ones]
     return Summary(
         overall=Accuracy.of(sum(result.correct for result in grades), len(grades)),
         lenient_accuracy=sum(result.lenient_correct for result in grades) / count,
@@ -74,8 +74,7 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
         truncated=sum(rollout.stop_reason.truncated for rollout in rollouts),
         searches_per_question=sum(rollout.num_searches for rollout in rollouts) / count,
         cited_share=sum(bool(result.cited) for result in grades) / count,
-        exact_match=sum(exact_match(*pair) for pair in said) / len(said) if said else None,
-        f1=sum(f1(*pair) for pair in said) / len(said) if said else None,
+        measures=open_measures(rollouts),
         grounding=ground(rollouts),
         stop_reasons=dict(Counter(rollout.stop_reason.value for rollout in rollouts)),
     )
@@ -117,13 +116,14 @@ class ModeReport:
     rotations: Rotations | None
     calibration: Calibration | None
     selective: tuple[tuple[float, float], ...]
+    search_recall: RecallReport | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         row = asdict(self)
         return {
             **self.summary.to_json(),
-            **{name: row[name] for name in ("sampling", "rotations", "calibration", "selective")},
+            **{name: row[name] for name in ("sampling", "rotations", "calibration", "selective", "search_recall")},
         }
 
 
@@ -139,6 +139,7 @@ def report_mode(predictions: Sequence[Prediction]) -> ModeReport:
         rotations=_rotations(predictions),
         calibration=calibration(confidences, right) if sure else None,
         selective=tuple(selective_accuracy(confidences, right, asked=len(plain))),
+        search_recall=report_recall([p.recall for p in plain if p.rollout.sample == 0 and p.recall is not None]),
     )
 
 
@@ -170,12 +171,17 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
 
 
 def _elected(rollouts: Sequence[Rollout], letters: Sequence[str | None]) -> bool:
-    """Whether the majority's answer is right. Letters are counted, or open answers that are equal when normalised."""
+    """Whether the majority's answer is right. Letters are counted, or open answers of equal words.
+
+    Of ranked answers the first votes. A list is elected whole.
+    """
     question = rollouts[0].question
     if question.options:
         return majority_vote(letters) == question.answer
-    elected = majority_vote([normalise(without_citations(r.answer)) if r.answer else None for r in rollouts])
-    return elected in {normalise(text) for text in (question.answer, *question.aliases)}
+    said = {" ".join(answer_tokens(first_answer(question, r.answer))): r for r in reversed(rollouts) if r.answer}
+    votes = [" ".join(answer_tokens(first_answer(question, r.answer))) if r.answer else None for r in rollouts]
+    elected = majority_vote([vote or None for vote in votes])
+    return elected is not None and grade(said[elected]).correct
 
 
 def _rotations(predictions: Sequence[Prediction]) -> Rotations | None:

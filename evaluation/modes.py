@@ -36,6 +36,9 @@ class Mode(StrEnum):
     UNRELATED = "unrelated"
 
 
+SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)  # modes that search the corpus
+
+
 def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
     """One mode or several, by name."""
     return tuple(map(Mode, [names] if isinstance(names, str) else names))

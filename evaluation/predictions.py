@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from evaluation.grading.grade import grade
 from evaluation.rollout_files import readable, rollout_from
+from evaluation.search_recall import SearchRecall
 from medagent.errors import ConfigError
 from medagent.protocol import TurnProtocol
 from medagent.types import Rollout
@@ -25,13 +26,15 @@ Key = tuple[str, str, int, int]
 class Prediction:
     """One answer.
 
-    `confidence` in (0, 1] is the policy's probability of what it wrote, None where it gives no probabilities.
+    `confidence` in (0, 1] is the policy's probability of what it wrote, None where it gives no probabilities. `recall`
+    is None where the question names no gold passages, or the mode does not search.
     """
 
     mode: str
     rotation: int
     rollout: Rollout
     confidence: float | None
+    recall: SearchRecall | None = None
 
     @property
     def key(self) -> Key:
@@ -40,12 +43,15 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """A readable row."""
-        return {"mode": self.mode, "rotation": self.rotation, "confidence": self.confidence, **readable(self.rollout)}
+        asked = {"mode": self.mode, "rotation": self.rotation, "confidence": self.confidence}
+        recall = {"search_recall": self.recall.to_json()} if self.recall else {}
+        return {**asked, **recall, **readable(self.rollout)}
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> Prediction:
         """The inverse of `to_json`."""
-        return Prediction(row["mode"], row["rotation"], rollout_from(row), row["confidence"])
+        recall = SearchRecall(**row["search_recall"]) if "search_recall" in row else None
+        return Prediction(row["mode"], row["rotation"], rollout_from(row), row["confidence"], recall)
 
 
 def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: TurnProtocol) -> float | None:

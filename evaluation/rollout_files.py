@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.grading.grade import grade
+from medagent.answer_forms import FORM_HINTS
 from medagent.files import write_whole
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
@@ -21,6 +22,7 @@ def readable(rollout: Rollout) -> dict[str, Any]:
         "options": dict(zip(question.letters, question.options, strict=True)),
         "gold": question.answer,
         "aliases": list(question.aliases),
+        **_form(question),
         "kind": question.kind,
         "gold_passage_ids": list(question.gold_passage_ids),
         "meta": dict(question.meta),
@@ -54,11 +56,20 @@ def readable(rollout: Rollout) -> dict[str, Any]:
     }
 
 
+def _form(question: Question) -> dict[str, Any]:
+    """The form of an open answer where it is not one text, and the items of a list."""
+    form = {"form": question.form} if question.form != "text" else {}
+    return form | ({"items": [list(item) for item in question.items]} if question.items else {})
+
+
 def rollout_from(row: Mapping[str, Any]) -> Rollout:
     """The rollout of a readable row: all that grading, summaries and reports need.
 
-    Tokens and log-probs are not in it.
+    Tokens and log-probs are not in it. Raises `ValueError` for a form of answer that is none.
     """
+    form = row.get("form", "text")
+    if form not in FORM_HINTS:
+        raise ValueError(f"form: found {form!r}, wanted one of {', '.join(FORM_HINTS)}")
     question = Question(
         id=row["question_id"],
         text=row["question"],
@@ -68,6 +79,8 @@ def rollout_from(row: Mapping[str, Any]) -> Rollout:
         gold_passage_ids=tuple(row["gold_passage_ids"]),
         meta=row["meta"],
         aliases=tuple(row["aliases"]),
+        form=form,
+        items=tuple(map(tuple, row.get("items", ()))),
     )
     turns = [
         Turn(

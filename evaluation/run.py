@@ -9,8 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from evaluation.modes import Mode, agent_for, job_for, rotate
+from evaluation.modes import SEARCHING, Mode, agent_for, job_for, rotate
 from evaluation.predictions import Key, Prediction, PredictionLog, confidence
+from evaluation.search_recall import recall_of
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.files import write_whole
@@ -81,6 +82,7 @@ def run_plan(
     identity: Mapping[str, Any],
     corpus: Sequence[Passage] = (),
     evidence: Mapping[str, Passage] | None = None,
+    rankings: Mapping[str, Sequence[Passage]] | None = None,
     concurrency: int = 64,
     overwrite: bool = False,
     on_found: Callable[[Sequence[Prediction]], None] = lambda _: None,
@@ -90,8 +92,9 @@ def run_plan(
 
     `identity` says what is measured (agent, benchmark, settings). A folder begun with another one is refused, or with
     `overwrite` begun anew. Each answer is written to predictions.jsonl as it comes, so an interrupted run goes on where
-    it stopped. Seeds follow from question and sample, not from order. `on_found` is called once with the predictions
-    that the folder holds already, `on_done` with each new one.
+    it stopped. Seeds follow from question and sample, not from order. `rankings` are those of
+    `search_recall.question_rankings`; with them the predictions of searching modes have their recall. `on_found` is
+    called once with the predictions that the folder holds already, `on_done` with each new one.
     """
     if concurrency < 1:
         raise ConfigError(f"concurrency {concurrency}: wanted 1 or more.")
@@ -101,7 +104,7 @@ def run_plan(
     with written.sole_writer():
         written.claim()
         _begin(folder, {**identity, "questions_sha256": digest(questions)}, overwrite=overwrite)
-        return _run(agent, planned, agents, folder, concurrency, on_found, on_done)
+        return _run(agent, planned, agents, folder, rankings or {}, concurrency, on_found, on_done)
 
 
 def _planned_rollouts(
@@ -132,6 +135,7 @@ def _run(
     planned: Sequence[PlannedRollout],
     agents: Mapping[Mode, Agent],
     folder: Path,
+    rankings: Mapping[str, Sequence[Passage]],
     concurrency: int,
     on_found: Callable[[Sequence[Prediction]], None],
     on_done: Callable[[Prediction], None],
@@ -145,9 +149,13 @@ def _run(
         key_of = {id(entry.job): entry.key for entry in left}
 
         def keep(job: Job, rollout: Rollout, key_of: dict[int, Key] = key_of) -> None:
-            mode_name, _, rotation, _ = key_of[id(job)]
+            mode_name, name, rotation, _ = key_of[id(job)]
             prediction = Prediction(
-                mode_name, rotation, rollout, confidence(rollout, agent.policy.tokenizer, agent.protocol)
+                mode_name,
+                rotation,
+                rollout,
+                confidence(rollout, agent.policy.tokenizer, agent.protocol),
+                recall_of(rollout, rankings[name]) if mode_name in SEARCHING and name in rankings else None,
             )
             log.append(prediction)
             done[prediction.key] = prediction
@@ -168,7 +176,10 @@ class PlannedRollout:
 
 def digest(questions: Sequence[Question]) -> str:
     """A fingerprint of the questions: ids, texts, options and answers."""
-    rows = [[q.id, q.text, list(q.options), q.answer, list(q.aliases)] for q in questions]
+    rows = [
+        [q.id, q.text, list(q.options), q.answer, list(q.aliases), *([q.form, q.items] if q.form != "text" else [])]
+        for q in questions
+    ]
     return sha256(json.dumps(rows).encode()).hexdigest()
 
 

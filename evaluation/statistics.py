@@ -48,6 +48,27 @@ class Accuracy:
         return Accuracy(successes / n if n else 0.0, low, high, n)
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A measure with its 95% interval, over `n` questions."""
+
+    value: float
+    ci_low: float
+    ci_high: float
+    n: int
+
+    @staticmethod
+    def share(marks: Sequence[bool]) -> Estimate:
+        """The share of true marks, with Wilson's interval."""
+        part = Accuracy.of(sum(marks), len(marks))
+        return Estimate(part.accuracy, part.ci_low, part.ci_high, part.n)
+
+    @staticmethod
+    def mean(values: Sequence[float]) -> Estimate:
+        """The mean of a value per question, with its bootstrap interval."""
+        return Estimate(sum(values) / len(values), *bootstrap_mean(values), len(values))
+
+
 def mcnemar_exact(only_a: int, only_b: int) -> float:
     """Two-sided p of McNemar's exact test (Psychometrika 1947).
 

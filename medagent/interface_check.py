@@ -20,6 +20,7 @@ REFUSALS = (  # as jsonargparse words them
     re.compile(r"Expected an instantiatable class, but (?P<found>[\w.]+) is (?P<wanted>abstract)"),
 )
 
+EXAMPLE = re.compile(r"^Example: .+", re.MULTILINE)  # a line in the docstring of a protocol
 RENAME = "Name the parameters as wanted, in that order, and give any others a default. Annotations may be left out."
 
 
@@ -33,12 +34,13 @@ def misfit(found: type, wanted: type) -> str | None:
     said = f"{_name(found)} does not fit {_name(wanted)}."
     if not vars(wanted).get("_is_protocol"):
         return _misfit_of_base(found, wanted, said)
-    own = _methods(found)
+    own, example = _methods(found), EXAMPLE.search(inspect.getdoc(wanted) or "")
+    shown = f" {example[0]}" if example else ""
     for name, method in _methods(wanted).items():
         if name not in own:
-            return f"{said} Wanted: {_written(name, method)}. Found: no method {name}. Define it."
+            return f"{said} Wanted: {_written(name, method)}. Found: no method {name}. Define it.{shown}"
         if not _fits(own[name], method):
-            return f"{said} Wanted: {_written(name, method)}. Found: {_written(name, own[name])}. {RENAME}"
+            return f"{said} Wanted: {_written(name, method)}. Found: {_written(name, own[name])}. {RENAME}{shown}"
     return None
 
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from transformers import PreTrainedTokenizerBase
 
+from medagent.answer_forms import FORM_HINTS
 from medagent.chat_template import beginning_of_text, chat_frame, day_of
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import (
@@ -239,7 +240,8 @@ class TagProtocol(TurnProtocol):
             pieces.append(Piece("Options:\n"))
             for letter, option in zip(LETTERS, question.options, strict=False):
                 pieces += [Piece(f"{letter}) "), Piece(self.neutralise(option), trusted=False), Piece("\n")]
-        return pieces
+        hint = FORM_HINTS[question.form] if self.instructed and not question.options else ""
+        return [*pieces, Piece(hint)] if hint else pieces
 
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
         """Token ids of the first message, up to where the policy starts to write."""
@@ -313,11 +315,7 @@ class TagProtocol(TurnProtocol):
 
 
 def tagged_answers(reply: str) -> list[str]:
-    """What stands between answer tags anywhere in a raw reply, in order.
-
-    >>> tagged_answers("So <Answer>B</Answer>.")
-    ['B']
-    """
+    """What stands between answer tags anywhere in a raw reply, in order: ['B'] of "So <Answer>B</Answer>."."""
     return [str(found) for found in _TAGGED_ANSWER.findall(reply)]
 
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Literal
 
 from retrieval.passages import Hit
 
 LETTERS = "ABCDEFGHIJ"
+AnswerForm = Literal["text", "ranked", "list"]  # one answer; up to five, best first; all entries of a list
 
 
 class StopReason(StrEnum):
@@ -40,7 +42,8 @@ class Question:
 
     `answer` is the gold option's letter (multiple choice) or the gold text (open). `aliases` are other texts that count
     as right. `kind` groups the report. `gold_passage_ids` are passages that contain the evidence, where the benchmark
-    names them.
+    names them. `form` says how an open answer is written (`medagent.answer_forms`). `items` are the right entries of a
+    list, each with its synonyms.
     """
 
     id: str
@@ -51,11 +54,18 @@ class Question:
     gold_passage_ids: tuple[str, ...] = ()
     meta: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    form: AnswerForm = "text"
+    items: tuple[tuple[str, ...], ...] = ()
 
     @property
     def letters(self) -> str:
         """The letters that name an option, in order."""
         return LETTERS[: len(self.options)]
+
+    @property
+    def golds(self) -> tuple[str, ...]:
+        """The right answers of an open question."""
+        return (self.answer, *self.aliases)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from tests.support import ROOT
 from training.metric_names import METRICS
 
 LONGEST_SENTENCE, LONGEST_MEAN = 35, 16  # words
-LOGS = "studies/*/log.md"
 WORDS_AT_MOST = {
     "README.md": 700,
     "docs/README.md": 150,
@@ -32,6 +31,7 @@ WORDS_AT_MOST = {
     "docs/algorithms.md": 1200,
     "docs/training-runs.md": 600,
     "docs/evaluation.md": 1200,
+    "docs/open-answers.md": 900,
     "docs/retrieval.md": 1200,
     "docs/serving.md": 1200,
     "docs/scaling.md": 1200,
@@ -77,7 +77,7 @@ def test_every_link_leads_to_a_file_and_a_heading(name: str) -> None:
     assert not broken_links(text_of(name), (ROOT / name).parent)
 
 
-@pytest.mark.parametrize("name", [name for name in WRITTEN if not fnmatch(name, LOGS)])
+@pytest.mark.parametrize("name", [name for name in WRITTEN if not fnmatch(name, "studies/*/log.md")])
 def test_no_sentence_is_too_long(name: str) -> None:
     assert not markdown.long_sentences(text_of(name), LONGEST_SENTENCE)
 

@@ -1,13 +1,20 @@
-"""The reward of a rollout is its grade: 1 for a right answer, a little for a well-formed wrong one, 0 otherwise."""
+"""The reward of a rollout is its grade: 1 for a right answer, a little for a well-formed wrong one, 0 otherwise.
+
+Open answers can earn a part: `F1`, `ExactMatch` and `ContainsAnswer` score them from 0 to 1.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 
-from evaluation.grading.grade import grade
+from evaluation.grading.grade import Verdict, grade
+from evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
+from medagent.answer_forms import entries, without_citations
 from medagent.errors import ConfigError
 from medagent.types import Rollout, Turn
 
@@ -15,7 +22,10 @@ MOST_REWARD = 1e6  # rewards near 1 suit the learning rates; float32 counts to 1
 
 
 class Reward(Protocol):
-    """The interface of a reward: it returns a rollout with `reward` and `success` filled in."""
+    """The interface of a reward: it returns a rollout with `reward` and `success` filled in.
+
+    Example: def __call__(self, rollout): return rollout.graded(float(rollout.num_searches > 0), success=True)
+    """
 
     def __call__(self, rollout: Rollout) -> Rollout:
         """The graded rollout."""
@@ -56,6 +66,108 @@ class OutcomeReward:
         result = grade(rollout)
         reward = self.correct if result.correct else self.well_formed if result.parsed else 0.0
         return rollout.graded(reward, success=result.correct)
+
+
+class OpenAnswerReward(ABC):
+    """Pays an open answer by a score from 0 to 1, so that an answer that is nearly right earns something.
+
+    An answer of score s earns `well_formed` + s * (`correct` - `well_formed`). One that declines to answer earns
+    `abstained`, which is never below `well_formed`: a wrong answer must not pay more than none. A rollout without an
+    answer of the required form earns 0, or `well_formed` where that is negative. Success is score 1.
+
+    Citations are no part of an answer. Of ranked answers the first is scored. A multiple-choice question scores 1 for
+    the right option. So data may mix both, and `TurnRewards` takes any of these as its `outcome`.
+
+    To score in another way, derive a class with `score`, and with `score_list` for lists.
+    """
+
+    def __init__(self, correct: float = 1.0, well_formed: float = 0.0, abstained: float = 0.0) -> None:
+        if not well_formed <= abstained < correct:
+            raise ConfigError(
+                f"{type(self).__name__}: found well_formed {well_formed}, abstained {abstained}, correct {correct}; "
+                "wanted well_formed <= abstained < correct. An agent that earns more for a wrong answer than for none "
+                "learns to guess: raise abstained to well_formed at least."
+            )
+        self.correct, self.well_formed, self.abstained = correct, well_formed, abstained
+
+    @abstractmethod
+    def score(self, answer: str, golds: Sequence[str]) -> float:
+        """From 0 to 1: how right the answer is, by the best of the right answers."""
+
+    @abstractmethod
+    def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
+        """From 0 to 1: how right the answer to a list question is. `items` are the entries with their synonyms."""
+
+    def __call__(self, rollout: Rollout) -> Rollout:
+        """The rollout with its reward and success filled in."""
+        result, question, answer = grade(rollout), rollout.question, without_citations(rollout.answer or "")
+        if result.verdict in (Verdict.NO_ANSWER, Verdict.UNPARSED, Verdict.MULTIPLE):
+            return rollout.graded(min(0.0, self.well_formed), success=False)
+        if question.options or result.correct:
+            score = float(result.correct)
+        elif question.form == "list":
+            score = self.score_list(answer, question.items)
+        else:
+            score = self.score(first_answer(question, answer), question.golds)
+        if result.verdict is Verdict.ABSTAINED and score < 1:
+            return rollout.graded(self.abstained, success=False)
+        return rollout.graded(self.well_formed + score * (self.correct - self.well_formed), success=score == 1)
+
+
+class F1(OpenAnswerReward):
+    """Token F1 with the best right answer (SQuAD, arXiv 1606.05250).
+
+    "hereditary hemochromatosis" for "Hemochromatosis" scores 2/3. A list scores the F1 of its entries.
+    """
+
+    def score(self, answer: str, golds: Sequence[str]) -> float:
+        """See `OpenAnswerReward.score`."""
+        return token_f1(answer, golds)
+
+    def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
+        """See `OpenAnswerReward.score_list`."""
+        return list_score(answer, items).f1
+
+
+class ExactMatch(OpenAnswerReward):
+    """1 for the words of a right answer, else 0. A list must name every entry and no other."""
+
+    def score(self, answer: str, golds: Sequence[str]) -> float:
+        """See `OpenAnswerReward.score`."""
+        return float(same(answer, golds))
+
+    def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
+        """See `OpenAnswerReward.score_list`."""
+        return float(list_score(answer, items).f1 == 1)
+
+
+class ContainsAnswer(OpenAnswerReward):
+    """1 for an answer that holds a right one as whole words, with at most `most_extra_words` words beside it.
+
+    A denial or a choice of several holds none: see `evaluation.grading.open_answers.contains`. A list earns the F1 of
+    its entries, where an entry is right when it holds an item so.
+    """
+
+    def __init__(
+        self, correct: float = 1.0, well_formed: float = 0.0, abstained: float = 0.0, most_extra_words: int = 5
+    ) -> None:
+        super().__init__(correct, well_formed, abstained)
+        if most_extra_words < 0:
+            raise ConfigError(f"ContainsAnswer.most_extra_words: found {most_extra_words}, wanted 0 or more.")
+        self.most_extra_words = most_extra_words
+
+    def score(self, answer: str, golds: Sequence[str]) -> float:
+        """See `OpenAnswerReward.score`."""
+        return float(contains(answer, golds, most_extra_words=self.most_extra_words))
+
+    def score_list(self, answer: str, items: Sequence[Sequence[str]]) -> float:
+        """See `OpenAnswerReward.score_list`."""
+        left, said = [list(item) for item in items], entries(answer)
+        for entry in said:
+            found = next((number for number, item in enumerate(left) if self.score(entry, item)), None)
+            if found is not None:
+                del left[found]
+        return 2 * (len(items) - len(left)) / (len(said) + len(items))
 
 
 class TurnRewards:

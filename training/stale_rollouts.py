@@ -115,6 +115,7 @@ def _rollout(row: dict[str, Any]) -> Rollout:
             "options": tuple(row["question"]["options"]),
             "gold_passage_ids": tuple(row["question"]["gold_passage_ids"]),
             "aliases": tuple(row["question"]["aliases"]),
+            "items": tuple(map(tuple, row["question"].get("items", ()))),
         }
     )
     return Rollout(

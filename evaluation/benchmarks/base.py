@@ -16,6 +16,8 @@ from medagent.errors import ConfigError, InputError
 from medagent.types import LETTERS, Question
 from retrieval.passages import Passage
 
+_PATTERN = frozenset("*?[")
+
 
 class Benchmark(Protocol):
     """Anything that yields questions."""
@@ -33,7 +35,8 @@ class FileBenchmark:
 
     kind: Kind = "jsonl"
     suffix = ".jsonl"
-    folders = False  # whether a folder of files is one benchmark
+    folders = False  # whether a folder of files, or a pattern of their names, is one benchmark
+    repeats = False  # whether files may hold one question again, which is then taken once
 
     def __init__(
         self,
@@ -64,18 +67,21 @@ class FileBenchmark:
         Raises `InputError`, which names file and line.
         """
         self.notes = Counter()
-        seen: dict[str, str] = {}
+        seen: dict[str, tuple[str, Question]] = {}
         questions = []
         for row in self.rows():
             question = self.question(row)
             if question is None:
                 continue
             if question.id in seen:
+                where, first = seen[question.id]
+                if self.repeats and first == question:
+                    self.notes["questions that occur again, taken once"] += 1
+                    continue
                 raise InputError(
-                    f"{row.where}: the id {question.id!r} occurs twice, first in {seen[question.id]}. Give each "
-                    "question its own."
+                    f"{row.where}: the id {question.id!r} occurs twice, first in {where}. Give each question its own."
                 )
-            seen[question.id] = row.where
+            seen[question.id] = row.where, question
             questions.append(question)
         if not questions:
             raise InputError(f"{self.path or self.hub}: holds no question of this benchmark.")
@@ -98,6 +104,11 @@ class FileBenchmark:
     def files(self) -> list[Path]:
         """The files behind `path`."""
         assert self.path is not None
+        if self.folders and not self.path.exists() and _PATTERN.intersection(self.path.name):
+            matching = sorted(self.path.parent.glob(self.path.name))
+            if not matching:
+                raise InputError(f"{self.path}: no file has a name of this pattern. Check the path.")
+            return matching
         if not self.path.is_dir():
             return [self.path]
         if not self.folders:

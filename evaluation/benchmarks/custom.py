@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evaluation.benchmarks.base import FileBenchmark, choices
 from evaluation.benchmarks.rows import Notes, Row, text_field
+from medagent.answer_forms import FORM_HINTS, written
 from medagent.errors import InputError
 from medagent.starter.world import Split, World
 from medagent.types import LETTERS, Question
@@ -26,15 +27,17 @@ class StarterBenchmark:
         return World.load().passages()
 
 
-_FIELDS = frozenset(("id", "question", "options", "answer", "kind", "gold_passage_ids", "meta"))
+_FIELDS = frozenset(("id", "question", "options", "answer", "kind", "gold_passage_ids", "meta", "form"))
 
 
 class JsonlBenchmark(FileBenchmark):
     """Your own questions: JSON lines with `question`, `answer`, and for multiple choice `options`.
 
     `options` is a list, or an object from letter to text. `answer` is then the letter or the option's text. For open
-    questions `answer` is the right text, or a list of texts that are all right. Optional fields are `id`, `kind`
-    (groups the report), `gold_passage_ids` and `meta` (an object of texts).
+    questions `answer` is the right text, or a list of texts that are all right. With the `form` "ranked" up to five
+    answers are taken, the best first. With the `form` "list" `answer` is the list of all entries, each a text or a list
+    of synonyms. Optional fields are `id`, `kind` (groups the report), `gold_passage_ids` and `meta` (an object of
+    texts).
     """
 
     def question(self, row: Row) -> Question:
@@ -45,7 +48,13 @@ class JsonlBenchmark(FileBenchmark):
                 f"{row.where}: found the field {unknown[0]!r}, wanted some of {', '.join(sorted(_FIELDS))}. Put "
                 "fields of your own into 'meta'."
             )
-        answers = _answers(row, "answer")
+        form = row.data.get("form") or "text"
+        if form not in FORM_HINTS or (row.data.get("options") and form != "text"):
+            raise InputError(
+                f"{row.where}: found the form {form!r}, wanted one of {', '.join(FORM_HINTS)}, and none with options."
+            )
+        items = _entries(row) if form == "list" else ()
+        answers = [written([item[0] for item in items])] if items else _answers(row, "answer")
         options = row.data.get("options") or []
         if not isinstance(options, list | dict):
             raise InputError(f"{row.where}: found options {options!r}, wanted a list or an object from letter to text.")
@@ -76,6 +85,8 @@ class JsonlBenchmark(FileBenchmark):
             kind=str(row.data.get("kind") or "all"),
             gold_passage_ids=tuple(map(str, gold)),
             meta={str(name): str(value) for name, value in meta.items()},
+            form=form,
+            items=items,
         )
 
 
@@ -110,6 +121,17 @@ def _answers(row: Row, name: str) -> list[str]:
     ):
         raise InputError(f"{row.where}: found {name} {value!r}, wanted a text or a list of texts, none of them empty.")
     return texts
+
+
+def _entries(row: Row) -> tuple[tuple[str, ...], ...]:
+    """The entries of a list, each with its synonyms: texts, or lists of texts."""
+    value = row.data.get("answer")
+    items = [each if isinstance(each, list) else [each] for each in value] if isinstance(value, list) else []
+    if not items or not all(item and all(isinstance(each, str) and each.strip() for each in item) for item in items):
+        raise InputError(
+            f"{row.where}: found the answer {value!r}, wanted a list of entries, each a text or a list of synonyms."
+        )
+    return tuple(tuple(each.strip() for each in item) for item in items)
 
 
 def _own_choices(

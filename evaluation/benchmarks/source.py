@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
@@ -22,6 +22,7 @@ from evaluation.benchmarks import (
     StarterBenchmark,
 )
 from evaluation.benchmarks.base import Benchmark, sample
+from evaluation.benchmarks.bioasq import TYPES, BioASQType
 from evaluation.names import BENCHMARKS
 from medagent.errors import InputError
 from medagent.starter.world import SPLITS
@@ -32,10 +33,15 @@ _FILES: dict[str, type[FileBenchmark]] = {
     "medqa": MedQABenchmark,
     "medmcqa": MedMCQABenchmark,
     "mmlu": MMLUBenchmark,
-    "bioasq": BioASQBenchmark,
     "medxpertqa": MedXpertQABenchmark,
     "open": OpenQABenchmark,
     "jsonl": JsonlBenchmark,
+}
+_BIOASQ: dict[str, Sequence[BioASQType]] = {
+    "bioasq": TYPES,
+    "bioasq_factoid": ("factoid",),
+    "bioasq_list": ("list",),
+    "bioasq_yes_no": ("yes_no",),
 }
 
 
@@ -93,6 +99,8 @@ class BenchmarkSource:
         if self.benchmark.startswith("pubmedqa"):
             task = self.benchmark.removeprefix("pubmedqa").lstrip("_") or "without_abstract"
             return PubMedQABenchmark(**settings, task=task)  # type: ignore[arg-type]
+        if self.benchmark in _BIOASQ:
+            return BioASQBenchmark(**settings, types=_BIOASQ[self.benchmark])
         return _FILES[self.benchmark](**settings)
 
     def questions(self) -> tuple[list[Question], list[Passage], dict[str, int]]:

@@ -1,8 +1,7 @@
-"""Questions decided by the literature: PubMedQA (three different tasks) and BioASQ's yes/no questions."""
+"""Questions decided by the literature: PubMedQA as three different tasks."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from evaluation.benchmarks.base import FileBenchmark
@@ -69,53 +68,6 @@ class PubMedQABenchmark(FileBenchmark):
         return [_abstract(row) for row in self.rows()]
 
 
-class BioASQBenchmark(FileBenchmark):
-    """The yes/no questions of BioASQ's task B (BMC Bioinformatics 2015, 16:138).
-
-    They come from a file NAME_golden.json or a folder of them. `exact_answer` is a text or a list of one, in any case.
-    The gold passages of a question are its documents. The benchmark carries the snippets that experts marked in them.
-    """
-
-    kind, suffix, folders = "json", "_golden.json", True
-
-    def question(self, row: Row) -> Question | None:
-        """See `FileBenchmark.question`."""
-        if text_field(row, "type", "_type").lower() != "yesno":
-            return None
-        answer = row.data.get("exact_answer")
-        answer = answer[0] if isinstance(answer, list) and answer else answer
-        decision = str(answer).strip().strip(".").lower()
-        if decision not in DECISIONS[:2]:
-            raise InputError(f"{row.where}: found the exact answer {answer!r}, wanted yes or no.")
-        marked = [_document(snippet.get("document", "")) for snippet in _snippets(row)]
-        return Question(
-            id=f"bioasq:{text_field(row, 'id')}",
-            text=text_field(row, "body"),
-            options=DECISIONS[:2],
-            answer=LETTERS[DECISIONS.index(decision)],
-            kind="yesno",
-            gold_passage_ids=tuple(dict.fromkeys(filter(None, marked))),
-            meta={"benchmark": "bioasq", "gold": "any"},
-        )
-
-    def passages(self) -> list[Passage]:
-        """See `FileBenchmark.passages`."""
-        texts: dict[str, dict[str, None]] = {}
-        for row in self.rows():
-            for snippet in _snippets(row):
-                if (name := _document(snippet.get("document", ""))) and str(snippet.get("text", "")).strip():
-                    texts.setdefault(name, {})[str(snippet["text"]).strip()] = None
-        return [
-            Passage(
-                name,
-                f"PMID {name.removeprefix('pubmed:')}",
-                " ".join(parts),
-                f"PubMed abstract {name.removeprefix('pubmed:')} (snippets)",
-            )
-            for name, parts in texts.items()
-        ]
-
-
 def pubmedqa_passages(source: str) -> list[Passage]:
     """The abstracts of PubMedQA: CONTEXTS only, titled by PMID, because the question would give the passage away.
 
@@ -124,11 +76,6 @@ def pubmedqa_passages(source: str) -> list[Passage]:
     if source.startswith("hub:"):
         return PubMedQABenchmark(hub=source.removeprefix("hub:")).passages()
     return PubMedQABenchmark(source).passages()
-
-
-def bioasq_passages(path: Path) -> list[Passage]:
-    """The documents of BioASQ's golden files, as far as experts marked them: snippets joined per document."""
-    return BioASQBenchmark(str(path)).passages()
 
 
 def _entry(row: Row) -> tuple[str, str, list[str], str]:
@@ -153,18 +100,3 @@ def _abstract(row: Row) -> Passage:
     return Passage(
         f"pubmed:{pmid}", f"PMID {pmid}", " ".join(contexts), f"PubMed abstract {pmid}" + (f" ({year})" if year else "")
     )
-
-
-def _snippets(row: Row) -> list[dict[str, Any]]:
-    found = row.data.get("snippets") or []
-    if not isinstance(found, list) or not all(isinstance(snippet, dict) for snippet in found):
-        raise InputError(
-            f"{row.where}: found snippets {str(found)[:60]!r}, wanted a list of objects with 'text' and 'document'."
-        )
-    return found
-
-
-def _document(address: str) -> str:
-    """The id pubmed:PMID of a document's address, empty for an address outside PubMed."""
-    number = str(address).rstrip("/").rpartition("/")[2]
-    return f"pubmed:{number}" if number.isdigit() else ""

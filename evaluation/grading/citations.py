@@ -1,8 +1,8 @@
 """Does what is cited support what is said? A lexical rule, documented so that anyone can recompute it.
 
-The claim of a multiple-choice answer is the text of the option it names. The claim of an open answer is the answer. A
-passage *supports* a claim when every content word of the claim occurs in its title or text. Words are compared in lower
-case, without stop words and a plural's "s".
+The claim of a multiple-choice answer is the text of the option it names. The claim of an open answer is the answer, or
+the first of ranked answers. A passage *supports* a claim when every content word of the claim occurs in its title or
+text. Words are compared in lower case, without stop words and a plural's "s".
 
 Yes / no / maybe make no claim that words could support, so their citations are counted but not judged. The rule ignores
 negation: it says that the passage speaks of the answer, not that it proves it.
@@ -14,7 +14,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.grading.grade import grade, without_citations
+from evaluation.grading.grade import grade
+from evaluation.grading.open_answers import first_answer
 from medagent.types import LETTERS, Question, Rollout
 from retrieval.passages import Hit
 
@@ -62,7 +63,7 @@ def supports(hit: Hit, claim: str) -> bool:
 def claim_of(question: Question, letter: str | None, answer: str) -> str | None:
     """What an answer claims, None where it names no option or only decides yes or no."""
     if not question.options:
-        return without_citations(answer)
+        return first_answer(question, answer)
     if letter is None:
         return None
     text = question.options[LETTERS.index(letter)]
@@ -99,4 +100,4 @@ def gold_texts(question: Question) -> tuple[str, ...]:
     """The right answer in words: the gold option's text, or the gold answer and what else counts as right."""
     if question.options:
         return (question.options[LETTERS.index(question.answer)],)
-    return (question.answer, *question.aliases)
+    return question.golds

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from evaluation.grading.option_named import Outcome, normalise, read_answer, read_reply
+from evaluation.grading.open_answers import abstains, first_answer, list_score, rank_of_right, same
+from evaluation.grading.option_named import Outcome, read_answer, read_reply
+from medagent.answer_forms import entries, without_citations
 from medagent.protocol import citations
-from medagent.types import Rollout, StopReason
+from medagent.types import Question, Rollout, StopReason
 
 
 class Verdict(StrEnum):
@@ -58,7 +59,9 @@ class Grade:
 def grade(rollout: Rollout) -> Grade:
     """Grade a rollout against its question.
 
-    Open questions (no options) are graded by normalised exact match with any accepted answer.
+    Open questions (no options) are graded by exact match with any right answer (`open_answers.same`). Of ranked answers
+    the first decides, and the lenient reading takes any of the five. A list is correct where it names every item and
+    nothing else.
     """
     question, answer = rollout.question, rollout.answer
     if rollout.stop_reason is not StopReason.ANSWERED or answer is None:
@@ -66,10 +69,8 @@ def grade(rollout: Rollout) -> Grade:
     shown = len(rollout.hits)
     cited = tuple(number for number in citations(answer) if 1 <= number <= shown)
     if not question.options:
-        body = normalise(without_citations(answer))
-        right = body in {normalise(text) for text in (question.answer, *question.aliases)}
-        verdict = (Verdict.CORRECT if right else Verdict.WRONG) if body else Verdict.UNPARSED
-        return Grade(verdict, None, None, verdict is Verdict.CORRECT, cited)
+        verdict, lenient_correct = _open_verdict(question, answer)
+        return Grade(verdict, None, None, lenient_correct, cited)
     reading = read_answer(answer, question.letters, question.options)
     lenient = reading.lenient or read_reply(answer, question.letters, question.options).lenient
     if reading.strict is None:
@@ -79,6 +80,18 @@ def grade(rollout: Rollout) -> Grade:
     return Grade(verdict, reading.strict, lenient, lenient == question.answer, cited)
 
 
-def without_citations(answer: str) -> str:
-    """An answer's text alone."""
-    return re.sub(r"\[\d+\]", " ", answer)
+def _open_verdict(question: Question, answer: str) -> tuple[Verdict, bool]:
+    """The verdict of an open answer, and whether it is right leniently."""
+    said = first_answer(question, answer)
+    if question.form == "list":
+        right = lenient = list_score(answer, question.items).f1 == 1
+    else:
+        right = same(said, question.golds)
+        lenient = right or (
+            question.form == "ranked" and rank_of_right(without_citations(answer), question.golds) is not None
+        )
+    if right:
+        return Verdict.CORRECT, True
+    if not entries(answer):
+        return Verdict.UNPARSED, False
+    return Verdict.ABSTAINED if abstains(said) else Verdict.WRONG, lenient

@@ -95,7 +95,7 @@ _SUBJECT = (
     r"(?:question|information|data|details|context|options?|choices?|answers?|figure|image|diagram|document|documents"
     r"|evidence)"
 )
-_ABSTENTION = re.compile(
+ABSTENTION = re.compile(
     rf"""^\W*(?:n/?a|none|neither|unknown|unanswerable|unclear|uncertain|undetermined|inconclusive
         |insufficient|incomplete|indeterminate|abstain|don't\ know
         |not\ (?:sure|stated|found|determinable|possible|in\ the\ .*))\W*$
@@ -151,7 +151,7 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
     lenient = _statement(text, letters) or _by_option_text(text, letters, options)
     if lenient is None and not named and (small := re.fullmatch(r"([a-j])(?:[.):].*)?", text, re.DOTALL)):
         lenient = small[1].upper() if small[1].upper() in letters else None
-    if lenient is None and _ABSTENTION.search(text):
+    if lenient is None and ABSTENTION.search(text):
         return Reading(None, None, Outcome.ABSTAINED)
     return Reading(None, lenient, Outcome.UNPARSED)
 
@@ -211,7 +211,7 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = ()) -> Reading
     marks = [] if _NEGATED.search(sentence) else list(dict.fromkeys(_MARK.findall(sentence)))
     lenient = _statement(text, letters) or (marks[0] if len(marks) == 1 and marks[0] in letters else None)
     lenient = lenient or _by_option_text(sentence, letters, options) or _heading(text, letters, options)
-    if lenient is None and _ABSTENTION.search(sentence):
+    if lenient is None and ABSTENTION.search(sentence):
         return Reading(None, None, Outcome.ABSTAINED)
     return Reading(None, lenient, Outcome.UNPARSED)
 

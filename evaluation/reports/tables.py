@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from evaluation.metrics import ModeReport
 from evaluation.modes import Mode, baselines
+from evaluation.open_measures import MEASURES
 from evaluation.reports.html import Curve, Table
-from evaluation.statistics import Accuracy
+from evaluation.search_recall import RECALLS
+from evaluation.statistics import Accuracy, Estimate
 from medagent.protocol import NOT_ADVICE
 from medagent.types import Question
 
@@ -15,7 +17,8 @@ from medagent.types import Question
 def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> list[Table]:
     """The tables of a report, with one column per mode."""
     head = ("", *(mode.value for mode in reports))
-    found = [Table("Result", head, _rows(reports)), Table("By subject", head, _subjects(reports))]
+    found = [Table("Result", head, _rows(reports)), open_table(reports), recall_table(reports)]
+    found.append(Table("By subject", head, _subjects(reports)))
     if simple := baselines(questions):
         rows = [
             (name, _counted(value) if isinstance(value, Accuracy) else f"{value:.1%} (expected)")
@@ -62,8 +65,6 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("95% interval (Wilson)", [_between(r.summary.overall) for r in every])
     add("questions (the first sample of each)", [str(r.summary.overall.n) for r in every])
     add("accuracy, lenient", [_share(r.summary.lenient_accuracy) for r in every])
-    add("exact match (SQuAD)", [_share(r.summary.exact_match) for r in every])
-    add("F1 (SQuAD)", [_share(r.summary.f1) for r in every])
     add("unparsed (of these: several options)", [f"{r.summary.unparsed} ({r.summary.multiple})" for r in every])
     add("abstained", [str(r.summary.abstained) for r in every])
     add("no answer (of these: truncated)", [f"{r.summary.no_answer} ({r.summary.truncated})" for r in every])
@@ -89,6 +90,39 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     )
     for reason in sorted({reason for report in every for reason in report.summary.stop_reasons}):
         add(f"stopped: {reason}", [str(report.summary.stop_reasons.get(reason, 0)) for report in every])
+    return rows
+
+
+def open_table(reports: Mapping[Mode, ModeReport]) -> Table:
+    """The measures of open answers and of BioASQ's question types, with their intervals; no rows where none is."""
+    found = {
+        label: [report.summary.measures.get(name) for report in reports.values()] for name, label in MEASURES.items()
+    }
+    head = ("", *(mode.value for mode in reports))
+    return Table("Open and yes/no answers, with 95% intervals", head, _estimated(found))
+
+
+def recall_table(reports: Mapping[Mode, ModeReport]) -> Table:
+    """How much of the evidence the searches showed, beside the question as its own query with as many passages."""
+    every = [report.search_recall for report in reports.values()]
+    found = {
+        label: [None if report is None else getattr(report, name) for report in every]
+        for name, label in RECALLS.items()
+    }
+    rows = _estimated(found, signed="less")
+    if rows:
+        rows.insert(0, ("passages shown per question (k)", *(f"{each.shown:.1f}" if each else "-" for each in every)))
+    return Table("Evidence shown by the searches, with 95% intervals", ("", *(mode.value for mode in reports)), rows)
+
+
+def _estimated(found: Mapping[str, Sequence[Estimate | None]], *, signed: str | None = None) -> list[tuple[str, ...]]:
+    """A row per measure that any mode has. Labels with the word `signed` are of differences."""
+    rows = []
+    for label, cells in found.items():
+        counts = [cell.n for cell in cells if cell is not None]
+        if counts:
+            plus = "+" if signed and signed in label else ""
+            rows.append((f"{label} (n = {max(counts)})", *(_interval(cell, plus) if cell else "-" for cell in cells)))
     return rows
 
 
@@ -146,6 +180,11 @@ def _between(part: Accuracy) -> str:
 
 def _short(part: Accuracy) -> str:
     return f"{part.accuracy:.1%} [{100 * part.ci_low:.1f}, {100 * part.ci_high:.1f}]"
+
+
+def _interval(found: Estimate, plus: str = "") -> str:
+    """The value in percent with its interval; `plus` "+" writes signs."""
+    return f"{found.value:{plus}.1%} [{100 * found.ci_low:{plus}.1f}, {100 * found.ci_high:{plus}.1f}]"
 
 
 def _share(value: float | None) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from evaluation.grading.exact_match import exact_match
-from evaluation.grading.grade import without_citations
+from medagent.answer_forms import without_citations
 from medagent.starter.templates import RELATIONS
 from medagent.starter.world import Split, World
 from medagent.types import Question, Rollout, StopReason
@@ -79,8 +79,7 @@ class ExactMatch:
     def __call__(self, rollout: Rollout) -> Rollout:
         """The graded rollout."""
         answered = rollout.stop_reason is StopReason.ANSWERED and rollout.answer is not None
-        golds = (rollout.question.answer, *rollout.question.aliases)
-        success = answered and exact_match(without_citations(rollout.answer or ""), golds)
+        success = answered and exact_match(without_citations(rollout.answer or ""), rollout.question.golds)
         looked = self._looked if answered and rollout.num_searches else 0.0
         return rollout.graded(self._right if success else looked, success=success)
 

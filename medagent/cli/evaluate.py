@@ -16,11 +16,12 @@ from rich.text import Text
 from evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
 from evaluation.grading.grade import grade
 from evaluation.metrics import ModeReport, report_mode
-from evaluation.modes import Mode, baselines
+from evaluation.modes import SEARCHING, Mode, baselines
 from evaluation.predictions import Prediction
 from evaluation.reports.html import Table, write_evaluation_html, write_json
-from evaluation.reports.tables import curves, markdown, overview, tables
+from evaluation.reports.tables import curves, markdown, open_table, overview, recall_table, tables
 from evaluation.run import Plan, run_plan
+from evaluation.search_recall import question_rankings
 from evaluation.statistics import wilson_interval
 from medagent.agent import Agent
 from medagent.base_models import base_sha256, is_gguf, model_path
@@ -37,7 +38,6 @@ from retrieval.search import HybridRetriever
 from retrieval.tools import code_digest, corpus_of
 
 LARGE = 64 * 2**20  # bytes; larger files are compared by size and time
-_SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)
 
 
 def evaluate_agent(
@@ -60,7 +60,7 @@ def evaluate_agent(
         open_agent(agent, index=index, lockstep=True, model=model, tools=tools, must_search=False), limits
     )
     searched = corpus_of(ready.retriever)
-    searching = [mode.value for mode in plan.modes if mode in _SEARCHING]
+    searching = [mode.value for mode in plan.modes if mode in SEARCHING]
     if isinstance(searched, NoRetriever) and searching:
         raise InputError(
             f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
@@ -100,6 +100,9 @@ def evaluate_agent(
     console.print(
         "[dim]none: no one option named. gold: all gold passages found. cited: with a supporting citation.[/dim]"
     )
+    for table in (open_table(reports), recall_table(reports)):
+        if table.rows:
+            console.print(shown_table(table))
     for mode, report in reports.items():
         if report.sampling:
             sampled = report.sampling
@@ -172,6 +175,9 @@ def _run_with_progress(
                 show(prediction)
 
         evidence = gold_passages(agent.retriever, questions, passages)
+        searching = any(mode in SEARCHING for mode in plan.modes)
+        most = agent.limits.max_turns * agent.top_k
+        rankings = question_rankings(agent.retriever, questions, most=most) if searching else {}
         return run_plan(
             agent,
             questions,
@@ -180,6 +186,7 @@ def _run_with_progress(
             identity=settings,
             corpus=corpus,
             evidence=evidence,
+            rankings=rankings,
             concurrency=concurrency,
             overwrite=overwrite,
             on_found=go_on,

@@ -202,7 +202,9 @@ def test_questions_are_others_where_anything_that_grading_reads_is_another() -> 
         replace(plain, answer="flu"),
         replace(plain, aliases=()),
         replace(plain, options=("gout", "flu")),
+        replace(plain, form="ranked"),
+        replace(plain, form="list", items=(("gout",),)),
     )
     assert digest([replace(plain)]) == digest([plain])
-    assert len({digest([each]) for each in (plain, *others)}) == 6
+    assert len({digest([each]) for each in (plain, *others)}) == 8
     assert digest([plain, others[0]]) != digest([others[0], plain])

@@ -51,7 +51,12 @@ def test_a_class_without_annotations_is_taken_by_its_names(capsys) -> None:
 @pytest.mark.parametrize(
     ("setting", "name", "told"),
     [
-        ("reward", "WithoutCall", f"{WANTED_REWARD} Found: no method __call__. Define it."),
+        (
+            "reward",
+            "WithoutCall",
+            f"{WANTED_REWARD} Found: no method __call__. Define it. Example: def __call__(self, rollout): return "
+            "rollout.graded(",
+        ),
         (
             "reward",
             "OtherName",
@@ -68,6 +73,11 @@ def test_a_class_without_annotations_is_taken_by_its_names(capsys) -> None:
             "WithoutCall",
             "does not fit evaluation.benchmarks.base.Benchmark. Wanted: def questions(self) -> list[Question]. Found: "
             "no method questions. Define it.",
+        ),
+        (
+            "reward",
+            "OtherName",
+            "Annotations may be left out. Example: def __call__(self, rollout): return rollout.graded(",
         ),
         (
             "advantage",

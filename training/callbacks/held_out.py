@@ -19,6 +19,9 @@ from training.module import AgentModule
 class HeldOutEvaluation(Callback):
     """Logs `validation/accuracy` (and per question type) after every `every`-th iteration.
 
+    Open questions also log F1, exact match and containment, and BioASQ's types the challenge's measures
+    (`evaluation.open_measures`).
+
     Before training it compares its questions with those trained on (`evaluation.contamination`). It refuses to go on
     where a larger share than `allowed_contamination` of them are near-duplicates.
     """
@@ -50,7 +53,8 @@ class HeldOutEvaluation(Callback):
         agent = Agent(policy, retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         summary = summarize(run_benchmark(agent, self._questions, temperature=0.0, seed=data.seed))
         by_type = {f"validation/{kind}": part.accuracy for kind, part in summary.by_type.items()}
-        metrics = {"validation/accuracy": summary.overall.accuracy, **by_type}
+        measures = {f"validation/{name}": found.value for name, found in summary.measures.items()}
+        metrics = {"validation/accuracy": summary.overall.accuracy, **by_type, **measures}
         self.latest = trainer.current_epoch, summary.overall.accuracy
         pl_module.log_dict(metrics, logger=False, rank_zero_only=True)
         # Written at once: Lightning writes an epoch's metrics after its checkpoint, and a kill in between would lose

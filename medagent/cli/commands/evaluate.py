@@ -44,7 +44,7 @@ def evaluate(
             such as http://localhost:8000/v1.
         benchmark: Name of a benchmark, or a class of yours, as --benchmark my_task.MyBenchmark. "starter" is packaged,
             "jsonl" reads your own questions, and "open" reads questions with several right answers.
-        path: The benchmark's file or folder.
+        path: The benchmark's file or folder. For BioASQ also a pattern of names, such as "data/bioasq/10B*.json".
         hub: The benchmark's name on the hub, instead of a file. It needs the package datasets.
         subset: The hub's subset (configuration).
         split: Split of the starter world or of the hub's dataset. By default it is the benchmark's usual one.
@@ -135,7 +135,7 @@ def contamination(
         benchmark: Benchmark of the test file.
         test: The test questions' file.
         train: The training questions' file.
-        corpus: A corpus instead: a path, starter, pubmedqa:FILE or bioasq:PATH.
+        corpus: A corpus instead: a path, starter, pubmedqa:FILE or bioasq:FILES.
         train_benchmark: Benchmark of the training file. By default it is the test's.
         threshold: Share of a question's 13-grams from which it counts as near-duplicate.
         show: How many of them to list.

@@ -24,7 +24,8 @@ def index_build(
 
     Args:
         corpus: A file or folder of JSONL, CSV, TSV, text, Markdown, PDF, MEDLINE XML or JATS, also as .gz. Or
-            hub:DATASET[:SPLIT] with the columns id, title, content. Or pubmedqa:FILE, bioasq:PATH, or the packaged
+            hub:DATASET[:SPLIT] with the columns id, title, content. Or pubmedqa:FILE, or bioasq:FILES, whose snippets
+            become passages (a golden file, a folder, or a pattern such as "data/bioasq/[789]B*.json"). Or the packaged
             starter and starter:train, which have settings of their own. starter:train lacks the test conditions.
         out: Folder of the index.
         embedder: "hashed-ngrams:DIM:MIN-MAX", "medcpt", the name or folder of a sentence-transformers model (with a

@@ -78,17 +78,18 @@ def test_mmlu_files_and_folders(tmp_path: Path) -> None:
     assert len(MMLUBenchmark(str(tmp_path / "astronomy_test.csv")).questions()) == 2
 
 
-def test_bioasq_yes_no_in_any_case_with_its_documents(tmp_path: Path) -> None:
+def test_bioasq_yes_no_in_any_case_with_its_snippets(tmp_path: Path) -> None:
     other = {**BIOASQ, "id": "b2", "exact_answer": ["no"]}
     factoid = {**BIOASQ, "id": "b3", "type": "factoid", "exact_answer": [["x"]]}
     path = tmp_path / "7B1_golden.json"
     path.write_text(json.dumps({"questions": [BIOASQ, other, factoid]}, indent=1))
-    questions = BioASQBenchmark(str(tmp_path)).questions()
+    questions = BioASQBenchmark(str(tmp_path), types=["yes_no"]).questions()
+    snippet = "pubmed:77#758aa1002dda5d14"  # the first 16 hex digits of sha256(b"It is.")
     assert [(q.id, q.answer, q.gold_passage_ids) for q in questions] == [
-        ("bioasq:b1", "A", ("pubmed:77",)),
-        ("bioasq:b2", "B", ("pubmed:77",)),
+        ("bioasq:b1", "A", (snippet,)),
+        ("bioasq:b2", "B", (snippet,)),
     ]
-    assert [(p.id, p.text) for p in bioasq_passages(tmp_path)] == [("pubmed:77", "It is.")]
+    assert [(p.id, p.text) for p in bioasq_passages(str(tmp_path))] == [(snippet, "It is.")]
     path.write_text(json.dumps({"questions": [{**BIOASQ, "exact_answer": "perhaps"}]}, indent=1))
     with pytest.raises(InputError, match=r"line \d+, entry 1 \(b1\): found the exact answer 'perhaps'"):
         BioASQBenchmark(str(path)).questions()
@@ -230,6 +231,7 @@ def test_the_real_files_load_with_the_right_counts() -> None:
         ),
         "mmlu": len(MMLUBenchmark(str(SHARED_DATA / "mmlu")).questions()),
         "bioasq": len(BioASQBenchmark(str(SHARED_DATA / "bioasq")).questions()),
+        "bioasq yes/no": len(BioASQBenchmark(str(SHARED_DATA / "bioasq"), types=["yes_no"]).questions()),
     }
     assert counts == {
         "medqa": 636,
@@ -240,5 +242,6 @@ def test_the_real_files_load_with_the_right_counts() -> None:
         "pubmedqa": 500,
         "yes_no": 445,
         "mmlu": 500,
-        "bioasq": 488,
+        "bioasq": 1374,
+        "bioasq yes/no": 488,
     }

@@ -9,9 +9,11 @@ import pytest
 
 from evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
+from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.controls import UnreliableRetriever
 from tests.training.support import make_data, make_module
 from training.callbacks import HeldOutEvaluation, held_out
+from training.metric_names import METRICS
 
 
 class Logger:
@@ -58,6 +60,53 @@ def test_it_measures_every_so_many_iterations_on_the_weights_of_then(evaluated) 
     assert [(step, row["epoch"]) for step, row in evaluated.logger.rows] == [(20, 2), (50, 5)]
     for _, row in evaluated.logger.rows:
         assert 0.0 <= row["validation/accuracy"] <= 1.0
+
+
+def test_open_questions_log_their_measures(monkeypatch: pytest.MonkeyPatch, retriever, starter) -> None:
+    """Two factoid questions, one answered rightly second, and a list of which one of two items is named."""
+    questions = [
+        Question("f", "?", answer="gout", form="ranked", kind="factoid"),
+        Question("l", "?", answer="a; b", items=(("a",), ("b",)), form="list", kind="list"),
+    ]
+    answers = {"f": "lupus; gout", "l": "a"}
+    module, data, logger = make_module(), make_data(retriever), Logger()
+    monkeypatch.setattr(module, "log_dict", lambda *row, **settings: None)
+    monkeypatch.setattr(data, "policy_of", lambda found, version: HFPolicy(*starter))
+    monkeypatch.setattr(
+        held_out,
+        "run_benchmark",
+        lambda agent, asked, **settings: [
+            Rollout(each, (1,), (Turn((2,), (0.0,), "", answer=answers[each.id]),), StopReason.ANSWERED)
+            for each in asked
+        ],
+    )
+    callback = HeldOutEvaluation(SimpleNamespace(questions=lambda: questions), every=1)
+    trainer = SimpleNamespace(datamodule=data, current_epoch=0, global_step=1, loggers=[logger])
+    callback.on_train_epoch_end(trainer, module)
+    assert logger.rows == [
+        (
+            1,
+            {
+                "epoch": 0,
+                "validation/accuracy": 0.0,
+                "validation/factoid": 0.0,
+                "validation/list": 0.0,
+                "validation/exact_match": 0.0,
+                "validation/f1": 0.0,
+                "validation/contains_answer": 0.0,
+                "validation/factoid_strict": 0.0,
+                "validation/factoid_lenient": 1.0,
+                "validation/factoid_mrr": 0.5,
+                "validation/list_precision": 1.0,
+                "validation/list_recall": 0.5,
+                "validation/list_f1": pytest.approx(2 / 3),
+            },
+        )
+    ]
+    assert {name for name in logger.rows[0][1] if name.startswith("validation/")} - set(METRICS) == {
+        "validation/factoid",
+        "validation/list",
+    }
 
 
 def test_it_measures_greedily_and_as_the_agent_will_be_used(evaluated) -> None:

@@ -1,0 +1,174 @@
+"""BioASQ task B: factoid, list and yes/no questions with the snippets that experts marked in PubMed's abstracts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Literal, get_args
+
+from evaluation.benchmarks.base import FileBenchmark
+from evaluation.benchmarks.rows import Row, text_field
+from medagent.answer_forms import written
+from medagent.errors import ConfigError, InputError
+from medagent.types import LETTERS, Question
+from retrieval.passages import Passage, without_surrogates
+
+BioASQType = Literal["factoid", "list", "yes_no"]
+TYPES: tuple[BioASQType, ...] = get_args(BioASQType)
+_OF_FILES: Mapping[str, BioASQType] = {"factoid": "factoid", "list": "list", "yesno": "yes_no"}
+_YES_NO = ("yes", "no")
+
+
+class BioASQBenchmark(FileBenchmark):
+    """The questions of BioASQ's task B that have an exact answer (BMC Bioinformatics 2015, 16:138).
+
+    `path` is a golden file, a folder of NAME_golden.json, or a pattern such as data/bioasq/[789]B*.json. A question
+    that several files hold is taken once.
+
+    A factoid question takes up to five answers, the best first. All synonyms of its exact answer are right. A list
+    question takes all entries, each by any of its synonyms. `exact_answer` may be nested lists of synonyms, a list of
+    texts, or one text. Summary questions, and those without an exact answer, are left out.
+
+    The gold passages of a question are its snippets, which the benchmark carries.
+    """
+
+    kind, suffix, folders, repeats = "json", "_golden.json", True, True
+
+    def __init__(
+        self,
+        path: str | None = None,
+        hub: str | None = None,
+        subset: str | None = None,
+        split: str = "test",
+        start: int = 0,
+        stop: int | None = None,
+        limit: int | None = None,
+        limit_seed: int = 0,
+        types: Sequence[BioASQType] = TYPES,
+        most_words: int | None = None,
+    ) -> None:
+        """`most_words` leaves out factoid and list questions whose every answer has more words."""
+        super().__init__(path, hub, subset, split, start, stop, limit, limit_seed)
+        unknown = [name for name in types if name not in TYPES]
+        if unknown or not types:
+            raise ConfigError(f"BioASQBenchmark.types: found {list(types)}, wanted some of {', '.join(TYPES)}.")
+        if most_words is not None and most_words < 1:
+            raise ConfigError(f"BioASQBenchmark.most_words: found {most_words}, wanted 1 or more, or null for any.")
+        self._types, self._most_words = frozenset(types), most_words
+
+    def question(self, row: Row) -> Question | None:
+        """See `FileBenchmark.question`."""
+        kind = _OF_FILES.get(text_field(row, "type", "_type").lower())
+        if kind is None or kind not in self._types:
+            return None
+        if kind == "yes_no":
+            return self._question(row, kind, options=_YES_NO, answer=LETTERS[_YES_NO.index(_decision(row))])
+        items = _items(row, synonyms=kind == "factoid")
+        if not items:
+            self.notes["questions without an exact answer, left out"] += 1
+            return None
+        texts = [text for item in items for text in item]
+        if self._most_words is not None and min(len(text.split()) for text in texts) > self._most_words:
+            self.notes[f"questions whose every answer has over {self._most_words} words, left out"] += 1
+            return None
+        if kind == "factoid":
+            return self._question(row, kind, answer=texts[0], aliases=tuple(texts[1:]), form="ranked")
+        return self._question(row, kind, answer=written([item[0] for item in items]), items=items, form="list")
+
+    @staticmethod
+    def _question(row: Row, kind: BioASQType, **answer: Any) -> Question:
+        gold = dict.fromkeys(passage.id for passage in _row_passages(row, {}))
+        return Question(
+            id=f"bioasq:{text_field(row, 'id')}",
+            text=text_field(row, "body"),
+            kind=kind,
+            gold_passage_ids=tuple(gold),
+            meta={"benchmark": "bioasq"},
+            **answer,
+        )
+
+    def passages(self) -> list[Passage]:
+        """The snippets of all questions of the files, each text of a document once."""
+        rows = list(self.rows())
+        titles = _titles(rows)
+        return list({passage.id: passage for row in rows for passage in _row_passages(row, titles)}.values())
+
+
+def bioasq_passages(path: str) -> list[Passage]:
+    """The snippets in a golden file, a folder of them or a pattern of names, each text once.
+
+    Ids are pubmed:PMID#HASH, with 16 hex digits of the SHA-256 of the text. The title is the document's where a snippet
+    tells it. `source` is the document's address.
+    """
+    passages = BioASQBenchmark(path).passages()
+    return list({passage.text: passage for passage in reversed(passages)}.values())[::-1]
+
+
+def _decision(row: Row) -> str:
+    answer = row.data.get("exact_answer")
+    answer = answer[0] if isinstance(answer, list) and answer else answer
+    decision = str(answer).strip().strip(".").lower()
+    if decision not in _YES_NO:
+        raise InputError(f"{row.where}: found the exact answer {answer!r}, wanted yes or no.")
+    return decision
+
+
+def _items(row: Row, *, synonyms: bool) -> tuple[tuple[str, ...], ...]:
+    """The right entries, each with its synonyms. With `synonyms` a flat list is one entry."""
+    found = row.data.get("exact_answer")
+    outer = found if isinstance(found, list) else [] if found is None else [found]
+    nested = [each if isinstance(each, list) else [each] for each in outer]
+    texts = [text for item in nested for text in item]
+    if not all(isinstance(text, str | int | float) and not isinstance(text, bool) for text in texts):
+        raise InputError(
+            f"{row.where}: found the exact answer {found!r}, wanted a text, a list of texts, or a list of lists of "
+            "synonyms."
+        )
+    if synonyms:
+        nested = [texts]
+    plain = [tuple(dict.fromkeys(" ".join(str(text).split()) for text in item if str(text).strip())) for item in nested]
+    return tuple(item for item in plain if item)
+
+
+def _row_passages(row: Row, titles: Mapping[str, str]) -> Iterator[Passage]:
+    """The snippets of a row that lie in PubMed and say something."""
+    for snippet in _snippets(row):
+        address, text = str(snippet.get("document", "")), _snippet_text(snippet)
+        document = _document(address)
+        if document and text:
+            title = titles.get(document, "")
+            digest = sha256(text.encode()).hexdigest()[:16]
+            yield Passage(
+                f"{document}#{digest}", "" if title == text else title, text, source=address, document=document
+            )
+
+
+def _titles(rows: Sequence[Row]) -> dict[str, str]:
+    """The title of each document of which experts marked the title from its beginning: the longest such snippet."""
+    titles: dict[str, str] = {}
+    for row in rows:
+        for snippet in _snippets(row):
+            whole = snippet.get("beginSection") == snippet.get("endSection") == "title"
+            if whole and snippet.get("offsetInBeginSection") == 0:
+                name, text = _document(str(snippet.get("document", ""))), _snippet_text(snippet)
+                titles[name] = max(titles.get(name, ""), text, key=len)
+    return titles
+
+
+def _snippet_text(snippet: Mapping[str, Any]) -> str:
+    return without_surrogates(" ".join(str(snippet.get("text") or "").split()))
+
+
+def _snippets(row: Row) -> list[dict[str, Any]]:
+    found = row.data.get("snippets") or []
+    if not isinstance(found, list) or not all(isinstance(snippet, dict) for snippet in found):
+        raise InputError(
+            f"{row.where}: found snippets {str(found)[:60]!r}, wanted a list of objects with 'text' and 'document'."
+        )
+    return found
+
+
+def _document(address: str) -> str:
+    """The id pubmed:PMID of a document's address, empty for an address outside PubMed."""
+    number = address.rstrip("/").rpartition("/")[2]
+    return f"pubmed:{number}" if number.isdigit() else ""

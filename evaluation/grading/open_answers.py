@@ -1,0 +1,185 @@
+"""How open answers are compared: exact match, token F1, containment and list measures over one normalisation.
+
+`answer_tokens` begins from SQuAD's normalisation (arXiv 1606.05250): lower case, no punctuation, no articles, split at
+white space. It departs from it where SQuAD would call two medical answers the same, or one answer two:
+
+- A decimal point stays, so "2.5 mg" is not "25 mg". A comma before three digits goes: "1,000" is "1000".
+- A sign stays at a word's end or before a digit ("Rh+", "CD4-", "-5"), and so do %, < and > beside a number.
+- A hyphen, slash or colon between digits stays: "3-5 days" are not "35 days".
+- The article "a" is dropped at the beginning alone, so "hepatitis A" is not "hepatitis".
+- A number and its unit are two words: "5mg" is "5 mg".
+- Beyond ASCII: compatibility forms are resolved (NFKC), dashes become hyphens, Greek letters are named.
+
+Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". SQuAD's own tokens are in `exact_match`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluation.grading.option_named import ABSTENTION
+from medagent.answer_forms import MOST_RANKED, entries, without_citations
+from medagent.types import Question
+
+_DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"), "-")
+_UNITS = (
+    "%|mg|g|kg|mcg|ug|ng|pg|ml|dl|l|ul|cm|mm|nm|mmol|umol|nmol|mol|meq|iu|u|kda|bp|kb|mb|hz|h|hr|hrs|min|days?"
+    "|weeks?|months?|years?|mmhg|kcal"
+)
+_JOINED = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)({_UNITS})(?![\w])")
+_MICRO = re.compile(r"[\u00b5\u03bc](?=(?:[glm]|mol)\b)", re.IGNORECASE)
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_PLAIN = re.compile(
+    r"(?<=\d)[./:-](?=\d)"  # 2.5, 120/80, 1:100, 3-5
+    r"|(?<=\w)[+-](?![\w+-])|(?<=[+-])[+-](?!\w)"  # Rh+, Ca++
+    r"|(?<![\w+-])[+-](?=\d)"  # -5
+    r"|(?<=\d)\s?%|[<>](?=\s?[=\d])"
+    r"|[\w\s]"
+)
+LONGEST_ABSTENTION = 150  # characters; a longer text says something
+_LEADING = re.compile(r"^\s*a\s+(?=\S)")
+_ARTICLES = re.compile(r"(?<!\S)(?:an|the)(?!\S)")
+_DENIED = frozenset(
+    (
+        "no not non never neither nor without cannot except unlikely excludes excluded isnt arent wasnt doesnt dont "
+        "didnt cant"
+    ).split()
+)
+_UNKNOWING = re.compile(
+    r"(?:i|we)\s+(?:do\s+not|don't|cannot|can't|could\s+not|couldn't)\s+(?:know|tell|say|find|answer)\b"
+    r"|(?:(?:it\s+is|was|were)\s+)?not\s+(?:known|found|available|reported)\W*$"
+    r"|no\s+(?:answer|passage|evidence)\b.*found",
+    re.IGNORECASE,
+)
+_SEVERAL = re.compile(r";|\n|/|\b(?:or|versus|vs|either)\b", re.IGNORECASE)
+
+
+def folded(text: str) -> str:
+    """The text with what lies beyond ASCII resolved: NFKC, plain dashes, named Greek letters, nothing invisible.
+
+    >>> folded("TNF‐α")
+    'TNF-alpha'
+    """
+    if text.isascii():
+        return text
+    plain = unicodedata.normalize("NFKC", _MICRO.sub("u", text)).translate(_DASHES)
+    return "".join(_named(sign) for sign in plain if unicodedata.category(sign) not in ("Cf", "Mn"))
+
+
+def _named(sign: str) -> str:
+    name = unicodedata.name(sign, "")
+    if not name.startswith("GREEK ") or " LETTER " not in name:
+        return sign
+    word = name.split(" LETTER ")[1].split(" WITH ")[0].removeprefix("FINAL ").lower().replace("lamda", "lambda")
+    return word if name.startswith("GREEK SMALL") else word.capitalize()
+
+
+def answer_tokens(text: str) -> list[str]:
+    """The words by which open answers are compared; the module's text gives the rules.
+
+    >>> answer_tokens("The PD\N{HYPHEN}1 pathway, 2.5mg")
+    ['pd1', 'pathway', '2.5', 'mg']
+    """
+    lowered = _LEADING.sub("", _THOUSANDS.sub("", folded(text).lower()))
+    kept = "".join(found[0] for found in _PLAIN.finditer(_JOINED.sub(r"\1 \2", lowered)))
+    return _ARTICLES.sub(" ", kept).replace("_", "").split()
+
+
+def same(answer: str, golds: Sequence[str]) -> bool:
+    """Exact match: whether the answer's words are those of a right answer. An answer without words matches nothing."""
+    words = answer_tokens(answer)
+    return bool(words) and any(words == answer_tokens(gold) for gold in golds)
+
+
+def token_f1(answer: str, golds: Sequence[str]) -> float:
+    """The best token F1 with a right answer, over words as multisets; 0 for an answer without words.
+
+    >>> round(token_f1("hereditary hemochromatosis", ["Hemochromatosis"]), 4)  # precision 1/2, recall 1
+    0.6667
+    """
+    return max((_f1(answer_tokens(answer), answer_tokens(gold)) for gold in golds), default=0.0)
+
+
+def _f1(said: list[str], gold: list[str]) -> float:
+    common = sum((Counter(said) & Counter(gold)).values())
+    return 2 * common / (len(said) + len(gold)) if common else 0.0
+
+
+def contains(answer: str, golds: Sequence[str], *, most_extra_words: int) -> bool:
+    """Whether the answer holds a right one as whole words, with at most `most_extra_words` words beside it.
+
+    A denial ("not gout") holds nothing, nor does a choice: "gout or lupus", "gout; lupus", or a list with two commas.
+    The right answer's own commas and such are not counted.
+
+    >>> contains("hereditary hemochromatosis", ["Hemochromatosis"], most_extra_words=5)
+    True
+    """
+    return any(_holds(answer, gold, most_extra_words) for gold in golds)
+
+
+def _holds(answer: str, gold: str, most_extra_words: int) -> bool:
+    words, wanted = answer_tokens(answer), answer_tokens(gold)
+    if not wanted or len(words) > len(wanted) + most_extra_words:
+        return False
+    places = [at for at in range(len(words) - len(wanted) + 1) if words[at : at + len(wanted)] == wanted]
+    if not places or words == wanted:
+        return bool(places)
+    beside = words[: places[0]] + words[places[0] + len(wanted) :]
+    several = len(_SEVERAL.findall(answer)) > len(_SEVERAL.findall(gold)) or answer.count(",") > gold.count(",") + 1
+    return not (several or _DENIED & set(beside))
+
+
+def abstains(answer: str) -> bool:
+    """Whether a short open answer declines to answer: "not found", "I don't know", "insufficient information"."""
+    plain = folded(without_citations(answer)).replace("\u2019", "'").strip(" \t\n.\"'*")
+    if len(plain) > LONGEST_ABSTENTION:
+        return False
+    return bool(ABSTENTION.search(plain)) or bool(_UNKNOWING.match(plain))
+
+
+@dataclass(frozen=True)
+class ListScore:
+    """Precision, recall and F1 of the entries of one list."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+def list_score(answer: str, items: Sequence[Sequence[str]]) -> ListScore:
+    """BioASQ's measures of a list question. An entry is right when it equals a synonym of an item not yet named.
+
+    An item named twice is right once; the second time is a false positive. The order does not matter.
+    """
+    said, left = entries(answer), [list(item) for item in items]
+    right = 0
+    for entry in said:
+        found = next((number for number, item in enumerate(left) if same(entry, item)), None)
+        if found is not None:
+            right += 1
+            del left[found]
+    if not right:
+        return ListScore(0.0, 0.0, 0.0)
+    return ListScore(right / len(said), right / len(items), 2 * right / (len(said) + len(items)))
+
+
+def ranked(answer: str, golds: Sequence[str]) -> list[str]:
+    """The answers of a ranked answer, at most five. A right answer that itself holds "; " is one answer."""
+    return [answer] if same(answer, golds) else entries(answer)[:MOST_RANKED]
+
+
+def rank_of_right(answer: str, golds: Sequence[str]) -> int | None:
+    """The place of the first right one among up to five ranked answers, from 1; None where none is right."""
+    return next((place for place, each in enumerate(ranked(answer, golds), start=1) if same(each, golds)), None)
+
+
+def first_answer(question: Question, answer: str) -> str:
+    """What an open answer stands by, without citations: its text, or the first of ranked answers."""
+    plain = without_citations(answer).strip()
+    if question.form != "ranked":
+        return plain
+    return next(iter(ranked(plain, question.golds)), "")

@@ -1,0 +1,112 @@
+"""The measures of open answers and of BioASQ's question types, each with its 95% interval.
+
+Those of BioASQ are the challenge's own (task B, phase B; BMC Bioinformatics 2015, 16:138):
+
+factoid   strict accuracy: the first answer is right. Lenient accuracy: one of the first five is. MRR: the mean of one
+          over the place of the first right one, 0 where none of the five is right.
+list      precision, recall and F1 of the entries of a question, averaged over questions
+yes/no    accuracy, and macro F1: the mean of the F1 of "yes" and the F1 of "no"
+
+The challenge compares names letter by letter; here `evaluation.grading.open_answers.same` compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluation.grading.exact_match import exact_match, f1
+from evaluation.grading.grade import grade
+from evaluation.grading.open_answers import contains, first_answer, list_score, rank_of_right
+from evaluation.statistics import Estimate
+from medagent.answer_forms import without_citations
+from medagent.types import LETTERS, Question, Rollout, StopReason
+
+MOST_EXTRA_WORDS = 5  # that an answer may have beside the right one it contains
+YES_NO = ("yes", "no")
+MEASURES: dict[str, str] = {  # in the order of a report
+    "exact_match": "exact match (SQuAD)",
+    "f1": "F1 (SQuAD)",
+    "contains_answer": f"contains the answer (at most {MOST_EXTRA_WORDS} words more)",
+    "factoid_strict": "factoid: strict accuracy",
+    "factoid_lenient": "factoid: lenient accuracy (of five)",
+    "factoid_mrr": "factoid: mean reciprocal rank",
+    "list_precision": "list: mean precision",
+    "list_recall": "list: mean recall",
+    "list_f1": "list: mean F1",
+    "yes_no_accuracy": "yes/no: accuracy",
+    "yes_no_macro_f1": "yes/no: macro F1",
+}
+
+
+def said(rollout: Rollout) -> str:
+    """The answer of a rollout, empty where it ended without one."""
+    return (rollout.answer or "") if rollout.stop_reason is StopReason.ANSWERED else ""
+
+
+def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
+    """The measures of `MEASURES` that these rollouts' questions have; an answer that is missing counts as wrong."""
+    asked = [(rollout.question, said(rollout)) for rollout in rollouts]
+    texts = [(question, answer) for question, answer in asked if not question.options and question.form != "list"]
+    factoids = [(question, answer) for question, answer in texts if question.form == "ranked"]
+    lists = [list_score(answer, question.items) for question, answer in asked if question.form == "list"]
+    found: dict[str, Estimate] = {}
+    if texts:
+        firsts = [(first_answer(question, answer), question.golds) for question, answer in texts]
+        found["exact_match"] = Estimate.share([exact_match(*pair) for pair in firsts])
+        found["f1"] = Estimate.mean([f1(*pair) for pair in firsts])
+        held = [contains(*pair, most_extra_words=MOST_EXTRA_WORDS) for pair in firsts]
+        found["contains_answer"] = Estimate.share(held)
+    if factoids:
+        ranks = [rank_of_right(without_citations(answer), question.golds) for question, answer in factoids]
+        found["factoid_strict"] = Estimate.share([rank == 1 for rank in ranks])
+        found["factoid_lenient"] = Estimate.share([rank is not None for rank in ranks])
+        found["factoid_mrr"] = Estimate.mean([1 / rank if rank else 0.0 for rank in ranks])
+    if lists:
+        found["list_precision"] = Estimate.mean([score.precision for score in lists])
+        found["list_recall"] = Estimate.mean([score.recall for score in lists])
+        found["list_f1"] = Estimate.mean([score.f1 for score in lists])
+    decisions = [_decision(rollout) for rollout in rollouts if _is_yes_no(rollout.question)]
+    if decisions:
+        found["yes_no_accuracy"] = Estimate.share([gold == chosen for gold, chosen in decisions])
+        found["yes_no_macro_f1"] = macro_f1(decisions)
+    return found
+
+
+def _is_yes_no(question: Question) -> bool:
+    return sorted(map(str.lower, question.options)) == sorted(YES_NO)
+
+
+def _decision(rollout: Rollout) -> tuple[str, str | None]:
+    """The right decision and the one that the answer names, None where it names none."""
+    question, letter = rollout.question, grade(rollout).letter
+    words = dict(zip(LETTERS, map(str.lower, question.options), strict=False))
+    return words[question.answer], words[letter] if letter else None
+
+
+def macro_f1(decisions: Sequence[tuple[str, str | None]], *, repeats: int = 10_000, seed: int = 0) -> Estimate:
+    """The mean of the F1 of "yes" and the F1 of "no" over (right, chosen) pairs, with a bootstrap over questions.
+
+    A missing choice is a false negative of its class. A class that is neither right nor chosen anywhere has F1 0.
+    """
+    kinds = [(gold, chosen) for gold in YES_NO for chosen in (*YES_NO, None)]
+    counts = np.array([[decisions.count(kind) for kind in kinds]], dtype=np.float64)
+    drawn = np.random.default_rng(seed).multinomial(len(decisions), counts[0] / len(decisions), size=repeats)
+    low, high = np.percentile(_macro(drawn.astype(np.float64)), [2.5, 97.5])
+    return Estimate(float(_macro(counts)[0]), float(low), float(high), len(decisions))
+
+
+def _macro(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[N] macro F1 of [N, 6] counts of yes-yes, yes-no, yes-none, no-yes, no-no, no-none (right, then chosen)."""
+    yes = _f1_of(counts[:, 0], chosen=counts[:, 0] + counts[:, 3], right=counts[:, :3].sum(axis=1))
+    no = _f1_of(counts[:, 4], chosen=counts[:, 1] + counts[:, 4], right=counts[:, 3:].sum(axis=1))
+    return (yes + no) / 2
+
+
+def _f1_of(
+    both: NDArray[np.float64], *, chosen: NDArray[np.float64], right: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    total = chosen + right
+    return np.divide(2 * both, total, out=np.zeros_like(both), where=total > 0)

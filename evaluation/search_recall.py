@@ -1,0 +1,127 @@
+"""How much of the evidence the agent's searches show, beside the question as its own query.
+
+DeepRetrieval (arXiv 2503.00223) measures a query by recall@k: the share of the relevant texts among the first k
+results. Here k is the number of distinct passages that all searches of a rollout showed. The question as a query gets
+as many, so a higher recall comes from better queries, not from more passages. A rollout without a search has recall 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evaluation.statistics import Estimate
+from medagent.types import Question, Rollout
+from retrieval.controls import NoRetriever
+from retrieval.passages import Passage
+from retrieval.retriever import Retriever
+from retrieval.tools import corpus_of
+
+BATCH = 256  # questions per call of the retriever
+RECALLS: dict[str, str] = {  # fields of `RecallReport`, in the order of a report
+    "passages": "gold passages, recall at k",
+    "question_passages": "gold passages, the question as query",
+    "passages_gain": "gold passages, searches less question",
+    "documents": "gold documents, recall at k",
+    "question_documents": "gold documents, the question as query",
+    "documents_gain": "gold documents, searches less question",
+}
+_TEXT_HASH = re.compile(r"#([0-9a-f]{16})$")
+
+
+@dataclass(frozen=True)
+class SearchRecall:
+    """Recall of one rollout.
+
+    `shown` counts the distinct passages that its searches showed. `passages` and `documents` are the shares of the gold
+    passages, and of their documents, among them. `question_...` are those of the question as its own query.
+    """
+
+    shown: int
+    passages: float
+    documents: float
+    question_passages: float
+    question_documents: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class RecallReport:
+    """Means over rollouts with gold passages. `passages_gain` is the mean of agent minus question, rollout by rollout.
+
+    `shown` is the mean number of passages.
+    """
+
+    shown: float
+    passages: Estimate
+    documents: Estimate
+    question_passages: Estimate
+    question_documents: Estimate
+    passages_gain: Estimate
+    documents_gain: Estimate
+
+
+def question_rankings(retriever: Retriever, questions: Iterable[Question], *, most: int) -> dict[str, list[Passage]]:
+    """What the retriever finds for the text of each question that names gold passages: the first `most` passages.
+
+    Keys are ids of questions. Nothing where there is no index.
+    """
+    searched = corpus_of(retriever)
+    if isinstance(searched, NoRetriever):
+        return {}
+    known = [question for question in questions if question.gold_passage_ids]
+    found: dict[str, list[Passage]] = {}
+    for start in range(0, len(known), BATCH):
+        some = known[start : start + BATCH]
+        results = searched.search([question.text for question in some], top_k=most)
+        found |= {q.id: [hit.passage for hit in hits] for q, hits in zip(some, results, strict=True)}
+    return found
+
+
+def recall_of(rollout: Rollout, ranking: Sequence[Passage]) -> SearchRecall:
+    """The recall of a rollout whose question names gold passages. `ranking` is the question's own, best first.
+
+    A gold passage counts as shown when a passage of its id was, or, where the id ends in the hash of its text, one of
+    its text. A gold document that the index has cut counts when one of its parts was shown.
+    """
+    gold = rollout.question.gold_passage_ids
+    shown = list({hit.passage.id: hit.passage for hit in rollout.hits}.values())
+    own = list({passage.id: passage for passage in ranking}.values())[: len(shown)]
+    return SearchRecall(len(shown), *_shares(gold, shown), *_shares(gold, own))
+
+
+def _shares(gold: Sequence[str], shown: Sequence[Passage]) -> tuple[float, float]:
+    """The shares of the gold passages and of their documents among the passages shown."""
+    wanted, documents = {_key(name) for name in gold}, {_document(name) for name in gold}
+    held = {_key(passage.id) for passage in shown} | {passage.document for passage in shown}
+    held_documents = {passage.document or _document(passage.id) for passage in shown}
+    return len(wanted & held) / len(wanted), len(documents & held_documents) / len(documents)
+
+
+def _key(name: str) -> str:
+    found = _TEXT_HASH.search(name)
+    return found[1] if found else name
+
+
+def _document(name: str) -> str:
+    return name.partition("#")[0]
+
+
+def report_recall(recalls: Sequence[SearchRecall]) -> RecallReport | None:
+    """Means with bootstrap intervals; None of nothing."""
+    if not recalls:
+        return None
+    return RecallReport(
+        shown=sum(each.shown for each in recalls) / len(recalls),
+        passages=Estimate.mean([each.passages for each in recalls]),
+        documents=Estimate.mean([each.documents for each in recalls]),
+        question_passages=Estimate.mean([each.question_passages for each in recalls]),
+        question_documents=Estimate.mean([each.question_documents for each in recalls]),
+        passages_gain=Estimate.mean([each.passages - each.question_passages for each in recalls]),
+        documents_gain=Estimate.mean([each.documents - each.question_documents for each in recalls]),
+    )

@@ -1,0 +1,46 @@
+"""How an open answer is written, and how it is read back: one text, up to five ranked answers, or a list.
+
+Entries stand in lines of their own, or in one line with a semicolon and a space between them. "t(9;22)" is one entry.
+"""
+
+from __future__ import annotations
+
+import re
+
+from medagent.types import AnswerForm
+
+MOST_RANKED = 5  # answers that BioASQ takes to a factoid question
+FORM_HINTS: dict[AnswerForm, str] = {  # what an instructed protocol writes below the question
+    "text": "",
+    "ranked": 'Answer in a few words, or give up to five answers, the best first, with "; " between them.\n',
+    "list": 'The answer is a list. Give all of its entries, each in a few words, with "; " between them.\n',
+}
+_CITED = re.compile(r"\s*\[\d+\]")
+_BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]\s+|\(?\d{1,2}[.)]\s+)")
+_BETWEEN = re.compile(r";(?:\s+|$)")
+
+
+def without_citations(answer: str) -> str:
+    """An answer's text alone: citation marks are no part of it."""
+    return re.sub(r"\[\d+\]", " ", answer)
+
+
+def entries(answer: str) -> list[str]:
+    r"""The entries of an answer in their order, without citations, bullets and numbers.
+
+    Several lines are one entry each, and semicolons in them separate nothing. Empty entries are left out.
+
+    >>> entries("IL-6; TNF-alpha [2];")
+    ['IL-6', 'TNF-alpha']
+    >>> entries("1. t(9; 22)\n2. BCR-ABL")
+    ['t(9; 22)', 'BCR-ABL']
+    """
+    lines = [line for line in _CITED.sub("", answer).splitlines() if line.strip()]
+    parts = [_BULLET.sub("", line) for line in lines] if len(lines) > 1 else _BETWEEN.split("".join(lines))
+    return [plain for part in parts if (plain := part.strip().strip(";").strip())]
+
+
+def written(form_entries: list[str]) -> str:
+    """Entries as one answer that `entries` reads back."""
+    plain = [" ".join(entry.split()) for entry in form_entries]
+    return ("\n" if any(_BETWEEN.search(entry) for entry in plain) else "; ").join(plain)

@@ -1,0 +1,201 @@
+"""Open answers, compared: the words that count, exact match, F1, containment, abstentions, lists and ranks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from evaluation.grading.citations import claim_of
+from evaluation.grading.exact_match import squad_tokens
+from evaluation.grading.grade import Verdict, grade
+from evaluation.grading.open_answers import (
+    ListScore,
+    abstains,
+    answer_tokens,
+    contains,
+    first_answer,
+    list_score,
+    rank_of_right,
+    same,
+    token_f1,
+)
+from medagent.types import Question, Rollout, StopReason, Turn
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("The left ventricle.", "left ventricle"),
+        ("PD-1", "PD1"),
+        ("PD\u20111", "PD-1"),  # a non-breaking hyphen
+        ("TNF-α", "TNF-alpha"),
+        ("β-blockers", "Beta-blockers"),
+        ("5 mg", "5mg"),
+        ("5 µg", "5 μg"),  # the micro sign and the Greek letter
+        ("5 µg", "5ug"),
+        ("1,000 IU", "1000 IU"),
+        ("ﬁbrosis", "fibrosis"),  # a ligature
+        ("cafe\u0301", "café"),  # combined and precomposed
+        ("IL\u200b-6", "IL-6"),  # an invisible space
+        ("5 %", "5%"),
+        ("“gout”", "gout"),
+    ],
+)
+def test_two_spellings_of_one_answer_are_the_same(one: str, other: str) -> None:
+    assert answer_tokens(one) == answer_tokens(other)
+    assert same(one, ["nothing", other])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("2.5 mg", "25 mg"),
+        ("Rh+", "Rh-"),
+        ("CD4+", "CD4"),
+        ("hepatitis A", "hepatitis"),
+        ("hepatitis A virus", "hepatitis virus"),
+        ("3-5 days", "35 days"),
+        ("120/80", "12080"),
+        (">5 cm", "<5 cm"),
+        ("-5", "5"),
+        ("type 1", "type 2"),
+        ("PD-1", "PD-L1"),
+        ("", ""),
+        ("the", "the"),
+        ("...", "..."),
+    ],
+)
+def test_what_differs_in_medicine_differs(one: str, other: str) -> None:
+    assert not same(one, [other])
+
+
+def test_plain_words_are_squads_own() -> None:
+    draw = random.Random(0)
+    letters = "abcxyzABC   -'()!?\"an the"
+    for _ in range(500):
+        text = "".join(draw.choice(letters) for _ in range(draw.randrange(30)))
+        text = text.replace("-", "x-x").replace(" a ", " ").strip()  # a hyphen inside a word; no lone article a
+        ours = [word for word in answer_tokens(text) if word != "a"]
+        assert ours == squad_tokens(text), text
+
+
+def test_token_f1_by_hand() -> None:
+    assert token_f1("hereditary hemochromatosis", ["Hemochromatosis"]) == pytest.approx(2 / 3)  # p 1/2, r 1
+    assert token_f1("left left ventricle", ["left ventricle"]) == pytest.approx(4 / 5)  # p 2/3, r 1: a multiset
+    assert token_f1("ventricle", ["left atrium", "the left ventricle"]) == pytest.approx(2 / 3)  # the best of two
+    assert token_f1("gout", ["lupus"]) == token_f1("", ["gout"]) == token_f1("gout", []) == token_f1("", [""]) == 0
+    assert token_f1("5mg of zinc", ["5 mg zinc"]) == pytest.approx(6 / 7)  # 3 of 4 words, 3 of 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "held"),
+    [
+        ("hereditary hemochromatosis", True),
+        ("It is Hemochromatosis (type 1).", True),
+        ("hemochromatosis", True),
+        ("prehemochromatosis", False),  # not whole words
+        ("hemochromatosis or gout", False),
+        ("hemochromatosis; gout", False),
+        ("gout/hemochromatosis", False),
+        ("gout\nhemochromatosis", False),
+        ("gout, lupus, hemochromatosis", False),
+        ("not hemochromatosis", False),
+        ("It isn't hemochromatosis", False),
+        ("It isn’t hemochromatosis", False),
+        ("one two three four five hemochromatosis", True),
+        ("one two three four five six hemochromatosis", False),
+        ("", False),
+    ],
+)
+def test_an_answer_contains_a_right_one_and_no_choice_of_several(answer: str, held: bool) -> None:
+    assert contains(answer, ["Hemochromatosis"], most_extra_words=5) is held
+
+
+def test_a_right_answer_keeps_its_own_signs() -> None:
+    gold = "Na+/K+ ATPase, or the sodium pump"
+    assert contains(gold, [gold], most_extra_words=0)
+    assert contains(f"mainly {gold}", [gold], most_extra_words=1)
+    assert contains("no change", ["no change"], most_extra_words=0)
+    assert not contains("gout", [""], most_extra_words=5), "nothing is held by everything"
+
+
+@pytest.mark.parametrize("answer", ["not found", "I don’t know. [1]", "Unknown", "no evidence was found", "n/a"])
+def test_an_abstention_is_told(answer: str) -> None:
+    assert abstains(answer)
+
+
+@pytest.mark.parametrize("answer", ["no", "gout", "renal insufficiency", "", "not found " * 20])
+def test_an_answer_is_no_abstention(answer: str) -> None:
+    assert not abstains(answer)
+
+
+ITEMS = (("casirivimab", "REGN10933"), ("imdevimab",), ("IL-6", "interleukin 6"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("imdevimab; Interleukin 6; REGN10933", (1, 1, 1)),
+        ("imdevimab", (1, 1 / 3, 1 / 2)),
+        ("imdevimab; gout", (1 / 2, 1 / 3, 2 / 5)),
+        ("casirivimab; REGN10933", (1 / 2, 1 / 3, 2 / 5)),  # two synonyms of one item: the second is wrong
+        ("imdevimab; imdevimab", (1 / 2, 1 / 3, 2 / 5)),
+        ("imdevimab, casirivimab", (0, 0, 0)),  # commas separate nothing
+        ("", (0, 0, 0)),
+    ],
+)
+def test_a_list_is_scored_by_its_entries(answer: str, score: tuple[float, float, float]) -> None:
+    found = list_score(answer, ITEMS)
+    assert (found.precision, found.recall, found.f1) == pytest.approx(score)
+
+
+def test_a_list_of_nothing_scores_nothing() -> None:
+    assert list_score("a", ()) == ListScore(0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "rank"),
+    [
+        ("gout", 1),
+        ("lupus; gout [1]", 2),
+        ("a; b; c; d; gout", 5),
+        ("a; b; c; d; e; gout", None),
+        ("podagra; or; gout", 1),  # a right answer that holds the separator
+        ("lupus", None),
+        ("", None),
+    ],
+)
+def test_the_rank_of_the_first_right_answer_of_five(answer: str, rank: int | None) -> None:
+    assert rank_of_right(answer, ["gout", "podagra; or; gout"]) == rank
+
+
+def verdict_of(question: Question, answer: str | None) -> tuple[Verdict, bool]:
+    stop = StopReason.MALFORMED if answer is None else StopReason.ANSWERED
+    result = grade(Rollout(question, (1,), (Turn((2,), (0.0,), "", answer=answer),), stop))
+    return result.verdict, result.lenient_correct
+
+
+def test_the_verdicts_of_open_answers() -> None:
+    text = Question("q", "?", answer="gout", aliases=("podagra",))
+    assert verdict_of(text, "Podagra [1].") == (Verdict.CORRECT, True)
+    assert verdict_of(text, "gout; lupus") == (Verdict.WRONG, False)
+    assert verdict_of(text, "not found") == (Verdict.ABSTAINED, False)
+    assert verdict_of(text, "[2]") == (Verdict.UNPARSED, False)
+    assert verdict_of(text, None) == (Verdict.NO_ANSWER, False)
+    assert verdict_of(Question("q", "?", answer="None"), "none") == (Verdict.CORRECT, True), "right before all else"
+    assert verdict_of(Question("q", "?", answer="yes"), "Yes.") == (Verdict.CORRECT, True)
+    ranked = Question("q", "?", answer="gout", form="ranked")
+    assert verdict_of(ranked, "gout; lupus") == (Verdict.CORRECT, True)
+    assert verdict_of(ranked, "lupus; gout") == (Verdict.WRONG, True)
+    listed = Question("q", "?", answer="a; b", items=(("a",), ("b",)), form="list")
+    assert verdict_of(listed, "b; a") == (Verdict.CORRECT, True)
+    assert verdict_of(listed, "a") == (Verdict.WRONG, False)
+    assert verdict_of(listed, "a; b; c") == (Verdict.WRONG, False)
+
+
+def test_an_answer_stands_by_its_first_entry_where_it_is_ranked() -> None:
+    ranked, text = Question("q", "?", answer="x", form="ranked"), Question("q", "?", answer="x")
+    assert first_answer(ranked, "lupus [1]; gout") == claim_of(ranked, None, "lupus [1]; gout") == "lupus"
+    assert first_answer(text, "lupus [1]; gout").split() == ["lupus", ";", "gout"]
+    assert first_answer(ranked, " ; ") == ""
