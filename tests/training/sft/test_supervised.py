@@ -25,7 +25,9 @@ from tests.support import CONFIGS
 from tests.training.support import AGENT
 from training.callbacks.export import read_metrics
 from training.run import sft
-from training.sft.demonstrations import GivenDialogues, LeftOut, encoded
+from training.sft.demonstrations import GivenDialogues
+from training.sft.imitated import encoded
+from training.sft.left_out import LeftOut
 
 CONFIG = CONFIGS / "sft" / "own_model.yaml"
 RULES = {
