@@ -143,7 +143,7 @@ def _either_number(word: str) -> str:
     >>> bool(re.fullmatch(_either_number("virus"), "viruses")), bool(re.fullmatch(_either_number("biopsies"), "biopsy"))
     (True, True)
     """
-    if len(word) < 4 or not word.isalpha() or not word.isascii():
+    if len(word) < 3 or not word.isalpha() or not word.isascii():
         return re.escape(word)
     bases = {word}
     if word.endswith("s") and not word.endswith(("ss", "us", "is")):

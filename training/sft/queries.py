@@ -17,8 +17,8 @@ from retrieval.chunking import sentence_spans
 
 # What stands in a question beside what it asks about.
 _SAYS_NOTHING = STOPWORDS | frozenset(
-    "also among any because best between both during each following give given likely list me most name no not please "
-    "show shows so some than used usual usually very you your".split()
+    "after also among any because before best between both during each following give given he her his likely "
+    "list me most name no not please she show shows so some than used usual usually very you your".split()
 )
 # What a description is of ("the disease caused by ..."): a name takes its place in the next query.
 _DESCRIBED = frozenset(
