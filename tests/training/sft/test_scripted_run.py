@@ -1,4 +1,4 @@
-"""`medagent sft` on dialogues by rule: it teaches, tells how it goes on held-out questions, and goes on after a kill."""
+"""`medagent sft` on dialogues by rule: it teaches, says how it goes on held-out questions, and can be resumed."""
 
 from __future__ import annotations
 
