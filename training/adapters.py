@@ -191,14 +191,13 @@ class SharedBase(nn.Module):
     def greedy_scores(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """[B, T] log-probs of the action tokens under the policy, and whether no other token is likelier."""
+        """[B, T] log-probs of the action tokens under the policy, and whether it would write them greedily."""
         self._activate(POLICY)
         hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
 
         def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor]:
-            logprobs_RV = torch.log_softmax(project(self.base, hidden_RH) / temperature, dim=-1)
-            chosen_R = logprobs_RV.gather(1, tokens_R[:, None])[:, 0]
-            return chosen_R, chosen_R >= logprobs_RV.amax(dim=-1)
+            logits_RV = project(self.base, hidden_RH)
+            return -cross_entropy(logits_RV / temperature, tokens_R, reduction="none"), logits_RV.argmax(-1) == tokens_R
 
         found = self._by_rows(score, hidden_AH, token_ids_BT[where_BT])
         chosen_BT, likeliest_BT = (each.new_zeros(mask_BT.shape).masked_scatter(where_BT, each) for each in found)
