@@ -196,8 +196,8 @@ class SharedBase(nn.Module):
         hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
 
         def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor]:
-            logits_RV = project(self.base, hidden_RH)
-            return -cross_entropy(logits_RV / temperature, tokens_R, reduction="none"), logits_RV.argmax(-1) == tokens_R
+            logits_RV = project(self.base, hidden_RH) / temperature
+            return -cross_entropy(logits_RV, tokens_R, reduction="none"), logits_RV.argmax(dim=-1) == tokens_R
 
         found = self._by_rows(score, hidden_AH, token_ids_BT[where_BT])
         chosen_BT, likeliest_BT = (each.new_zeros(mask_BT.shape).masked_scatter(where_BT, each) for each in found)
