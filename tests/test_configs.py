@@ -69,6 +69,7 @@ def test_a_list_of_ones_own_replaces_the_default_callbacks(tmp_path: Path) -> No
     mine.write_text("trainer:\n  callbacks:\n    class_path: training.callbacks.ProgressLine\n")
     assert resolved_callbacks(ROOT / "configs" / "starter.yaml", mine) == ["ProgressLine"], "one, without a list"
     assert resolved_callbacks(ROOT / "configs" / "sft" / "own_model.yaml", sft=True) == [
+        "HeldOutLoss",
         "AgentExport",
         "SupervisedProgress",
     ]
@@ -129,7 +130,11 @@ def test_a_critic_that_sees_the_evidence_goes_with_every_task(task: Path, name: 
     assert parsed.data.num_samples > 1 or sees == "evidence"
 
 
-def test_the_supervised_configuration_parses() -> None:
+SFT = sorted((ROOT / "configs" / "sft").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SFT, ids=lambda path: path.stem)
+def test_the_supervised_configuration_parses(path: Path) -> None:
     from lightning import Trainer
 
     made = LightningArgumentParser()
@@ -137,7 +142,7 @@ def test_the_supervised_configuration_parses() -> None:
     made.add_lightning_class_args(SupervisedModule, "model")
     made.add_lightning_class_args(SupervisedData, "data")
     made.add_argument("--seed_everything", type=int)
-    parsed = made.parse_path(str(ROOT / "configs" / "sft" / "own_model.yaml"))
+    parsed = made.parse_path(str(path))
     assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches
 
 

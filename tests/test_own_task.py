@@ -88,7 +88,8 @@ def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.Capture
     with pytest.raises(ConfigError, match="Leave --tools out"):
         load_agent(Path(model_path(STARTER)), index="runs/open-index", tools=[tool_named("open_qa.Doses")])
     sampled = RejectionSampled(OneQuestion(), "runs/open/agent", samples=1)
-    sampled.make(AgentSettings(agent.protocol, agent.limits, agent.top_k), agent.retriever, Path("sampled"))
+    settings = AgentSettings(agent.protocol, agent.limits, agent.top_k)
+    sampled.make(settings, agent.retriever, Path("sampled"), agent.policy.tokenizer)
     assert (Path("sampled") / "predictions.jsonl").exists(), "its tools are the run's own"
 
 

@@ -169,6 +169,22 @@ class SharedBase(nn.Module):
             entropy_BT=zeros.masked_scatter(where_BT, entropy_A),
         )
 
+    @torch.no_grad()
+    def greedy_scores(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """[B, T] log-probs of the action tokens under the policy, and whether it would write them greedily."""
+        self._activate(POLICY)
+        hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
+
+        def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor]:
+            logits_RV = project(self.base, hidden_RH) / temperature
+            return -cross_entropy(logits_RV, tokens_R, reduction="none"), logits_RV.argmax(dim=-1) == tokens_R
+
+        found = self._by_rows(score, hidden_AH, token_ids_BT[where_BT])
+        chosen_BT, likeliest_BT = (each.new_zeros(mask_BT.shape).masked_scatter(where_BT, each) for each in found)
+        return chosen_BT, likeliest_BT
+
     def _by_rows(
         self, score: Callable[[Tensor, Tensor], tuple[Tensor, ...]], hidden_AH: Tensor, tokens_A: Tensor
     ) -> list[Tensor]:

@@ -58,8 +58,17 @@ METRICS: dict[str, str] = {
     "sft/loss": "Negative log-likelihood of the demonstrations, in nats per action token. `medagent sft` only.",
     "sft/demonstrations": "Dialogues that are imitated, over all ranks. `medagent sft` only.",
     "sft/left_out_REASON": (
-        "Dialogues left out for a reason, over all ranks: no_answer, after_answer, unreadable, max_turns, "
-        "max_turn_tokens, max_total_tokens, citation or control_token. `medagent sft` only."
+        "Questions or dialogues left out for a reason, over all ranks: no_gold, not_found, wrong, few_searches, "
+        "surplus, repeated, no_answer, after_answer, unreadable, max_turns, max_turn_tokens, max_total_tokens, "
+        "citation or control_token. `medagent sft` only."
+    ),
+    "sft/part_NUMBER": "Dialogues drawn from a part of `MixedDemonstrations`, counted from 1. `medagent sft` only.",
+    "sft/held_out": "Dialogues held out, over all ranks. `medagent sft` only.",
+    "sft/held_out_loss": (
+        "Negative log-likelihood of held-out dialogues, in nats per action token. Needs `HeldOutLoss`."
+    ),
+    "sft/held_out_turns": (
+        "Share of held-out turns whose every token is the likeliest after what stands before it. Needs `HeldOutLoss`."
     ),
     "validation/accuracy": "Accuracy of greedy answers to the held-out questions. Needs `HeldOutEvaluation`.",
     "validation/KIND": "The same for each kind of question.",

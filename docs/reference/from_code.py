@@ -199,11 +199,11 @@ def classes_in(hint: Any) -> Iterator[type]:
 
 
 def families_in(hint: Any) -> Iterator[type]:
-    """Of the classes in a type those that others stand for: protocols, bases, and records that may be none."""
-    optional = {part for part in get_args(hint) if get_origin(hint) in (Union, types.UnionType)}
+    """Of the classes in a type those that others stand for: protocols, bases, and records that may be none or many."""
+    records = {part for part in get_args(hint) if get_origin(hint) in (Union, types.UnionType, list)}
     for kind in classes_in(hint):
         lightnings = kind.__module__.startswith("lightning")
-        if lightnings or is_protocol(kind) or inspect.isabstract(kind) or (is_dataclass(kind) and kind in optional):
+        if lightnings or is_protocol(kind) or inspect.isabstract(kind) or (is_dataclass(kind) and kind in records):
             yield kind
 
 

@@ -79,7 +79,7 @@ def test_demonstrations_are_sampled_as_they_say(policy: RecordingPolicy, tmp_pat
             force_search=searching,
         )
         questions = StarterBenchmark("train", limit_per_kind=2).questions()
-        source.make(AgentSettings(limits=ROOMY), NoRetriever(), tmp_path / str(seed))
+        source.make(AgentSettings(limits=ROOMY), NoRetriever(), tmp_path / str(seed), policy.tokenizer)
         drawn.append({dialogue.seed for dialogue in policy.dialogues})
         assert (len(policy.dialogues), opened(policy)) == (3 * len(questions), {0.8})
         assert {dialogue.text.count("<search><answer>") for dialogue in policy.dialogues} == {int(searching)}

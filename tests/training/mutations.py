@@ -50,6 +50,9 @@ SUITES = {
     "sft": tuple(
         f"tests/training/sft/test_{name}.py" for name in ("kept_dialogues", "dealing", "demonstrations", "given_rows")
     ),
+    "scripts": tuple(
+        f"tests/training/sft/test_{name}.py" for name in ("queries", "evidence", "scripted", "mixed", "held_out")
+    ),
     "text": tuple(
         f"tests/medagent/test_{name}.py" for name in ("untrusted_text", "role_marks", "chat_template", "hostile_doors")
     ),

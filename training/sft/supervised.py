@@ -40,7 +40,10 @@ from training.fitting import Work
 from training.lora import LoraSettings
 from training.module import AgentModule
 from training.objectives import ratio_segments
-from training.sft.demonstrations import Demonstrations, LeftOut, encoded, in_words
+from training.sft.demonstrations import Demonstrations
+from training.sft.imitated import encoded
+from training.sft.left_out import LeftOut, in_words
+from training.sft.split import HeldOutShare, split
 from training.sharding import ShardedBase
 
 
@@ -99,11 +102,18 @@ class SupervisedData(AgentData):
     An epoch is one pass over all dialogues. An optimizer step takes `batch_size` of them on each rank, and a few more
     where they do not divide.
 
+    `held_out` of the questions are never imitated: a share below 1, or a number. The loss on their dialogues tells when
+    more epochs only learn by heart (`training.sft.held_out.HeldOutLoss`).
+
     `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will look
     there.
     """
 
-    default_callbacks = ("training.callbacks.AgentExport", "training.sft.supervised.SupervisedProgress")
+    default_callbacks = (
+        "training.sft.held_out.HeldOutLoss",
+        "training.callbacks.AgentExport",
+        "training.sft.supervised.SupervisedProgress",
+    )
 
     def __init__(
         self,
@@ -113,6 +123,7 @@ class SupervisedData(AgentData):
         engine: RolloutEngine = lazy_instance(InProcessEngine),
         batch_size: int = 32,
         num_micro_batches: int = 1,
+        held_out: float = 0.05,
         seed: int = 0,
     ) -> None:
         super().__init__(agent, retriever, engine, seed=seed)
@@ -127,7 +138,9 @@ class SupervisedData(AgentData):
                 "num_micro_batches."
             )
         self.demonstrations, self.batch_size, self.num_micro_batches = demonstrations, batch_size, num_micro_batches
+        self.held_out_share = HeldOutShare(held_out)
         self.rollouts: list[Rollout] = []
+        self.held_out: list[Rollout] = []
         self.counts: dict[str, float] = {}  # metrics; every process reads all dialogues, so they are those of all ranks
 
     def setup(self, stage: str) -> None:
@@ -152,27 +165,30 @@ class SupervisedData(AgentData):
         self.agent_settings.protocol.encode_prompt(trainer.lightning_module.tokenizer, Question("probe", "probe"))
         made = folder.with_name("demonstrations.made")
         if trainer.is_global_zero:
-            self.demonstrations.make(self.agent_settings, self.retriever, folder)
+            self.demonstrations.make(self.agent_settings, self.retriever, folder, module.tokenizer)
             made.touch()
         while not made.exists():  # not a barrier, which gives up after minutes
             time.sleep(1)
         read = self.demonstrations.read(folder, self.agent_settings.protocol)
-        found, left_out = encoded(read, self.agent_settings, trainer.lightning_module.tokenizer)
-        reasons = in_words(left_out)
+        fit, left_out = encoded(read, self.agent_settings, trainer.lightning_module.tokenizer)
+        left_out.update(self.demonstrations.left_out)
+        found, self.held_out = split(fit, self.held_out_share, seed=self.seed)
+        reasons, kept_back = in_words(left_out), f", {len(self.held_out)} held out" if self.held_out else ""
         if len(found) < self.batch_size * trainer.world_size:
             raise ConfigError(
-                f"demonstrations: {len(found)} fit the limits (read: {len(read)}; left out: {reasons}), wanted "
-                f"{self.batch_size * trainer.world_size} or more for one optimizer step. Dialogues that answer wrong, "
-                "or search less than min_searches, are not read. Give more questions or samples, raise the limits, or "
-                "lower data.batch_size."
+                f"demonstrations: {len(found)} fit the limits (read: {len(read)}{kept_back}; left out: {reasons}), "
+                f"wanted {self.batch_size * trainer.world_size} or more for one optimizer step. Give more questions or "
+                "samples, raise the limits, or lower data.batch_size or data.held_out."
             )
         self.counts = {
             "sft/demonstrations": float(len(found)),
+            "sft/held_out": float(len(self.held_out)),
             **{f"sft/left_out_{reason.value}": float(left_out[reason]) for reason in LeftOut},
+            **{f"sft/part_{name}": float(count) for name, count in self.demonstrations.parts.items()},
         }
         self.rollouts, self.questions = found, [rollout.question for rollout in found]
         if trainer.is_global_zero:
-            print(f"{len(found)} demonstrations. Left out: {reasons}.", flush=True)
+            print(f"{len(found)} demonstrations{kept_back}. Left out: {reasons}.", flush=True)
 
     def work(self, world_size: int) -> Work:
         """A rank's work in memory: one optimizer step, of dialogues as long as the longest one."""
@@ -249,7 +265,7 @@ def _tensor(count: int, module: AgentModule) -> Tensor:
 
 
 class SupervisedProgress(Callback):
-    """Prints a line per epoch: mean loss of its steps, and accuracy on held-out questions where measured."""
+    """Prints a line per epoch: mean loss of its steps, and what was measured on held-out questions and dialogues."""
 
     def __init__(self) -> None:
         self._losses: list[float] = []
@@ -264,10 +280,13 @@ class SupervisedProgress(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the epoch's line."""
-        held_out = trainer.callback_metrics.get("validation/accuracy")
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        told = {
+            "held-out loss {:.4f}": "sft/held_out_loss",
+            "turns right {:4.0%}": "sft/held_out_turns",
+            "held-out {:4.0%}": "validation/accuracy",
+        }
+        parts = [words.format(metrics[name]) for words, name in told.items() if name in metrics]
         loss, self._losses = sum(self._losses) / len(self._losses) if self._losses else math.nan, []
-        print(
-            f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}  loss {loss:.4f} nats per token"
-            + (f"  held-out {float(held_out):4.0%}" if held_out is not None else ""),
-            flush=True,
-        )
+        line = f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}  loss {loss:.4f} nats per token"
+        print("  ".join([line, *parts]), flush=True)

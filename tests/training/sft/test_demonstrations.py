@@ -20,7 +20,9 @@ from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
 from training.agent_data import AgentSettings
-from training.sft.demonstrations import GivenDialogues, LeftOut, RejectionSampled, encoded, in_words
+from training.sft.demonstrations import GivenDialogues, RejectionSampled
+from training.sft.imitated import encoded
+from training.sft.left_out import LeftOut, in_words
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 40, 200, 600), top_k=3)
 ANSWER = "<answer>aspirin (A)</answer>"

@@ -16,7 +16,9 @@ from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.types import Rollout
 from training.agent_data import AgentSettings
-from training.sft.demonstrations import GivenDialogues, LeftOut, encoded
+from training.sft.demonstrations import GivenDialogues
+from training.sft.imitated import encoded
+from training.sft.left_out import LeftOut
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 400, 400, 3000), top_k=3)
 SEARCH = {"text": "<search>q</search>", "passages": [{"text": "one"}, {"text": "two"}]}

@@ -118,7 +118,7 @@ def test_the_teacher_plays_by_this_runs_rules(tmp_path: Path, name: str, monkeyp
     source = RejectionSampled(
         StarterBenchmark("train", limit_per_kind=1), name, model="m", samples=5, temperature=0.7, seed=11
     )
-    source.make(settings, retriever, tmp_path)
+    source.make(settings, retriever, tmp_path, policy.tokenizer)
     agent, plan = asked["agent"], asked["plan"]
     assert agent.limits == (settings.limits if name == "starter" else replace(own, max_turns=3))
     assert (agent.policy, agent.retriever) == (policy, retriever)
@@ -136,12 +136,14 @@ def test_the_teacher_plays_by_this_runs_rules(tmp_path: Path, name: str, monkeyp
         {"protocol": TagProtocol(instructions="Be brief.")},
     ],
 )
-def test_what_was_sampled_under_other_rules_is_not_taken(change, retriever, tmp_path: Path, monkeypatch) -> None:
+def test_what_was_sampled_under_other_rules_is_not_taken(
+    change, retriever, tokenizer, tmp_path: Path, monkeypatch
+) -> None:
     said: list[dict[str, object]] = []
     monkeypatch.setattr(demonstrations, "run_plan", lambda *_, identity, **__: said.append(identity))
     sampled = RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter")
     for settings in (AgentSettings(), AgentSettings(), AgentSettings(**change)):
-        sampled.make(settings, retriever, tmp_path)
+        sampled.make(settings, retriever, tmp_path, tokenizer)
     first, again, other = (json.dumps(each, sort_keys=True, default=str) for each in said)
     assert first == again
     assert first != other, "run_plan refuses a folder of another identity"

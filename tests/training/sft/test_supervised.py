@@ -25,7 +25,9 @@ from tests.support import CONFIGS
 from tests.training.support import AGENT
 from training.callbacks.export import read_metrics
 from training.run import sft
-from training.sft.demonstrations import GivenDialogues, LeftOut, encoded
+from training.sft.demonstrations import GivenDialogues
+from training.sft.imitated import encoded
+from training.sft.left_out import LeftOut
 
 CONFIG = CONFIGS / "sft" / "own_model.yaml"
 RULES = {
@@ -172,10 +174,8 @@ def test_what_is_left_out_is_printed_and_logged(train_index: Path, tmp_path: Pat
     }
     few = {"data.batch_size": 2, "data.num_micro_batches": 1, "trainer.accumulate_grad_batches": 1}
     run = sft(arguments(tmp_path / "run", train_index, given, epochs=1, **few, **{"trainer.callbacks": "[]"}))
-    assert (
-        "4 demonstrations. Left out: 1 cite a passage that this run does not show under that number.\n"
-        in capsys.readouterr().out
-    )
+    wanted = "4 demonstrations. Left out: 1 cite a passage that this run does not show under that number.\n"
+    assert wanted in capsys.readouterr().out
     (row,) = read_metrics(run)
     assert row["sft/demonstrations"] == 4
     assert {name: count for name, count in row.items() if name.startswith("sft/left_out_") and count} == {

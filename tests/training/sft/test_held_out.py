@@ -1,0 +1,194 @@
+"""What is held out is never imitated, and its loss and right turns are those of all ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning import Trainer
+
+from medagent.errors import ConfigError
+from medagent.types import Rollout
+from tests.training.exact import exact_rollouts
+from tests.training.golden.make import make_base
+from tests.training.pretend import PretendRanks
+from tests.training.sft.support import dialogue
+from training.adapters import LoraSettings
+from training.execution import Execution
+from training.experience import tensorize
+from training.module import AgentModule
+from training.sft.held_out import HeldOutLoss
+from training.sft.split import HeldOutShare, split
+from training.sft.supervised import SupervisedData
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> str:
+    return str(make_base(tmp_path_factory.mktemp("held-out") / "base"))
+
+
+def module_of(base: str, **execution: object) -> AgentModule:
+    torch.manual_seed(0)
+    return AgentModule(
+        base_model=base, policy_lora=LoraSettings(2, 4), critic_lora=None, execution=Execution(**execution)
+    )
+
+
+def texts(rollouts: list[Rollout]) -> list[str]:
+    return [rollout.question.text for rollout in rollouts]
+
+
+def test_all_dialogues_of_a_question_are_on_one_side() -> None:
+    rollouts = [dialogue(f"Question {number % 20}?", id=str(number)) for number in range(60)]
+    imitated, held_out = split(rollouts, HeldOutShare(0.25), seed=0)
+    assert len(set(texts(held_out))) == 5
+    assert len(held_out) == 15
+    assert not set(texts(imitated)) & set(texts(held_out))
+    assert sorted(imitated + held_out, key=rollouts.index) == rollouts
+    assert split(rollouts, HeldOutShare(0.25), seed=0) == (imitated, held_out)
+    assert split(rollouts, HeldOutShare(0.25), seed=1) != (imitated, held_out)
+    assert split(rollouts, HeldOutShare(5), seed=0) == (imitated, held_out), "a number of questions"
+    others = [dialogue(f"Other {number}?") for number in range(4)]
+    more = set(texts(split(rollouts + others, HeldOutShare(5), seed=0)[1]))
+    assert len(more & set(texts(held_out))) >= 3, "other questions hardly change the side"
+
+
+@pytest.mark.parametrize(("share", "count"), [(0, 0), (0.05, 0), (0.1, 1), (1, 1), (3, 3), (99, 10)])
+def test_a_share_is_rounded_down(share: float, count: int) -> None:
+    rollouts = [dialogue(f"Question {number}?") for number in range(10)]
+    assert len(split(rollouts, HeldOutShare(share), seed=0)[1]) == count
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan, math.inf])
+def test_what_is_no_share_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match=r"data.held_out: found .*, wanted a share"):
+        HeldOutShare(share)
+
+
+def measured(module: AgentModule, rollouts: list[Rollout], ranks: int = 1, **data: int) -> list[dict[str, float]]:
+    """What each rank logs of held-out dialogues."""
+    pretend = PretendRanks(ranks)
+
+    def work(rank: int) -> dict[str, float]:
+        held = SupervisedData.__new__(SupervisedData)
+        held.held_out, held.batch_size, held.num_micro_batches = rollouts, 4, 2
+        vars(held).update(data)
+        seen = pretend.trainer(rank, module, global_step=1, datamodule=held, loggers=[])
+        callback, logged = HeldOutLoss(), {}
+        quiet = pretend_module(module, logged)
+        callback._measure(seen, quiet)
+        return logged
+
+    return pretend.run(work)
+
+
+def pretend_module(module: AgentModule, logged: dict[str, float]) -> AgentModule:
+    """The module as one rank sees it: the same weights, and a log of its own."""
+    own = AgentModule.__new__(AgentModule)
+    own.__dict__.update(module.__dict__)
+    own.__dict__["log_dict"] = lambda metrics, **_: logged.update(metrics)
+    return own
+
+
+def by_hand(module: AgentModule, rollouts: list[Rollout]) -> dict[str, float]:
+    """Row by row, turn by turn."""
+    loss, tokens, right, turns = 0.0, 0, 0, 0
+    for rollout in rollouts:
+        ids = torch.tensor([rollout.token_ids])
+        with torch.no_grad():
+            logprobs = torch.log_softmax(module.roles.base(ids).logits[0].float(), dim=-1)
+        for turn in sorted(set(rollout.turn_ids) - {-1}):
+            places = [at for at, each in enumerate(rollout.turn_ids) if each == turn]
+            loss -= sum(float(logprobs[at - 1, ids[0, at]]) for at in places)
+            tokens += len(places)
+            turns += 1
+            right += all(int(logprobs[at - 1].argmax()) == int(ids[0, at]) for at in places)
+    return {"sft/held_out_loss": loss / tokens, "sft/held_out_turns": right / turns}
+
+
+def written_greedily(module: AgentModule, rollout: Rollout) -> Rollout:
+    """The rollout with the turns that the module itself would write, as long as they were."""
+    ids, turns = list(rollout.prompt_ids), []
+    for turn in rollout.turns:
+        said = []
+        for _ in turn.token_ids:
+            with torch.no_grad():
+                said.append(int(module.roles.base(torch.tensor([ids + said])).logits[0, -1].argmax()))
+        turns.append(replace(turn, token_ids=tuple(said), forced_prefix=0))
+        ids += [*said, *turn.observation_ids]
+    return replace(rollout, turns=tuple(turns))
+
+
+@pytest.fixture(scope="module")
+def rollouts(base: str) -> list[Rollout]:
+    """Some that the module would write itself, and others."""
+    module = module_of(base)
+    given = exact_rollouts()[:9]
+    return [written_greedily(module, each) for each in given[:4]] + given[4:]
+
+
+@pytest.mark.parametrize("execution", [{}, {"max_tokens": 40}, {"packed": True}, {"logits_rows": 3}])
+def test_loss_is_per_token_and_a_turn_is_right_as_a_whole(base: str, rollouts: list[Rollout], execution: dict) -> None:
+    module = module_of(base, **execution)
+    (found,) = measured(module, rollouts)
+    assert found == pytest.approx(by_hand(module, rollouts), rel=1e-4)
+    assert 0 < found["sft/held_out_turns"] < 1
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_log_the_same_weighted_means(base: str, rollouts: list[Rollout], ranks: int) -> None:
+    module = module_of(base)
+    found = measured(module, rollouts, ranks)
+    assert found[0] == pytest.approx(by_hand(module, rollouts), rel=1e-4)
+    assert all(each == found[0] for each in found)
+
+
+def test_a_rank_without_dialogues_waits_for_the_others(base: str, rollouts: list[Rollout]) -> None:
+    module = module_of(base)
+    assert measured(module, rollouts[:1], 2)[1] == pytest.approx(by_hand(module, rollouts[:1]), rel=1e-4)
+    assert measured(module, [], 2) == [{}, {}]
+
+
+def test_an_idle_pass_adds_nothing(base: str, rollouts: list[Rollout], monkeypatch) -> None:
+    """Where the base is sharded all ranks make equally many passes."""
+    module = module_of(base)
+    monkeypatch.setattr(AgentModule, "most_passes", lambda self, count: count + 3)
+    assert measured(module, rollouts)[0] == pytest.approx(by_hand(module, rollouts), rel=1e-4)
+
+
+def test_the_likeliest_token_is_told(base: str, rollouts: list[Rollout]) -> None:
+    module = module_of(base)
+    part = tensorize(rollouts, pad_id=module.pad_id)
+    inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
+    logprobs_BT, likeliest_BT = module.roles.greedy_scores(*inputs, temperature=1.0)
+    with torch.no_grad():
+        scores = module.roles.policy_scores(*inputs, temperature=1.0)
+    torch.testing.assert_close(logprobs_BT, scores.logprobs_BT)
+    assert bool(likeliest_BT[:4][part.mask_BT[:4]].all()), "what it wrote itself"
+    assert not bool(likeliest_BT[~part.mask_BT].any())
+
+
+class Counted(HeldOutLoss):
+    def __init__(self, every_steps: int | None) -> None:
+        super().__init__(every_steps)
+        self.at: list[int] = []
+
+    def _measure(self, trainer: Trainer, pl_module: object) -> dict[str, float]:
+        self.at.append(trainer.global_step)
+        self._measured_at = trainer.global_step
+        return {}
+
+
+@pytest.mark.parametrize(("every", "wanted"), [(None, [5]), (2, [2, 4, 5]), (5, [5])])
+def test_it_measures_each_epoch_or_every_so_many_steps(every: int | None, wanted: list[int]) -> None:
+    callback, pretend = Counted(every), PretendRanks(1)
+    trainer = pretend.trainer(0, None, accumulate_grad_batches=2, global_step=0)
+    for batch in range(10):
+        trainer.global_step = (batch + 1) // 2
+        callback.on_train_batch_end(trainer, None, None, None, batch)
+    callback.on_train_epoch_end(trainer, None)
+    assert callback.at == wanted
+    with pytest.raises(ConfigError, match="every_steps: found 0, wanted 1 or more"):
+        HeldOutLoss(0)

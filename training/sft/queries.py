@@ -1,0 +1,167 @@
+"""Queries by rule: the words of a question that say something, and what a passage names that the question does not.
+
+Words are compared by the stems of the biomedical analyser, so that "caused" is "cause" and "IL 6" is "IL-6".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from retrieval.analysis import STOPWORDS, Analyser
+from retrieval.chunking import sentence_spans
+
+# What stands in a question beside what it asks about.
+_SAYS_NOTHING = STOPWORDS | frozenset(
+    "after also among any because before best between both during each following give given he her his likely "
+    "list me most name no not please she show shows so some than used usual usually very you your".split()
+)
+# What a description is of ("the disease caused by ..."): a name takes its place in the next query.
+_DESCRIBED = frozenset(
+    "condition disease disorder illness infection man patient people person syndrome thing woman".split()
+)
+_WORD = re.compile(r"[^\W_]+(?:[-'’/.][^\W_]+)*")
+# Names within a sentence: words with a capital letter or a digit, joined by what joins names.
+_NAMED = r"(?:[^\W\d_]*[A-Z0-9][\w-]*)"
+_NAME = re.compile(rf"{_NAMED}(?:[ -](?:(?:of|de|von|the) )?{_NAMED})*")
+# A thing that a question describes instead of naming it, and what follows.
+_DESCRIPTION = re.compile(
+    r"\bthe (?:condition|disease|disorder|illness|infection|syndrome)\b,? "
+    r"(?=that\b|which\b|whose\b|with\b|in which\b|caused\b|characteri[sz]ed\b|due\b|marked\b|result)(.+)",
+    re.IGNORECASE | re.DOTALL,
+)
+LONGEST_TITLE = 8  # words; a longer title is a sentence, and names nothing
+RARE = 0.02  # share of the passages up to which a word in lower case is a term
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text that say something, as they are written, each once.
+
+    >>> words_of("What is the first-line drug for Crohn's disease?")
+    ['first-line', 'drug', "Crohn's", 'disease']
+    """
+    found = {word.lower(): word for word in reversed(_WORD.findall(text)) if word.lower() not in _SAYS_NOTHING}
+    return list(reversed(found.values()))
+
+
+@lru_cache(maxsize=1)
+def _analyser() -> Analyser:
+    return Analyser("biomedical")
+
+
+@lru_cache(maxsize=100_000)
+def stems(text: str) -> frozenset[str]:
+    """What a text is compared by."""
+    return frozenset(_analyser().tokens(text))
+
+
+def without(words: Iterable[str], known: frozenset[str]) -> list[str]:
+    """The words that bring a stem which is not known yet."""
+    return [word for word in words if not (found := stems(word)) or not found <= known]
+
+
+@dataclass
+class Rarity:
+    """In how many texts a stem stands, counted over the texts it was shown."""
+
+    texts: int = 0
+    holding: Counter[str] = field(default_factory=Counter)
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Count further texts."""
+        for text in texts:
+            self.texts += 1
+            self.holding.update(stems(text))
+
+    def weight(self, stem: str) -> float:
+        """The inverse document frequency, above 0."""
+        return math.log((self.texts + 1) / (self.holding[stem] + 0.5)) if self.texts else 1.0
+
+    def of(self, word: str) -> float:
+        """The weight of a word's rarest stem; 0 of a word without one."""
+        return max(map(self.weight, stems(word)), default=0.0)
+
+    def share(self, wanted: frozenset[str], text: str) -> float:
+        """The share of the wanted stems, by weight, that a text holds.
+
+        What no text holds is not wanted: it is a word of the question alone.
+        """
+        known = [stem for stem in sorted(wanted) if self.holding[stem]]
+        total = sum(map(self.weight, known))
+        held = stems(text)
+        return sum(self.weight(stem) for stem in known if stem in held) / total if total > 0 else 0.0
+
+    def rare(self, word: str) -> bool:
+        """Whether a word is a term: in few texts, or in one."""
+        held = max((self.holding[stem] for stem in stems(word)), default=0)
+        return held <= max(1.0, RARE * self.texts)
+
+    def rarest(self, words: Sequence[str], most: int) -> list[str]:
+        """The `most` rarest words, in their order."""
+        order = sorted(range(len(words)), key=lambda at: (-self.of(words[at]), at))
+        return [words[at] for at in sorted(order[:most])]
+
+
+def first_query(question: str, rarity: Rarity, most_words: int) -> str:
+    """The words of a question, of a long one the rarest among all questions; the text where it has none.
+
+    Where the question describes a thing that must be found first, the words of the description.
+
+    >>> first_query("Which drug treats the disease caused by V. cholerae?", Rarity(), 9)
+    'caused V cholerae'
+    """
+    described = _DESCRIPTION.search(question)
+    words = (described and words_of(described[1])) or words_of(question)
+    return " ".join(rarity.rarest(words, most_words)) or " ".join(question.split())
+
+
+def bridges(question: str, title: str, text: str, rarity: Rarity) -> list[str]:
+    """What a passage names that the question does not, most telling first.
+
+    Its title, then names and rare words of its sentence that shares most with the question.
+    """
+    asked = stems(question)
+    sentences = [text[start:end] for start, end in sentence_spans(text)] or [text]
+    sentence = max(sentences, key=lambda each: rarity.share(asked, each))
+    names = [name for start, name in _names(sentence) if start or rarity.rare(name)]
+    terms = [word for word in words_of(sentence) if word.islower() and len(word) > 3 and rarity.rare(word)]
+    told = [title] if 0 < len(title.split()) <= LONGEST_TITLE else []
+    told += sorted(names, key=lambda name: -rarity.of(name))
+    told += sorted(terms, key=lambda word: -rarity.of(word))
+    new = {name.lower(): name for name in reversed(told) if stems(name) and not stems(name) <= asked}
+    return list(reversed(new.values()))
+
+
+def _names(sentence: str) -> Iterator[tuple[int, str]]:
+    for found in _NAME.finditer(sentence):
+        if found[0].lower() not in _SAYS_NOTHING and not found[0].isdigit():
+            yield found.start(), found[0]
+
+
+def next_query(question: str, bridge: str, passage: str, most_words: int) -> str:
+    """A bridge, and what the question asks besides that the passage does not tell.
+
+    A description, from "the disease" up to its last word that the passage tells, gives way to the bridge whole.
+
+    >>> next_query("How is the disease with a positive Elek test treated?", "diphtheria", "An Elek test finds it.", 9)
+    'diphtheria treated'
+    """
+    words, known = words_of(question), stems(passage)
+    told = [at for at, word in enumerate(words) if (found := stems(word)) and found <= known]
+    heads = [at for at, word in enumerate(words) if word.lower() in _DESCRIBED and told and at < told[-1]]
+    if heads:
+        words = words[: heads[0]] + words[told[-1] + 1 :]
+    asked = without([word for word in words if word.lower() not in _DESCRIBED], stems(bridge))
+    return " ".join([bridge, *(without(asked, known) or asked)][: max(1, most_words)])
+
+
+def rewordings(question: str, rarity: Rarity) -> list[str]:
+    """Other queries for the same question: its rarest words, and its whole text."""
+    words = words_of(question)
+    return [" ".join(rarity.rarest(words, count)) for count in (3, 2) if count < len(words)] + [
+        " ".join(question.split())
+    ]
