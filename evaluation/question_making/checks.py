@@ -1,0 +1,117 @@
+"""Which drafts are kept: the passage answers, search finds it, the question does not give its answer away.
+
+A reason is a short text that is counted and shown; an empty one keeps the draft.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluation.question_making.drafts import Draft
+from evaluation.question_making.statistics import CorpusStatistics
+from evaluation.question_making.text import tidy, words_of
+from retrieval.chunking import split_sentences
+from retrieval.passages import Hit, Passage
+
+LEAST_INFORMATION = 14.0  # nats: the idf of a question's distinct words, summed
+GENERAL_SHARE = 0.03  # a word in more of the passages than this gives nothing away
+SAME_FIT = 0.85  # of the question's weight, in one sentence of another passage
+LONGEST_QUESTION = 45  # words
+REMEMBERED = 4_000  # passages whose sentences are kept as tokens
+
+NOT_IN_PASSAGE = "the passage does not hold the answer"
+GIVEN_AWAY = "the question gives the answer away"
+TOO_VAGUE = "the question says too little"
+TOO_LONG = "the question is too long"
+NOT_FOUND = "search does not find the passage"
+FITS_ANOTHER = "another passage fits as well and has another answer"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What search shows for a question: why it is dropped, or the ids that answer it and all the ids found."""
+
+    reason: str = ""
+    gold_ids: tuple[str, ...] = ()
+    hit_ids: tuple[str, ...] = ()
+
+
+class Checks:
+    """The checks of one index."""
+
+    def __init__(self, statistics: CorpusStatistics) -> None:
+        self._statistics, self._analyser = statistics, statistics.analyser
+        self._sentences: OrderedDict[str, list[frozenset[str]]] = OrderedDict()
+
+    def before_search(self, draft: Draft, passage: Passage) -> str:
+        """Why the draft is dropped, by its words alone."""
+        if not any(holds(passage.text, answer) for answer in draft.answers[:1]):
+            return NOT_IN_PASSAGE
+        if self.gives_away(draft.question, draft.answers):
+            return GIVEN_AWAY
+        if len(draft.question.split()) > LONGEST_QUESTION:
+            return TOO_LONG
+        return TOO_VAGUE if self._statistics.information(draft.question) < LEAST_INFORMATION else ""
+
+    def after_search(self, draft: Draft, passage: Passage, hits: Sequence[Hit]) -> Finding:
+        """Whether search finds the passage, or one with the same sentence, and no other that fits as well.
+
+        Another one fits where one of its sentences holds the question's words, to `SAME_FIT` of their idf, and none of
+        the answers stands in it.
+        """
+        sentence = " ".join(draft.sentence.split())
+        ids = tuple(hit.passage.id for hit in hits)
+        gold = [hit.passage.id for hit in hits if hit.passage.id == passage.id or sentence in tidy(hit.passage.text)]
+        if not gold:
+            return Finding(NOT_FOUND)
+        weights = {token: self._statistics.idf(token) for token in set(self._analyser.tokens(draft.question))}
+        wanted = SAME_FIT * sum(weights.values())
+        for hit in hits:
+            if hit.passage.id in gold or any(holds(hit.passage.indexed_text, answer) for answer in draft.answers):
+                continue
+            for tokens in self._tokens_of(hit.passage):
+                if sum(weight for token, weight in weights.items() if token in tokens) >= wanted:
+                    return Finding(FITS_ANOTHER)
+        return Finding("", tuple(dict.fromkeys(gold)), ids)
+
+    def gives_away(self, question: str, answers: Sequence[str]) -> bool:
+        """Whether a word of an answer stands in the question, whole or as the beginning of one.
+
+        Words of many passages, such as "disease", are no hint. An answer of such words alone is one.
+        """
+        asked = set(self._analyser.tokens(question))
+        for answer in answers:
+            tokens = set(self._analyser.tokens(answer))
+            telling = {token for token in tokens if not self._general(token)} or tokens
+            if telling & asked:
+                return True
+            long = {token for token in telling if len(token) >= 4 and token.isalpha()}
+            if any(
+                token.startswith(word) or word.startswith(token)
+                for token in long
+                for word in asked
+                if len(word) >= 4 and not self._general(word)
+            ):
+                return True
+        return False
+
+    def _general(self, token: str) -> bool:
+        return self._statistics.share(token) > GENERAL_SHARE
+
+    def _tokens_of(self, passage: Passage) -> list[frozenset[str]]:
+        if passage.id in self._sentences:
+            self._sentences.move_to_end(passage.id)
+            return self._sentences[passage.id]
+        title = passage.title
+        found = [frozenset(self._analyser.tokens(f"{title}. {each}")) for each in split_sentences(passage.text)]
+        self._sentences[passage.id] = found
+        while len(self._sentences) > REMEMBERED:
+            self._sentences.popitem(last=False)
+        return found
+
+
+def holds(text: str, answer: str) -> bool:
+    """Whether the words of an answer stand in a text, one after another, in any case."""
+    return f" {' '.join(words_of(answer))} " in f" {' '.join(words_of(text))} "

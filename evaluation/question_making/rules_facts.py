@@ -1,0 +1,316 @@
+"""Rules whose answer is a cause, a gene, a treatment, a place, or what is most or first of its kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from evaluation.question_making.drafts import Draft, Source, named
+from evaluation.question_making.text import is_term, points_elsewhere, without_article, without_brackets, words_of
+from evaluation.question_making.verbs import PLURAL, SINGULAR, THIRD_PERSON
+
+_GENE = re.compile(r"[A-Z][A-Z0-9]{1,9}(?:-[A-Z0-9]{1,4})?")
+_BY_GENE = re.compile(
+    r"^(?P<subject>[^,;]{3,90}?) (?:is|are) (?:usually |most often |often |typically )?(?:caused by|due to) "
+    r"(?:an? |inherited )?(?:mutations?|changes?|variants|changes \(mutations\)|alterations) in the (?P<gene>[A-Z][A-Z0-9-]{1,10}) gene\b(?! and| or|,? and| genes)"
+)
+_GENE_CAUSES = re.compile(
+    r"^(?:Inherited )?(?:Mutations|Changes|Variants) in the (?P<gene>[A-Z][A-Z0-9-]{1,10}) gene "
+    r"(?P<verb>cause|can cause|are responsible for|have been found to cause|have been identified in people with|are known to cause) "
+    r"(?P<subject>[^,;]{3,90})$"
+)
+_PROTEIN = re.compile(
+    r"^(?:The (?P<gene>[A-Z][A-Z0-9-]{1,10})|This) gene provides instructions for (?:making|producing) (?P<genus>an? (?:[\w-]+ ){0,2}(?:protein|enzyme|molecule|hormone|receptor)) "
+    r"(?:called|known as) (?P<term>[^,;:()]{3,70}?)(?=$|[,;(]| that| which| and)"
+)
+
+
+def genes(source: Source) -> Iterator[Draft]:
+    """ "X is caused by mutations in the G gene" asks for the gene; "the G gene provides instructions" the protein."""
+    text = source.text
+    if " gene" not in text:
+        return
+    if found := _BY_GENE.match(text) or _GENE_CAUSES.match(text):
+        subject = _subject(source, found["subject"])
+        if subject and _GENE.fullmatch(found["gene"]):
+            question = f"Mutations in which gene cause {subject}?"
+            yield Draft("cause", "gene", question, (found["gene"],), source.sentence)
+    if (found := _PROTEIN.match(text)) and is_term(found["term"], longest=6):
+        genus = without_article(found["genus"])
+        before = re.findall(r"\b([A-Z][A-Z0-9-]{1,10}) genes?\b", source.before)
+        gene = found["gene"] or (before[0] if len(set(before)) == 1 and "genes" not in source.before else "")
+        if not gene:
+            return
+        question = f"Which {genus} does the {gene} gene provide instructions for making?"
+        yield Draft("name", "protein", question, (without_article(found["term"]),), source.sentence)
+
+
+_END_OF_SPAN = re.compile(
+    r"\s*(?:[,;] (?:called|known|which|who|where|but|although|while|and (?:is|are|it|they|usually|often|can|may|has)|usually|including|such as|especially|particularly|most|resulting|leading|causing)\b|;| which\b| but\b| although\b| because\b| in order\b"
+    r"| rather than\b| as well as\b| unless\b| depending\b| and (?:\w+ly )?(?:is|are|can|may|has|have|" + "|".join(sorted(THIRD_PERSON)) + r")\b)"
+)
+_CAUSED_BY = re.compile(
+    r"^(?P<subject>[^,;]{3,80}?) (?P<be>is|are) (?P<how>usually |most often |often |typically |most commonly |generally )?"
+    r"caused by (?P<cause>.+)$"
+)
+_VAGUE = frozenset(
+    "unknown many several different various multiple other certain some combination variety number problem problems "
+    "factors factor condition conditions change changes cause causes result thing things one someone something "
+    "either both disease diseases similar specific abnormal abnormality genetic mutation mutations known".split()
+)
+
+
+def causes(source: Source) -> Iterator[Draft]:
+    """ "X is caused by Y" asks what causes X."""
+    found = _CAUSED_BY.match(source.text) if "caused by" in source.text else None
+    if found is None:
+        return
+    subject, span = _subject(source, found["subject"]), _span(found["cause"])
+    if subject and span and "gene" not in words_of(span) and not _VAGUE.intersection(words_of(span)[:3]):
+        question = f"What {found['how'] or ''}causes {subject}?"
+        yield Draft("cause", "cause", question, (without_article(span),), source.sentence)
+
+
+_TREATED = re.compile(
+    r"^(?P<subject>[^,;]{3,80}?) (?P<be>is|are|can be|may be) (?P<how>usually |often |typically |most often )?treated "
+    r"(?P<by>with|by) (?P<span>.+)$"
+)
+_USED = re.compile(
+    r"^(?P<span>[^,;]{3,60}?) (?P<be>is|are|may be|can be) (?P<how>also |often |sometimes |commonly )?used to treat "
+    r"(?P<subject>[^,;]{3,90})$"
+)
+_CONSISTS = re.compile(
+    r"^(?:The (?P<which>main |standard |usual |primary )?)?[Tt]reatment (?:of|for) (?P<subject>[^,;]{3,70}?) "
+    r"(?P<verb>is|includes|consists of|involves|usually involves|usually includes) (?P<span>[^,;]{4,80})$"
+)
+
+
+def treatments(source: Source) -> Iterator[Draft]:
+    """ "X is treated with Y" and "Y is used to treat X" ask for Y."""
+    text = source.text
+    if "treat" not in text and not text.startswith("Treat"):
+        return
+    if found := _TREATED.match(text):
+        subject, span = _subject(source, found["subject"]), _span(found["span"])
+        if subject and span and not _VAGUE.intersection(words_of(span)[:2]):
+            be, _, rest = found["be"].partition(" ")
+            said = " ".join(part for part in (be, subject, rest, (found["how"] or "").strip()) if part)
+            question = f"What {said} treated {found['by']}?"
+            yield Draft("treatment", "treatment", question, (without_article(span),), source.sentence)
+    elif found := _USED.match(text):
+        subject, span = without_brackets(found["subject"]), found["span"]
+        if not points_elsewhere(subject) and is_term(without_article(span), longest=5) and _specific(span):
+            be = found["be"]
+            be = "is" if be == "are" else be
+            question = f"What {be} {(found['how'] or '').replace('also ', '')}used to treat {subject}?"
+            answer = source.inside(without_article(without_brackets(span)))
+            yield Draft("treatment", "treatment", question, (answer,), source.sentence)
+    elif found := _CONSISTS.match(text):
+        subject, span = _subject(source, found["subject"]), _span(found["span"])
+        if subject and span and not _VAGUE.intersection(words_of(span)[:3]):
+            verb = found["verb"]
+            which = f"{found['which'] or ''}treatment of {subject}"
+            base = {"includes": "include", "involves": "involve", "consists of": "consist of"}
+            last = verb.split(" ")[-1] if verb != "consists of" else verb
+            asked = f"What is the {which}" if verb == "is" else f"What does {which} {base[last]}"
+            question = f"{asked}?"
+            yield Draft("treatment", "treatment", question, (without_article(span),), source.sentence)
+
+
+def _subject(source: Source, phrase: str) -> str:
+    """A disease or structure as a question names it; empty where the phrase is no name."""
+    plain = source.inside(without_brackets(phrase.strip()))
+    bare = without_article(plain)
+    if not is_term(bare, longest=8) or not _specific(bare):
+        return ""
+    return plain
+
+
+def _specific(phrase: str) -> bool:
+    """Whether a name says more than "the disease" or "problems": a word that is not vague."""
+    return any(word not in _VAGUE and word not in _GENERAL for word in words_of(without_article(phrase)))
+
+
+_GENERAL = frozenset(
+    "the a an of in and or to case cases form forms type types disorder disorders syndrome symptoms treatment surgery "
+    "medicine medicines drugs medication medications most people patients it this these pain body cells tests "
+    "test part parts infection infections damage therapy tumor tumors".split()
+)
+
+
+def _span(text: str, *, place: bool = False) -> str:
+    """The answer at the beginning of a text: at most ten words, whole; empty where it is longer or points elsewhere."""
+    plain = without_brackets(text)
+    found = _END_OF_SPAN.search(plain)
+    span = (plain[: found.start()] if found else plain).strip(" .,")
+    span = re.sub(r"^an? (?:procedure|drug|medicine|medication|bacterium|virus|protein) (?:called|known as) ", "", span)
+    words = words_of(span)
+    if not 1 <= len(words) <= 10 or points_elsewhere(span) or span.count("(") != span.count(")"):
+        return ""
+    if words[-1] in _LOOSE_ENDS or (not place and words[0] in _NO_ANSWER) or words[0].endswith("ly"):
+        return ""
+    if _CLAUSE.search(span) or {"their", "its"} & set(words) or (words[0].endswith("ed") and words[1:2] != ["blood"]):
+        return ""
+    return span
+
+
+_LOOSE_ENDS = frozenset("and or of in to with by the a an for from as on at single large small called".split())
+_CLAUSE = re.compile(r"\b(?:that|who|when|if|while|where|so|until|is|are|was|were|has|have|can|may)\b|^to ")
+
+
+_WHERE = re.compile(
+    r"^(?P<subject>[^,;]{3,70}?) (?P<be>is|are|lies|lie) (?P<how>located |found |situated )?"
+    r"(?P<place>(?:in|on|at|between|behind|near|above|below|under|within|along|beneath|inside|just) .+)$"
+)
+
+
+def places(source: Source) -> Iterator[Draft]:
+    """ "X is located in Y" asks where X is located."""
+    found = _WHERE.match(source.text)
+    if found is None or (not found["how"] and found["be"] in ("is", "are")) or (found["how"] == "found "):
+        return
+    subject, span = _subject(source, found["subject"]), _span(found["place"], place=True)
+    if not subject or not span or len(words_of(span)) < 3:
+        return
+    be = found["be"]
+    asked = f"Where {be} {subject} located" if be in ("is", "are") else f"Where {'do' if be == 'lie' else 'does'} {subject} lie"
+    yield Draft("name", "place", f"{asked}?", (span,), source.sentence)
+
+
+_MOST = r"(?:most common|most frequent|most important|main|primary|first|leading|largest|smallest|longest|best-known|major|second most common|only|outermost|innermost|thickest|strongest|most abundant|most serious|most severe|principal|chief|highest|lowest|hardest|deepest|thinnest|most widely used|most effective)"
+_MOST_IS = re.compile(
+    rf"^(?P<asked>The {_MOST} [^,;]{{4,110}}?) (?P<be>is|are) (?P<span>.+)$"
+)
+_IS_MOST = re.compile(
+    rf"^(?P<span>[^,;]{{3,70}}?) (?P<be>is|are) (?P<asked>the {_MOST} [^;]{{6,120}})$"
+)
+
+
+def superlatives(source: Source) -> Iterator[Draft]:
+    """ "The most common cause of X is Y" asks what it is; "Y is the largest X" too."""
+    text = source.text
+    if found := _MOST_IS.match(text):
+        asked, span = found["asked"], _span(found["span"])
+        if not span or points_elsewhere(asked) or _NO_ASKED.search(asked):
+            return
+        first = words_of(span)[0]
+        if first in _NO_ANSWER or first.endswith(("ed", "ly")) or len(words_of(span)) > 8:
+            return
+        yield from _superlative(source, asked[:1].lower() + asked[1:], found["be"], span)
+    elif found := _IS_MOST.match(text):
+        asked = re.split(r", (?:and|but|which|with|accounting|affecting|occurring|followed)|, although| which ", found["asked"])[0]
+        plain, _ = named(found["span"])
+        span = source.inside(plain)
+        if "," in asked or points_elsewhere(asked) or _NO_ASKED.search(asked) or not is_term(without_article(span), longest=6):
+            return
+        if _specific(span) and " of " in asked + " in ":
+            yield from _superlative(source, asked, found["be"], without_article(span))
+
+
+_NO_ASKED = re.compile(
+    r"\b(?:is|was|has|but|involve|that$|step|goal|thing|its|their|and (?:\w+ly )?(?:is|are|has|have|can|may|" + "|".join(sorted(THIRD_PERSON)) + r"))\b"
+)
+
+
+def _superlative(source: Source, asked: str, be: str, span: str) -> Iterator[Draft]:
+    head = re.sub(rf"^the {_MOST} ", "", asked).split(" ")
+    if len(head) < 3 or head[0] in ("ones", "one", "reason", "reasons", "way", "ways", "goal", "step", "known"):
+        return
+    family = next((word for word in head if word in ("cause", "symptom", "sign", "type", "form", "treatment")), "most")
+    kind = {"cause": "cause", "treatment": "treatment"}.get(family, "name")
+    yield Draft(kind, family, f"What {be} {asked}?", (without_article(span),), source.sentence)  # type: ignore[arg-type]
+
+
+_NO_ANSWER = frozenset(
+    "not to that how when if unknown usually often typically also more less very similar based because about thought "
+    "one two three characterized likely given determined known what generally as by in on at for with difficult "
+    "rapid still called different variable highly particularly most usually needed directed aimed available "
+    "symptomatic supportive similar believed possible necessary important essential present being having "
+    "made present single several many various some two three four five six approximately".split()
+)
+_ACTS = re.compile(
+    r"^(?P<span>(?:The |An? )?[A-Za-z][\w'’ /-]{2,50}?(?: \([\w -]+\))?) "
+    r"(?P<verb>(?:directly |normally )?[a-z]+) (?P<rest>(?:the|a|an|into|[a-z-]+) .+)$"
+)
+_ACTING = frozenset(
+    "absorb activate anchor attach block carry catalyze conduct connect contain control convert cover cushion deliver "
+    "destroy detect digest drain elevate enclose encode engulf extend filter flex form house increase decrease inhibit "
+    "innervate insulate line link lubricate mediate monitor nourish prevent produce promote protect pump reabsorb "
+    "reduce regulate relay release remove rotate sense separate stimulate store supply support suppress surround "
+    "synthesize transmit transport trap trigger".split()
+)
+
+
+def functions(source: Source) -> Iterator[Draft]:
+    """ "The hypothalamus controls X" asks what controls X."""
+    for found in _splits(source.text):
+        span, verb, rest = found
+        answer, others = named(source.inside(without_article(span)))
+        if not is_term(answer, longest=4) or not _specific(answer) or points_elsewhere(rest):
+            continue
+        if re.search(rf"\band (?:\w+ly )?(?:{'|'.join(sorted(PLURAL))})\b", rest):
+            continue  # a second verb, whose number the question would get wrong
+        if re.match(r"\w+ing\b", answer) or answer.split()[-1] in THIRD_PERSON | PLURAL or "(see" in rest:
+            continue
+        if {"their", "its"} & set(words_of(rest)) or not 4 <= len(words_of(rest)) <= 22:
+            continue
+        if re.search(r"[;:]|, (?:which|but|and|so|while|although|where|whereas|thus|making|allowing)\b", rest):
+            continue
+        yield Draft("name", "actor", f"What {verb} {rest}?", (answer, *others), source.sentence)
+        return
+
+
+def _splits(text: str) -> Iterator[tuple[str, str, str]]:
+    """(subject, verb in the singular, rest) where the first verb of a sentence is one of function."""
+    words = text.split()
+    for number, word in enumerate(words[1:7], start=1):
+        base = next((base for base in (word,) if base in PLURAL and base in _ACTING), "")
+        singular = word if word in THIRD_PERSON and word in _ACTING_SINGULAR else ""
+        before = words[number - 1].lower()
+        if base and before.endswith("s") and before not in ("to", "can"):
+            yield " ".join(words[:number]), SINGULAR[base], " ".join(words[number + 1 :])
+            return
+        if singular and not before.endswith("ss") and (not before.endswith("s") or before.endswith(("us", "is"))):
+            yield " ".join(words[:number]), singular, " ".join(words[number + 1 :])
+            return
+
+
+_ACTING_SINGULAR = frozenset(SINGULAR[base] for base in _ACTING)
+
+
+_RESPONSIBLE = re.compile(r"^(?P<span>[^,;]{3,60}?) (?:is|are) responsible for (?P<rest>[^,;]{12,110})$")
+_PASSIVE = re.compile(
+    r"^(?P<subject>[^,;]{3,60}?) (?P<be>is|are) (?P<verb>produced|secreted|released|formed|made|controlled|regulated|"
+    r"innervated|supplied|stored|synthesized|covered|lined|surrounded|protected|transmitted|spread|carried|triggered|"
+    r"separated|stimulated|activated|broken down|absorbed) (?P<by>by|in|from) (?P<span>.+)$"
+)
+
+
+def agents(source: Source) -> Iterator[Draft]:
+    """ "X is responsible for Y" asks what is; "X is secreted by Y" what it is secreted by."""
+    text = source.text
+    if found := _RESPONSIBLE.match(text):
+        answer = source.inside(without_article(without_brackets(found["span"])))
+        if is_term(answer, longest=5) and _specific(answer) and not points_elsewhere(found["rest"]):
+            if not {"their", "its"} & set(words_of(found["rest"])):
+                question = f"What is responsible for {found['rest']}?"
+                yield Draft("name", "actor", question, (answer,), source.sentence)
+    elif found := _PASSIVE.match(text):
+        subject, span = _subject(source, found["subject"]), _span(found["span"])
+        if subject and span and len(words_of(span)) <= 6 and not _VAGUE.intersection(words_of(span)):
+            question = f"What {found['be']} {subject} {found['verb']} {found['by']}?"
+            family = "agent" if found["by"] == "by" else "place"
+            yield Draft("name", family, question, (without_article(span),), source.sentence)
+
+
+_CHROMOSOME = re.compile(
+    r"\b(?:The|the) (?P<gene>[A-Z][A-Z0-9]{2,9}) gene(?:,)? (?:is |which is )?located on (?:the (?:short|long) arm (?:\([pq]\) )?of )?"
+    r"chromosome (?P<number>\d{1,2}|X|Y)\b"
+)
+
+
+def chromosomes(source: Source) -> Iterator[Draft]:
+    """ "The G gene is located on chromosome 4" asks on which one."""
+    if found := _CHROMOSOME.search(source.text):
+        question = f"On which chromosome is the {found['gene']} gene located?"
+        yield Draft("name", "chromosome", question, (f"chromosome {found['number']}",), source.sentence)
