@@ -33,7 +33,8 @@ class Draft:
 @dataclass(frozen=True)
 class Source:
     """A sentence with its passage's title, the index's statistics and
-    the sentence before it, as a rule sees it."""
+    the sentence before it, as a rule sees it.
+    """
 
     sentence: str
     title: str

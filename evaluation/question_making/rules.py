@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from evaluation.question_making import rules_facts, rules_numbers, rules_terms
+from evaluation.question_making import rules_actors, rules_facts, rules_genes, rules_numbers, rules_terms
 from evaluation.question_making.drafts import Draft, Rule, Source
 from evaluation.question_making.statistics import CorpusStatistics
 from evaluation.question_making.text import usable_sentences
@@ -17,14 +17,17 @@ RULES: tuple[Rule, ...] = (
     rules_terms.other_names,
     rules_terms.happenings,
     rules_terms.abbreviations,
-    rules_facts.genes,
+    rules_terms.glosses,
+    rules_genes.gene_causes,
+    rules_genes.gene_products,
+    rules_genes.first_described,
     rules_facts.causes,
     rules_facts.treatments,
     rules_facts.places,
     rules_facts.superlatives,
-    rules_facts.functions,
-    rules_facts.agents,
-    rules_facts.chromosomes,
+    rules_actors.functions,
+    rules_actors.agents,
+    rules_actors.helpers,
     rules_numbers.frequencies,
     rules_numbers.inheritance,
     rules_numbers.onsets,

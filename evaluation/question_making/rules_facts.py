@@ -1,4 +1,4 @@
-"""Rules whose answer is a cause, a gene, a treatment, a place, or what is most or first of its kind."""
+"""Rules whose answer is a cause, a treatment, a place, or what is most or first of its kind."""
 
 from __future__ import annotations
 
@@ -7,43 +7,7 @@ from collections.abc import Iterator
 
 from evaluation.question_making.drafts import Draft, Source, named
 from evaluation.question_making.text import is_term, points_elsewhere, without_article, without_brackets, words_of
-from evaluation.question_making.verbs import PLURAL, SINGULAR, THIRD_PERSON
-
-_GENE = re.compile(r"[A-Z][A-Z0-9]{1,9}(?:-[A-Z0-9]{1,4})?")
-_BY_GENE = re.compile(
-    r"^(?P<subject>[^,;]{3,90}?) (?:is|are) (?:usually |most often |often |typically )?(?:caused by|due to) "
-    r"(?:an? |inherited )?(?:mutations?|changes?|variants|changes \(mutations\)|alterations) in the (?P<gene>[A-Z][A-Z0-9-]{1,10}) gene\b(?! and| or|,? and| genes)"
-)
-_GENE_CAUSES = re.compile(
-    r"^(?:Inherited )?(?:Mutations|Changes|Variants) in the (?P<gene>[A-Z][A-Z0-9-]{1,10}) gene "
-    r"(?P<verb>cause|can cause|are responsible for|have been found to cause|have been identified in people with|are known to cause) "
-    r"(?P<subject>[^,;]{3,90})$"
-)
-_PROTEIN = re.compile(
-    r"^(?:The (?P<gene>[A-Z][A-Z0-9-]{1,10})|This) gene provides instructions for (?:making|producing) (?P<genus>an? (?:[\w-]+ ){0,2}(?:protein|enzyme|molecule|hormone|receptor)) "
-    r"(?:called|known as) (?P<term>[^,;:()]{3,70}?)(?=$|[,;(]| that| which| and)"
-)
-
-
-def genes(source: Source) -> Iterator[Draft]:
-    """ "X is caused by mutations in the G gene" asks for the gene; "the G gene provides instructions" the protein."""
-    text = source.text
-    if " gene" not in text:
-        return
-    if found := _BY_GENE.match(text) or _GENE_CAUSES.match(text):
-        subject = _subject(source, found["subject"])
-        if subject and _GENE.fullmatch(found["gene"]):
-            question = f"Mutations in which gene cause {subject}?"
-            yield Draft("cause", "gene", question, (found["gene"],), source.sentence)
-    if (found := _PROTEIN.match(text)) and is_term(found["term"], longest=6):
-        genus = without_article(found["genus"])
-        before = re.findall(r"\b([A-Z][A-Z0-9-]{1,10}) genes?\b", source.before)
-        gene = found["gene"] or (before[0] if len(set(before)) == 1 and "genes" not in source.before else "")
-        if not gene:
-            return
-        question = f"Which {genus} does the {gene} gene provide instructions for making?"
-        yield Draft("name", "protein", question, (without_article(found["term"]),), source.sentence)
-
+from evaluation.question_making.verbs import THIRD_PERSON
 
 _END_OF_SPAN = re.compile(
     r"\s*(?:[,;] (?:called|known|which|who|where|but|although|while|and (?:is|are|it|they|usually|often|can|may|has)|usually|including|such as|especially|particularly|most|resulting|leading|causing)\b|;| which\b| but\b| although\b| because\b| in order\b"
@@ -53,7 +17,7 @@ _CAUSED_BY = re.compile(
     r"^(?P<subject>[^,;]{3,80}?) (?P<be>is|are) (?P<how>usually |most often |often |typically |most commonly |generally )?"
     r"caused by (?P<cause>.+)$"
 )
-_VAGUE = frozenset(
+VAGUE = frozenset(
     "unknown many several different various multiple other certain some combination variety number problem problems "
     "factors factor condition conditions change changes cause causes result thing things one someone something "
     "either both disease diseases similar specific abnormal abnormality genetic mutation mutations known".split()
@@ -65,8 +29,8 @@ def causes(source: Source) -> Iterator[Draft]:
     found = _CAUSED_BY.match(source.text) if "caused by" in source.text else None
     if found is None:
         return
-    subject, span = _subject(source, found["subject"]), _span(found["cause"])
-    if subject and span and "gene" not in words_of(span) and not _VAGUE.intersection(words_of(span)[:3]):
+    subject, span = subject_of(source, found["subject"]), span_at(found["cause"])
+    if subject and span and "gene" not in words_of(span) and not VAGUE.intersection(words_of(span)[:3]):
         question = f"What {found['how'] or ''}causes {subject}?"
         yield Draft("cause", "cause", question, (without_article(span),), source.sentence)
 
@@ -91,23 +55,23 @@ def treatments(source: Source) -> Iterator[Draft]:
     if "treat" not in text and not text.startswith("Treat"):
         return
     if found := _TREATED.match(text):
-        subject, span = _subject(source, found["subject"]), _span(found["span"])
-        if subject and span and not _VAGUE.intersection(words_of(span)[:2]):
+        subject, span = subject_of(source, found["subject"]), span_at(found["span"])
+        if subject and span and not VAGUE.intersection(words_of(span)[:2]):
             be, _, rest = found["be"].partition(" ")
             said = " ".join(part for part in (be, subject, rest, (found["how"] or "").strip()) if part)
             question = f"What {said} treated {found['by']}?"
             yield Draft("treatment", "treatment", question, (without_article(span),), source.sentence)
     elif found := _USED.match(text):
         subject, span = without_brackets(found["subject"]), found["span"]
-        if not points_elsewhere(subject) and is_term(without_article(span), longest=5) and _specific(span):
+        if not points_elsewhere(subject) and is_term(without_article(span), longest=5) and is_specific(span):
             be = found["be"]
             be = "is" if be == "are" else be
             question = f"What {be} {(found['how'] or '').replace('also ', '')}used to treat {subject}?"
             answer = source.inside(without_article(without_brackets(span)))
             yield Draft("treatment", "treatment", question, (answer,), source.sentence)
     elif found := _CONSISTS.match(text):
-        subject, span = _subject(source, found["subject"]), _span(found["span"])
-        if subject and span and not _VAGUE.intersection(words_of(span)[:3]):
+        subject, span = subject_of(source, found["subject"]), span_at(found["span"])
+        if subject and span and not VAGUE.intersection(words_of(span)[:3]):
             verb = found["verb"]
             which = f"{found['which'] or ''}treatment of {subject}"
             base = {"includes": "include", "involves": "involve", "consists of": "consist of"}
@@ -117,18 +81,18 @@ def treatments(source: Source) -> Iterator[Draft]:
             yield Draft("treatment", "treatment", question, (without_article(span),), source.sentence)
 
 
-def _subject(source: Source, phrase: str) -> str:
+def subject_of(source: Source, phrase: str) -> str:
     """A disease or structure as a question names it; empty where the phrase is no name."""
     plain = source.inside(without_brackets(phrase.strip()))
     bare = without_article(plain)
-    if not is_term(bare, longest=8) or not _specific(bare):
+    if not is_term(bare, longest=8) or not is_specific(bare):
         return ""
     return plain
 
 
-def _specific(phrase: str) -> bool:
+def isis_specific(phrase: str) -> bool:
     """Whether a name says more than "the disease" or "problems": a word that is not vague."""
-    return any(word not in _VAGUE and word not in _GENERAL for word in words_of(without_article(phrase)))
+    return any(word not in VAGUE and word not in _GENERAL for word in words_of(without_article(phrase)))
 
 
 _GENERAL = frozenset(
@@ -138,7 +102,7 @@ _GENERAL = frozenset(
 )
 
 
-def _span(text: str, *, place: bool = False) -> str:
+def span_at(text: str, *, place: bool = False) -> str:
     """The answer at the beginning of a text: at most ten words, whole; empty where it is longer or points elsewhere."""
     plain = without_brackets(text)
     found = _END_OF_SPAN.search(plain)
@@ -169,7 +133,7 @@ def places(source: Source) -> Iterator[Draft]:
     found = _WHERE.match(source.text)
     if found is None or (not found["how"] and found["be"] in ("is", "are")) or (found["how"] == "found "):
         return
-    subject, span = _subject(source, found["subject"]), _span(found["place"], place=True)
+    subject, span = subject_of(source, found["subject"]), span_at(found["place"], place=True)
     if not subject or not span or len(words_of(span)) < 3:
         return
     be = found["be"]
@@ -190,7 +154,7 @@ def superlatives(source: Source) -> Iterator[Draft]:
     """ "The most common cause of X is Y" asks what it is; "Y is the largest X" too."""
     text = source.text
     if found := _MOST_IS.match(text):
-        asked, span = found["asked"], _span(found["span"])
+        asked, span = found["asked"], span_at(found["span"])
         if not span or points_elsewhere(asked) or _NO_ASKED.search(asked):
             return
         first = words_of(span)[0]
@@ -203,7 +167,7 @@ def superlatives(source: Source) -> Iterator[Draft]:
         span = source.inside(plain)
         if "," in asked or points_elsewhere(asked) or _NO_ASKED.search(asked) or not is_term(without_article(span), longest=6):
             return
-        if _specific(span) and " of " in asked + " in ":
+        if is_specific(span) and " of " in asked + " in ":
             yield from _superlative(source, asked, found["be"], without_article(span))
 
 
@@ -228,89 +192,3 @@ _NO_ANSWER = frozenset(
     "symptomatic supportive similar believed possible necessary important essential present being having "
     "made present single several many various some two three four five six approximately".split()
 )
-_ACTS = re.compile(
-    r"^(?P<span>(?:The |An? )?[A-Za-z][\w'’ /-]{2,50}?(?: \([\w -]+\))?) "
-    r"(?P<verb>(?:directly |normally )?[a-z]+) (?P<rest>(?:the|a|an|into|[a-z-]+) .+)$"
-)
-_ACTING = frozenset(
-    "absorb activate anchor attach block carry catalyze conduct connect contain control convert cover cushion deliver "
-    "destroy detect digest drain elevate enclose encode engulf extend filter flex form house increase decrease inhibit "
-    "innervate insulate line link lubricate mediate monitor nourish prevent produce promote protect pump reabsorb "
-    "reduce regulate relay release remove rotate sense separate stimulate store supply support suppress surround "
-    "synthesize transmit transport trap trigger".split()
-)
-
-
-def functions(source: Source) -> Iterator[Draft]:
-    """ "The hypothalamus controls X" asks what controls X."""
-    for found in _splits(source.text):
-        span, verb, rest = found
-        answer, others = named(source.inside(without_article(span)))
-        if not is_term(answer, longest=4) or not _specific(answer) or points_elsewhere(rest):
-            continue
-        if re.search(rf"\band (?:\w+ly )?(?:{'|'.join(sorted(PLURAL))})\b", rest):
-            continue  # a second verb, whose number the question would get wrong
-        if re.match(r"\w+ing\b", answer) or answer.split()[-1] in THIRD_PERSON | PLURAL or "(see" in rest:
-            continue
-        if {"their", "its"} & set(words_of(rest)) or not 4 <= len(words_of(rest)) <= 22:
-            continue
-        if re.search(r"[;:]|, (?:which|but|and|so|while|although|where|whereas|thus|making|allowing)\b", rest):
-            continue
-        yield Draft("name", "actor", f"What {verb} {rest}?", (answer, *others), source.sentence)
-        return
-
-
-def _splits(text: str) -> Iterator[tuple[str, str, str]]:
-    """(subject, verb in the singular, rest) where the first verb of a sentence is one of function."""
-    words = text.split()
-    for number, word in enumerate(words[1:7], start=1):
-        base = next((base for base in (word,) if base in PLURAL and base in _ACTING), "")
-        singular = word if word in THIRD_PERSON and word in _ACTING_SINGULAR else ""
-        before = words[number - 1].lower()
-        if base and before.endswith("s") and before not in ("to", "can"):
-            yield " ".join(words[:number]), SINGULAR[base], " ".join(words[number + 1 :])
-            return
-        if singular and not before.endswith("ss") and (not before.endswith("s") or before.endswith(("us", "is"))):
-            yield " ".join(words[:number]), singular, " ".join(words[number + 1 :])
-            return
-
-
-_ACTING_SINGULAR = frozenset(SINGULAR[base] for base in _ACTING)
-
-
-_RESPONSIBLE = re.compile(r"^(?P<span>[^,;]{3,60}?) (?:is|are) responsible for (?P<rest>[^,;]{12,110})$")
-_PASSIVE = re.compile(
-    r"^(?P<subject>[^,;]{3,60}?) (?P<be>is|are) (?P<verb>produced|secreted|released|formed|made|controlled|regulated|"
-    r"innervated|supplied|stored|synthesized|covered|lined|surrounded|protected|transmitted|spread|carried|triggered|"
-    r"separated|stimulated|activated|broken down|absorbed) (?P<by>by|in|from) (?P<span>.+)$"
-)
-
-
-def agents(source: Source) -> Iterator[Draft]:
-    """ "X is responsible for Y" asks what is; "X is secreted by Y" what it is secreted by."""
-    text = source.text
-    if found := _RESPONSIBLE.match(text):
-        answer = source.inside(without_article(without_brackets(found["span"])))
-        if is_term(answer, longest=5) and _specific(answer) and not points_elsewhere(found["rest"]):
-            if not {"their", "its"} & set(words_of(found["rest"])):
-                question = f"What is responsible for {found['rest']}?"
-                yield Draft("name", "actor", question, (answer,), source.sentence)
-    elif found := _PASSIVE.match(text):
-        subject, span = _subject(source, found["subject"]), _span(found["span"])
-        if subject and span and len(words_of(span)) <= 6 and not _VAGUE.intersection(words_of(span)):
-            question = f"What {found['be']} {subject} {found['verb']} {found['by']}?"
-            family = "agent" if found["by"] == "by" else "place"
-            yield Draft("name", family, question, (without_article(span),), source.sentence)
-
-
-_CHROMOSOME = re.compile(
-    r"\b(?:The|the) (?P<gene>[A-Z][A-Z0-9]{2,9}) gene(?:,)? (?:is |which is )?located on (?:the (?:short|long) arm (?:\([pq]\) )?of )?"
-    r"chromosome (?P<number>\d{1,2}|X|Y)\b"
-)
-
-
-def chromosomes(source: Source) -> Iterator[Draft]:
-    """ "The G gene is located on chromosome 4" asks on which one."""
-    if found := _CHROMOSOME.search(source.text):
-        question = f"On which chromosome is the {found['gene']} gene located?"
-        yield Draft("name", "chromosome", question, (f"chromosome {found['number']}",), source.sentence)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from evaluation.question_making.abbreviations import abbreviations_in
 from evaluation.question_making.drafts import Draft, Source, named
+from evaluation.question_making.glosses import glosses_in
 from evaluation.question_making.text import cut_clause, is_term, points_elsewhere, without_article, words_of
 from evaluation.question_making.verbs import (
     ADVERBS,
@@ -225,6 +226,15 @@ def abbreviations(source: Source) -> Iterator[Draft]:
             continue
         question = f"What does the abbreviation {short} stand for?"
         yield Draft("name", "abbreviation", question, (source.inside(long),), source.sentence)
+
+
+def glosses(source: Source) -> Iterator[Draft]:
+    """ "a small head size (microcephaly)" asks for the medical term, where the index says how far its meaning goes."""
+    for term, phrases in glosses_in(source.sentence):
+        meaning = source.statistics.glosses.meaning(term, phrases)
+        if meaning and not points_elsewhere(meaning):
+            question = f"What is the medical term for {source.inside(meaning)}?"
+            yield Draft("definition", "medical term", question, (term,), source.sentence)
 
 
 _OCCURS = re.compile(r"^(?P<term>[^,;]{3,60}?) (?:occurs|happens|develops|results) when (?P<clause>.+)$")

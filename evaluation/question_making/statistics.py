@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from evaluation.question_making.abbreviations import abbreviations_in
+from evaluation.question_making.glosses import Glosses
 from evaluation.question_making.text import is_term, usable_sentences, words_of
 from retrieval.analysis import Analyser
 from retrieval.passages import Passage
@@ -45,6 +46,7 @@ class CorpusStatistics:
     inside_capital: Counter[str] = field(default_factory=Counter)
     topics: dict[str, str] = field(default_factory=dict)
     expansions: dict[str, Counter[str]] = field(default_factory=dict)
+    glosses: Glosses = field(default_factory=Glosses)
     _broken: dict[str, bool] = field(default_factory=dict)
 
     @staticmethod
@@ -77,6 +79,7 @@ class CorpusStatistics:
                 named = found["term"].split(" (")[0].lower()
                 if named == title.lower():
                     self.topics[title.lower()] = found["kind"]
+        self.glosses.add(passage.text)
         for short, long in abbreviations_in(passage.text):
             self.expansions.setdefault(short, Counter())[long.lower()] += 1
 
