@@ -5,6 +5,7 @@ A reason is a short text that is counted and shown; an empty one keeps the draft
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +17,14 @@ from retrieval.chunking import split_sentences
 from retrieval.passages import Hit, Passage
 
 LEAST_INFORMATION = 14.0  # nats: the idf of a question's distinct words, summed
+LEAST_OF_A_GLOSS = 9.0  # a gloss stands in several passages, so its words belong to the term
 GENERAL_SHARE = 0.03  # a word in more of the passages than this gives nothing away
 SAME_FIT = 0.85  # of the question's weight, in one sentence of another passage
 LONGEST_QUESTION = 45  # words
+LEAST_OTHER = 6.0  # nats that a sentence must hold beyond the question to be able to answer it
 REMEMBERED = 4_000  # passages whose sentences are kept as tokens
+_FIGURE = re.compile(r"\d[\d,.]*")
+_CAPITALS = re.compile(r"\b[A-Za-z0-9]*[A-Z][A-Za-z0-9]*[A-Z0-9][A-Za-z0-9-]*\b")
 
 NOT_IN_PASSAGE = "the passage does not hold the answer"
 GIVEN_AWAY = "the question gives the answer away"
@@ -43,7 +48,7 @@ class Checks:
 
     def __init__(self, statistics: CorpusStatistics) -> None:
         self._statistics, self._analyser = statistics, statistics.analyser
-        self._sentences: OrderedDict[str, list[frozenset[str]]] = OrderedDict()
+        self._known: OrderedDict[str, list[tuple[str, frozenset[str]]]] = OrderedDict()
 
     def before_search(self, draft: Draft, passage: Passage) -> str:
         """Why the draft is dropped, by its words alone."""
@@ -53,13 +58,14 @@ class Checks:
             return GIVEN_AWAY
         if len(draft.question.split()) > LONGEST_QUESTION:
             return TOO_LONG
-        return TOO_VAGUE if self._statistics.information(draft.question) < LEAST_INFORMATION else ""
+        least = LEAST_OF_A_GLOSS if draft.family == "medical term" else LEAST_INFORMATION
+        return TOO_VAGUE if self._statistics.information(draft.question) < least else ""
 
     def after_search(self, draft: Draft, passage: Passage, hits: Sequence[Hit]) -> Finding:
         """Whether search finds the passage, or one with the same sentence, and no other that fits as well.
 
-        Another one fits where one of its sentences holds the question's words, to `SAME_FIT` of their idf, and none of
-        the answers stands in it.
+        Another one fits where one of its sentences holds the question's words, to `SAME_FIT` of their idf, and something
+        that could be an answer. None of the right answers stands in it.
         """
         sentence = " ".join(draft.sentence.split())
         ids = tuple(hit.passage.id for hit in hits)
@@ -71,10 +77,23 @@ class Checks:
         for hit in hits:
             if hit.passage.id in gold or any(holds(hit.passage.indexed_text, answer) for answer in draft.answers):
                 continue
-            for tokens in self._tokens_of(hit.passage):
-                if sum(weight for token, weight in weights.items() if token in tokens) >= wanted:
+            for other, tokens in self._sentences_of(hit.passage):
+                fit = sum(weight for token, weight in weights.items() if token in tokens)
+                if fit >= wanted and self._could_answer(other, tokens, draft):
                     return Finding(FITS_ANOTHER)
         return Finding("", tuple(dict.fromkeys(gold)), ids)
+
+    def _could_answer(self, sentence: str, tokens: frozenset[str], draft: Draft) -> bool:
+        """Whether a sentence holds words of the answer's form that the question lacks: figures, capitals, or others."""
+        asked, answer = set(words_of(draft.question)), draft.answers[0]
+        if _FIGURE.search(answer):
+            form: re.Pattern[str] = _FIGURE
+        elif sum(char.isupper() for char in answer) > 1 and " " not in answer:
+            form = _CAPITALS
+        else:
+            rest = tokens.difference(self._analyser.tokens(draft.question))
+            return sum(map(self._statistics.idf, rest)) >= LEAST_OTHER
+        return any(match.group().lower() not in asked for match in form.finditer(sentence))
 
     def gives_away(self, question: str, answers: Sequence[str]) -> bool:
         """Whether a word of an answer stands in the question, whole or as the beginning of one.
@@ -100,15 +119,16 @@ class Checks:
     def _general(self, token: str) -> bool:
         return self._statistics.share(token) > GENERAL_SHARE
 
-    def _tokens_of(self, passage: Passage) -> list[frozenset[str]]:
-        if passage.id in self._sentences:
-            self._sentences.move_to_end(passage.id)
-            return self._sentences[passage.id]
-        title = passage.title
-        found = [frozenset(self._analyser.tokens(f"{title}. {each}")) for each in split_sentences(passage.text)]
-        self._sentences[passage.id] = found
-        while len(self._sentences) > REMEMBERED:
-            self._sentences.popitem(last=False)
+    def _sentences_of(self, passage: Passage) -> list[tuple[str, frozenset[str]]]:
+        """The sentences of a passage, each with its tokens and those of the title."""
+        if passage.id in self._known:
+            self._known.move_to_end(passage.id)
+            return self._known[passage.id]
+        title = frozenset(self._analyser.tokens(passage.title))
+        found = [(each, title.union(self._analyser.tokens(each))) for each in split_sentences(passage.text)]
+        self._known[passage.id] = found
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
         return found
 
 

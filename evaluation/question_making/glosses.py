@@ -15,9 +15,13 @@ LONGEST = 6  # words of a meaning
 _GLOSS = re.compile(r"((?:[A-Za-z'’-]+ ){2,7})\(([a-z]{5,}(?: [a-z]{5,})?)\)")
 _NO_START = frozenset(
     "and or of in to for with by on from at as is are was has have that which who can may the their its his her "
-    "including called such be cause causes when if but a an more people affected often also usually include".split()
+    "including called such be cause causes when if but a an more people affected often also usually include not experience substance substances abnormally very increased decreased risk "
+    "numbers number signaling area type types form forms condition disorder one two both some most lead leads result "
+    "results develop develops being become becomes known loss other those these this severe mild".split()
 )
-_NO_END = frozenset("and or of in to for with by on from at as is are the a an called".split())
+_NO_END = frozenset(
+    "and or of in to for with by on from at as is are the a an called small large low high abnormal abnormally".split()
+)
 _NO_TERM = ("ing", "ed", "ly", "al", "ic", "ar", "ary", "ive", "ous", "able", "ible", "ant", "ent", "er", "es")
 
 

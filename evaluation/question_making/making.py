@@ -74,7 +74,9 @@ def find_candidates(
         counts: Counter[str] = Counter()
         pairs = [(draft, passage) for passage in stretch for draft in drafts_of(passage, statistics)]
         counts[DRAFTS] = len(pairs)
-        kept = [(draft, passage) for draft, passage in pairs if not _dropped(checks.before_search(draft, passage), counts)]
+        kept = [
+            (draft, passage) for draft, passage in pairs if not _dropped(checks.before_search(draft, passage), counts)
+        ]
         fresh = []
         for draft, passage in kept:
             if draft.question in asked:

@@ -95,7 +95,10 @@ def read_ratings(path: Path) -> Ratings:
     unlabelled = 0
     for row in read_rows(path, kind="jsonl", notes=notes):
         found = [row.data.get(name) for name in LABELS]
-        if any(label not in (True, False, None) or (isinstance(label, int) and not isinstance(label, bool)) for label in found):
+        if any(
+            label not in (True, False, None) or (isinstance(label, int) and not isinstance(label, bool))
+            for label in found
+        ):
             raise InputError(f"{row.where}: found the labels {found}, wanted true, false or null for each.")
         if None in found:
             unlabelled += 1

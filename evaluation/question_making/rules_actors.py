@@ -26,8 +26,12 @@ def functions(source: Source) -> Iterator[Draft]:
         answer, others = named(source.inside(without_article(span)))
         if not is_term(answer, longest=4) or not is_specific(answer) or points_elsewhere(rest):
             continue
-        if re.search(rf"\band (?:\w+ly )?(?:{'|'.join(sorted(PLURAL))})\b", rest):
+        if re.search(rf"\band (?:\w+ly )?(?:{'|'.join(sorted(PLURAL))}|are|have|were)\b", rest):
             continue  # a second verb, whose number the question would get wrong
+        if re.match(
+            r"(?:(?:of|in|to|as|at|by|for|from|and|or|with|is|are|was|were|can|may|have|has|had|that|which)\b|\()", rest
+        ):
+            continue  # the word is a noun there: "the controls are vital"
         if re.match(r"\w+ing\b", answer) or answer.split()[-1] in THIRD_PERSON | PLURAL or "(see" in rest:
             continue
         if {"their", "its"} & set(words_of(rest)) or not 4 <= len(words_of(rest)) <= 22:
@@ -62,7 +66,11 @@ def helpers(source: Source) -> Iterator[Draft]:
             if not {"their", "its"} & set(words_of(rest)):
                 yield Draft("name", "actor", f"What helps {rest}?", (answer, *others), source.sentence)
     elif found := _MAINLY.match(text):
-        subject, how, verb = subject_of(source, found["subject"]), found["how"] or found["how2"], found["verb"] or found["verb2"]
+        subject, how, verb = (
+            subject_of(source, found["subject"]),
+            found["how"] or found["how2"],
+            found["verb"] or found["verb2"],
+        )
         who = found["who"].strip()
         if subject and not points_elsewhere(who) and len(words_of(who)) <= 9:
             base = {"occurs": "occur", "develops": "develop", "appears": "appear", "affects": "occur"}

@@ -11,7 +11,9 @@ from evaluation.question_making.verbs import THIRD_PERSON
 
 _END_OF_SPAN = re.compile(
     r"\s*(?:[,;] (?:called|known|which|who|where|but|although|while|and (?:is|are|it|they|usually|often|can|may|has)|usually|including|such as|especially|particularly|most|resulting|leading|causing)\b|;| which\b| but\b| although\b| because\b| in order\b"
-    r"| rather than\b| as well as\b| unless\b| depending\b| and (?:\w+ly )?(?:is|are|can|may|has|have|" + "|".join(sorted(THIRD_PERSON)) + r")\b)"
+    r"| rather than\b| as well as\b| unless\b| depending\b| and (?:\w+ly )?(?:is|are|can|may|has|have|"
+    + "|".join(sorted(THIRD_PERSON))
+    + r")\b)"
 )
 _CAUSED_BY = re.compile(
     r"^(?P<subject>[^,;]{3,80}?) (?P<be>is|are) (?P<how>usually |most often |often |typically |most commonly |generally )?"
@@ -90,7 +92,7 @@ def subject_of(source: Source, phrase: str) -> str:
     return plain
 
 
-def isis_specific(phrase: str) -> bool:
+def is_specific(phrase: str) -> bool:
     """Whether a name says more than "the disease" or "problems": a word that is not vague."""
     return any(word not in VAGUE and word not in _GENERAL for word in words_of(without_article(phrase)))
 
@@ -137,17 +139,17 @@ def places(source: Source) -> Iterator[Draft]:
     if not subject or not span or len(words_of(span)) < 3:
         return
     be = found["be"]
-    asked = f"Where {be} {subject} located" if be in ("is", "are") else f"Where {'do' if be == 'lie' else 'does'} {subject} lie"
+    asked = (
+        f"Where {be} {subject} located"
+        if be in ("is", "are")
+        else f"Where {'do' if be == 'lie' else 'does'} {subject} lie"
+    )
     yield Draft("name", "place", f"{asked}?", (span,), source.sentence)
 
 
 _MOST = r"(?:most common|most frequent|most important|main|primary|first|leading|largest|smallest|longest|best-known|major|second most common|only|outermost|innermost|thickest|strongest|most abundant|most serious|most severe|principal|chief|highest|lowest|hardest|deepest|thinnest|most widely used|most effective)"
-_MOST_IS = re.compile(
-    rf"^(?P<asked>The {_MOST} [^,;]{{4,110}}?) (?P<be>is|are) (?P<span>.+)$"
-)
-_IS_MOST = re.compile(
-    rf"^(?P<span>[^,;]{{3,70}}?) (?P<be>is|are) (?P<asked>the {_MOST} [^;]{{6,120}})$"
-)
+_MOST_IS = re.compile(rf"^(?P<asked>The {_MOST} [^,;]{{4,110}}?) (?P<be>is|are) (?P<span>.+)$")
+_IS_MOST = re.compile(rf"^(?P<span>[^,;]{{3,70}}?) (?P<be>is|are) (?P<asked>the {_MOST} [^;]{{6,120}})$")
 
 
 def superlatives(source: Source) -> Iterator[Draft]:
@@ -162,17 +164,26 @@ def superlatives(source: Source) -> Iterator[Draft]:
             return
         yield from _superlative(source, asked[:1].lower() + asked[1:], found["be"], span)
     elif found := _IS_MOST.match(text):
-        asked = re.split(r", (?:and|but|which|with|accounting|affecting|occurring|followed)|, although| which ", found["asked"])[0]
+        asked = re.split(
+            r", (?:and|but|which|with|accounting|affecting|occurring|followed)|, although| which ", found["asked"]
+        )[0]
         plain, _ = named(found["span"])
         span = source.inside(plain)
-        if "," in asked or points_elsewhere(asked) or _NO_ASKED.search(asked) or not is_term(without_article(span), longest=6):
+        if (
+            "," in asked
+            or points_elsewhere(asked)
+            or _NO_ASKED.search(asked)
+            or not is_term(without_article(span), longest=6)
+        ):
             return
         if is_specific(span) and " of " in asked + " in ":
             yield from _superlative(source, asked, found["be"], without_article(span))
 
 
 _NO_ASKED = re.compile(
-    r"\b(?:is|was|has|but|involve|that$|step|goal|thing|its|their|and (?:\w+ly )?(?:is|are|has|have|can|may|" + "|".join(sorted(THIRD_PERSON)) + r"))\b"
+    r"\b(?:is|was|has|but|involve|that$|step|goal|thing|its|their|and (?:\w+ly )?(?:is|are|has|have|can|may|"
+    + "|".join(sorted(THIRD_PERSON))
+    + r"))\b"
 )
 
 

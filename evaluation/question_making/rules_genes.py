@@ -32,7 +32,9 @@ _NAMED = re.compile(
     r"^(?P<genus>an? (?:[\w-]+ ){0,2}(?:protein|enzyme|molecule|hormone|receptor)) (?:called|known as) "
     r"(?P<term>[^,;:()]{3,70}?)(?=$|[,;(]| that| which| and)"
 )
-_DOING = re.compile(r"^(?P<genus>an? (?:[\w-]+ ){0,2}(?:protein|enzyme|molecule|hormone|receptor)) (?P<joint>that|which|involved in) (?P<clause>.+)$")
+_DOING = re.compile(
+    r"^(?P<genus>an? (?:[\w-]+ ){0,2}(?:protein|enzyme|molecule|hormone|receptor)) (?P<joint>that|which|involved in) (?P<clause>.+)$"
+)
 
 
 def gene_causes(source: Source) -> Iterator[Draft]:

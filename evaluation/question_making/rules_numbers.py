@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterator
 
 from evaluation.question_making.drafts import Draft, Source
-from evaluation.question_making.text import is_term, points_elsewhere, without_article, without_brackets, words_of
+from evaluation.question_making.text import (
+    cut_clause,
+    is_term,
+    points_elsewhere,
+    without_article,
+    without_brackets,
+    words_of,
+)
 
 _DIGITS = r"\d[\d,]*(?:\.\d+)?"
 _ONE_IN = rf"(?:1|one) (?:in|per|out of|of) (?:every )?{_DIGITS}(?: million| billion)?(?: (?:to|and|or) (?:1 in )?{_DIGITS}(?: million| billion)?)?"
@@ -36,9 +43,7 @@ def frequencies(source: Source) -> Iterator[Draft]:
     group = who[: where.start()].strip() if where else who
     place = f" {where.group()}" if where else ""
     among = "" if group in ("", "people", "individuals", "persons") else f" among {group}"
-    yield Draft(
-        "number", "frequency", f"How common is {subject}{among}{place}?", (found["number"],), source.sentence
-    )
+    yield Draft("number", "frequency", f"How common is {subject}{among}{place}?", (found["number"],), source.sentence)
 
 
 _PATTERN = re.compile(
@@ -69,8 +74,16 @@ def onsets(source: Source) -> Iterator[Draft]:
     if found is None:
         return
     subject = source.inside(without_brackets(found["subject"]))
-    when = re.split(r" (?:and|but) (?:\w+ly )?(?:[a-z]+ (?:rapidly|slowly|over|with)|may|can|is|are|get|become|worsen|progress)\b| but ", found["when"])[0]
-    if subject.lower() in _NO_NAMES or not is_term(without_article(subject), longest=8) or points_elsewhere(when) or not _TIME.search(when):
+    when = re.split(
+        r" (?:and|but) (?:\w+ly )?(?:[a-z]+ (?:rapidly|slowly|over|with)|may|can|is|are|get|become|worsen|progress)\b| but ",
+        found["when"],
+    )[0]
+    if (
+        subject.lower() in _NO_NAMES
+        or not is_term(without_article(subject), longest=8)
+        or points_elsewhere(when)
+        or not _TIME.search(when)
+    ):
         return
     what = found["what"][:1].lower() + found["what"][1:]
     one = what.endswith("onset")
@@ -83,7 +96,9 @@ def onsets(source: Source) -> Iterator[Draft]:
 
 
 _NO_NAMES = frozenset(
-    f"{article}{noun}" for article in ("the ", "") for noun in ("disorder", "disease", "condition", "syndrome", "infection")
+    f"{article}{noun}"
+    for article in ("the ", "")
+    for noun in ("disorder", "disease", "condition", "syndrome", "infection")
 )
 _TIME = re.compile(
     r"\b(?:childhood|infancy|adolescence|adulthood|birth|puberty|life|year|years|month|months|week|weeks|day|days|hour|"
@@ -97,7 +112,9 @@ _HAS = re.compile(
     rf"^(?P<subject>[^,;]{{3,60}}?) (?P<verb>has|have|contains?|consists? of|is made up of|are made up of|is composed of|is divided into|are divided into) "
     rf"(?P<number>{_NUMBER})(?P<kind> (?:[\w-]+ ){{0,3}}?[a-z-]+s)(?=$|[,;:(]| (?:that|which|in|of|and|called|known|on|at)\b)"
 )
-_EMPTY = frozenset("ways things types kinds copies forms parts times years days months weeks hours percent goals".split())
+_EMPTY = frozenset(
+    "ways things types kinds copies forms parts times years days months weeks hours percent goals".split()
+)
 
 
 def counts(source: Source) -> Iterator[Draft]:
@@ -127,7 +144,7 @@ _SHARE = re.compile(
 )
 _MANY = re.compile(
     rf"^(?P<about>About|Approximately|An estimated|Around|Nearly|Almost|More than|Fewer than|Less than|At least|Roughly|Over) "
-    rf"(?P<number>{_DIGITS}(?: million| billion)?(?: to {_DIGITS}(?: million)?)?) (?P<rest>(?!percent|of )(?:[a-z-]+ ){{0,3}}?[a-z]+s? .+)$"
+    rf"(?P<number>{_DIGITS}(?: million| billion)?(?: to {_DIGITS}(?: million)?)?) (?P<rest>(?!percent|of |cases )(?:[a-z-]+ ){{0,3}}?[a-z]+s? .+)$"
 )
 
 
@@ -136,7 +153,7 @@ def shares(source: Source) -> Iterator[Draft]:
     text = source.text
     for pattern, asked in ((_SHARE, "What percentage of"), (_MANY, "How many")):
         if found := pattern.match(text):
-            rest = re.split(r"; |, (?:which|but|and|although|while|with|or|making|including|usually|most)\b", found["rest"])[0]
+            rest = re.split(r", (?:with|making|including|usually|most|who)\b", cut_clause(found["rest"]))[0]
             if source.title.lower() in source.statistics.topics and source.title.lower() not in rest.lower():
                 rest = re.sub(r"\b(?:the|this) (?:condition|disorder|disease)\b", lambda _: source.title, rest)
             words = words_of(rest)
@@ -144,7 +161,13 @@ def shares(source: Source) -> Iterator[Draft]:
                 continue
             if pattern is _MANY and (words[0] in ("to", "years", "percent", "hours", "days") or "genes" in words[:2]):
                 continue
-            yield Draft("number", "share" if pattern is _SHARE else "how many", f"{asked} {rest}?", (found["number"],), source.sentence)
+            yield Draft(
+                "number",
+                "share" if pattern is _SHARE else "how many",
+                f"{asked} {rest}?",
+                (found["number"],),
+                source.sentence,
+            )
 
 
 _VERB = re.compile(

@@ -55,7 +55,13 @@ def definitions(source: Source) -> Iterator[Draft]:
         return
     if found["be"] == "are" and head and not head[0].endswith("s") and head[0] not in ("bacteria", "fungi", "people"):
         return
-    if not is_term(answer, longest=8) or not head or head[0] in _NOT_A_GENUS or _vague(genus) or points_elsewhere(clause):
+    if (
+        not is_term(answer, longest=8)
+        or not head
+        or head[0] in _NOT_A_GENUS
+        or _vague(genus)
+        or points_elsewhere(clause)
+    ):
         return
     question = _which(genus, found["joint"].strip(), clause, plural=found["be"] == "are")
     if question and _whole(clause):
@@ -83,9 +89,14 @@ def _which(genus: str, joint: str, clause: str, *, plural: bool) -> str:
     return f"Which {bare} {be} {clause}?"
 
 
-_IN_NO_GENUS = PLURAL_AUXILIARIES | SINGULAR_AUXILIARIES | MODALS | frozenset(
-    "by to in from with than at on thought different sensitive often sometimes usually put into as characterized "
-    "caused and".split()
+_IN_NO_GENUS = (
+    PLURAL_AUXILIARIES
+    | SINGULAR_AUXILIARIES
+    | MODALS
+    | frozenset(
+        "by to in from with than at on thought different sensitive often sometimes usually put into as characterized "
+        "caused and".split()
+    )
 )
 
 
@@ -110,7 +121,9 @@ def _whole(clause: str) -> bool:
     return 3 <= len(words) <= 32 and words[-1] not in _OPEN and clause.count("(") == clause.count(")")
 
 
-_OPEN = frozenset("and or of in to for with by the a an on from at as that which but is are usually often called".split())
+_OPEN = frozenset(
+    "and or of in to for with by the a an on from at as that which but is are usually often called".split()
+)
 _NAMING = re.compile(r" (?:called|known as|termed|referred to as) ")
 _CALLED = re.compile(
     r"^(?P<subject>.{8,140}?) (?P<be>is|are) (?P<also>also |sometimes |often |commonly |usually |generally )?"
@@ -188,7 +201,9 @@ def so_named(source: Source) -> Iterator[Draft]:
         genus = without_article(genus)
         if (PLURAL | THIRD_PERSON).intersection(words_of(genus)[:-1]) or _OF_ANOTHER.search(before.removesuffix(genus)):
             continue
-        if re.search(r"\b(?:larger|smaller|other|similar|longer|shorter|single|small|tiny|large)\b", genus):
+        if re.search(
+            r"\b(?:larger|smaller|other|similar|longer|shorter|single|small|tiny|large|only|most|first|main)\b", genus
+        ):
             continue
         if found["head"] in _NOT_A_GENUS or not begins_with_verb(clause, plural=plural) or not _whole(clause):
             continue
@@ -197,7 +212,9 @@ def so_named(source: Source) -> Iterator[Draft]:
 
 
 # "Patches of skin called ...": the patches are called so. "A type of cells called ..." is no such case.
-_OF_ANOTHER = re.compile(r"(?<!type)(?<!types)(?<!kind)(?<!kinds)(?<!group)(?<!groups)(?<!form)(?<!family)(?<!class) of $")
+_OF_ANOTHER = re.compile(
+    r"(?<!type)(?<!types)(?<!kind)(?<!kinds)(?<!group)(?<!groups)(?<!form)(?<!family)(?<!class) of $"
+)
 _ALSO = re.compile(
     r"^(?P<subject>(?:The |An? )?[\w'’ /-]{3,70}?)(?:, | \()(?:also|sometimes|commonly|formerly|previously) "
     r"(?:called|known as|referred to as|termed) (?P<terms>[^();:]{3,120}?)(?:\)|,? (?:is|are|has|have|was|can|may|affects|occurs)\b|, (?:is|are|has|have|was|can|may|affects|occurs)\b)"
@@ -210,7 +227,9 @@ def other_names(source: Source) -> Iterator[Draft]:
     if found is None:
         return
     subject = source.inside(found["subject"])
-    terms = [without_article(term.strip()) for term in re.split(r", or |, and | or |, ", found["terms"]) if term.strip()]
+    terms = [
+        without_article(term.strip()) for term in re.split(r", or |, and | or |, ", found["terms"]) if term.strip()
+    ]
     if not is_term(without_article(subject), longest=6) or not all(is_term(term, longest=6) for term in terms):
         return
     if len(subject) < 3 or any(term.startswith(("the ", "a ")) for term in found["terms"].split(", ")):
@@ -222,10 +241,22 @@ def abbreviations(source: Source) -> Iterator[Draft]:
     """ "Lentigo maligna melanoma (LMM)" asks what LMM stands for, where the index knows one long form of it."""
     for short, long in abbreviations_in(source.sentence):
         known = source.statistics.expansions.get(short)
-        if known is None or len(known) != 1 or not is_term(long, longest=7) or short[-1] == "s" or long.startswith("the "):
+        if (
+            known is None
+            or len(known) != 1
+            or not is_term(long, longest=7)
+            or short[-1] == "s"
+            or long.startswith("the ")
+        ):
             continue
         question = f"What does the abbreviation {short} stand for?"
-        yield Draft("name", "abbreviation", question, (source.inside(long),), source.sentence)
+        yield Draft(
+            "name",
+            "abbreviation",
+            question,
+            (source.inside(long) if source.sentence.startswith(long) else long,),
+            source.sentence,
+        )
 
 
 def glosses(source: Source) -> Iterator[Draft]:
@@ -234,7 +265,7 @@ def glosses(source: Source) -> Iterator[Draft]:
         meaning = source.statistics.glosses.meaning(term, phrases)
         if meaning and not points_elsewhere(meaning):
             question = f"What is the medical term for {source.inside(meaning)}?"
-            yield Draft("definition", "medical term", question, (term,), source.sentence)
+            yield Draft("definition", "medical term", question, (term,), f"{meaning} ({term})")
 
 
 _OCCURS = re.compile(r"^(?P<term>[^,;]{3,60}?) (?:occurs|happens|develops|results) when (?P<clause>.+)$")

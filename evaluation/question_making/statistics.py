@@ -51,7 +51,10 @@ class CorpusStatistics:
 
     @staticmethod
     def of(
-        passages: Iterable[Passage], analyser: Analyser | None = None, *, progress: Callable[[int], None] = lambda done: None
+        passages: Iterable[Passage],
+        analyser: Analyser | None = None,
+        *,
+        progress: Callable[[int], None] = lambda done: None,
     ) -> CorpusStatistics:
         """Count over passages, which may be a stream; `progress` is told how many were read."""
         counts = CorpusStatistics(analyser or Analyser())
@@ -98,7 +101,7 @@ class CorpusStatistics:
     def inside(self, phrase: str) -> str:
         """The phrase as it stands inside a sentence: its first letter small unless the corpus writes it large there.
 
-        A first word that never stands inside a sentence keeps its capital where the next one has one too.
+        A name of several capitalised words keeps them.
         """
         first, _, rest = phrase.partition(" ")
         if first in ("A", "An", "The"):
@@ -106,7 +109,9 @@ class CorpusStatistics:
         if not first[:1].isupper() or first.isupper() or any(char.isupper() or char.isdigit() for char in first[1:]):
             return phrase
         small, large = self.inside_lower[first.lower()], self.inside_capital[first.lower()]
-        if "'" in first or "’" in first or large > small or (small == large == 0 and rest[:1].isupper()):
+        if rest[:1].isupper() and rest[1:2].islower():
+            return phrase
+        if "'" in first or "’" in first or large > small:
             return phrase
         if small == 0 and "-" in first and first.split("-")[1][:1].isupper():
             return phrase

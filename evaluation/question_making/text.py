@@ -29,8 +29,12 @@ _NOT_IN_TERMS = frozenset(
 )
 _ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+(?:[-'’/.][^\W_]+)*")
-_GARBLED = re.compile(r"[a-z][A-Z]{1}[a-z]{2}|[a-z]\(|\)[A-Za-z]|[a-z],[a-z]|[.;:?!][A-Z]|\.\d+ [A-Z]|https?:|www\.|\uFFFD")
-_REFERENCE = re.compile(r"\s*\(\s*(?:(?:see\s+)?(?:[Ff]igures?|[Ff]ig\.|[Tt]ables?|[Ii]mage|[Ll]ink)\s*[\d.]*|\s[a-z, ]{0,6}|\d{1,3})\s*\)|\s*\(\s*\)")
+_GARBLED = re.compile(
+    r"[a-z][A-Z]{1}[a-z]{2}|[a-z]\(|\)[A-Za-z]|[a-z],[a-z]|[.;:?!][A-Z]|\.\d+ [A-Z]|https?:|www\.|\uFFFD"
+)
+_REFERENCE = re.compile(
+    r"\s*\(\s*(?:(?:see\s+)?(?:[Ff]igures?|[Ff]ig\.|[Tt]ables?|[Ii]mage|[Ll]ink)\s*[\d.]*|see\s*|\s[a-z, ]{0,6}|\d{1,3})\s*\)|\s*\(\s*\)"
+)
 _SPOKEN = re.compile(r"\s*\((?=[^)]*[A-Za-z]-)[A-Za-z-]*(?:[A-Z]{2,}-|-[A-Z]{2,})[A-Za-z- ]*\)")
 # "Bjrnstad", "Sjgren", "womens": letters outside ASCII, and apostrophes, that a corpus has lost.
 _LETTERS_LOST = re.compile(
@@ -74,7 +78,23 @@ def is_prose(sentence: str) -> bool:
         and not _GARBLED.search(sentence)
         and not _headed(words)
         and not _LETTERS_LOST.search(sentence)
+        and not any(map(_odd_onset, _CAPITALISED.findall(sentence)))
     )
+
+
+_CAPITALISED = re.compile(r"\b[B-DF-HJ-NP-TV-XZ][b-df-hj-np-tv-xz][a-z]{2,}\b")
+_ONSETS = frozenset(
+    "bl br ch cl cr cz dr dw fl fr gh gl gn gr kh kl kn kr kw mc mn ph pl pn pr ps pt qu rh sc sh sk sl sm sn sp sq st "
+    "sv sw sy th tr ts tw tz wh wr dy ly my ny ry hy by cy gy ky py ty wy".split()
+)
+_LONG_ONSETS = frozenset("sch scl scr shr spl spr str thr chr phr chl phl pht sph sth".split())
+
+
+def _odd_onset(word: str) -> bool:
+    """Whether a name begins as no English name does, because a letter is lost: "Mllerian", "Kster"."""
+    lowered = word.lower()
+    third = lowered[2] not in "aeiouy" and lowered[1] != "y"
+    return lowered[:2] not in _ONSETS or (third and lowered[:2] != "mc" and lowered[:3] not in _LONG_ONSETS)
 
 
 def _headed(words: list[str]) -> bool:
@@ -96,6 +116,7 @@ def words_of(text: str) -> list[str]:
 
 _THE_ONE = re.compile(
     r"\b(?:the|each) (?:condition|disorder|disease|syndrome|illness|affected \w+)s?\b(?! (?:that|of|in which|called))"
+    r"|\bthe (?:altered |mutated |affected )?gene\b(?! (?:that|for|which))|\bof (?:the |all )?cases (?!of|with|in)"
     r"|\bof (?:all )?cases$|\beach other\b|\bof the (?:two|three|four|five|six)\b|\baffected (?:individuals|people|children)\b",
     re.IGNORECASE,
 )
