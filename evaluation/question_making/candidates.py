@@ -45,8 +45,9 @@ class Candidate:
     @staticmethod
     def from_json(row: Mapping[str, Any]) -> Candidate:
         """The inverse of `to_json`."""
-        values = {field.name: row[field.name] for field in fields(Candidate)}
-        return Candidate(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        found = ((field.name, row[field.name]) for field in fields(Candidate))
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found}
+        return Candidate(**values)
 
 
 class CandidateFile:

@@ -17,7 +17,8 @@ from retrieval.chunking import split_sentences
 from retrieval.passages import Hit, Passage
 
 LEAST_INFORMATION = 14.0  # nats: the idf of a question's distinct words, summed
-LEAST_OF_A_GLOSS = 9.0  # a gloss stands in several passages, so its words belong to the term
+# A definition or an actor is told by nothing but these words. A gloss stands in several passages, so few are enough.
+LEAST_OF = {"definition": 17.0, "actor": 17.0, "function": 24.0, "medical term": 9.0}
 GENERAL_SHARE = 0.03  # a word in more of the passages than this gives nothing away
 SAME_FIT = 0.85  # of the question's weight, in one sentence of another passage
 LONGEST_QUESTION = 45  # words
@@ -58,14 +59,14 @@ class Checks:
             return GIVEN_AWAY
         if len(draft.question.split()) > LONGEST_QUESTION:
             return TOO_LONG
-        least = LEAST_OF_A_GLOSS if draft.family == "medical term" else LEAST_INFORMATION
+        least = LEAST_OF.get(draft.family, LEAST_OF.get(draft.kind, LEAST_INFORMATION))
         return TOO_VAGUE if self._statistics.information(draft.question) < least else ""
 
     def after_search(self, draft: Draft, passage: Passage, hits: Sequence[Hit]) -> Finding:
         """Whether search finds the passage, or one with the same sentence, and no other that fits as well.
 
-        Another one fits where one of its sentences holds the question's words, to `SAME_FIT` of their idf, and something
-        that could be an answer. None of the right answers stands in it.
+        Another one fits where one of its sentences holds the question's words, to `SAME_FIT` of their idf, and
+        something that could be an answer. None of the right answers stands in it.
         """
         sentence = " ".join(draft.sentence.split())
         ids = tuple(hit.passage.id for hit in hits)

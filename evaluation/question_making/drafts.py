@@ -12,7 +12,8 @@ from evaluation.question_making.text import is_term, without_brackets
 
 DraftKind = Literal["definition", "cause", "treatment", "number", "name"]
 _THIS = re.compile(
-    r"^(?:This|The) (?:rare |genetic |inherited )?(?:condition|disorder|disease|syndrome)(?= (?:is|has|affects|occurs|can)\b)"
+    r"^(?:This|The) (?:rare |genetic |inherited )?(?:condition|disorder|disease|syndrome)(?= (?:is|has|affects|occurs|"
+    r"can)\b)"
 )
 
 
@@ -32,9 +33,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Source:
-    """A sentence with its passage's title, the index's statistics and
-    the sentence before it, as a rule sees it.
-    """
+    """A sentence as a rule sees it: with its passage's title, the index's statistics and the sentence before it."""
 
     sentence: str
     title: str

@@ -11,7 +11,8 @@ from evaluation.question_making.text import is_term, points_elsewhere, without_a
 from evaluation.question_making.verbs import PLURAL, SINGULAR, THIRD_PERSON
 
 _ACTING = frozenset(
-    "cause absorb activate anchor attach block carry catalyze conduct connect contain control convert cover cushion deliver "
+    "cause absorb activate anchor attach block carry catalyze conduct connect contain control convert cover cushion "
+    "deliver "
     "destroy detect digest drain elevate enclose encode engulf extend filter flex form house increase decrease inhibit "
     "innervate insulate line link lubricate mediate monitor nourish prevent produce promote protect pump reabsorb "
     "reduce regulate relay release remove rotate sense separate stimulate store supply support suppress surround "
@@ -20,19 +21,21 @@ _ACTING = frozenset(
 
 
 def functions(source: Source) -> Iterator[Draft]:
-    """ "The hypothalamus controls X" asks what controls X."""
+    """Rule: "The hypothalamus controls X" asks what controls X."""
     for found in _splits(source.text):
         span, verb, rest = found
         answer, others = named(source.inside(without_article(span)))
         if not is_term(answer, longest=4) or not is_specific(answer) or points_elsewhere(rest):
             continue
-        if re.search(rf"\band (?:\w+ly )?(?:{'|'.join(sorted(PLURAL))}|are|have|were)\b", rest):
+        if re.search(rf"\b(?:and|or) (?:\w+ly )?(?:{'|'.join(sorted(PLURAL))}|are|have|were)\b", rest):
             continue  # a second verb, whose number the question would get wrong
         if re.match(
             r"(?:(?:of|in|to|as|at|by|for|from|and|or|with|is|are|was|were|can|may|have|has|had|that|which)\b|\()", rest
         ):
             continue  # the word is a noun there: "the controls are vital"
-        if re.match(r"\w+ing\b", answer) or answer.split()[-1] in THIRD_PERSON | PLURAL or "(see" in rest:
+        if re.match(r"\w+ing\b", answer) or answer.endswith("ly") or " than the " in rest:
+            continue
+        if answer.split()[-1] in THIRD_PERSON | PLURAL or "(see" in rest:
             continue
         if {"their", "its"} & set(words_of(rest)) or not 4 <= len(words_of(rest)) <= 22:
             continue
@@ -51,20 +54,26 @@ _HELPS = re.compile(
 _MAINLY = re.compile(
     r"^(?P<subject>[^,;]{3,70}?) (?:(?P<how>most often|most commonly|mainly|primarily|usually|typically|mostly) "
     r"(?P<verb>occurs|affects|develops|appears)|(?P<verb2>occurs|develops|appears|is seen|is found|is diagnosed) "
-    r"(?P<how2>most often|most commonly|mainly|primarily|mostly|most frequently))(?: in| among)? (?P<who>(?:[\w-]+ ){0,3}"
-    r"(?:children|adults|women|men|people|infants|babies|newborns|males|females|boys|girls|teenagers|individuals|adolescents)\b[^,;]{0,50})$"
+    r"(?P<how2>most often|most commonly|mainly|primarily|mostly|most frequently))(?: in| among)? (?P<who>(?:[\w-]+ "
+    r"){0,3}"
+    r"(?:children|adults|women|men|people|infants|babies|newborns|males|females|boys|girls|teenagers|individuals|"
+    r"adolescents)\b[^,;]{0,50})$"
 )
 
 
+def _stands_alone(rest: str) -> bool:
+    """Whether what is said of a subject needs neither it nor another sentence to be understood."""
+    return not points_elsewhere(rest) and not {"their", "its"} & set(words_of(rest))
+
+
 def helpers(source: Source) -> Iterator[Draft]:
-    """ "X helps control Y" asks what helps to; "X occurs most often in Z" in whom it does."""
+    """Rule: "X helps control Y" asks what helps to; "X occurs most often in Z" in whom it does."""
     text = source.text
     if found := _HELPS.match(text):
         answer, others = named(source.inside(without_article(found["span"])))
         rest = found["rest"]
-        if is_term(answer, longest=4) and is_specific(answer) and not points_elsewhere(rest):
-            if not {"their", "its"} & set(words_of(rest)):
-                yield Draft("name", "actor", f"What helps {rest}?", (answer, *others), source.sentence)
+        if is_term(answer, longest=4) and is_specific(answer) and _stands_alone(rest):
+            yield Draft("name", "actor", f"What helps {rest}?", (answer, *others), source.sentence)
     elif found := _MAINLY.match(text):
         subject, how, verb = (
             subject_of(source, found["subject"]),
@@ -105,14 +114,13 @@ _PASSIVE = re.compile(
 
 
 def agents(source: Source) -> Iterator[Draft]:
-    """ "X is responsible for Y" asks what is; "X is secreted by Y" what it is secreted by."""
+    """Rule: "X is responsible for Y" asks what is; "X is secreted by Y" what it is secreted by."""
     text = source.text
     if found := _RESPONSIBLE.match(text):
         answer = source.inside(without_article(without_brackets(found["span"])))
-        if is_term(answer, longest=5) and is_specific(answer) and not points_elsewhere(found["rest"]):
-            if not {"their", "its"} & set(words_of(found["rest"])):
-                question = f"What is responsible for {found['rest']}?"
-                yield Draft("name", "actor", question, (answer,), source.sentence)
+        if is_term(answer, longest=5) and is_specific(answer) and _stands_alone(found["rest"]):
+            question = f"What is responsible for {found['rest']}?"
+            yield Draft("name", "actor", question, (answer,), source.sentence)
     elif found := _PASSIVE.match(text):
         subject, span = subject_of(source, found["subject"]), span_at(found["span"])
         if subject and span and len(words_of(span)) <= 6 and not VAGUE.intersection(words_of(span)):

@@ -7,16 +7,20 @@ from collections.abc import Iterator
 
 from evaluation.question_making.drafts import Draft, Source, named
 from evaluation.question_making.text import is_term, points_elsewhere, without_article, without_brackets, words_of
-from evaluation.question_making.verbs import THIRD_PERSON
+from evaluation.question_making.verbs import PLURAL, THIRD_PERSON
 
 _END_OF_SPAN = re.compile(
-    r"\s*(?:[,;] (?:called|known|which|who|where|but|although|while|and (?:is|are|it|they|usually|often|can|may|has)|usually|including|such as|especially|particularly|most|resulting|leading|causing)\b|;| which\b| but\b| although\b| because\b| in order\b"
-    r"| rather than\b| as well as\b| unless\b| depending\b| and (?:\w+ly )?(?:is|are|can|may|has|have|"
+    r"\s*(?:[,;] (?:called|known|which|who|where|but|although|while|and (?:is|are|it|they|usually|often|can|may|has)|"
+    r"usually|including|such as|especially|particularly|most|resulting|leading|causing)\b|;| which\b| but\b| "
+    r"although\b| because\b| in order\b"
+    r"| rather than\b| as well as\b| unless\b| depending\b"
+    r"| and (?:rarely|usually|often|sometimes|then)\b| and (?:\w+ly )?(?:is|are|can|may|has|have|"
     + "|".join(sorted(THIRD_PERSON))
     + r")\b)"
 )
 _CAUSED_BY = re.compile(
-    r"^(?P<subject>[^,;]{3,80}?) (?P<be>is|are) (?P<how>usually |most often |often |typically |most commonly |generally )?"
+    r"^(?P<subject>[^,;]{3,80}?) (?P<be>is|are) (?P<how>usually |most often |often |typically |most commonly |"
+    r"generally )?"
     r"caused by (?P<cause>.+)$"
 )
 VAGUE = frozenset(
@@ -27,7 +31,7 @@ VAGUE = frozenset(
 
 
 def causes(source: Source) -> Iterator[Draft]:
-    """ "X is caused by Y" asks what causes X."""
+    """Rule: "X is caused by Y" asks what causes X."""
     found = _CAUSED_BY.match(source.text) if "caused by" in source.text else None
     if found is None:
         return
@@ -52,7 +56,7 @@ _CONSISTS = re.compile(
 
 
 def treatments(source: Source) -> Iterator[Draft]:
-    """ "X is treated with Y" and "Y is used to treat X" ask for Y."""
+    """Rule: "X is treated with Y" and "Y is used to treat X" ask for Y."""
     text = source.text
     if "treat" not in text and not text.startswith("Treat"):
         return
@@ -131,7 +135,7 @@ _WHERE = re.compile(
 
 
 def places(source: Source) -> Iterator[Draft]:
-    """ "X is located in Y" asks where X is located."""
+    """Rule: "X is located in Y" asks where X is located."""
     found = _WHERE.match(source.text)
     if found is None or (not found["how"] and found["be"] in ("is", "are")) or (found["how"] == "found "):
         return
@@ -147,13 +151,20 @@ def places(source: Source) -> Iterator[Draft]:
     yield Draft("name", "place", f"{asked}?", (span,), source.sentence)
 
 
-_MOST = r"(?:most common|most frequent|most important|main|primary|first|leading|largest|smallest|longest|best-known|major|second most common|only|outermost|innermost|thickest|strongest|most abundant|most serious|most severe|principal|chief|highest|lowest|hardest|deepest|thinnest|most widely used|most effective)"
+_MOST_WORDS = (
+    "main primary first leading largest smallest longest best-known major only outermost innermost thickest strongest "
+    "principal chief highest lowest hardest deepest thinnest".split()
+)
+_MOST = (
+    r"(?:most (?:common|frequent|important|abundant|serious|severe|effective|widely used)|second most common|"
+    rf"{'|'.join(_MOST_WORDS)})"
+)
 _MOST_IS = re.compile(rf"^(?P<asked>The {_MOST} [^,;]{{4,110}}?) (?P<be>is|are) (?P<span>.+)$")
 _IS_MOST = re.compile(rf"^(?P<span>[^,;]{{3,70}}?) (?P<be>is|are) (?P<asked>the {_MOST} [^;]{{6,120}})$")
 
 
 def superlatives(source: Source) -> Iterator[Draft]:
-    """ "The most common cause of X is Y" asks what it is; "Y is the largest X" too."""
+    """Rule: "The most common cause of X is Y" asks what it is; "Y is the largest X" too."""
     text = source.text
     if found := _MOST_IS.match(text):
         asked, span = found["asked"], span_at(found["span"])
@@ -181,14 +192,16 @@ def superlatives(source: Source) -> Iterator[Draft]:
 
 
 _NO_ASKED = re.compile(
-    r"\b(?:is|was|has|but|involve|that$|step|goal|thing|its|their|and (?:\w+ly )?(?:is|are|has|have|can|may|"
-    + "|".join(sorted(THIRD_PERSON))
+    r"\b(?:is|was|has|but|involve|that$|step|goal|thing|its|their|and (?:\w+ )?(?:is|are|has|have|can|may|"
+    + "|".join(sorted(THIRD_PERSON | (PLURAL - {"form", "function", "cause", "result"})))
     + r"))\b"
 )
 
 
 def _superlative(source: Source, asked: str, be: str, span: str) -> Iterator[Draft]:
     head = re.sub(rf"^the {_MOST} ", "", asked).split(" ")
+    if not re.search(r" (?:of|in|for|to|among|associated|that) ", asked):
+        return
     if len(head) < 3 or head[0] in ("ones", "one", "reason", "reasons", "way", "ways", "goal", "step", "known"):
         return
     family = next((word for word in head if word in ("cause", "symptom", "sign", "type", "form", "treatment")), "most")

@@ -16,21 +16,29 @@ from evaluation.question_making.text import (
 )
 
 _DIGITS = r"\d[\d,]*(?:\.\d+)?"
-_ONE_IN = rf"(?:1|one) (?:in|per|out of|of) (?:every )?{_DIGITS}(?: million| billion)?(?: (?:to|and|or) (?:1 in )?{_DIGITS}(?: million| billion)?)?"
+_MILLIONS = r"(?: million| billion)?"
+_ONE_IN = (
+    rf"(?:1|one) (?:in|per|out of|of) (?:every )?{_DIGITS}{_MILLIONS}"
+    rf"(?: (?:to|and|or) (?:1 in )?{_DIGITS}{_MILLIONS})?"
+)
 _FREQUENCY = re.compile(r"\b(?:1|one) (?:in|per|out of|of) ")
 _AFFECTS = re.compile(
-    r"^(?P<subject>[^,;]{3,90}?) (?:is a rare (?:disorder|condition|disease) that )?(?:is (?:thought|believed|estimated) to )?"
-    r"(?P<verb>affects?|occurs? in|is found in|is estimated to occur in) (?:only |probably )?(?:about |approximately |an estimated |roughly |around |at least |fewer than |up to |nearly )?"
+    r"^(?P<subject>[^,;]{3,90}?) (?:is a rare (?:disorder|condition|disease) that )?(?:is (?:thought|believed|"
+    r"estimated) to )?"
+    r"(?P<verb>affects?|occurs? in|is found in|is estimated to occur in) (?:only |probably )?(?:about |approximately |"
+    r"an estimated |roughly |around |at least |fewer than |up to |nearly )?"
     rf"(?P<number>(?:between )?{_ONE_IN})(?P<who> [a-z][\w' -]*)?$"
 )
 _PREVALENCE = re.compile(
-    r"^The (?:estimated |overall |worldwide )?(?P<what>prevalence|incidence|frequency) of (?P<subject>[^,;]{3,70}?) (?P<where>(?:worldwide |in [A-Z][\w ]{2,25} )?)"
-    rf"is (?:estimated (?:to be|at) |thought to be )?(?:about |approximately |around )?(?P<number>(?:between )?{_ONE_IN})(?P<who> [a-z][\w' -]*)?$"
+    r"^The (?:estimated |overall |worldwide )?(?P<what>prevalence|incidence|frequency) of (?P<subject>[^,;]{3,70}?) "
+    r"(?P<where>(?:worldwide |in [A-Z][\w ]{2,25} )?)"
+    rf"is (?:estimated (?:to be|at) |thought to be )?(?:about |approximately |around )?(?P<number>(?:between "
+    rf")?{_ONE_IN})(?P<who> [a-z][\w' -]*)?$"
 )
 
 
 def frequencies(source: Source) -> Iterator[Draft]:
-    """ "X affects about 1 in 30,000 people" asks how common X is; who or where is said in the question."""
+    """Rule: "X affects about 1 in 30,000 people" asks how common X is; who or where is said in the question."""
     text = source.text
     found = (_AFFECTS.match(text) or _PREVALENCE.match(text)) if _FREQUENCY.search(text) else None
     if found is None:
@@ -47,12 +55,14 @@ def frequencies(source: Source) -> Iterator[Draft]:
 
 
 _PATTERN = re.compile(
-    r"^(?P<subject>[^,;]{3,90}?) is (?:usually |typically |generally )?inherited (?:in|as) an? (?P<pattern>autosomal (?:dominant|recessive)|X-linked(?: dominant| recessive)?|mitochondrial|Y-linked) (?:pattern|manner|fashion|trait|way)\b"
+    r"^(?P<subject>[^,;]{3,90}?) is (?:usually |typically |generally )?inherited (?:in|as) an? (?P<pattern>autosomal "
+    r"(?:dominant|recessive)|X-linked(?: dominant| recessive)?|mitochondrial|Y-linked) (?:pattern|manner|fashion|"
+    r"trait|way)\b"
 )
 
 
 def inheritance(source: Source) -> Iterator[Draft]:
-    """ "X is inherited in an autosomal recessive pattern" asks for the pattern."""
+    """Rule: "X is inherited in an autosomal recessive pattern" asks for the pattern."""
     found = _PATTERN.match(source.text) if " inherited " in source.text else None
     if found is None:
         return
@@ -63,19 +73,22 @@ def inheritance(source: Source) -> Iterator[Draft]:
 
 
 _ONSET = re.compile(
-    r"^(?:The )?(?P<what>(?:first )?(?:[Ss]igns and symptoms|[Ss]ymptoms|[Oo]nset)) of (?P<subject>[^,;]{3,70}?) (?P<how>usually |typically |generally |often |most often )"
-    r"(?P<verb>begins?|appears?|starts?|develops?|occurs?|becomes? apparent|is|are) (?P<when>(?:in|between|before|during|after|around|at|by|within|from|shortly after|soon after) [^,;]{3,60})$"
+    r"^(?:The )?(?P<what>(?:first )?(?:[Ss]igns and symptoms|[Ss]ymptoms|[Oo]nset)) of (?P<subject>[^,;]{3,70}?) "
+    r"(?P<how>usually |typically |generally |often |most often )"
+    r"(?P<verb>begins?|appears?|starts?|develops?|occurs?|becomes? apparent|is|are) (?P<when>(?:in|between|before|"
+    r"during|after|around|at|by|within|from|shortly after|soon after) [^,;]{3,60})$"
 )
 
 
 def onsets(source: Source) -> Iterator[Draft]:
-    """ "Symptoms of X usually begin in childhood" asks when they begin."""
+    """Rule: "Symptoms of X usually begin in childhood" asks when they begin."""
     found = _ONSET.match(source.text) if " of " in source.text[:40] else None
     if found is None:
         return
     subject = source.inside(without_brackets(found["subject"]))
     when = re.split(
-        r" (?:and|but) (?:\w+ly )?(?:[a-z]+ (?:rapidly|slowly|over|with)|may|can|is|are|get|become|worsen|progress)\b| but ",
+        r" (?:and|but) (?:\w+ly )?(?:[a-z]+ (?:rapidly|slowly|over|with)|may|can|is|are|get|become|worsen|progress)\b|"
+        r" but ",
         found["when"],
     )[0]
     if (
@@ -109,8 +122,10 @@ _NUMBER = (
     rf"eighteen|nineteen|twenty(?:-\w+)?|thirty(?:-\w+)?|forty(?:-\w+)?|{_DIGITS})(?: (?:to|or) (?:{_DIGITS}|\w+))?"
 )
 _HAS = re.compile(
-    rf"^(?P<subject>[^,;]{{3,60}}?) (?P<verb>has|have|contains?|consists? of|is made up of|are made up of|is composed of|is divided into|are divided into) "
-    rf"(?P<number>{_NUMBER})(?P<kind> (?:[\w-]+ ){{0,3}}?[a-z-]+s)(?=$|[,;:(]| (?:that|which|in|of|and|called|known|on|at)\b)"
+    rf"^(?P<subject>[^,;]{{3,60}}?) (?P<verb>has|have|contains?|consists? of|is made up of|are made up of|is composed "
+    rf"of|is divided into|are divided into) "
+    rf"(?P<number>{_NUMBER})(?P<kind> (?:[\w-]+ ){{0,3}}?[a-z-]+s)(?=$|[,;:(]| (?:that|which|in|of|and|called|known|"
+    rf"on|at)\b)"
 )
 _EMPTY = frozenset(
     "ways things types kinds copies forms parts times years days months weeks hours percent goals".split()
@@ -118,7 +133,7 @@ _EMPTY = frozenset(
 
 
 def counts(source: Source) -> Iterator[Draft]:
-    """ "Each kidney has eight lobes" asks how many it has."""
+    """Rule: "Each kidney has eight lobes" asks how many it has."""
     found = _HAS.match(source.text)
     if found is None:
         return
@@ -139,17 +154,20 @@ def counts(source: Source) -> Iterator[Draft]:
 
 
 _SHARE = re.compile(
-    rf"^(?:(?:About|Approximately|An estimated|Around|Up to|Nearly|Almost|More than|Fewer than|Less than|At least|Roughly|Only|Over) )?"
+    rf"^(?:(?:About|Approximately|An estimated|Around|Up to|Nearly|Almost|More than|Fewer than|Less than|At least|"
+    rf"Roughly|Only|Over) )?"
     rf"(?P<number>{_DIGITS}(?: to {_DIGITS})? ?(?:percent|%)) of (?P<rest>.+)$"
 )
 _MANY = re.compile(
-    rf"^(?P<about>About|Approximately|An estimated|Around|Nearly|Almost|More than|Fewer than|Less than|At least|Roughly|Over) "
-    rf"(?P<number>{_DIGITS}(?: million| billion)?(?: to {_DIGITS}(?: million)?)?) (?P<rest>(?!percent|of |cases )(?:[a-z-]+ ){{0,3}}?[a-z]+s? .+)$"
+    rf"^(?P<about>About|Approximately|An estimated|Around|Nearly|Almost|More than|Fewer than|Less than|At least|"
+    rf"Roughly|Over) "
+    rf"(?P<number>{_DIGITS}(?: million| billion)?(?: to {_DIGITS}(?: million)?)?) "
+    rf"(?P<rest>(?!percent|of |cases |in )(?:[a-z-]+ ){{0,3}}?[a-z]+s? .+)$"
 )
 
 
 def shares(source: Source) -> Iterator[Draft]:
-    """ "About 70 percent of X are Y" asks for the percentage; "More than 50 mutations are Y" how many."""
+    """Rule: "About 70 percent of X are Y" asks for the percentage; "More than 50 mutations are Y" how many."""
     text = source.text
     for pattern, asked in ((_SHARE, "What percentage of"), (_MANY, "How many")):
         if found := pattern.match(text):
@@ -172,5 +190,6 @@ def shares(source: Source) -> Iterator[Draft]:
 
 _VERB = re.compile(
     r"\b(?:is|are|have|has|had|was|were|can|may|will|live|occur|occurs|develop|develops|die|cause|affect|result|carry|"
-    r"experience|show|get|suffer|survive|need|result from|make|contain|report|do|use|become|receive|respond|inherit|lack)\b"
+    r"experience|show|get|suffer|survive|need|result from|make|contain|report|do|use|become|receive|respond|inherit|"
+    r"lack)\b"
 )

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from evaluation.question_making.abbreviations import abbreviations_in
 from evaluation.question_making.drafts import Draft, Source, named
 from evaluation.question_making.glosses import glosses_in
-from evaluation.question_making.text import cut_clause, is_term, points_elsewhere, without_article, words_of
+from evaluation.question_making.text import (
+    cut_clause,
+    is_term,
+    points_elsewhere,
+    without_article,
+    without_brackets,
+    words_of,
+)
 from evaluation.question_making.verbs import (
     ADVERBS,
     MODALS,
@@ -22,7 +29,8 @@ from evaluation.question_making.verbs import (
 
 _CUT = r"(?=$|[,;(]| (?:and|or|which|that|because|in|on|at|for|by|with|when|where|if|is|are|as|to|from|but|after)\b)"
 _DEFINITION = re.compile(
-    r"^(?P<term>(?:The |An? )?[^,;:]{2,90}?(?:, or [^,;:]{2,40},)?) (?P<be>is|are) (?P<genus>(?:an? |the |one of the )?(?:[\w'’/-]+ ){1,6}?)"
+    r"^(?P<term>(?:The |An? )?[^,;:]{2,90}?(?:, or [^,;:]{2,40},)?) (?P<be>is|are) (?P<genus>(?:an? |the |one of the "
+    r")?(?:[\w'’/-]+ ){1,6}?)"
     rf"(?P<joint>that |which |(?=(?:{'|'.join(PARTICIPLES)})\b)|in which |where |of |due to )(?P<clause>.+)$"
 )
 _NOT_A_GENUS = frozenset(
@@ -41,7 +49,7 @@ _OF = frozenset(
 
 
 def definitions(source: Source) -> Iterator[Draft]:
-    """ "X is a disorder that causes Y" asks which disorder causes Y; "in which" and "of" ask for the term."""
+    """Rule: "X is a disorder that causes Y" asks which disorder causes Y; "in which" and "of" ask for the term."""
     found = _DEFINITION.match(source.text)
     if found is None or " from " in found["term"]:
         return
@@ -94,7 +102,8 @@ _IN_NO_GENUS = (
     | SINGULAR_AUXILIARIES
     | MODALS
     | frozenset(
-        "by to in from with than at on thought different sensitive often sometimes usually put into as characterized "
+        "not about your you this these by to in from with than at on thought different sensitive often sometimes usually put into as "
+        "characterized "
         "caused and".split()
     )
 )
@@ -137,7 +146,7 @@ _FINITE = re.compile(r"\b(?:is|are|was|were|has|have|can|may|will|when|if|becaus
 
 
 def called(source: Source) -> Iterator[Draft]:
-    """ "The outer layer of the skin is called the epidermis" asks what that layer is called."""
+    """Rule: "The outer layer of the skin is called the epidermis" asks what that layer is called."""
     text = source.text
     if not _NAMING.search(text):
         return
@@ -145,7 +154,7 @@ def called(source: Source) -> Iterator[Draft]:
         question = f"What is it called {found['when'].lower()} {found['clause']}?"
         yield Draft("name", "name", question, (found["term"].strip(),), source.sentence)
         return
-    found = _CALLED.match(text)
+    found = _CALLED.match(without_brackets(text))
     if found is None or not is_term(found["term"], longest=5):
         return
     subject = found["subject"]
@@ -174,7 +183,8 @@ def _can_be_subject(subject: str) -> bool:
 
 
 _SO_NAMED = re.compile(
-    r"(?:^|[ ,(])(?P<genus>(?:an? |the |certain |specialized |special )?(?:[\w-]+ ){0,3}?(?P<head>[a-z-]+)) (?:called|known as|termed) "
+    r"(?:^|[ ,(])(?P<genus>(?:an? |the |certain |specialized |special )?(?:[\w-]+ ){0,3}?(?P<head>[a-z-]+)) (?:called|"
+    r"known as|termed) "
     r"(?:the |an? )?(?P<term>[^,;:()]{2,60}?(?: \([\w /-]+\))?),? (?P<joint>that|which) (?P<clause>[^;]+)$"
 )
 _GENUS_START = re.compile(
@@ -184,7 +194,7 @@ _GENUS_START = re.compile(
 
 
 def so_named(source: Source) -> Iterator[Draft]:
-    """ "... nerve cells called nociceptors that transmit pain signals" asks which nerve cells transmit them."""
+    """Rule: "... nerve cells called nociceptors that transmit pain signals" asks which nerve cells transmit them."""
     text = source.text
     if not _NAMING.search(text):
         return
@@ -217,12 +227,13 @@ _OF_ANOTHER = re.compile(
 )
 _ALSO = re.compile(
     r"^(?P<subject>(?:The |An? )?[\w'’ /-]{3,70}?)(?:, | \()(?:also|sometimes|commonly|formerly|previously) "
-    r"(?:called|known as|referred to as|termed) (?P<terms>[^();:]{3,120}?)(?:\)|,? (?:is|are|has|have|was|can|may|affects|occurs)\b|, (?:is|are|has|have|was|can|may|affects|occurs)\b)"
+    r"(?:called|known as|referred to as|termed) (?P<terms>[^();:]{3,120}?)(?:\)|,? (?:is|are|has|have|was|can|may|"
+    r"affects|occurs)\b|, (?:is|are|has|have|was|can|may|affects|occurs)\b)"
 )
 
 
 def other_names(source: Source) -> Iterator[Draft]:
-    """ "X, also called Y, is ..." asks for another name of X; all names given are right."""
+    """Rule: "X, also called Y, is ..." asks for another name of X; all names given are right."""
     found = _ALSO.match(source.text) if _NAMING.search(source.text) else None
     if found is None:
         return
@@ -238,7 +249,7 @@ def other_names(source: Source) -> Iterator[Draft]:
 
 
 def abbreviations(source: Source) -> Iterator[Draft]:
-    """ "Lentigo maligna melanoma (LMM)" asks what LMM stands for, where the index knows one long form of it."""
+    """Rule: "Lentigo maligna melanoma (LMM)" asks what LMM stands for, where the index knows one long form of it."""
     for short, long in abbreviations_in(source.sentence):
         known = source.statistics.expansions.get(short)
         if (
@@ -260,7 +271,7 @@ def abbreviations(source: Source) -> Iterator[Draft]:
 
 
 def glosses(source: Source) -> Iterator[Draft]:
-    """ "a small head size (microcephaly)" asks for the medical term, where the index says how far its meaning goes."""
+    """Rule: "a small head size (microcephaly)" asks for the medical term; `Glosses` says how far its meaning goes."""
     for term, phrases in glosses_in(source.sentence):
         meaning = source.statistics.glosses.meaning(term, phrases)
         if meaning and not points_elsewhere(meaning):
@@ -273,7 +284,7 @@ _REFERS = re.compile(r"^(?:The term )?(?P<term>[^,;]{3,60}?) (?:refers to|means)
 
 
 def happenings(source: Source) -> Iterator[Draft]:
-    """ "X occurs when Y" asks what it is called when Y; "X refers to Y" which term refers to Y."""
+    """Rule: "X occurs when Y" asks what it is called when Y; "X refers to Y" which term refers to Y."""
     text = source.text
     for pattern, asked in ((_OCCURS, "What is it called when"), (_REFERS, "Which term refers to")):
         if found := pattern.match(text):

@@ -111,6 +111,8 @@ class CorpusStatistics:
         small, large = self.inside_lower[first.lower()], self.inside_capital[first.lower()]
         if rest[:1].isupper() and rest[1:2].islower():
             return phrase
+        if small == large == 0 and re.match(r"(?:[\w-]+ )?(?:disease|syndrome)\b", rest):
+            return phrase  # unknown, and as likely a person's name
         if "'" in first or "’" in first or large > small:
             return phrase
         if small == 0 and "-" in first and first.split("-")[1][:1].isupper():

@@ -6,6 +6,7 @@ Every check errs on the side of refusing: a corpus has more sentences than quest
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from retrieval.chunking import split_sentences
 
@@ -30,16 +31,19 @@ _NOT_IN_TERMS = frozenset(
 _ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+(?:[-'’/.][^\W_]+)*")
 _GARBLED = re.compile(
-    r"[a-z][A-Z]{1}[a-z]{2}|[a-z]\(|\)[A-Za-z]|[a-z],[a-z]|[.;:?!][A-Z]|\.\d+ [A-Z]|https?:|www\.|\uFFFD"
+    r"[a-z][A-Z]{1}[a-z]{2}|[a-z]\(|\)[A-Za-z]|[a-z],[a-z]|[.;:?!][A-Z]|\.\d+ [A-Z]|\d(?:is|and|in|of)\b"
+    r"|https?:|www\.|\uFFFD"
 )
 _REFERENCE = re.compile(
-    r"\s*\(\s*(?:(?:see\s+)?(?:[Ff]igures?|[Ff]ig\.|[Tt]ables?|[Ii]mage|[Ll]ink)\s*[\d.]*|see\s*|\s[a-z, ]{0,6}|\d{1,3})\s*\)|\s*\(\s*\)"
+    r"\s*\(\s*(?:(?:see\s+)?(?:[Ff]igures?|[Ff]ig\.|[Tt]ables?|[Ii]mage|[Ll]ink)\s*[\d.]*|see\s*|\s[a-z, ]{0,6}|"
+    r"\d{1,3})\s*\)|\s*\(\s*\)"
 )
 _SPOKEN = re.compile(r"\s*\((?=[^)]*[A-Za-z]-)[A-Za-z-]*(?:[A-Z]{2,}-|-[A-Z]{2,})[A-Za-z- ]*\)")
 # "Bjrnstad", "Sjgren", "womens": letters outside ASCII, and apostrophes, that a corpus has lost.
 _LETTERS_LOST = re.compile(
-    r"\b(?:[Dd]ont|cant|doesnt|wont|isnt|arent|didnt|hasnt|havent|thats|youre|womens|mens|childs|Sjgren\w*)\b"
-    r"| -[a-z]{3}|\b(?![Ss]ch|[Pp]hth|[Cc]hth)[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]{3}[a-z]*[aeiouy]|[b-df-hj-np-tv-xz]{6}"
+    r"\b(?:[Dd]ont|cant|doesnt|wont|isnt|arent|didnt|hasnt|havent|thats|youre|womens|mens|childs|Guillain-Barr|Sjgren\w*)\b"
+    r"| -[a-z]{3}|\b(?![Ss]ch|[Pp]hth|[Cc]hth)[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]{3}[a-z]*[aeiouy]|"
+    r"[b-df-hj-np-tv-xz]{6}"
 )
 _RANGE = (6, 55)  # words of a sentence
 
@@ -105,7 +109,7 @@ def _headed(words: list[str]) -> bool:
             return True
     # "An Inflammatory, Autoimmune Disease Rheumatoid arthritis is": a capital after capitals, then a small word.
     capitals = [word[:1].isupper() and word[1:].islower() for word in words[:6]]
-    article = any(word == "A" and after[:1].islower() for word, after in zip(words[1:5], words[2:6], strict=False))
+    article = any(word == "A" and after[:1].islower() for word, after in pairwise(words[1:6]))
     return len(words) > 3 and (all(capitals[:3]) or article)
 
 
@@ -117,7 +121,8 @@ def words_of(text: str) -> list[str]:
 _THE_ONE = re.compile(
     r"\b(?:the|each) (?:condition|disorder|disease|syndrome|illness|affected \w+)s?\b(?! (?:that|of|in which|called))"
     r"|\bthe (?:altered |mutated |affected )?gene\b(?! (?:that|for|which))|\bof (?:the |all )?cases (?!of|with|in)"
-    r"|\bof (?:all )?cases$|\beach other\b|\bof the (?:two|three|four|five|six)\b|\baffected (?:individuals|people|children)\b",
+    r"|\bof (?:all )?cases$|\beach other\b|\bof the (?:two|three|four|five|six)\b|\baffected (?:individuals|people|"
+    r"children)\b",
     re.IGNORECASE,
 )
 
@@ -157,12 +162,19 @@ def is_term(phrase: str, *, longest: int = 7) -> bool:
     return any(len(word) > 2 or word.isupper() for word in re.findall(r"[^\W\d_]+", phrase))
 
 
+_REMARK = re.compile(
+    r"\s*(?:;|,? which (?:is|are|can|may|means|results?|leads?|causes?|helps?|makes?)\b"
+    r"|, (?:but|although|though|whereas|while|so|since|because|even|with the exception|e\.g|such as)\b"
+    r"|, and (?:is|are|it|they|can|may|has|have|in|usually|often|sometimes|typically"
+    r"|(?:the|an?) [^,]{3,40}? (?:is|are))\b)"
+)
+
+
 def cut_clause(clause: str) -> str:
     """The clause up to where a remark begins: ", which", "; ", ", but", ", although".
 
     >>> cut_clause("affects the lungs, which makes breathing hard")
     'affects the lungs'
     """
-    marks = r"\s*(?:;|,? which (?:is|are|can|may|means|results?|leads?|causes?|helps?|makes?)\b|, (?:but|although|though|whereas|while|so|since|because|even|with the exception|e\.g|such as)\b|, and (?:is|are|it|they|can|may|has|have|in|usually|often|sometimes|typically|(?:the|an?) [^,]{3,40}? (?:is|are))\b)"
-    found = re.search(marks, clause)
+    found = _REMARK.search(clause)
     return clause[: found.start()].rstrip(" ,") if found else clause.rstrip(" .,")

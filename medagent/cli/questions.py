@@ -114,8 +114,8 @@ def make_with_progress(index: str, out: Path, making: Making) -> None:
     print(f"{out}: {len(rows):,} questions ({kinds}) in {time.monotonic() - begun:.0f} s.")
     if sample:
         print(
-            f"{sample_path(out)}: {len(sample)} of them with their passages. Read them, set well_formed and answered to "
-            f"true or false, then: medagent questions rate {sample_path(out)}"
+            f"{sample_path(out)}: {len(sample)} of them with their passages. Read them, set well_formed and answered "
+            f"to true or false, then: medagent questions rate {sample_path(out)}"
         )
 
 
