@@ -14,15 +14,21 @@ from evaluation.question_making.verbs import PLURAL, THIRD_PERSON
 
 SEEN = 3
 SAME_BEFORE = 0.7  # share of the occurrences with one word before it from which that word belongs to the meaning
+JOINED = 0.25  # share of the occurrences after "of" or "the" from which the meaning begins further left
 LONGEST = 6  # words of a meaning
 _GLOSS = re.compile(r"((?:[A-Za-z'’-]+ ){2,7})\(([a-z]{5,}(?: [a-z]{5,})?)\)")
 _NO_START = frozenset(
-    "look mutations change waste previously and or of in to for with by on from at as is are was has have "
+    "under reach characterized syndrome identification look mutations change waste previously and or of in to for with by on from at as is are was has have "
     "that which who can may the their its his her "
     "including called such be cause causes when if but a an more people affected often also usually include not "
     "experience substance substances abnormally very increased decreased risk "
     "numbers number signaling area type types form forms condition disorder one two both some most lead leads result "
     "results develop develops being become becomes known loss other those these this severe mild".split()
+)
+_JOINING = frozenset("of in to for between the with on from at within around under about through".split())
+_NOUNS_IN_ING = frozenset(
+    "bleeding swelling yellowing drooping bulging scarring thinning hardening clouding wasting vomiting itching "
+    "thickening narrowing stiffening softening ringing hearing wrinkling blistering peeling crying reddening".split()
 )
 _NO_END = frozenset(
     "and or of in to for with by on from at as is are the a an called small large low high abnormal abnormally "
@@ -62,23 +68,39 @@ class Glosses:
             self._before[term][phrase] += 1
 
     def meaning(self, term: str, phrases: list[str]) -> str:
-        """The longest of these phrases, which grow to the left, that is a meaning of the term; empty for none."""
+        """The longest of these phrases, which grow to the left, that is a meaning of the term; empty for none.
+
+        A meaning stands after different words, and seldom after one that joins it to what is before, such as "of".
+        """
         counts = self._before.get(term, Counter())
-        for number in range(len(phrases) - 1, 0, -1):  # one word alone is rather a synonym or an adjective
-            phrase = phrases[number]
-            longer = max(
-                (counts[other] for other in counts if other.endswith(f" {phrase}") and _one_longer(other, phrase)),
-                default=0,
-            )
-            first = phrase.split(" ", 1)[0].lower()
-            barred = first in _NO_START or first in PLURAL | THIRD_PERSON or first.endswith("ly") or " into " in phrase
-            if counts[phrase] >= SEEN and longer <= SAME_BEFORE * counts[phrase] and not barred:
+        for phrase in reversed(phrases[1:]):  # one word alone is rather a synonym or an adjective
+            often = counts[phrase]
+            if often < SEEN or not _can_begin(phrase):
+                continue
+            longer = {other.split(" ", 1)[0].lower(): counts[other] for other in counts if _one_longer(other, phrase)}
+            joined = sum(number for word, number in longer.items() if word in _JOINING)
+            if max(longer.values(), default=0) <= SAME_BEFORE * often and joined <= JOINED * often:
                 return phrase
         return ""
 
 
+def _can_begin(phrase: str) -> bool:
+    """Whether a phrase begins as a noun phrase, and has no verb in it that this module knows."""
+    words = phrase.lower().split()
+    first = words[0]
+    return not (
+        first in _NO_START
+        or first in PLURAL | THIRD_PERSON
+        or first.endswith("ly")
+        or (first.endswith("ing") and first not in _NOUNS_IN_ING)
+        or (first.endswith("ed")
+        and words[1:2] == ["by"])
+        or {"into", "is", "are", "their", "his", "her"}.intersection(words)
+    )
+
+
 def _one_longer(other: str, phrase: str) -> bool:
-    return other.count(" ") == phrase.count(" ") + 1
+    return other.endswith(f" {phrase}") and other.count(" ") == phrase.count(" ") + 1
 
 
 def glosses_in(text: str) -> Iterator[tuple[str, list[str]]]:

@@ -159,8 +159,8 @@ _MOST = (
     r"(?:most (?:common|frequent|important|abundant|serious|severe|effective|widely used)|second most common|"
     rf"{'|'.join(_MOST_WORDS)})"
 )
-_MOST_IS = re.compile(rf"^(?P<asked>The {_MOST} [^,;]{{4,110}}?) (?P<be>is|are) (?P<span>.+)$")
-_IS_MOST = re.compile(rf"^(?P<span>[^,;]{{3,70}}?) (?P<be>is|are) (?P<asked>the {_MOST} [^;]{{6,120}})$")
+_MOST_IS = re.compile(rf"^(?P<asked>The {_MOST} [^,;]{{4,110}}?) (?:is|are) (?P<span>.+)$")
+_IS_MOST = re.compile(rf"^(?P<span>[^,;]{{3,70}}?) (?:is|are) (?P<asked>the {_MOST} [^;]{{6,120}})$")
 
 
 def superlatives(source: Source) -> Iterator[Draft]:
@@ -173,7 +173,7 @@ def superlatives(source: Source) -> Iterator[Draft]:
         first = words_of(span)[0]
         if first in _NO_ANSWER or first.endswith(("ed", "ly")) or len(words_of(span)) > 8:
             return
-        yield from _superlative(source, asked[:1].lower() + asked[1:], found["be"], span)
+        yield from _superlative(source, asked[:1].lower() + asked[1:], span)
     elif found := _IS_MOST.match(text):
         asked = re.split(
             r", (?:and|but|which|with|accounting|affecting|occurring|followed)|, although| which ", found["asked"]
@@ -188,7 +188,7 @@ def superlatives(source: Source) -> Iterator[Draft]:
         ):
             return
         if is_specific(span) and " of " in asked + " in ":
-            yield from _superlative(source, asked, found["be"], without_article(span))
+            yield from _superlative(source, asked, without_article(span))
 
 
 _NO_ASKED = re.compile(
@@ -198,10 +198,13 @@ _NO_ASKED = re.compile(
 )
 
 
-def _superlative(source: Source, asked: str, be: str, span: str) -> Iterator[Draft]:
+def _superlative(source: Source, asked: str, span: str) -> Iterator[Draft]:
     head = re.sub(rf"^the {_MOST} ", "", asked).split(" ")
-    if not re.search(r" (?:of|in|for|to|among|associated|that) ", asked):
+    joint = re.search(r" (?:of|in|for|to|among|associated|that) ", asked)
+    if joint is None or {"three", "two", "four", "listed", "level", "role"}.intersection(words_of(asked)):
         return
+    noun = words_of(asked[: joint.start()])[-1]
+    be = "are" if noun.endswith("s") and not noun.endswith(("ss", "is", "us")) else "is"
     if len(head) < 3 or head[0] in ("ones", "one", "reason", "reasons", "way", "ways", "goal", "step", "known"):
         return
     family = next((word for word in head if word in ("cause", "symptom", "sign", "type", "form", "treatment")), "most")
@@ -214,5 +217,5 @@ _NO_ANSWER = frozenset(
     "one two three characterized likely given determined known what generally as by in on at for with difficult "
     "rapid still called different variable highly particularly most usually needed directed aimed available "
     "symptomatic supportive similar believed possible necessary important essential present being having "
-    "made present single several many various some two three four five six approximately".split()
+    "made present single several many various some through via from during after before between within two three four five six approximately".split()
 )

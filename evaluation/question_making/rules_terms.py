@@ -102,7 +102,8 @@ _IN_NO_GENUS = (
     | SINGULAR_AUXILIARIES
     | MODALS
     | frozenset(
-        "not about your you this these by to in from with than at on thought different sensitive often sometimes usually put into as "
+        "not about your you this these by to in from with than at on thought different sensitive often sometimes usually put "
+        "into as "
         "characterized "
         "caused and".split()
     )
@@ -243,7 +244,9 @@ def other_names(source: Source) -> Iterator[Draft]:
     ]
     if not is_term(without_article(subject), longest=6) or not all(is_term(term, longest=6) for term in terms):
         return
-    if len(subject) < 3 or any(term.startswith(("the ", "a ")) for term in found["terms"].split(", ")):
+    if len(subject) < 3 or re.search(r" (?:of|in) | (?:form|type|gene)$", subject):
+        return  # "mutations in the TYMP gene (also called ECGF1)": what is called so is not the whole of it
+    if any(term.startswith(("the ", "a ")) for term in found["terms"].split(", ")):
         return  # "the oral or buccal phase" is no list of names
     yield Draft("name", "other name", f"What is another name for {subject}?", tuple(terms), source.sentence)
 
@@ -270,11 +273,14 @@ def abbreviations(source: Source) -> Iterator[Draft]:
         )
 
 
+COMMON = 0.02  # share of the passages from which a bracketed word is no special term
+
+
 def glosses(source: Source) -> Iterator[Draft]:
     """Rule: "a small head size (microcephaly)" asks for the medical term; `Glosses` says how far its meaning goes."""
     for term, phrases in glosses_in(source.sentence):
         meaning = source.statistics.glosses.meaning(term, phrases)
-        if meaning and not points_elsewhere(meaning):
+        if meaning and not points_elsewhere(meaning) and source.statistics.share(term) < COMMON:
             question = f"What is the medical term for {source.inside(meaning)}?"
             yield Draft("definition", "medical term", question, (term,), f"{meaning} ({term})")
 
