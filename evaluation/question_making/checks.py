@@ -5,6 +5,7 @@ A reason is a short text that is counted and shown; an empty one keeps the draft
 
 from __future__ import annotations
 
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,13 +17,15 @@ from evaluation.question_making.text import tidy, words_of
 from retrieval.chunking import split_sentences
 from retrieval.passages import Hit, Passage
 
-LEAST_INFORMATION = 14.0  # nats: the idf of a question's distinct words, summed
+# The idf of a question's distinct words, summed, in multiples of that of a word that no passage holds: so the same
+# numbers suit small and large indexes.
+LEAST_INFORMATION = 1.35
 # A definition or an actor is told by nothing but these words. A gloss stands in several passages, so few are enough.
-LEAST_OF = {"definition": 17.0, "actor": 17.0, "function": 24.0, "medical term": 9.0}
+LEAST_OF = {"definition": 1.65, "actor": 1.65, "function": 2.3, "medical term": 0.85}
 GENERAL_SHARE = 0.03  # a word in more of the passages than this gives nothing away
 SAME_FIT = 0.85  # of the question's weight, in one sentence of another passage
 LONGEST_QUESTION = 45  # words
-LEAST_OTHER = 6.0  # nats that a sentence must hold beyond the question to be able to answer it
+LEAST_OTHER = 0.6  # in the same unit: what a sentence must hold beyond the question to be able to answer it
 REMEMBERED = 4_000  # passages whose sentences are kept as tokens
 _FIGURE = re.compile(r"\d[\d,.]*")
 _CAPITALS = re.compile(r"\b[A-Za-z0-9]*[A-Z][A-Za-z0-9]*[A-Z0-9][A-Za-z0-9-]*\b")
@@ -49,6 +52,7 @@ class Checks:
 
     def __init__(self, statistics: CorpusStatistics) -> None:
         self._statistics, self._analyser = statistics, statistics.analyser
+        self._unit = math.log(statistics.passages + 1)
         self._known: OrderedDict[str, list[tuple[str, frozenset[str]]]] = OrderedDict()
 
     def before_search(self, draft: Draft, passage: Passage) -> str:
@@ -60,7 +64,7 @@ class Checks:
         if len(draft.question.split()) > LONGEST_QUESTION:
             return TOO_LONG
         least = LEAST_OF.get(draft.family, LEAST_OF.get(draft.kind, LEAST_INFORMATION))
-        return TOO_VAGUE if self._statistics.information(draft.question) < least else ""
+        return TOO_VAGUE if self._statistics.information(draft.question) < least * self._unit else ""
 
     def after_search(self, draft: Draft, passage: Passage, hits: Sequence[Hit]) -> Finding:
         """Whether search finds the passage, or one with the same sentence, and no other that fits as well.
@@ -93,7 +97,7 @@ class Checks:
             form = _CAPITALS
         else:
             rest = tokens.difference(self._analyser.tokens(draft.question))
-            return sum(map(self._statistics.idf, rest)) >= LEAST_OTHER
+            return sum(map(self._statistics.idf, rest)) >= LEAST_OTHER * self._unit
         return any(match.group().lower() not in asked for match in form.finditer(sentence))
 
     def gives_away(self, question: str, answers: Sequence[str]) -> bool:

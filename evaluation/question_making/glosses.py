@@ -18,7 +18,8 @@ JOINED = 0.25  # share of the occurrences after "of" or "the" from which the mea
 LONGEST = 6  # words of a meaning
 _GLOSS = re.compile(r"((?:[A-Za-z'’-]+ ){2,7})\(([a-z]{5,}(?: [a-z]{5,})?)\)")
 _NO_START = frozenset(
-    "under reach characterized syndrome identification look mutations change waste previously and or of in to for with by on from at as is are was has have "
+    "under reach characterized syndrome identification look mutations change waste previously "
+    "and or of in to for with by on from at as is are was has have "
     "that which who can may the their its his her "
     "including called such be cause causes when if but a an more people affected often also usually include not "
     "experience substance substances abnormally very increased decreased risk "
@@ -93,8 +94,7 @@ def _can_begin(phrase: str) -> bool:
         or first in PLURAL | THIRD_PERSON
         or first.endswith("ly")
         or (first.endswith("ing") and first not in _NOUNS_IN_ING)
-        or (first.endswith("ed")
-        and words[1:2] == ["by"])
+        or (first.endswith("ed") and words[1:2] == ["by"])
         or {"into", "is", "are", "their", "his", "her"}.intersection(words)
     )
 

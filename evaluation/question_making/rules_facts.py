@@ -217,5 +217,6 @@ _NO_ANSWER = frozenset(
     "one two three characterized likely given determined known what generally as by in on at for with difficult "
     "rapid still called different variable highly particularly most usually needed directed aimed available "
     "symptomatic supportive similar believed possible necessary important essential present being having "
-    "made present single several many various some through via from during after before between within two three four five six approximately".split()
+    "made present single several many various some through via from during after before between within "
+    "two three four five six approximately".split()
 )
