@@ -107,6 +107,6 @@ def glosses_in(text: str) -> Iterator[tuple[str, list[str]]]:
     """(term, runs of words before its bracket, shortest first)."""
     for match in _GLOSS.finditer(text):
         words, term = match.group(1).split(), match.group(2)
-        if term.endswith(_NO_TERM) or words[-1].lower() in _NO_END:
+        if (term.endswith(_NO_TERM) and not term.endswith(("aly", "yly"))) or words[-1].lower() in _NO_END:
             continue
         yield term, [" ".join(words[-size:]) for size in range(1, min(len(words), LONGEST) + 1)]

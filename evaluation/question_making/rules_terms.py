@@ -102,8 +102,8 @@ _IN_NO_GENUS = (
     | SINGULAR_AUXILIARIES
     | MODALS
     | frozenset(
-        "not about your you this these by to in from with than at on thought different sensitive often sometimes usually "
-        "put into as characterized "
+        "not about your you this these by to in from with than at on thought different sensitive often sometimes "
+        "usually put into as characterized "
         "caused and".split()
     )
 )
