@@ -19,9 +19,18 @@ from retrieval.passages import Hit, Passage
 
 # The idf of a question's distinct words, summed, in multiples of that of a word that no passage holds: so the same
 # numbers suit small and large indexes.
-LEAST_INFORMATION = 1.35
-# A definition or an actor is told by nothing but these words. A gloss stands in several passages, so few are enough.
-LEAST_OF = {"definition": 1.65, "actor": 1.65, "function": 2.3, "medical term": 0.85}
+LEAST_INFORMATION = 1.0
+# Most questions name a thing, which is enough. A definition or an actor is told by nothing but these words. A gloss
+# stands in several passages, so few are enough.
+LEAST_OF = {
+    "definition": 1.65,
+    "actor": 1.65,
+    "function": 2.3,
+    "term": 1.35,
+    "share": 1.35,
+    "how many": 1.35,
+    "medical term": 0.85,
+}
 GENERAL_SHARE = 0.03  # a word in more of the passages than this gives nothing away
 SAME_FIT = 0.85  # of the question's weight, in one sentence of another passage
 LONGEST_QUESTION = 45  # words

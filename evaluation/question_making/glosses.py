@@ -80,7 +80,8 @@ class Glosses:
                 continue
             longer = {other.split(" ", 1)[0].lower(): counts[other] for other in counts if _one_longer(other, phrase)}
             joined = sum(number for word, number in longer.items() if word in _JOINING)
-            if max(longer.values(), default=0) <= SAME_BEFORE * often and joined <= JOINED * often:
+            telling = [number for word, number in longer.items() if word not in ("a", "an")]
+            if max(telling, default=0) <= SAME_BEFORE * often and joined <= JOINED * often:
                 return phrase
         return ""
 

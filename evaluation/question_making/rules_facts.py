@@ -203,7 +203,9 @@ def _superlative(source: Source, asked: str, span: str) -> Iterator[Draft]:
     joint = re.search(r" (?:of|in|for|to|among|associated|that) ", asked)
     if joint is None or {"three", "two", "four", "listed", "level", "role"}.intersection(words_of(asked)):
         return
-    noun = words_of(asked[: joint.start()])[-1]
+    noun = words_of(
+        re.split(r" (?:involved|found|diagnosed|seen|used|linked|reported) ", asked[: joint.start()] + " ")[0]
+    )[-1]
     be = "are" if noun.endswith("s") and not noun.endswith(("ss", "is", "us")) else "is"
     if len(head) < 3 or head[0] in ("ones", "one", "reason", "reasons", "way", "ways", "goal", "step", "known"):
         return

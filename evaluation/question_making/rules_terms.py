@@ -102,9 +102,8 @@ _IN_NO_GENUS = (
     | SINGULAR_AUXILIARIES
     | MODALS
     | frozenset(
-        "not about your you this these by to in from with than at on thought different sensitive often sometimes "
-        "usually put into as characterized "
-        "caused and".split()
+        "related similar not about your you this these by to in from with than at on thought different sensitive often "
+        "sometimes usually put into as characterized caused and".split()
     )
 )
 
@@ -152,7 +151,7 @@ def called(source: Source) -> Iterator[Draft]:
         return
     if (found := _WHEN.match(text)) and is_term(found["term"], longest=5) and _is_clause(found["clause"]):
         question = f"What is it called {found['when'].lower()} {found['clause']}?"
-        yield Draft("name", "name", question, (found["term"].strip(),), source.sentence)
+        yield Draft("name", "term", question, (found["term"].strip(),), source.sentence)
         return
     found = _CALLED.match(without_brackets(text))
     if found is None or not is_term(found["term"], longest=5):
@@ -166,7 +165,7 @@ def called(source: Source) -> Iterator[Draft]:
             question = f"What is another name for {subject}?"
             yield Draft("name", "other name", question, (found["term"].strip(),), source.sentence)
         return
-    yield Draft("name", "name", f"What {found['be']} {subject} called?", (found["term"].strip(),), source.sentence)
+    yield Draft("name", "term", f"What {found['be']} {subject} called?", (found["term"].strip(),), source.sentence)
 
 
 def _is_clause(text: str) -> bool:

@@ -28,6 +28,10 @@ _NOT_IN_TERMS = frozenset(
         "additional further main"
     ).split()
 )
+_NOT_FIRST = frozenset(
+    "and or of in to for with by on from at no within during under between after before without through into near "
+    "around thus therefore then about over".split()
+)
 _ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+(?:[-'’/.][^\W_]+)*")
 _GARBLED = re.compile(
@@ -121,8 +125,8 @@ def words_of(text: str) -> list[str]:
 _THE_ONE = re.compile(
     r"\b(?:the|each) (?:condition|disorder|disease|syndrome|illness|affected \w+)s?\b(?! (?:that|of|in which|called))"
     r"|\bthe (?:altered |mutated |affected )?gene\b(?! (?:that|for|which))|\bof (?:the |all )?cases (?!of|with|in)"
-    r"|\bof (?:all )?cases$|\beach other\b|\bof the (?:two|three|four|five|six)\b|\baffected (?:individuals|people|"
-    r"children)\b",
+    r"|\bof (?:all )?cases$|\beach other\b|\bof the (?:two|three|four|five|six)\b|\baffected (?:individuals|people|infants|"
+    r"children|babies|newborns|males|females|men|women|adults)\b",
     re.IGNORECASE,
 )
 
@@ -153,7 +157,7 @@ def is_term(phrase: str, *, longest: int = 7) -> bool:
         return False
     if _NOT_IN_TERMS.intersection(words) or points_elsewhere(phrase):
         return False
-    if words[0] in ("and", "or", "of", "in", "to", "for", "with", "by", "on", "from", "at", "no"):
+    if words[0] in _NOT_FIRST:
         return False
     if words[-1] in ("and", "or", "of", "in", "to", "for", "with", "by", "the", "a", "an", "on", "from", "at"):
         return False

@@ -14,7 +14,10 @@ FACTS = (
         "Costello syndrome",
         "Costello syndrome is a rare disorder that affects many parts of the body and delays growth.",
     ),
-    ("Costello syndrome", "Mutations in the HRAS gene cause Costello syndrome in nearly every family studied so far."),
+    (
+        "Costello syndrome",
+        "Mutations in the HRAS gene cause Costello syndrome. Nearly every family studied shows them.",
+    ),
     (
         "Costello syndrome",
         "This condition is inherited in an autosomal dominant pattern, which means one copy suffices.",

@@ -61,7 +61,7 @@ def test_a_vague_or_long_question_is_dropped() -> None:
 
 def test_search_must_find_the_passage_or_one_with_its_sentence() -> None:
     checked = Checks(counted())
-    made = draft(ASKED, "HRAS", sentence=GENE.text)
+    made = draft(ASKED, "HRAS", sentence="Mutations in the HRAS gene cause Costello syndrome.")
     copy = Passage.make("Another page", f"Before it. {GENE.text}", id="copy")
     assert checked.after_search(made, GENE, [Hit(PASSAGES[3], 1.0)]).reason == checks.NOT_FOUND
     assert checked.after_search(made, GENE, []).reason == checks.NOT_FOUND
@@ -79,7 +79,7 @@ def test_search_must_find_the_passage_or_one_with_its_sentence() -> None:
     ],
 )
 def test_a_passage_that_fits_as_well_makes_the_question_ambiguous(text: str, reason: str) -> None:
-    made = draft(ASKED, "HRAS", sentence=GENE.text)
+    made = draft(ASKED, "HRAS", sentence="Mutations in the HRAS gene cause Costello syndrome.")
     other = Passage.make("Elsewhere", text, id="other")
     assert Checks(counted()).after_search(made, GENE, [Hit(GENE, 1.0), Hit(other, 0.5)]).reason == reason
 
