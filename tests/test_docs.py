@@ -34,6 +34,7 @@ WORDS_AT_MOST = {
     "docs/evaluation.md": 1200,
     "docs/retrieval.md": 1200,
     "docs/serving.md": 1200,
+    "docs/questions.md": 700,
     "docs/scaling.md": 1200,
     "docs/benchmarks.md": 600,
     "docs/starter-world.md": 700,

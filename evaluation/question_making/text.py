@@ -125,8 +125,8 @@ def words_of(text: str) -> list[str]:
 _THE_ONE = re.compile(
     r"\b(?:the|each) (?:condition|disorder|disease|syndrome|illness|affected \w+)s?\b(?! (?:that|of|in which|called))"
     r"|\bthe (?:altered |mutated |affected )?gene\b(?! (?:that|for|which))|\bof (?:the |all )?cases (?!of|with|in)"
-    r"|\bof (?:all )?cases$|\beach other\b|\bof the (?:two|three|four|five|six)\b|\baffected (?:individuals|people|infants|"
-    r"children|babies|newborns|males|females|men|women|adults)\b",
+    r"|\bof (?:all )?cases$|\beach other\b|\bof the (?:two|three|four|five|six)\b|\baffected (?:individuals|people|"
+    r"infants|children|babies|newborns|males|females|men|women|adults)\b",
     re.IGNORECASE,
 )
 
