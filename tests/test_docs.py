@@ -20,8 +20,7 @@ from tests import markdown
 from tests.support import ROOT
 from training.metric_names import METRICS
 
-LONGEST_SENTENCE, LONGEST_MEAN = 35, 16  # words
-LOGS = "studies/*/log.md"
+LONGEST_SENTENCE, LONGEST_MEAN, LOGS = 35, 16, "studies/*/log.md"  # words, words, pages of their own kind
 WORDS_AT_MOST = {
     "README.md": 700,
     "docs/README.md": 150,

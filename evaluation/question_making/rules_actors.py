@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evaluation.question_making.drafts import Draft, Source, named
+from evaluation.question_making.drafts import Draft, DraftKind, Source, named
 from evaluation.question_making.rules_facts import VAGUE, is_specific, span_at, subject_of
 from evaluation.question_making.text import is_term, points_elsewhere, without_article, without_brackets, words_of
 from evaluation.question_making.verbs import PLURAL, SINGULAR, THIRD_PERSON
@@ -43,8 +43,8 @@ def functions(source: Source) -> Iterator[Draft]:
             continue
         if verb == "causes" and (answer.lower() in source.statistics.topics or rest.startswith(("the ", "a "))):
             continue  # a disease and its signs: the question would have many answers
-        kind = "cause" if verb == "causes" else "name"
-        yield Draft(kind, "actor", f"What {verb} {rest}?", (answer, *others), source.sentence)  # type: ignore[arg-type]
+        kind: DraftKind = "cause" if verb == "causes" else "name"
+        yield Draft(kind, "actor", f"What {verb} {rest}?", (answer, *others), source.sentence)
         return
 
 

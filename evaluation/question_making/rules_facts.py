@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evaluation.question_making.drafts import Draft, Source, named
+from evaluation.question_making.drafts import Draft, DraftKind, Source, named
 from evaluation.question_making.text import is_term, points_elsewhere, without_article, without_brackets, words_of
 from evaluation.question_making.verbs import PLURAL, THIRD_PERSON
 
@@ -210,8 +210,8 @@ def _superlative(source: Source, asked: str, span: str) -> Iterator[Draft]:
     if len(head) < 3 or head[0] in ("ones", "one", "reason", "reasons", "way", "ways", "goal", "step", "known"):
         return
     family = next((word for word in head if word in ("cause", "symptom", "sign", "type", "form", "treatment")), "most")
-    kind = {"cause": "cause", "treatment": "treatment"}.get(family, "name")
-    yield Draft(kind, family, f"What {be} {asked}?", (without_article(span),), source.sentence)  # type: ignore[arg-type]
+    kind: DraftKind = "cause" if family == "cause" else "treatment" if family == "treatment" else "name"
+    yield Draft(kind, family, f"What {be} {asked}?", (without_article(span),), source.sentence)
 
 
 _NO_ANSWER = frozenset(

@@ -34,7 +34,7 @@ _INSTRUCTIONS = re.compile(
 )
 _NAMED = re.compile(
     r"^(?P<genus>an? (?:[\w-]+ ){0,2}(?:protein|enzyme|molecule|hormone|receptor)) (?:called|known as) "
-    r"(?P<term>[^,;:()]{3,70}?)(?=$|[,;(]| that| which| and)"
+    r"(?P<term>[^,;:()]{3,70}?)(?=$|,(?!\d)|[;(]| that| which| and)"
 )
 _DOING = re.compile(
     r"^(?P<genus>an? (?:[\w-]+ ){0,2}(?:protein|enzyme|molecule|hormone|receptor)) (?P<joint>that|which|involved in) "

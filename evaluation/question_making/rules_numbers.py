@@ -26,8 +26,8 @@ _AFFECTS = re.compile(
     r"^(?P<subject>[^,;]{3,90}?) (?:is a rare (?:disorder|condition|disease) that )?(?:is (?:thought|believed|"
     r"estimated) to )?"
     r"(?P<verb>affects?|occurs? in|is found in|is estimated to occur in) (?:only |probably )?(?:about |approximately |"
-    r"an estimated |roughly |around |at least |fewer than |up to |nearly )?"
-    rf"(?P<number>(?:between )?{_ONE_IN})(?P<who> [a-z][\w' -]*)?$"
+    r"an estimated |roughly |around |nearly )?"
+    rf"(?P<number>(?:between |at least |fewer than |up to )?{_ONE_IN})(?P<who> [a-z][\w' -]*)?$"
 )
 _PREVALENCE = re.compile(
     r"^The (?:estimated |overall |worldwide )?(?P<what>prevalence|incidence|frequency) of (?P<subject>[^,;]{3,70}?) "
@@ -153,15 +153,14 @@ def counts(source: Source) -> Iterator[Draft]:
     yield Draft("number", "count", question, (found["number"],), source.sentence)
 
 
+_ABOUT = r"About |Approximately |An estimated |Around |Nearly |Almost |Roughly "
+_BOUND = r"Up to |More than |Fewer than |Less than |At least |Over "  # part of the answer
 _SHARE = re.compile(
-    rf"^(?:(?:About|Approximately|An estimated|Around|Up to|Nearly|Almost|More than|Fewer than|Less than|At least|"
-    rf"Roughly|Only|Over) )?"
-    rf"(?P<number>{_DIGITS}(?: to {_DIGITS})? ?(?:percent|%)) of (?P<rest>.+)$"
+    rf"^(?:{_ABOUT}|Only )?"
+    rf"(?P<number>(?:{_BOUND})?{_DIGITS}(?: to {_DIGITS})? ?(?:percent|%)) of (?P<rest>(?!cases (?!of|with|in)).+)$"
 )
 _MANY = re.compile(
-    rf"^(?P<about>About|Approximately|An estimated|Around|Nearly|Almost|More than|Fewer than|Less than|At least|"
-    rf"Roughly|Over) "
-    rf"(?P<number>{_DIGITS}(?: million| billion)?(?: to {_DIGITS}(?: million)?)?) "
+    rf"^(?:{_ABOUT})?(?P<number>(?:{_BOUND})?{_DIGITS}(?: million| billion)?(?: to {_DIGITS}(?: million)?)?) "
     rf"(?P<rest>(?!percent|of |cases |in )(?:[a-z-]+ ){{0,3}}?[a-z]+s? .+)$"
 )
 
@@ -179,13 +178,9 @@ def shares(source: Source) -> Iterator[Draft]:
                 continue
             if pattern is _MANY and (words[0] in ("to", "years", "percent", "hours", "days") or "genes" in words[:2]):
                 continue
-            yield Draft(
-                "number",
-                "share" if pattern is _SHARE else "how many",
-                f"{asked} {rest}?",
-                (found["number"],),
-                source.sentence,
-            )
+            number = found["number"][:1].lower() + found["number"][1:]
+            family = "share" if pattern is _SHARE else "how many"
+            yield Draft("number", family, f"{asked} {rest}?", (number,), source.sentence)
 
 
 _VERB = re.compile(

@@ -294,6 +294,9 @@ def happenings(source: Source) -> Iterator[Draft]:
         if found := pattern.match(text):
             term, others = named(found["term"])
             answer, clause = source.inside(without_article(term)), cut_clause(found["clause"])
-            if is_term(answer, longest=6) and _is_clause(clause) and _whole(clause):
+            whole = _is_clause(clause) and _whole(clause)
+            if pattern is _REFERS and re.search(r"(?<!that)(?<!which)(?<!who) (?:is|are) ", clause):
+                continue  # a whole sentence, and no thing that a term refers to
+            if is_term(answer, longest=6) and whole:
                 family = source.statistics.topics.get(source.title.lower(), "condition")
                 yield Draft("definition", family, f"{asked} {clause}?", (answer, *others), source.sentence)

@@ -45,7 +45,8 @@ _REFERENCE = re.compile(
 _SPOKEN = re.compile(r"\s*\((?=[^)]*[A-Za-z]-)[A-Za-z-]*(?:[A-Z]{2,}-|-[A-Z]{2,})[A-Za-z- ]*\)")
 # "Bjrnstad", "Sjgren", "womens": letters outside ASCII, and apostrophes, that a corpus has lost.
 _LETTERS_LOST = re.compile(
-    r"\b(?:[Dd]ont|cant|doesnt|wont|isnt|arent|didnt|hasnt|havent|thats|youre|womens|mens|childs|Guillain-Barr|Sjgren\w*)\b"
+    r"\b(?:[Dd]ont|cant|doesnt|wont|isnt|arent|didnt|hasnt|havent|thats|youre|womens|mens|childs|Guillain-Barr|"
+    r"Sjgren\w*)\b"
     r"| -[a-z]{3}|\b(?![Ss]ch|[Pp]hth|[Cc]hth)[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]{3}[a-z]*[aeiouy]|"
     r"[b-df-hj-np-tv-xz]{6}"
 )
@@ -179,6 +180,14 @@ def cut_clause(clause: str) -> str:
 
     >>> cut_clause("affects the lungs, which makes breathing hard")
     'affects the lungs'
+
+    It is empty where the rest cannot be left out.
     """
     found = _REMARK.search(clause)
+    if (
+        found
+        and "such as" in found.group()
+        and re.search(r", (?:is|are|was|has|have|can|may)\b", clause[found.end() :])
+    ):
+        return ""  # what the examples belong to goes on behind them
     return clause[: found.start()].rstrip(" ,") if found else clause.rstrip(" .,")

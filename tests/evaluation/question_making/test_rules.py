@@ -147,6 +147,14 @@ MADE = [
         "About 20 percent of people with Waardenburg syndrome have hearing loss.",
         ("What percentage of people with Waardenburg syndrome have hearing loss?", ("20 percent",)),
     ),
+    (
+        rules_numbers.shares,
+        "More than 90 percent of people with cherubism have a mutation in the SH3BP2 gene.",
+        (
+            "What percentage of people with cherubism have a mutation in the SH3BP2 gene?",
+            ("more than 90 percent",),
+        ),
+    ),
 ]
 
 
@@ -173,6 +181,16 @@ def test_a_rule_asks_for_the_span(rule, sentence: str, wanted: tuple[str, tuple[
         (rules_actors.functions, "Neural and endocrine controls are vital to the regulation of the heart."),
         (rules_actors.functions, "Fibrin proteins attach to each other in a stable network of strands."),
         (rules_numbers.counts, "Each kidney contains two different types of specialised cells."),
+        (rules_numbers.shares, "Fewer than 5 percent of cases are caused by mutations in the KRAS gene."),
+        (rules_terms.happenings, "The term idiopathic means the exact cause of the swelling is not known."),
+        (
+            rules_terms.definitions,
+            "The carina is a ridge that induces violent coughing if a foreign body, such as food, is present.",
+        ),
+        (
+            rules_genes.gene_products,
+            "The ITPKC gene provides instructions for making an enzyme called inositol 1,4,5-triphosphate 3-kinase C.",
+        ),
         (rules_numbers.frequencies, "It affects 1 in 3,000 people."),
     ],
 )
