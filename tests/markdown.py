@@ -7,6 +7,28 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+# How long a page may be.
+WORDS_AT_MOST = {
+    "README.md": 700,
+    "docs/README.md": 150,
+    "docs/quickstart.md": 400,
+    "docs/your-model-and-corpus.md": 900,
+    "docs/how-it-works.md": 900,
+    "docs/extending.md": 900,
+    "docs/algorithms.md": 1200,
+    "docs/training-runs.md": 600,
+    "docs/evaluation.md": 1200,
+    "docs/open-answers.md": 900,
+    "docs/retrieval.md": 1200,
+    "docs/serving.md": 1200,
+    "docs/questions.md": 700,
+    "docs/scaling.md": 1200,
+    "docs/benchmarks.md": 600,
+    "docs/starter-world.md": 700,
+    "studies/stability/README.md": 1500,
+    "studies/critic/README.md": 1500,
+}
+
 LONGEST_LINE = 100  # columns
 ENDS = re.compile(r"(?<=[.!?])[\"')\]*_]*\s+(?=[\"'(\[*_]*[A-Z0-9])")
 NO_ENDS = re.compile(r"\b(e\.g|i\.e|vs|cf|al|Dr|Fig|No|St)\.(?=\s)")

@@ -21,25 +21,6 @@ from tests.support import ROOT
 from training.metric_names import METRICS
 
 LONGEST_SENTENCE, LONGEST_MEAN = 35, 16  # words
-WORDS_AT_MOST = {
-    "README.md": 700,
-    "docs/README.md": 150,
-    "docs/quickstart.md": 400,
-    "docs/your-model-and-corpus.md": 900,
-    "docs/how-it-works.md": 900,
-    "docs/extending.md": 900,
-    "docs/algorithms.md": 1200,
-    "docs/training-runs.md": 600,
-    "docs/evaluation.md": 1200,
-    "docs/open-answers.md": 900,
-    "docs/retrieval.md": 1200,
-    "docs/serving.md": 1200,
-    "docs/scaling.md": 1200,
-    "docs/benchmarks.md": 600,
-    "docs/starter-world.md": 700,
-    "studies/stability/README.md": 1500,
-    "studies/critic/README.md": 1500,
-}
 
 
 def tracked() -> list[str]:
@@ -87,13 +68,13 @@ def test_sentences_are_short_on_average(name: str) -> None:
     assert markdown.mean_words(text_of(name)) <= LONGEST_MEAN
 
 
-@pytest.mark.parametrize("name", sorted(WORDS_AT_MOST))
+@pytest.mark.parametrize("name", sorted(markdown.WORDS_AT_MOST))
 def test_a_page_keeps_to_its_length(name: str) -> None:
-    assert 0 < markdown.page_words(text_of(name)) <= WORDS_AT_MOST[name]
+    assert 0 < markdown.page_words(text_of(name)) <= markdown.WORDS_AT_MOST[name]
 
 
 def test_every_page_of_the_documents_has_a_length() -> None:
-    assert {name for name in WRITTEN if name.startswith("docs/")} <= set(WORDS_AT_MOST)
+    assert {name for name in WRITTEN if name.startswith("docs/")} <= set(markdown.WORDS_AT_MOST)
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -19,8 +19,7 @@ WORDS: dict[str, str] = {
     "model.policy_lora.rank": "Rank of the policy's LoRA.",
     "model.policy_lora.alpha": "Its alpha: the update is scaled by alpha / rank.",
     "model.policy_lora.start": (
-        "Agent or adapter that the policy starts as, such as one of `medagent sft`; "
-        "its frozen copy is the reference."
+        "Agent or adapter that the policy starts as, such as one of `medagent sft`; its frozen copy is the reference."
     ),
     "model.critic_lora": "The critic's LoRA; null for no critic, or for one that sees the evidence.",
     "model.policy_lr": "AdamW's learning rate for the policy.",

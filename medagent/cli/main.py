@@ -1,7 +1,7 @@
 """The command line.
 
 `medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | serve | index |
-search | study | starter`.
+questions | search | study | starter`.
 
 Functions import what they need when they are called, so `--help` answers at once.
 """
@@ -19,6 +19,7 @@ from jsonargparse import auto_cli
 from medagent.cli.commands.ask import ASK_COMMANDS
 from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
+from medagent.cli.commands.questions import QUESTION_COMMANDS
 from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS
 from medagent.errors import InputError, MedagentError
 from retrieval.errors import RetrievalError
@@ -75,6 +76,7 @@ COMMANDS: dict[str, Any] = {
     **EVALUATION_COMMANDS,
     **ASK_COMMANDS,
     "index": INDEX_COMMANDS,
+    "questions": QUESTION_COMMANDS,
     "search": search,
 }
 

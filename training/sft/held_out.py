@@ -79,7 +79,7 @@ def _passes(trainer: Trainer, module: AgentModule, data: SupervisedData) -> Iter
     for start in range(0, len(own), rows):
         some = own[start : start + rows]
         lengths = [len(rollout.token_ids) for rollout in some]
-        cut = split_by_tokens(lengths, max_tokens=module.execution.max_tokens, packed=module.execution.packed)
+        cut = split_by_tokens(lengths, max_tokens=module.execution.token_limit, packed=module.execution.packed)
         groups += [[some[row] for row in part] for part in cut]
     for group in groups:
         yield tensorize(group, pad_id=module.pad_id)

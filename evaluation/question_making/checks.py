@@ -1,0 +1,151 @@
+"""Which drafts are kept: the passage answers, search finds it, the question does not give its answer away.
+
+A reason is a short text that is counted and shown; an empty one keeps the draft.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluation.question_making.drafts import Draft
+from evaluation.question_making.statistics import CorpusStatistics
+from evaluation.question_making.text import tidy, words_of
+from retrieval.chunking import split_sentences
+from retrieval.passages import Hit, Passage
+
+# The idf of a question's distinct words, summed, in multiples of that of a word that no passage holds: so the same
+# numbers suit small and large indexes.
+LEAST_INFORMATION = 1.0
+# Most questions name a thing, which is enough. A definition or an actor is told by nothing but these words. A gloss
+# stands in several passages, so few are enough.
+LEAST_OF = {
+    "definition": 1.65,
+    "actor": 1.65,
+    "function": 2.3,
+    "term": 1.35,
+    "share": 1.35,
+    "how many": 1.35,
+    "medical term": 0.85,
+}
+GENERAL_SHARE = 0.03  # a word in more of the passages than this gives nothing away
+SAME_FIT = 0.85  # of the question's weight, in one sentence of another passage
+LONGEST_QUESTION = 45  # words
+LEAST_OTHER = 0.6  # in the same unit: what a sentence must hold beyond the question to be able to answer it
+REMEMBERED = 4_000  # passages whose sentences are kept as tokens
+_FIGURE = re.compile(r"\d[\d,.]*")
+_CAPITALS = re.compile(r"\b[A-Za-z0-9]*[A-Z][A-Za-z0-9]*[A-Z0-9][A-Za-z0-9-]*\b")
+
+NOT_IN_PASSAGE = "the passage does not hold the answer"
+GIVEN_AWAY = "the question gives the answer away"
+TOO_VAGUE = "the question says too little"
+TOO_LONG = "the question is too long"
+NOT_FOUND = "search does not find the passage"
+FITS_ANOTHER = "another passage fits as well and has another answer"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What search shows for a question: why it is dropped, or the ids that answer it and all the ids found."""
+
+    reason: str = ""
+    gold_ids: tuple[str, ...] = ()
+    hit_ids: tuple[str, ...] = ()
+
+
+class Checks:
+    """The checks of one index."""
+
+    def __init__(self, statistics: CorpusStatistics) -> None:
+        self._statistics, self._analyser = statistics, statistics.analyser
+        self._unit = math.log(statistics.passages + 1)
+        self._known: OrderedDict[str, list[tuple[str, frozenset[str]]]] = OrderedDict()
+
+    def before_search(self, draft: Draft, passage: Passage) -> str:
+        """Why the draft is dropped, by its words alone."""
+        if not any(holds(passage.text, answer) for answer in draft.answers[:1]):
+            return NOT_IN_PASSAGE
+        if self.gives_away(draft.question, draft.answers):
+            return GIVEN_AWAY
+        if len(draft.question.split()) > LONGEST_QUESTION:
+            return TOO_LONG
+        least = LEAST_OF.get(draft.family, LEAST_OF.get(draft.kind, LEAST_INFORMATION))
+        return TOO_VAGUE if self._statistics.information(draft.question) < least * self._unit else ""
+
+    def after_search(self, draft: Draft, passage: Passage, hits: Sequence[Hit]) -> Finding:
+        """Whether search finds the passage, or one with the same sentence, and no other that fits as well.
+
+        Another one fits where one of its sentences holds the question's words, to `SAME_FIT` of their idf, and
+        something that could be an answer. None of the right answers stands in it.
+        """
+        sentence = " ".join(draft.sentence.split())
+        ids = tuple(hit.passage.id for hit in hits)
+        gold = [hit.passage.id for hit in hits if hit.passage.id == passage.id or sentence in tidy(hit.passage.text)]
+        if not gold:
+            return Finding(NOT_FOUND)
+        weights = {token: self._statistics.idf(token) for token in set(self._analyser.tokens(draft.question))}
+        wanted = SAME_FIT * sum(weights.values())
+        for hit in hits:
+            if hit.passage.id in gold or any(holds(hit.passage.indexed_text, answer) for answer in draft.answers):
+                continue
+            for other, tokens in self._sentences_of(hit.passage):
+                fit = sum(weight for token, weight in weights.items() if token in tokens)
+                if fit >= wanted and self._could_answer(other, tokens, draft):
+                    return Finding(FITS_ANOTHER)
+        return Finding("", tuple(dict.fromkeys(gold)), ids)
+
+    def _could_answer(self, sentence: str, tokens: frozenset[str], draft: Draft) -> bool:
+        """Whether a sentence holds words of the answer's form that the question lacks: figures, capitals, or others."""
+        asked, answer = set(words_of(draft.question)), draft.answers[0]
+        if _FIGURE.search(answer):
+            form: re.Pattern[str] = _FIGURE
+        elif sum(char.isupper() for char in answer) > 1 and " " not in answer:
+            form = _CAPITALS
+        else:
+            rest = tokens.difference(self._analyser.tokens(draft.question))
+            return sum(map(self._statistics.idf, rest)) >= LEAST_OTHER * self._unit
+        return any(match.group().lower() not in asked for match in form.finditer(sentence))
+
+    def gives_away(self, question: str, answers: Sequence[str]) -> bool:
+        """Whether a word of an answer stands in the question, whole or as the beginning of one.
+
+        Words of many passages, such as "disease", are no hint. An answer of such words alone is one.
+        """
+        asked = set(self._analyser.tokens(question))
+        for answer in answers:
+            tokens = set(self._analyser.tokens(answer))
+            telling = {token for token in tokens if not self._general(token)} or tokens
+            if telling & asked:
+                return True
+            long = {token for token in telling if len(token) >= 4 and token.isalpha()}
+            if any(
+                token.startswith(word) or word.startswith(token)
+                for token in long
+                for word in asked
+                if len(word) >= 4 and not self._general(word)
+            ):
+                return True
+        return False
+
+    def _general(self, token: str) -> bool:
+        return self._statistics.share(token) > GENERAL_SHARE
+
+    def _sentences_of(self, passage: Passage) -> list[tuple[str, frozenset[str]]]:
+        """The sentences of a passage, each with its tokens and those of the title."""
+        if passage.id in self._known:
+            self._known.move_to_end(passage.id)
+            return self._known[passage.id]
+        title = frozenset(self._analyser.tokens(passage.title))
+        found = [(each, title.union(self._analyser.tokens(each))) for each in split_sentences(passage.text)]
+        self._known[passage.id] = found
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return found
+
+
+def holds(text: str, answer: str) -> bool:
+    """Whether the words of an answer stand in a text, one after another, in any case."""
+    return f" {' '.join(words_of(answer))} " in f" {' '.join(words_of(text))} "

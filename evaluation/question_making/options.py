@@ -1,0 +1,144 @@
+"""Options of the same kind: the answer among answers of other questions, so that no option stands out by its form.
+
+None of the others stands in a passage that search finds for the question. None shares more words with the question
+than the answer, or fewer. They are drawn from the answers as often as those occur, so a frequent answer is as often a
+wrong option as a right one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from evaluation.question_making.candidates import Candidate
+from evaluation.question_making.checks import holds
+from evaluation.question_making.selection import normal
+from evaluation.question_making.statistics import CorpusStatistics
+from evaluation.question_making.text import words_of
+from medagent.errors import InputError
+from medagent.types import LETTERS
+
+TOO_FEW = "too few options of its kind"
+MOST_FREQUENT = "its answer is by far the most frequent option"
+DRAWN = 60  # answers looked at for one option
+FREQUENT = 3.0  # times the others' largest count from which the answer stands out
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A question with its options in order; `letter` names the right one."""
+
+    candidate: Candidate
+    options: tuple[str, ...]
+    letter: str
+
+
+@dataclass(frozen=True)
+class Guessing:
+    """Shares that rules without search get right, and chance. All should be near chance."""
+
+    chance: float
+    most_words_in_common: float
+    most_frequent: float
+    longest: float
+
+
+def with_options(
+    candidates: Sequence[Candidate],
+    size: int,
+    *,
+    statistics: CorpusStatistics,
+    texts_of: Callable[[Sequence[str]], str],
+    seed: int,
+) -> tuple[list[Choice], Counter[str]]:
+    """The candidates that get `size` options, and how many do not for which reason.
+
+    `texts_of` gives the text of passages by their ids.
+    """
+    if not 2 <= size <= len(LETTERS):
+        raise InputError(f"--options {size}: wanted 0 for open questions, or 2 to {len(LETTERS)}.")
+    pools: dict[str, list[str]] = defaultdict(list)
+    for each in candidates:
+        pools[each.family].append(each.answers[0])
+        pools[each.kind].append(each.answers[0])
+    often = Counter(normal(each.answers[0]) for each in candidates)
+    choices: list[Choice] = []
+    counts: Counter[str] = Counter()
+    for each in candidates:
+        chance = random.Random(f"{seed}\n{each.question}")
+        family = pools[each.family]
+        pool = family if len(set(map(normal, family))) >= 3 * size else pools[each.kind]
+        others = _others(each, pool, size - 1, statistics, texts_of(each.hit_ids), chance)
+        if len(others) < size - 1:
+            counts[TOO_FEW] += 1
+        elif often[normal(each.answers[0])] > FREQUENT * max(often[normal(other)] for other in others):
+            counts[MOST_FREQUENT] += 1
+        else:
+            options = [each.answers[0], *others]
+            chance.shuffle(options)
+            choices.append(Choice(each, tuple(options), LETTERS[options.index(each.answers[0])]))
+    return choices, counts
+
+
+def _others(
+    candidate: Candidate,
+    pool: Sequence[str],
+    number: int,
+    statistics: CorpusStatistics,
+    found: str,
+    chance: random.Random,
+) -> list[str]:
+    """Wrong options, the nearest in form first among those drawn; fewer than `number` where the pool has none."""
+    answer = candidate.answers[0]
+    tokens = statistics.analyser.tokens
+    asked = set(tokens(candidate.question))
+    common = len(asked.intersection(tokens(answer)))
+    drawn = list(dict.fromkeys(chance.choices(pool, k=DRAWN)))
+    fitting = [
+        other
+        for other in drawn
+        if len(asked.intersection(tokens(other))) == common
+        and not holds(found, other)
+        and not any(holds(other, right) or holds(right, other) for right in candidate.answers)
+    ]
+    nearest = sorted(fitting, key=lambda other: _distance(other, answer))
+    some = nearest[: 2 * number]
+    chance.shuffle(some)
+    kept: list[str] = []
+    for other in some:
+        if len(kept) < number and not any(holds(other, one) or holds(one, other) for one in kept):
+            kept.append(other)
+    return kept
+
+
+def _distance(one: str, other: str) -> tuple[int, int]:
+    """How different two answers look: in capitals and digits first, then in words."""
+    looks = [(text[:1].isupper(), text.isupper(), any(char.isdigit() for char in text)) for text in (one, other)]
+    differing = sum(a != b for a, b in zip(*looks, strict=True))
+    return differing, abs(len(words_of(one)) - len(words_of(other)))
+
+
+def guessing(choices: Sequence[Choice], statistics: CorpusStatistics) -> Guessing:
+    """How often options are guessed by words in common with the question, by frequency and by length.
+
+    Ties count by their share.
+    """
+    often = Counter(normal(each.candidate.answers[0]) for each in choices)
+    tokens = statistics.analyser.tokens
+
+    def share(score: Callable[[Choice, str], float]) -> float:
+        right = 0.0
+        for each in choices:
+            scores = [score(each, option) for option in each.options]
+            best = [option for option, value in zip(each.options, scores, strict=True) if value == max(scores)]
+            right += (each.candidate.answers[0] in best) / len(best)
+        return right / len(choices) if choices else 0.0
+
+    return Guessing(
+        1 / len(choices[0].options) if choices else 0.0,
+        share(lambda each, option: len(set(tokens(each.candidate.question)).intersection(tokens(option)))),
+        share(lambda _, option: often[normal(option)]),
+        share(lambda _, option: len(option)),
+    )

@@ -1,0 +1,103 @@
+"""Which of the candidates are taken: no two alike, no answer too often, none of a benchmark."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from evaluation.contamination import contamination
+from evaluation.question_making.candidates import Candidate
+from evaluation.question_making.text import words_of
+from medagent.types import Question
+from retrieval.analysis import Analyser
+
+CONFLICT = "the same question has another answer elsewhere"
+REPEATED = "near-duplicate of another question"
+TOO_OFTEN = "its answer has enough questions"
+IN_BENCHMARK = "overlaps with a benchmark"
+OVER_LIMIT = "left out by --limit"
+ALIKE = 0.8  # Jaccard similarity of the questions' tokens from which two are alike
+
+
+def normal(text: str) -> str:
+    """A text as answers are compared: its words in lower case."""
+    return " ".join(words_of(text))
+
+
+def select(
+    candidates: Sequence[Candidate],
+    *,
+    seed: int,
+    per_answer: int,
+    limit: int = 0,
+    without: Sequence[Question] = (),
+    analyser: Analyser | None = None,
+) -> tuple[list[Candidate], Counter[str]]:
+    """The candidates taken, in the order of the seed, and how many were left out for which reason.
+
+    `per_answer` bounds the questions of one answer, and `limit` all of them; 0 takes all. `without` are questions of
+    benchmarks. The order depends on the seed and the questions alone, so it is the same on any machine.
+    """
+    analyser = analyser or Analyser()
+    counts: Counter[str] = Counter()
+    shuffled = sorted(candidates, key=lambda each: _rank(each, seed))
+    tokens = {each.question: frozenset(analyser.tokens(each.question)) for each in shuffled}
+    answers_of = defaultdict(set)
+    for each in shuffled:
+        answers_of[tokens[each.question]].add(normal(each.answers[0]))
+    barred = _in_benchmarks(shuffled, without, analyser)
+    taken: list[Candidate] = []
+    by_answer: dict[str, list[frozenset[str]]] = defaultdict(list)
+    for each in shuffled:
+        asked, answer = tokens[each.question], normal(each.answers[0])
+        alike = any(_similar(asked, other) for other in by_answer[answer])
+        if len(answers_of[asked]) > 1 and not _one_in_all(answers_of[asked]):
+            counts[CONFLICT] += 1
+        elif alike:
+            counts[REPEATED] += 1
+        elif each.question in barred:
+            counts[IN_BENCHMARK] += 1
+        elif len(by_answer[answer]) >= per_answer:
+            counts[TOO_OFTEN] += 1
+        elif limit and len(taken) >= limit:
+            counts[OVER_LIMIT] += 1
+        else:
+            taken.append(each)
+            by_answer[answer].append(asked)
+    return taken, counts
+
+
+def _rank(candidate: Candidate, seed: int) -> str:
+    return hashlib.sha256(f"{seed}\n{candidate.question}\n{candidate.answers[0]}".encode()).hexdigest()
+
+
+def _similar(one: frozenset[str], other: frozenset[str]) -> bool:
+    common = len(one & other)
+    return common >= ALIKE * (len(one) + len(other) - common)
+
+
+def _one_in_all(answers: set[str]) -> bool:
+    """Whether the shortest answer stands in all the others, as "astrocytoma" in "an astrocytoma tumor"."""
+    shortest = f" {min(answers, key=len)} "
+    return all(shortest in f" {answer} " for answer in answers)
+
+
+def _in_benchmarks(candidates: Sequence[Candidate], without: Sequence[Question], analyser: Analyser) -> set[str]:
+    """The questions that a benchmark's question repeats: by common 13-grams, or by the same words in any order."""
+    if not without:
+        return set()
+    asked = [Question(id=each.question, text=each.question, answer=each.answers[0]) for each in candidates]
+    report = contamination(asked, ((question.id, question.text) for question in without))
+    barred = {pair.test_id for pair in report.near_duplicates}
+    owners: dict[str, list[frozenset[str]]] = defaultdict(list)
+    for question in without:
+        words = frozenset(analyser.tokens(question.text))
+        for word in words:
+            owners[word].append(words)
+    for each in candidates:
+        words = frozenset(analyser.tokens(each.question))
+        rarest = sorted(words, key=lambda word: (len(owners.get(word, ())), word))[: max(1, len(words) // 5 + 1)]
+        if any(_similar(words, other) for word in rarest for other in owners.get(word, ())):
+            barred.add(each.question)
+    return barred

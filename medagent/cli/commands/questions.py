@@ -1,0 +1,63 @@
+"""The commands about questions made from an index: `medagent questions ...`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+
+def questions_make(
+    index: str,
+    out: str = "questions.jsonl",
+    options: int = 0,
+    top_k: int = 10,
+    per_answer: int = 50,
+    limit: int = 0,
+    sample: int = 100,
+    seed: int = 0,
+    without: list[str] | None = None,
+    writer: str = "",
+    writer_model: str = "",
+) -> None:
+    """Make questions from the passages of an index, by rules. After an interruption the same command goes on.
+
+    Writes the format of --benchmark jsonl, with the gold passages. Prints how many drafts were dropped and why.
+
+    Args:
+        index: Folder of the index.
+        out: File of the questions. Drafts that passed are kept in OUT.part until it is written.
+        options: Options per question for multiple choice, 2 to 10; 0 makes open questions.
+        top_k: Search with the question as query must find its passage among this many.
+        per_answer: Most questions with one answer.
+        limit: Most questions, drawn by the seed; 0 takes all.
+        sample: Size of a sample for a person to label. It is written to OUT's name with .sample.jsonl.
+        seed: Seed of the order, the options and the sample.
+        without: Benchmarks whose questions are left out, as '[bioasq:FILE, medqa:FILE, mine.jsonl]'.
+        writer: Address of an OpenAI-compatible endpoint that words the questions, such as http://localhost:8000/v1.
+            Its key is read from MEDAGENT_API_KEY.
+        writer_model: Name of the endpoint's model.
+    """
+    from medagent.cli.questions import Making, make_with_progress
+
+    key = os.environ.get("MEDAGENT_API_KEY", "")
+    making = Making(top_k, per_answer, options, limit, sample, seed, tuple(without or ()), writer, writer_model, key)
+    make_with_progress(index, Path(out), making)
+
+
+def questions_rate(sample: str) -> None:
+    """Print which shares of a labelled sample are well-formed and answered by their passage.
+
+    Args:
+        sample: JSON lines with well_formed and answered, each true, false or null.
+    """
+    from medagent.cli.questions import print_ratings
+
+    print_ratings(Path(sample))
+
+
+QUESTION_COMMANDS: dict[str, Any] = {
+    "_help": "Make questions from an index, and rate a sample of them.",
+    "make": questions_make,
+    "rate": questions_rate,
+}

@@ -1,0 +1,201 @@
+"""What `medagent questions` does and prints."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from evaluation.benchmarks.source import BenchmarkSource
+from evaluation.names import BENCHMARKS
+from evaluation.question_making.candidates import CandidateFile
+from evaluation.question_making.making import RULES_VERSION, Found, candidate_path, count_index, find_candidates
+from evaluation.question_making.options import Guessing, guessing, with_options
+from evaluation.question_making.output import lines_of, question_row, read_ratings, sample_rows
+from evaluation.question_making.selection import select
+from evaluation.question_making.statistics import CorpusStatistics
+from evaluation.question_making.writer import EndpointWriter
+from evaluation.statistics import Accuracy
+from medagent.cli.console import escape
+from medagent.cli.progress import index_bars
+from medagent.errors import InputError
+from medagent.files import write_whole
+from medagent.policies.chat_endpoint import RemotePolicy
+from medagent.types import Question
+from retrieval.analysis import Analyser
+from retrieval.search import HybridRetriever
+
+PRINTED = 5  # questions of the sample that are also printed
+
+
+@dataclass(frozen=True)
+class Making:
+    """How questions are made; see `medagent questions make`."""
+
+    top_k: int
+    per_answer: int
+    options: int
+    limit: int
+    sample: int
+    seed: int
+    without: tuple[str, ...] = ()
+    writer: str = ""
+    writer_model: str = ""
+    api_key: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range, before anything is read."""
+        if self.top_k < 1 or self.per_answer < 1 or min(self.limit, self.sample) < 0:
+            raise InputError(
+                f"questions: found --top_k {self.top_k}, --per_answer {self.per_answer}, --limit {self.limit} and "
+                f"--sample {self.sample}, wanted at least 1 for the first two and at least 0 for the others."
+            )
+        if self.options and not 2 <= self.options <= 10:
+            raise InputError(f"--options {self.options}: wanted 0 for open questions, or 2 to 10.")
+        if bool(self.writer) != bool(self.writer_model):
+            raise InputError("--writer and --writer_model: found one of them, wanted both or none.")
+
+
+def make_with_progress(index: str, out: Path, making: Making) -> None:
+    """Make questions with progress, and say what was dropped and why."""
+    _check_target(out)
+    barred = [question for each in making.without for question in _benchmark(each)]
+    if not (Path(index) / "manifest.json").exists():
+        raise InputError(f"{index}: holds no index. Build one with: medagent index build CORPUS --out {index}")
+    begun = time.monotonic()
+    with closing(HybridRetriever(index)) as retriever:
+        found = _found(retriever, out, making)
+        chosen, left_out = select(
+            found.candidates,
+            seed=making.seed,
+            per_answer=making.per_answer,
+            limit=making.limit,
+            without=barred,
+            analyser=found.statistics.analyser,
+        )
+        dropped = found.dropped + left_out
+        guesses: Guessing | None = None
+
+        def texts_of(ids: Sequence[str]) -> str:
+            passages = [retriever.passage(id_) for id_ in ids]
+            return "\n".join(passage.indexed_text for passage in passages if passage is not None)
+
+        if making.options:
+            choices, without_options = with_options(
+                chosen, making.options, statistics=found.statistics, texts_of=texts_of, seed=making.seed
+            )
+            dropped += without_options
+            guesses = guessing(choices, found.statistics)
+            rows = [question_row(each) for each in choices]
+        else:
+            rows = [question_row(each) for each in chosen]
+        if not rows:
+            _print_counts(found, dropped, 0)
+            raise InputError(
+                f"{index}: no question is left. Its texts may lack whole sentences of facts; the counts above say what "
+                "was dropped."
+            )
+        sample = sample_rows(rows, making.sample, seed=making.seed, text_of=lambda id_: texts_of([id_]))
+    write_whole(out, lines_of(rows))
+    if sample:
+        write_whole(sample_path(out), lines_of(sample))
+    candidate_path(out).unlink(missing_ok=True)
+    _print_sample(sample)
+    _print_counts(found, dropped, len(rows))
+    if guesses is not None:
+        _print_guesses(guesses)
+    kinds = ", ".join(f"{kind} {number:,}" for kind, number in Counter(row["kind"] for row in rows).most_common())
+    print(f"{out}: {len(rows):,} questions ({kinds}) in {time.monotonic() - begun:.0f} s.")
+    if sample:
+        print(
+            f"{sample_path(out)}: {len(sample)} of them with their passages. Read them, set well_formed and answered "
+            f"to true or false, then: medagent questions rate {sample_path(out)}"
+        )
+
+
+def sample_path(out: Path) -> Path:
+    """The file of the sample beside an output."""
+    return out.with_name(f"{out.stem}.sample.jsonl")
+
+
+def print_ratings(path: Path) -> None:
+    """Print the shares of a labelled sample."""
+    ratings = read_ratings(path)
+    for name, share in (
+        ("well-formed", ratings.well_formed),
+        ("answered by the passage", ratings.answered),
+        ("both", ratings.both),
+    ):
+        print(f"{name:24s} {_share(share)}")
+    if ratings.unlabelled:
+        print(f"{ratings.unlabelled} questions have no labels yet.")
+
+
+def _share(share: Accuracy) -> str:
+    return f"{share.accuracy:6.1%} [{share.ci_low:.1%}, {share.ci_high:.1%}] of {share.n}"
+
+
+def _check_target(out: Path) -> None:
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a folder, wanted a file such as questions.jsonl.")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: its folder does not exist. Make it first, or choose another.")
+
+
+def _benchmark(name: str) -> list[Question]:
+    """The questions of BENCHMARK:PATH, or of a path alone, which is then of the custom format."""
+    benchmark, colon, path = name.partition(":")
+    if not colon or benchmark not in BENCHMARKS:
+        benchmark, path = "jsonl", name
+    return BenchmarkSource(benchmark, path=path or None).questions()[0]
+
+
+def _found(retriever: HybridRetriever, out: Path, making: Making) -> Found:
+    made_from: dict[str, Any] = {
+        "content": retriever.manifest.content_sha256,
+        "rules": RULES_VERSION,
+        "top_k": making.top_k,
+        "writer": making.writer_model,
+    }
+    file = CandidateFile(candidate_path(out), made_from)
+    if file.done:
+        print(f"Going on after {file.done:,} passages, which {candidate_path(out)} keeps.")
+    statistics = CorpusStatistics(Analyser(retriever.manifest.settings.analyser))
+    rewrite = None
+    if making.writer:
+        rewrite = EndpointWriter(RemotePolicy(making.writer, making.writer_model, api_key=making.api_key))
+    with index_bars() as show:
+        count_index(retriever, statistics, lambda stage, done, total, _: show(stage, done, total, done))
+        return find_candidates(
+            retriever, statistics, file, top_k=making.top_k, rewrite=rewrite,
+            progress=lambda stage, done, total, _: show(stage, done, total, done),
+        )  # fmt: skip
+
+
+def _print_counts(found: Found, dropped: Counter[str], kept: int) -> None:
+    print(f"{found.drafts:,} drafts, {kept:,} kept. Dropped:")
+    for reason, number in dropped.most_common():
+        print(f"  {number:7,}  {reason}")
+
+
+def _print_sample(sample: Sequence[dict[str, Any]]) -> None:
+    console = Console(highlight=False)
+    for row in sample[:PRINTED]:
+        answer = row["answer"] if isinstance(row["answer"], str) else " / ".join(row["answer"])
+        console.print(f"[bold]{escape(row['question'])}[/bold]", soft_wrap=True)
+        for letter, option in zip("ABCDEFGHIJ", row.get("options", ()), strict=False):
+            console.print(f"   {letter}) {escape(option)}", soft_wrap=True)
+        console.print(f"   {escape(answer)}  [dim]{escape(row['passage_id'])}[/dim]", soft_wrap=True)
+
+
+def _print_guesses(guesses: Guessing) -> None:
+    print(
+        f"Guessed without search: by words in common {guesses.most_words_in_common:.1%}, by the most frequent answer "
+        f"{guesses.most_frequent:.1%}, by the longest option {guesses.longest:.1%}; chance is {guesses.chance:.1%}."
+    )

@@ -1,0 +1,31 @@
+"""The labels of a sample that was read by hand: docs/questions.md says the shares that they give.
+
+The facts come from MedQuAD and OpenStax Anatomy and Physiology, both CC BY 4.0; each line names its source.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from evaluation.question_making.output import read_ratings
+from tests.support import ROOT
+
+LABELS = Path(__file__).parent / "labels.jsonl"
+
+
+def test_the_page_says_what_the_labels_give() -> None:
+    found = read_ratings(LABELS)
+    assert (found.both.n, found.unlabelled) == (100, 0)
+    assert found.both.accuracy >= 0.85
+    both = round(100 * found.both.accuracy)
+    page = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
+    wanted = f"{both} [{found.both.ci_low:.0%}, {found.both.ci_high:.0%}]"
+    assert f"| well-formed and answered, of 100 read by one person | {wanted} |" in page
+
+
+def test_every_label_names_its_question_and_source() -> None:
+    rows = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
+    assert len({row["id"] for row in rows}) == 100
+    assert all(row["question"].endswith("?") and row["answer"] and row["source"] for row in rows)
+    assert LABELS.stat().st_size < 60_000
