@@ -22,6 +22,7 @@ WORDS_AT_MOST = {
     "docs/retrieval.md": 1200,
     "docs/serving.md": 1200,
     "docs/questions.md": 700,
+    "docs/base-models.md": 500,
     "docs/scaling.md": 1200,
     "docs/benchmarks.md": 600,
     "docs/starter-world.md": 700,
