@@ -42,7 +42,8 @@ def demo(
         base: "starter", which learns in minutes, or a pretrained model, such as "smollm2" (`make smollm2`), which first
             learns from examples and takes up to two hours on two cores.
         seed: Seed of questions, sampling and initialisation.
-        demonstrations: Examples that a pretrained model learns from. By default as in configs/sft/starter-smollm2.yaml.
+        demonstrations: Questions that examples are written for, half of each kind. By default as in
+            configs/sft/starter-smollm2.yaml.
         iterations: Training iterations. By default it is the number in configs/schedules. Many more need a longer decay
             than that file has.
         threads: Torch threads; 0 keeps torch's own choice.

@@ -68,7 +68,8 @@ CALLBACK = '{"class_path": "medagent.cli.pace.PaceCallback"}'
 class DemoSettings:
     """What decides the numbers of a demonstration; a folder goes on with the same ones alone.
 
-    `demonstrations` and `iterations` none: as many as the configuration files say.
+    `demonstrations` (questions that examples are written for, half of each kind) and `iterations` none: as many as the
+    configuration files say.
     """
 
     base: str
@@ -201,7 +202,8 @@ class _PretrainedDemo:
     def _teach(self) -> None:
         overrides: dict[str, object] = {}
         if self._settings.demonstrations is not None:
-            overrides["data.demonstrations.init_args.limit"] = self._settings.demonstrations
+            limit = "data.demonstrations.init_args.benchmark.init_args.limit_per_kind"
+            overrides[limit] = self._settings.demonstrations // 2
         sft(self._arguments(SFT_CONFIGS, self._out / "examples", overrides))
 
     def _train(self) -> None:

@@ -1,0 +1,164 @@
+"""`medagent demo --base`: what its stages leave, that it goes on after a kill, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from gguf import GGMLQuantizationType
+
+from evaluation.predictions import PredictionLog
+from medagent.agent_folder import read_spec
+from medagent.cli import pretrained_demo
+from medagent.cli.main import main
+from medagent.cli.pretrained_demo import AFTER_EXAMPLES, AFTER_TRAINING, UNTRAINED, DemoSettings, run_pretrained_demo
+from medagent.cli.pretrained_report import COLUMNS, comparison, table_rows
+from medagent.errors import ConfigError
+from tests.medagent.gguf_files import write_gguf
+from training.callbacks.export import read_metrics
+
+# A byte is a token of the tiny base, so that its limits are wide. Everything else is as in the files.
+LIMITS = "{max_turns: 4, max_turn_tokens: 48, max_observation_tokens: 160, max_total_tokens: 512}"
+WIDE = "{max_turns: 3, max_turn_tokens: 120, max_observation_tokens: 500, max_total_tokens: 2400}"
+SMALL = {"num_questions: 12": "num_questions: 2", "num_samples: 8": "num_samples: 4", "max_epochs: 30": "max_epochs: 2"}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A tiny GGUF base with SmolLM2's quirks, and configuration files for it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    write_gguf(folder / "tiny.gguf", GGMLQuantizationType.F16)
+    shutil.copytree(pretrained_demo.CONFIGS, folder / "configs")
+    for path in (folder / "configs").rglob("*smollm2.yaml"):
+        text = path.read_text(encoding="utf-8").replace(LIMITS, WIDE)
+        for old, new in SMALL.items():
+            text = text.replace(old, new)
+        path.write_text(re.sub("every: 10", "every: 1", text), encoding="utf-8")
+    return str(folder / "tiny.gguf"), folder / "configs"
+
+
+def settings_for(base: str, **others: object) -> DemoSettings:
+    return DemoSettings(base, 0, demonstrations=8, iterations=None, threads=1, questions_per_kind=2, **others)
+
+
+RUN = """
+import sys
+from pathlib import Path
+from medagent.cli import pretrained_demo
+from medagent.cli.pretrained_demo import DemoSettings, run_pretrained_demo
+pretrained_demo.CONFIGS = Path(sys.argv[1])
+settings = DemoSettings(sys.argv[2], 0, demonstrations=8, iterations=None, threads=1, questions_per_kind=2)
+run_pretrained_demo(Path(sys.argv[3]), settings, overwrite=False)
+"""
+
+
+@pytest.mark.long
+def test_a_demo_that_is_killed_again_and_again_ends_with_the_same_report(tiny, tmp_path, monkeypatch) -> None:
+    base, configs = tiny
+    monkeypatch.setattr(pretrained_demo, "CONFIGS", configs)
+    monkeypatch.setenv("MEDAGENT_CACHE", str(tmp_path / "cache"))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    report = run_pretrained_demo(whole, settings_for(base), overwrite=False)
+
+    for row in (UNTRAINED, AFTER_EXAMPLES, AFTER_TRAINING):
+        found = PredictionLog(whole / "answers" / row.replace(" ", "-") / "search" / "predictions.jsonl").read()
+        assert len({prediction.rollout.question.id for prediction in found}) == 4
+    assert len(read_metrics(whole)) == 2
+    spec = read_spec(whole / "agent")
+    assert spec.retriever is not None
+    assert Path(spec.retriever.index) == (whole / "index").resolve(), "the agent searches the whole corpus"
+    page = (whole / "report.html").read_text(encoding="utf-8")
+    assert "after examples" in page
+    assert "not medical advice" in page
+    assert (whole / "agent" / "examples.jsonl").exists()
+    assert json.loads((whole / "report.json").read_text(encoding="utf-8")) == json.loads(json.dumps(report))
+
+    command = [sys.executable, "-c", RUN, str(configs), base, str(killed)]
+    marks = [
+        "examples/demonstrations.made",
+        "done/learning-from-examples",
+        "checkpoints",
+        "done/reinforcement-learning",
+    ]
+    for mark in marks:  # one kill after each has appeared
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=os.environ)
+        deadline = time.monotonic() + 300
+        while not (killed / mark).exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert (killed / mark).exists(), process.stderr and process.stderr.read()[-2000:]
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    again = json.loads((killed / "report.json").read_text(encoding="utf-8"))
+    assert again == json.loads((whole / "report.json").read_text(encoding="utf-8"))
+
+
+def test_another_demo_in_the_folder_is_refused_before_anything_is_loaded(tmp_path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".medagent-demo").touch()
+    settings = settings_for("/no/such.gguf")
+    (tmp_path / "out" / "demo.json").write_text(json.dumps(asdict(replace(settings, seed=1))))
+    with pytest.raises(ConfigError, match="holds another demonstration .*--overwrite true"):
+        run_pretrained_demo(tmp_path / "out", settings, overwrite=False)
+
+
+def test_overwriting_leaves_files_of_others(tmp_path) -> None:
+    settings = settings_for("smollm2")
+    pretrained_demo._begin(tmp_path, settings, overwrite=False)
+    (tmp_path / "notes.txt").write_text("mine")
+    for name in ("answers", "checkpoints", "index"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "old").touch()
+    pretrained_demo._begin(tmp_path, settings, overwrite=False)
+    assert (tmp_path / "answers" / "old").exists()
+    pretrained_demo._begin(tmp_path, replace(settings, seed=5), overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.json", "notes.txt"]
+    assert json.loads((tmp_path / "demo.json").read_text())["seed"] == 5
+
+
+def test_an_absent_base_is_named_before_anything_is_made(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--base", "no/such.gguf"]) == 1
+    assert "no/such.gguf" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_demonstrations_are_refused_for_the_starter(capsys) -> None:
+    assert main(["demo", "--demonstrations", "8"]) == 1
+    assert "the starter learns without" in capsys.readouterr().err
+
+
+def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
+    row = {
+        "accuracy": 0.5,
+        "ci_low": 0.25,
+        "ci_high": 0.75,
+        "lenient_accuracy": 0.625,
+        "by_type": {"one_hop": 0.75, "two_hop": 0.25},
+        "cited_share": 1.0,
+        "searches_per_question": 1.5,
+    }
+    trained = {"search": row, "forced_search": row, "unrelated": {**row, "accuracy": 0.2}, "permuted": row}
+    report = {
+        "untrained": {"search": row, "single_shot": row},
+        "examples": trained,
+        "trained": trained,
+        "trained_against_examples": {"difference": 0.1, "ci_low": 0.05, "ci_high": 0.15, "p_mcnemar": 0.001, "n": 400},
+    }
+    rows = {name: cells for name, *cells in table_rows(report)}
+    assert all(len(cells) == len(COLUMNS) for cells in rows.values())
+    assert rows["accuracy, greedy [95% interval]"][2] == "50.0% [25.0%, 75.0%]"
+    assert rows["  two-hop questions"] == ["25.0%"] * 3
+    assert rows["one search given, then the answer (chance 25%)"] == ["62.5%", "", ""]
+    assert rows["searches return unrelated passages (chance 25%)"] == ["", "20.0%", "20.0%"]
+    assert rows["searches per question"] == ["1.50"] * 3
+    assert comparison(report) == "RL over examples alone: +10.0% [+5.0%, +15.0%], McNemar p = 0.001, n = 400."
