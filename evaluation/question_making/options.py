@@ -95,12 +95,13 @@ def _others(
     tokens = statistics.analyser.tokens
     asked = set(tokens(candidate.question))
     common = len(asked.intersection(tokens(answer)))
+    said = f" {normal(found)} "  # once: it is long
     drawn = list(dict.fromkeys(chance.choices(pool, k=DRAWN)))
     fitting = [
         other
         for other in drawn
         if len(asked.intersection(tokens(other))) == common
-        and not holds(found, other)
+        and f" {normal(other)} " not in said
         and not any(holds(other, right) or holds(right, other) for right in candidate.answers)
     ]
     nearest = sorted(fitting, key=lambda other: _distance(other, answer))

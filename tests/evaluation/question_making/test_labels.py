@@ -21,7 +21,7 @@ def test_the_page_says_what_the_labels_give() -> None:
     both = round(100 * found.both.accuracy)
     page = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
     wanted = f"{both} [{found.both.ci_low:.0%}, {found.both.ci_high:.0%}]"
-    assert f"| well-formed and answered, of 100 read by one person | {wanted} |" in page
+    assert f"| well-formed and answered, of 100 read one by one | {wanted} |" in page
 
 
 def test_every_label_names_its_question_and_source() -> None:
