@@ -158,7 +158,9 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "sentence", "wanted"), MADE, ids=lambda each: getattr(each, "__name__", str(each)[:40]))
+@pytest.mark.parametrize(
+    ("rule", "sentence", "wanted"), MADE, ids=lambda each: getattr(each, "__name__", str(each)[:40])
+)
 def test_a_rule_asks_for_the_span(rule, sentence: str, wanted: tuple[str, tuple[str, ...]]) -> None:
     assert wanted in drafts(rule, sentence)
 
