@@ -154,7 +154,8 @@ class ScriptedDemonstrations(Demonstrations):
         self, settings: AgentSettings, retriever: Retriever, tokenizer: PreTrainedTokenizerBase
     ) -> dict[str, Any]:
         spec = RetrieverSpec.of(retriever)
-        words = tokenizer("<think> Gout: 5 mg/d [1]</think>", add_special_tokens=False)["input_ids"]
+        around = settings.protocol.answer
+        words = tokenizer(f"{around.start}Gout: 5 mg/d [1]{around.end}", add_special_tokens=False)["input_ids"]
         found = {
             "rules": asdict(settings),
             "retriever": asdict(spec) if spec else type(retriever).__name__,

@@ -116,7 +116,7 @@ def test_too_few_dialogues_are_refused_with_the_reasons(train_index: Path, tmp_p
     assert "0 fit the limits (read: 0; left out: 1 answer wrong), wanted 16" in " ".join(found.split())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dialogues_by_rule_teach_to_search_and_to_search_again(
     train_index: Path, index_folder: Path, tmp_path: Path
 ) -> None:
