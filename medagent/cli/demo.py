@@ -25,6 +25,7 @@ from medagent.agent import Agent
 from medagent.agent_folder import load_agent, read_spec, write_spec
 from medagent.base_models import STARTER, model_path
 from medagent.cli.console import TurnPrinter, show_answer, show_question
+from medagent.errors import ConfigError
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
@@ -40,6 +41,11 @@ QUESTIONS_PER_KIND = 200
 
 def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> dict[str, Any]:
     """Run the demonstration in the folder `out`, replacing an earlier one there, and return the report."""
+    if (out / "demo.json").exists():
+        raise ConfigError(
+            f"demo folder {out}: holds the demo of a pretrained model, hours of work that this one would replace. "
+            "Give another --out."
+        )
     RunFolder(out, "demo").claim()
     console, started = Console(highlight=False), time.monotonic()
     if threads:

@@ -19,7 +19,6 @@ import yaml
 from rich.console import Console
 
 from evaluation.grading.grade import grade
-from evaluation.metrics import summarize
 from evaluation.modes import Mode
 from evaluation.predictions import Prediction, PredictionLog
 from evaluation.reports.html import write_json
@@ -28,9 +27,9 @@ from evaluation.statistics import compare_paired
 from medagent.agent import Agent, Limits
 from medagent.agent_folder import AgentSpec, load_agent, protocol_from_json, write_spec
 from medagent.causal_lm import fastest_device
-from medagent.cli.demo import QUESTIONS_PER_KIND, flat_summary, search_whole_corpus, write_examples
+from medagent.cli.demo import QUESTIONS_PER_KIND, search_whole_corpus, write_examples
 from medagent.cli.pace import Pace
-from medagent.cli.pretrained_report import print_table, tell_one, write_page
+from medagent.cli.pretrained_report import measured, print_table, tell_one, write_page
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.precision import AUTO, settled
@@ -56,6 +55,8 @@ SFT_CONFIGS = ("sft/starter-smollm2.yaml",)
 RL_CONFIGS = ("starter-smollm2.yaml", "algorithms/st_ppo.yaml", "critic/group.yaml", "schedules/smollm2.yaml")
 MODES = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.UNRELATED)
 PERMUTED = "permuted"
+LEAST_DEMONSTRATIONS = 8  # of an optimizer step
+LOCK = ".demo"  # a folder, which stays
 # What a demonstration writes beside its training run.
 PARTS = (
     *("demo.json", "done", "answers", "examples", "untrained", "report.json", "report.html"),
@@ -79,15 +80,30 @@ class DemoSettings:
     threads: int
     questions_per_kind: int = QUESTIONS_PER_KIND
 
+    def __post_init__(self) -> None:
+        """Refuse now what would otherwise fail after the untrained model was measured."""
+        for name, value, least in (
+            ("seed", self.seed, 0),
+            ("demonstrations", self.demonstrations, LEAST_DEMONSTRATIONS),
+            ("iterations", self.iterations, 1),
+            ("threads", self.threads, 0),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"--{name}: found {value}, wanted {least} or more.")
+
 
 def run_pretrained_demo(out: Path, settings: DemoSettings, *, overwrite: bool) -> dict[str, Any]:
-    """Run the demonstration in the folder `out`, or go on with it, and return the report."""
-    folder = RunFolder(out, "demo")
-    folder.claim()
-    _begin(out, settings, overwrite=overwrite)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    return _PretrainedDemo(out, settings).run()
+    """Run the demonstration in the folder `out`, or go on with it, and return the report.
+
+    Raises:
+        ConfigError: another process is at work there, or the folder holds something else.
+    """
+    RunFolder(out, "demo").claim()
+    with RunFolder(out / LOCK, "demo").sole_writer():  # the lock of `out` itself is that of the trainings
+        _begin(out, settings, overwrite=overwrite)
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        return _PretrainedDemo(out, settings).run()
 
 
 def _begin(out: Path, settings: DemoSettings, *, overwrite: bool) -> None:
@@ -129,7 +145,8 @@ class _PretrainedDemo:
         say(
             f"[bold]medagent demo[/bold]: {self._settings.base}, a pretrained language model, learns to search "
             f"{len(self._world.passages()):,} passages of medical teaching. {len(self._questions)} test questions are "
-            "about conditions that no training sees. Interrupt it when you like: the same command goes on."
+            "about conditions that no training sees. Interrupt it when you like: the same command goes on "
+            "(without --overwrite, which begins anew)."
         )
         self._build_indexes()
         rows = {
@@ -259,7 +276,7 @@ class _PretrainedDemo:
                     self._note_done(f"{name}, {part}")
         else:
             self._pace.skip(name)
-        row = {part: flat_summary(summarize(self._rollouts(name, part))) for part in parts}
+        row = {part: measured(self._rollouts(name, part), self._protocol) for part in parts}
         found = row[Mode.SEARCH.value]
         kinds = ", ".join(f"{kind.replace('_', '-')} {share:.0%}" for kind, share in found["by_type"].items())
         self._console.print(

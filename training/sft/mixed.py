@@ -17,7 +17,7 @@ from medagent.types import Rollout
 from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
 from training.sft.demonstrations import Demonstrations, QuestionKey, question_key
-from training.sft.left_out import LeftOut
+from training.sft.left_out import LeftOut, in_words
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,13 @@ class MixedDemonstrations(Demonstrations):
         left_out: Counter[LeftOut] = Counter()
         for part in self._parts:
             left_out.update(part.demonstrations.left_out)
+        empty = [str(number) for number, rollouts in enumerate(read, start=1) if not rollouts]
+        if empty and all(part.share is not None for part in self._parts):
+            raise ConfigError(
+                f"MixedDemonstrations.parts: found no dialogue in part {', '.join(empty)} (left out: "
+                f"{in_words(left_out)}), wanted some in each, as shares of nothing leave nothing. Mend that source, or "
+                "leave the part out."
+            )
         sizes = _sizes(self._parts, [len(rollouts) for rollouts in read])
         taken: set[QuestionKey] = set()
         mix: list[Rollout] = []

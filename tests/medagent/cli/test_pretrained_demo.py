@@ -21,8 +21,11 @@ from medagent.agent_folder import read_spec
 from medagent.cli import pretrained_demo
 from medagent.cli.main import main
 from medagent.cli.pretrained_demo import AFTER_EXAMPLES, AFTER_TRAINING, UNTRAINED, DemoSettings, run_pretrained_demo
-from medagent.cli.pretrained_report import COLUMNS, comparison, table_rows
+from medagent.cli.pretrained_report import COLUMNS, comparison, measured, table_rows
 from medagent.errors import ConfigError
+from medagent.protocol import TagProtocol
+from medagent.run_folder import RunFolder
+from medagent.types import Question, Rollout, StopReason, Turn
 from tests.medagent.gguf_files import write_gguf
 from training.callbacks.export import read_metrics
 
@@ -125,6 +128,61 @@ def test_overwriting_leaves_files_of_others(tmp_path) -> None:
     assert json.loads((tmp_path / "demo.json").read_text())["seed"] == 5
 
 
+@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"iterations": -1}, {"demonstrations": 7}, {"threads": -1}])
+def test_settings_that_would_fail_after_the_first_stages_are_refused_at_once(wrong, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ((name, value),) = wrong.items()
+    with pytest.raises(ConfigError, match=f"--{name}: found {value}, wanted"):
+        DemoSettings(**{"base": "smollm2", "seed": 0, "demonstrations": 8, "iterations": 1, "threads": 0, **wrong})
+    with pytest.raises(ConfigError, match="--seed"):
+        DemoSettings("smollm2", -1, None, None, 0)
+
+
+def test_two_processes_do_not_write_one_demo(tmp_path, monkeypatch) -> None:
+    out, settings = tmp_path / "out", settings_for("smollm2")
+    seen: list[str] = []
+
+    def run(demo: object) -> dict[str, object]:
+        with pytest.raises(ConfigError, match="another process is at work"):
+            run_pretrained_demo(out, settings, overwrite=True)
+        with RunFolder(out, "run").sole_writer():  # as a training takes it
+            seen.append("run")
+        return {}
+
+    monkeypatch.setattr(pretrained_demo._PretrainedDemo, "run", run)
+    run_pretrained_demo(out, settings, overwrite=False)
+    run_pretrained_demo(out, settings, overwrite=True)
+    assert seen == ["run", "run"]
+    assert (out / "demo.json").exists()
+
+
+def test_the_demo_of_the_starter_does_not_replace_it(tmp_path, capsys) -> None:
+    out = tmp_path / "out"
+    RunFolder(out, "demo").claim()
+    pretrained_demo._begin(out, settings_for("smollm2"), overwrite=False)
+    assert main(["demo", "--out", str(out)]) == 1
+    assert "holds the demo of a pretrained model" in capsys.readouterr().err
+    assert not (out / "index").exists()
+
+
+def test_a_reply_without_tags_is_read_leniently() -> None:
+    question = Question("1", "What treats gout?", ("aspirin", "colchicine"), "B")
+
+    def replied(text: str, stop: StopReason) -> Rollout:
+        return Rollout(question, (), (Turn((), (), text, None, TagProtocol().parse(text).answer),), stop)
+
+    rollouts = [
+        replied("The answer is (B).", StopReason.MALFORMED),
+        replied("B) colchicine\n\nIt is given for", StopReason.MAX_TURN_TOKENS),
+        replied("The answer is (A).", StopReason.MALFORMED),
+        replied("<search>colchicine (B)", StopReason.MAX_TURN_TOKENS),
+        replied("<answer>colchicine (B)</answer>", StopReason.ANSWERED),
+    ]
+    found = measured(rollouts, TagProtocol())
+    assert (found["accuracy"], found["lenient_accuracy"]) == (0.2, 0.6)
+    assert measured([], TagProtocol())["lenient_accuracy"] == 0.0
+
+
 def test_an_absent_base_is_named_before_anything_is_made(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "--base", "no/such.gguf"]) == 1
@@ -158,7 +216,7 @@ def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
     assert all(len(cells) == len(COLUMNS) for cells in rows.values())
     assert rows["accuracy, greedy [95% interval]"][2] == "50.0% [25.0%, 75.0%]"
     assert rows["  two-hop questions"] == ["25.0%"] * 3
-    assert rows["one search given, then the answer (chance 25%)"] == ["62.5%", "", ""]
+    assert rows["one search given, then the answer, read so too (chance 25%)"] == ["62.5%", "", ""]
     assert rows["searches return unrelated passages (chance 25%)"] == ["", "20.0%", "20.0%"]
     assert rows["searches per question"] == ["1.50"] * 3
     assert comparison(report) == "RL over examples alone: +10.0% [+5.0%, +15.0%], McNemar p = 0.001, n = 400."

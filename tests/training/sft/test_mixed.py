@@ -121,3 +121,14 @@ def test_each_part_has_a_folder(tokenizer, tmp_path: Path) -> None:
 def test_what_cannot_be_mixed_is_refused(parts: list[dict[str, float]]) -> None:
     with pytest.raises(ConfigError, match="MixedDemonstrations"):
         MixedDemonstrations([Part(Some("a"), **part) for part in parts])
+
+
+def test_an_empty_part_among_shares_is_named_instead_of_emptying_the_mix() -> None:
+    class Nothing(Some):
+        def read(self, folder, protocol) -> list[Rollout]:
+            self.left_out = {LeftOut.WRONG: 3}
+            return []
+
+    with pytest.raises(ConfigError, match="no dialogue in part 2 .*answer wrong"):
+        mixed(Part(some("a", 8), share=0.5), Part(Nothing(), share=0.5))
+    assert counts(mixed(Part(some("a", 8)), Part(Nothing(), share=0.5))[0]) == {"a": 8}
