@@ -11,13 +11,15 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 
 EVERY_S = 60.0
+PRIOR = 10.0  # minutes
 
 
 class Pace:
     """Says every `every_s` seconds how far the stages of a long command are.
 
-    `shares` are the stages' expected parts of the whole, in any unit. The time left follows from the time that the
-    parts done in this process took, so it is right on a slow machine and after an interruption too.
+    `shares` are the minutes that the stages are expected to take. The time left is that of what is left, times how much
+    slower than expected the parts done in this process were. They are taken together with `PRIOR` minutes as expected,
+    so that the first lines of a slow start say nothing absurd.
     """
 
     def __init__(self, shares: Mapping[str, float], say: Callable[[str], None], *, every_s: float = EVERY_S) -> None:
@@ -65,9 +67,8 @@ class Pace:
         said = f"   {self._name}: {self._fraction:.0%}"
         if self._learnt:
             said += f", {self._learnt}"
-        if done > 0:
-            said += f"; about {minutes(spent_s / done * max(0.0, left))} left in all"
-        return said
+        slower = (spent_s / 60 + PRIOR) / (done + PRIOR)
+        return f"{said}; about {minutes(60 * slower * max(0.0, left))} left in all"
 
     def _tell(self, over: threading.Event) -> None:
         while not over.wait(self._every_s):

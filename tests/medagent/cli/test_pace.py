@@ -19,29 +19,32 @@ def clock(monkeypatch) -> SimpleNamespace:
 
 
 def test_the_time_left_follows_from_what_was_done(clock) -> None:
-    pace = Pace({"one": 1.0, "two": 3.0}, print)
+    pace = Pace({"one": 40.0, "two": 60.0}, print)
     with pace.stage("one"):
-        assert "left" not in pace.line()  # nothing is known yet
+        assert pace.line() == "   one: 0%; about 100 minutes left in all"  # as expected, until more is known
         pace.update(0.0)
-        clock.s += 60
+        clock.s += 50 * 60
         pace.update(0.5, "half of it")
-        assert pace.line() == "   one: 50%, half of it; about 7 minutes left in all"  # 60 s for 0.5 of 4
-        clock.s += 60
+        # 50 minutes for 20, and 10 as expected: twice as long for the 80 that are left
+        assert pace.line() == "   one: 50%, half of it; about 160 minutes left in all"
+        clock.s += 40 * 60
     with pace.stage("two"):
         pace.update(0.0)
-        clock.s += 180
+        clock.s += 80 * 60
         pace.update(0.5)
-        assert pace.line() == "   two: 50%; about 3 minutes left in all"  # 300 s for 2.5, so 180 s for 1.5
+        # 170 minutes for 70, and 10: 2.25 times as long for the 30 that are left
+        assert pace.line() == "   two: 50%; about 68 minutes left in all"
 
 
 def test_what_was_done_before_is_not_taken_for_speed(clock) -> None:
-    pace = Pace({"one": 1.0, "two": 1.0}, print)
+    pace = Pace({"one": 80.0, "two": 80.0}, print)
     pace.skip("one")
     with pace.stage("two"):
-        pace.update(0.75, "goes on")  # a resumed run begins here
-        clock.s += 300
-        pace.update(0.875)
-        assert pace.line() == "   two: 88%, goes on; about 5 minutes left in all"
+        pace.update(0.5, "goes on")  # a resumed run begins here
+        clock.s += 50 * 60
+        pace.update(0.75)
+        # 50 minutes for 20, and 10: twice as long for the 20 that are left
+        assert pace.line() == "   two: 75%, goes on; about 40 minutes left in all"
 
 
 def test_it_speaks_by_itself_and_stops_with_the_stage() -> None:
@@ -76,7 +79,7 @@ def test_a_training_reports_its_updates(clock) -> None:
     callback.on_train_batch_end(trainer, None, None, None, 0)  # without a pace it does nothing
     with pace.stage("learn"):
         callback.on_train_batch_end(trainer, None, None, None, 1)
-        assert pace.line() == "   learn: 75%, 25% of sampled rollouts answer right"
+        assert pace.line().startswith("   learn: 75%, 25% of sampled rollouts answer right; about")
         trainer.callback_metrics = {"sft/loss": 1.234}
         callback.on_train_batch_end(trainer, None, None, None, 3)
         assert pace.line().startswith("   learn: 100%, loss 1.23 nats a token")
