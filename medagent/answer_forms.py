@@ -36,7 +36,10 @@ def entries(answer: str) -> list[str]:
     ['t(9; 22)', 'BCR-ABL']
     """
     lines = [line for line in _CITED.sub("", answer).splitlines() if line.strip()]
-    parts = [_BULLET.sub("", line) for line in lines] if len(lines) > 1 else _BETWEEN.split("".join(lines))
+    parts = lines if len(lines) > 1 else [part for part in _BETWEEN.split("".join(lines)) if part.strip()]
+    # A single number may be a part of its entry.
+    if len(lines) > 1 or (len(parts) > 1 and all(map(_BULLET.match, parts))):
+        parts = [_BULLET.sub("", part) for part in parts]
     return [plain for part in parts if (plain := part.strip().strip(";").strip())]
 
 

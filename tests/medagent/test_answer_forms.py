@@ -24,6 +24,8 @@ LISTED = Question("q", "Which drugs?", answer="a; b", form="list", items=(("a",)
         ("one; two\nthree", ["one; two", "three"]),
         ("aspirin, warfarin and heparin", ["aspirin, warfarin and heparin"]),
         ("12. May", ["12. May"]),
+        ("1. IL-6; 2. TNF [3]; ", ["IL-6", "TNF"]),
+        ("1. IL-6; TNF", ["1. IL-6", "TNF"]),
         ("", []),
         (" ; ;\n", []),
         ("[1] [2]", []),
