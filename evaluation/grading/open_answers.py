@@ -9,7 +9,8 @@ white space. It departs from it where SQuAD would call two medical answers the s
 - A hyphen, slash or colon between digits stays: "3-5 days" are not "35 days".
 - The article "a" is dropped at the beginning alone, so "hepatitis A" is not "hepatitis".
 - A number and its unit are two words: "5mg" is "5 mg".
-- Beyond ASCII: compatibility forms are resolved (NFKC), dashes become hyphens, Greek letters are named. A raised figure after a figure is a power: "10^3".
+- Beyond ASCII: compatibility forms are resolved (NFKC), dashes become hyphens, Greek letters are named.
+  A raised figure after a figure is a power: "10^3".
 
 Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". SQuAD's own tokens are in `exact_match`.
 """
