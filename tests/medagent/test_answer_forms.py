@@ -43,6 +43,12 @@ def test_what_is_written_is_read_back(given: list[str]) -> None:
 def test_citations_are_no_part_of_an_answer() -> None:
     assert without_citations("gout [1], [23]").split() == ["gout", ","]
     assert without_citations("gout [a] (2)") == "gout [a] (2)"
+    assert without_citations("IL-6[1]; CYP[2]").split() == ["IL-6", ";", "CYP"]
+
+
+def test_the_brackets_of_a_genotype_are_no_citation() -> None:
+    assert without_citations("G1P[8] [2]").strip() == "G1P[8]"
+    assert entries("G12P[8][1]; P[4]; G9P[8]") == ["G12P[8]", "P[4]", "G9P[8]"]
 
 
 def prompt_of(question: Question, protocol: TagProtocol) -> str:
