@@ -55,8 +55,9 @@ def open_measures(rollouts: Sequence[Rollout]) -> dict[str, Estimate]:
     found: dict[str, Estimate] = {}
     if texts:
         firsts = [(first_answer(question, answer), question.golds) for question, answer in texts]
-        found["exact_match"] = Estimate.share([exact_match(*pair) for pair in firsts])
-        found["f1"] = Estimate.mean([f1(*pair) for pair in firsts])
+        found["exact_match"] = Estimate.share([bool(answer) and exact_match(answer, golds) for answer, golds in firsts])
+        # SQuAD's F1 of no words with no words is 1, and "A" has none.
+        found["f1"] = Estimate.mean([f1(answer, golds) if answer else 0.0 for answer, golds in firsts])
         held = [contains(*pair, most_extra_words=MOST_EXTRA_WORDS) for pair in firsts]
         found["contains_answer"] = Estimate.share(held)
     if factoids:

@@ -155,7 +155,9 @@ def _run(
                 rotation,
                 rollout,
                 confidence(rollout, agent.policy.tokenizer, agent.protocol),
-                recall_of(rollout, rankings[name]) if mode_name in SEARCHING and name in rankings else None,
+                recall_of(rollout, rankings[name], top_k=agent.top_k)
+                if mode_name in SEARCHING and name in rankings
+                else None,
             )
             log.append(prediction)
             done[prediction.key] = prediction

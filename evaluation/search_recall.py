@@ -2,7 +2,8 @@
 
 DeepRetrieval (arXiv 2503.00223) measures a query by recall@k: the share of the relevant texts among the first k
 results. Here k is the number of distinct passages that all searches of a rollout showed. The question as a query gets
-as many, so a higher recall comes from better queries, not from more passages. A rollout without a search has recall 0.
+as many, so a higher recall comes from better queries, not from more passages. A rollout without a search has recall 0,
+and is compared with one search for the question: else an agent that never searches would lose nothing.
 """
 
 from __future__ import annotations
@@ -83,15 +84,17 @@ def question_rankings(retriever: Retriever, questions: Iterable[Question], *, mo
     return found
 
 
-def recall_of(rollout: Rollout, ranking: Sequence[Passage]) -> SearchRecall:
+def recall_of(rollout: Rollout, ranking: Sequence[Passage], *, top_k: int) -> SearchRecall:
     """The recall of a rollout whose question names gold passages. `ranking` is the question's own, best first.
+
+    `top_k` passages are what one search shows.
 
     A gold passage counts as shown when a passage of its id was, or, where the id ends in the hash of its text, one of
     its text. A gold document that the index has cut counts when one of its parts was shown.
     """
     gold = rollout.question.gold_passage_ids
     shown = list({hit.passage.id: hit.passage for hit in rollout.hits}.values())
-    own = list({passage.id: passage for passage in ranking}.values())[: len(shown)]
+    own = list({passage.id: passage for passage in ranking}.values())[: len(shown) or top_k]
     return SearchRecall(len(shown), *_shares(gold, shown), *_shares(gold, own))
 
 

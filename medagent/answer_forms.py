@@ -15,14 +15,18 @@ FORM_HINTS: dict[AnswerForm, str] = {  # what an instructed protocol writes belo
     "ranked": 'Answer in a few words, or give up to five answers, the best first, with "; " between them.\n',
     "list": 'The answer is a list. Give all of its entries, each in a few words, with "; " between them.\n',
 }
-_CITED = re.compile(r"\s*\[\d+\]")
+_CITATION = re.compile(r"(?<!\bP)(?<!\bG\dP)(?<!\bG\d\dP)\[\d+\]")  # rotavirus is named G1P[8]
+_CITED = re.compile(rf"\s*{_CITATION.pattern}")
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]\s+|\(?\d{1,2}[.)]\s+)")
 _BETWEEN = re.compile(r";(?:\s+|$)")
 
 
 def without_citations(answer: str) -> str:
-    """An answer's text alone: citation marks are no part of it."""
-    return re.sub(r"\[\d+\]", " ", answer)
+    """An answer's text alone: citation marks are no part of it.
+
+    The brackets of a genotype are no citation: "G1P[8]".
+    """
+    return _CITATION.sub(" ", answer)
 
 
 def entries(answer: str) -> list[str]:
@@ -36,7 +40,10 @@ def entries(answer: str) -> list[str]:
     ['t(9; 22)', 'BCR-ABL']
     """
     lines = [line for line in _CITED.sub("", answer).splitlines() if line.strip()]
-    parts = [_BULLET.sub("", line) for line in lines] if len(lines) > 1 else _BETWEEN.split("".join(lines))
+    parts = lines if len(lines) > 1 else [part for part in _BETWEEN.split("".join(lines)) if part.strip()]
+    # A single number may be a part of its entry.
+    if len(lines) > 1 or (len(parts) > 1 and all(map(_BULLET.match, parts))):
+        parts = [_BULLET.sub("", part) for part in parts]
     return [plain for part in parts if (plain := part.strip().strip(";").strip())]
 
 

@@ -1,7 +1,7 @@
 """Exact match and F1 of open answers under SQuAD's normalisation, the best of several right answers.
 
-These two are for comparison with published numbers. The reward and the verdict use `option_named.normalise`, which
-keeps the signs that decide in medicine ("Rh+" is not "Rh-").
+These two are for comparison with published numbers. The rewards and the verdict use `open_answers.answer_tokens`,
+which keeps the signs that decide in medicine ("Rh+" is not "Rh-").
 """
 
 from __future__ import annotations

@@ -3,12 +3,14 @@
 `answer_tokens` begins from SQuAD's normalisation (arXiv 1606.05250): lower case, no punctuation, no articles, split at
 white space. It departs from it where SQuAD would call two medical answers the same, or one answer two:
 
-- A decimal point stays, so "2.5 mg" is not "25 mg". A comma before three digits goes: "1,000" is "1000".
-- A sign stays at a word's end or before a digit ("Rh+", "CD4-", "-5"), and so do %, < and > beside a number.
+- A decimal point stays, so "2.5 mg" is not "25 mg", and ".5" is "0.5". A comma between digits stays too, except before
+  three digits: "1,000" is "1000".
+- A sign stays at a word's end or before a digit ("Rh+", "CD4-", "-5"), and so do %, <, >, <= and >= beside a number.
 - A hyphen, slash or colon between digits stays: "3-5 days" are not "35 days".
 - The article "a" is dropped at the beginning alone, so "hepatitis A" is not "hepatitis".
 - A number and its unit are two words: "5mg" is "5 mg".
 - Beyond ASCII: compatibility forms are resolved (NFKC), dashes become hyphens, Greek letters are named.
+  A raised figure after a figure is a power: "10^3".
 
 Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". SQuAD's own tokens are in `exact_match`.
 """
@@ -26,6 +28,9 @@ from medagent.answer_forms import MOST_RANKED, entries, without_citations
 from medagent.types import Question
 
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"), "-")
+_SIGNS = str.maketrans({**_DASHES, 0x2044: "/", 0x2264: "<=", 0x2265: ">=", 0x2A7D: "<=", 0x2A7E: ">="})
+_FRACTION = re.compile(r"(?<=\d)(?=[\u00bc-\u00be\u2150-\u215e])")
+_POWER = re.compile(r"(?<=[0-9])(?=[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u207b])")
 _UNITS = (
     "%|mg|g|kg|mcg|ug|ng|pg|ml|dl|l|ul|cm|mm|nm|mmol|umol|nmol|mol|meq|iu|u|kda|bp|kb|mb|hz|h|hr|hrs|min|days?"
     "|weeks?|months?|years?|mmhg|kcal"
@@ -33,8 +38,10 @@ _UNITS = (
 _JOINED = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?)({_UNITS})(?![\w])")
 _MICRO = re.compile(r"[\u00b5\u03bc](?=(?:[glm]|mol)\b)", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_NO_ZERO = re.compile(r"(?<![\w.])\.(?=\d)")
+_COMPARED = re.compile(r"([<>]=?)\s+(?=[\d-])")
 _PLAIN = re.compile(
-    r"(?<=\d)[./:-](?=\d)"  # 2.5, 120/80, 1:100, 3-5
+    r"(?<=\d)[.,/:-](?=\d)|(?<=\d)\^(?=-?\d)|(?<=[<>])="  # 2.5, 120/80, 1:100, 3-5; 10^3; <=
     r"|(?<=\w)[+-](?![\w+-])|(?<=[+-])[+-](?!\w)"  # Rh+, Ca++
     r"|(?<![\w+-])[+-](?=\d)"  # -5
     r"|(?<=\d)\s?%|[<>](?=\s?[=\d])"
@@ -46,7 +53,7 @@ _ARTICLES = re.compile(r"(?<!\S)(?:an|the)(?!\S)")
 _DENIED = frozenset(
     (
         "no not non never neither nor without cannot except unlikely excludes excluded isnt arent wasnt doesnt dont "
-        "didnt cant"
+        "didnt cant absence absent excluding ruled hardly"
     ).split()
 )
 _UNKNOWING = re.compile(
@@ -55,7 +62,8 @@ _UNKNOWING = re.compile(
     r"|no\s+(?:answer|passage|evidence)\b.*found",
     re.IGNORECASE,
 )
-_SEVERAL = re.compile(r";|\n|/|\b(?:or|versus|vs|either)\b", re.IGNORECASE)
+_SEVERAL = re.compile(r"[;\n/|&]|\b(?:or|and|plus|versus|vs|either)\b", re.IGNORECASE)
+_NO_ABSTENTION = re.compile(r"\bnot otherwise specified\b", re.IGNORECASE)  # a part of diagnoses
 
 
 def folded(text: str) -> str:
@@ -66,7 +74,8 @@ def folded(text: str) -> str:
     """
     if text.isascii():
         return text
-    plain = unicodedata.normalize("NFKC", _MICRO.sub("u", text)).translate(_DASHES)
+    plain = _POWER.sub("^", _FRACTION.sub(" ", _MICRO.sub("u", text)))
+    plain = unicodedata.normalize("NFKC", plain).translate(_SIGNS)
     return "".join(_named(sign) for sign in plain if unicodedata.category(sign) not in ("Cf", "Mn"))
 
 
@@ -84,7 +93,8 @@ def answer_tokens(text: str) -> list[str]:
     >>> answer_tokens("The PD\N{HYPHEN}1 pathway, 2.5mg")
     ['pd1', 'pathway', '2.5', 'mg']
     """
-    lowered = _LEADING.sub("", _THOUSANDS.sub("", folded(text).lower()))
+    numbers = _COMPARED.sub(r"\1", _NO_ZERO.sub("0.", _THOUSANDS.sub("", folded(text).lower())))
+    lowered = _LEADING.sub("", numbers)
     kept = "".join(found[0] for found in _PLAIN.finditer(_JOINED.sub(r"\1 \2", lowered)))
     return _ARTICLES.sub(" ", kept).replace("_", "").split()
 
@@ -112,8 +122,8 @@ def _f1(said: list[str], gold: list[str]) -> float:
 def contains(answer: str, golds: Sequence[str], *, most_extra_words: int) -> bool:
     """Whether the answer holds a right one as whole words, with at most `most_extra_words` words beside it.
 
-    A denial ("not gout") holds nothing, nor does a choice: "gout or lupus", "gout; lupus", or a list with two commas.
-    The right answer's own commas and such are not counted.
+    A denial ("not gout") holds nothing, nor do several: "gout or lupus", "gout and lupus", "gout; lupus", two
+    commas. The right answer's own commas and such are not counted.
 
     >>> contains("hereditary hemochromatosis", ["Hemochromatosis"], most_extra_words=5)
     True
@@ -136,6 +146,7 @@ def _holds(answer: str, gold: str, most_extra_words: int) -> bool:
 def abstains(answer: str) -> bool:
     """Whether a short open answer declines to answer: "not found", "I don't know", "insufficient information"."""
     plain = folded(without_citations(answer)).replace("\u2019", "'").strip(" \t\n.\"'*")
+    plain = _NO_ABSTENTION.sub("", plain)
     if len(plain) > LONGEST_ABSTENTION:
         return False
     return bool(ABSTENTION.search(plain)) or bool(_UNKNOWING.match(plain))

@@ -2,7 +2,7 @@
 
     line 1    what they were made from: an interrupted run goes on only from the same
     then      one candidate per line
-    and       after each stretch of passages a mark: how many are done, and the counts so far
+    and       after each stretch of passages a mark: how many are done, the counts so far, and what was asked
 
 What follows the last mark belongs to a stretch that was not finished, and is made again.
 """
@@ -51,13 +51,17 @@ class Candidate:
 
 
 class CandidateFile:
-    """The candidates of a run so far, and how many passages they come from."""
+    """The candidates of a run so far, and how many passages they come from.
+
+    `asked` are the questions, as the rules word them, that were searched or given to the writer, kept or not.
+    """
 
     def __init__(self, path: Path, made_from: Mapping[str, Any]) -> None:
         """Goes on with the file where it was made from the same, and begins it otherwise."""
         self.path = path
         self.candidates: list[Candidate] = []
         self.done, self.counts = 0, Counter[str]()
+        self.asked: set[str] = set()
         header = json.dumps(made_from, sort_keys=True)
         whole = self._read(header) if path.exists() else 0
         try:
@@ -84,15 +88,19 @@ class CandidateFile:
                 continue
             self.candidates += some
             self.done, self.counts = row["done"], Counter(row["counts"])
+            self.asked.update(row["asked"])
             some, whole = [], at
         return whole
 
-    def add(self, candidates: Sequence[Candidate], *, done: int, counts: Mapping[str, int]) -> None:
-        """Append a finished stretch; `done` passages are then finished."""
+    def add(
+        self, candidates: Sequence[Candidate], *, done: int, counts: Mapping[str, int], asked: Sequence[str]
+    ) -> None:
+        """Append a finished stretch with what was asked in it; `done` passages are then finished."""
         self.candidates += candidates
+        self.asked.update(asked)
         self.done = done
         self.counts.update(counts)
-        mark = json.dumps({"done": done, "counts": self.counts}, ensure_ascii=False)
+        mark = json.dumps({"done": done, "counts": self.counts, "asked": list(asked)}, ensure_ascii=False)
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(f"{each.to_json()}\n" for each in candidates) + mark + "\n")
             file.flush()

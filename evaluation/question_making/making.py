@@ -68,7 +68,6 @@ def find_candidates(
         raise InputError(f"--top_k {top_k}: wanted at least 1.")
     checks, passages = Checks(statistics), index.passages
     total = len(passages)
-    asked = {each.question for each in file.candidates}
     while file.done < total:
         stretch = passages[file.done : file.done + STRETCH]
         counts: Counter[str] = Counter()
@@ -77,17 +76,17 @@ def find_candidates(
         kept = [
             (draft, passage) for draft, passage in pairs if not _dropped(checks.before_search(draft, passage), counts)
         ]
-        fresh = []
+        fresh: dict[str, tuple[Draft, Passage]] = {}
         for draft, passage in kept:
-            if draft.question in asked:
+            if draft.question in file.asked or draft.question in fresh:
                 counts[REPEATED_SENTENCE] += 1
             else:
-                fresh.append((draft, passage))
-                asked.add(draft.question)
+                fresh[draft.question] = draft, passage
+        pairs = list(fresh.values())
         if rewrite is not None:
-            fresh = _rewritten(fresh, rewrite, checks, counts)
-        found = _searched(index, fresh, checks, counts, top_k)
-        file.add(found, done=file.done + len(stretch), counts=counts)
+            pairs = _rewritten(pairs, rewrite, checks, counts)
+        found = _searched(index, pairs, checks, counts, top_k)
+        file.add(found, done=file.done + len(stretch), counts=counts, asked=list(fresh))
         progress("questions", file.done, total, len(file.candidates))
     dropped = Counter({reason: number for reason, number in file.counts.items() if reason != DRAFTS})
     return Found(file.candidates, statistics, file.counts[DRAFTS], dropped)

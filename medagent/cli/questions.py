@@ -64,7 +64,7 @@ class Making:
 
 def make_with_progress(index: str, out: Path, making: Making) -> None:
     """Make questions with progress, and say what was dropped and why."""
-    _check_target(out)
+    _check_target(out, sampled=making.sample > 0)
     barred = [question for each in making.without for question in _benchmark(each)]
     if not (Path(index) / "manifest.json").exists():
         raise InputError(f"{index}: holds no index. Build one with: medagent index build CORPUS --out {index}")
@@ -141,11 +141,17 @@ def _share(share: Accuracy) -> str:
     return f"{share.accuracy:6.1%} [{share.ci_low:.1%}, {share.ci_high:.1%}] of {share.n}"
 
 
-def _check_target(out: Path) -> None:
+def _check_target(out: Path, *, sampled: bool) -> None:
     if out.is_dir():
         raise InputError(f"--out {out}: is a folder, wanted a file such as questions.jsonl.")
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: its folder does not exist. Make it first, or choose another.")
+    sample = sample_path(out)
+    if sampled and sample.exists() and (labels := read_ratings(sample).well_formed.n):
+        raise InputError(
+            f"{sample}: {labels} of its questions are labelled, and a new sample would replace them. Move the file, "
+            "choose another --out, or draw no sample: --sample 0."
+        )
 
 
 def _benchmark(name: str) -> list[Question]:
@@ -159,6 +165,7 @@ def _benchmark(name: str) -> list[Question]:
 def _found(retriever: HybridRetriever, out: Path, making: Making) -> Found:
     made_from: dict[str, Any] = {
         "content": retriever.manifest.content_sha256,
+        "embeddings": retriever.manifest.embeddings_sha256,
         "rules": RULES_VERSION,
         "top_k": making.top_k,
         "writer": making.writer_model,

@@ -74,6 +74,11 @@ def test_macro_f1_at_its_ends() -> None:
     assert one.value == pytest.approx((2 / 3 + 0) / 2)
 
 
+def test_a_missing_answer_is_wrong_where_the_right_one_is_an_article() -> None:
+    found = open_measures([rollout(Question("v", "Which vitamin?", answer="A"), answer) for answer in (None, "A")])
+    assert found["exact_match"].value == found["f1"].value == 1 / 2
+
+
 def test_squads_measures_of_texts() -> None:
     text = Question("t", "?", answer="Hemochromatosis")
     found = open_measures([rollout(text, "hereditary hemochromatosis [1]"), rollout(text, "gout"), rollout(text, None)])

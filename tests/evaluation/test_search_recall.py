@@ -36,28 +36,30 @@ def test_recall_by_hand() -> None:
     rollout = shown([passage(f"pubmed:1#{A}"), passage("other")], [passage(f"pubmed:1#{A}"), passage("pubmed:2#3")])
     ranking = [passage("other"), passage(f"pubmed:1#{B}", "pubmed:1"), passage("pubmed:9"), passage("pubmed:2#3")]
     # Three distinct passages were shown: 2 of 3 gold ones, of both documents. The question's first three have 1 and 1.
-    assert recall_of(rollout, ranking) == SearchRecall(3, 2 / 3, 1.0, 1 / 3, 1 / 2)
+    assert recall_of(rollout, ranking, top_k=4) == SearchRecall(3, 2 / 3, 1.0, 1 / 3, 1 / 2)
 
 
 def test_the_same_text_of_another_document_is_the_gold_passage_and_not_its_document() -> None:
-    found = recall_of(shown([passage(f"pubmed:8#{A}", "pubmed:8")]), [])
+    found = recall_of(shown([passage(f"pubmed:8#{A}", "pubmed:8")]), [], top_k=4)
     assert (found.passages, found.documents) == (1 / 3, 0.0)
 
 
 def test_a_number_behind_the_sign_is_a_part_and_no_hash() -> None:
-    assert recall_of(shown([passage("pubmed:8#3")]), []).passages == 0
+    assert recall_of(shown([passage("pubmed:8#3")]), [], top_k=4).passages == 0
     whole = Question("q", "?", gold_passage_ids=("pmid:5",))
-    found = recall_of(shown([passage("pmid:5#2", "pmid:5")], question=whole), [])
+    found = recall_of(shown([passage("pmid:5#2", "pmid:5")], question=whole), [], top_k=4)
     assert (found.passages, found.documents) == (1.0, 1.0), "a part of a gold document that the index has cut"
 
 
-def test_without_a_search_nothing_is_shown() -> None:
-    assert recall_of(shown(), [passage(f"pubmed:1#{A}")]) == SearchRecall(0, 0.0, 0.0, 0.0, 0.0)
+def test_without_a_search_nothing_is_shown_and_one_search_for_the_question_counts() -> None:
+    ranking = [passage(f"pubmed:1#{A}"), passage("pubmed:2#3")]
+    assert recall_of(shown(), ranking, top_k=1) == SearchRecall(0, 0.0, 0.0, 1 / 3, 1 / 2)
+    assert recall_of(shown([passage("x"), passage("y")]), ranking, top_k=1).question_passages == 2 / 3
 
 
 def test_a_ranking_shorter_than_what_was_shown_counts_as_it_is() -> None:
     rollout = shown([passage("x"), passage("y")])
-    assert recall_of(rollout, [passage("pubmed:2#3")]).question_passages == 1 / 3
+    assert recall_of(rollout, [passage("pubmed:2#3")], top_k=4).question_passages == 1 / 3
 
 
 class Watched:

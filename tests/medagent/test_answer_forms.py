@@ -24,6 +24,8 @@ LISTED = Question("q", "Which drugs?", answer="a; b", form="list", items=(("a",)
         ("one; two\nthree", ["one; two", "three"]),
         ("aspirin, warfarin and heparin", ["aspirin, warfarin and heparin"]),
         ("12. May", ["12. May"]),
+        ("1. IL-6; 2. TNF [3]; ", ["IL-6", "TNF"]),
+        ("1. IL-6; TNF", ["1. IL-6", "TNF"]),
         ("", []),
         (" ; ;\n", []),
         ("[1] [2]", []),
@@ -41,6 +43,12 @@ def test_what_is_written_is_read_back(given: list[str]) -> None:
 def test_citations_are_no_part_of_an_answer() -> None:
     assert without_citations("gout [1], [23]").split() == ["gout", ","]
     assert without_citations("gout [a] (2)") == "gout [a] (2)"
+    assert without_citations("IL-6[1]; CYP[2]").split() == ["IL-6", ";", "CYP"]
+
+
+def test_the_brackets_of_a_genotype_are_no_citation() -> None:
+    assert without_citations("G1P[8] [2]").strip() == "G1P[8]"
+    assert entries("G12P[8][1]; P[4]; G9P[8]") == ["G12P[8]", "P[4]", "G9P[8]"]
 
 
 def prompt_of(question: Question, protocol: TagProtocol) -> str:

@@ -40,6 +40,13 @@ from medagent.types import Question, Rollout, StopReason, Turn
         ("IL\u200b-6", "IL-6"),  # an invisible space
         ("5 %", "5%"),
         ("“gout”", "gout"),
+        (".5 mg", "0.5 mg"),
+        ("½", "1/2"),
+        ("1½ tablets", "1 1/2 tablets"),
+        ("10³", "10^3"),
+        ("10⁻³", "10^-3"),
+        ("≥5%", ">= 5 %"),
+        ("< 5 cm", "<5 cm"),
     ],
 )
 def test_two_spellings_of_one_answer_are_the_same(one: str, other: str) -> None:
@@ -59,6 +66,14 @@ def test_two_spellings_of_one_answer_are_the_same(one: str, other: str) -> None:
         ("120/80", "12080"),
         (">5 cm", "<5 cm"),
         ("-5", "5"),
+        (".5 mg", "5 mg"),
+        ("2,5 mg", "25 mg"),
+        ("½", "12"),
+        ("10³", "103"),
+        ("10^3", "103"),
+        ("≥5%", "≤5%"),
+        ("≥5%", "5%"),
+        (">=5", ">5"),
         ("type 1", "type 2"),
         ("PD-1", "PD-L1"),
         ("", ""),
@@ -100,6 +115,11 @@ def test_token_f1_by_hand() -> None:
         ("gout/hemochromatosis", False),
         ("gout\nhemochromatosis", False),
         ("gout, lupus, hemochromatosis", False),
+        ("gout and hemochromatosis", False),
+        ("hemochromatosis & gout", False),
+        ("gout | hemochromatosis", False),
+        ("hemochromatosis is ruled out", False),
+        ("absence of hemochromatosis", False),
         ("not hemochromatosis", False),
         ("It isn't hemochromatosis", False),
         ("It isn’t hemochromatosis", False),
@@ -125,7 +145,9 @@ def test_an_abstention_is_told(answer: str) -> None:
     assert abstains(answer)
 
 
-@pytest.mark.parametrize("answer", ["no", "gout", "renal insufficiency", "", "not found " * 20])
+@pytest.mark.parametrize(
+    "answer", ["no", "gout", "renal insufficiency", "sarcoma, not otherwise specified", "", "not found " * 20]
+)
 def test_an_answer_is_no_abstention(answer: str) -> None:
     assert not abstains(answer)
 

@@ -86,6 +86,35 @@ def test_an_interrupted_run_ends_with_the_same_candidates(tmp_path: Path, stretc
     assert found_in(path, Searched([])).candidates == whole.candidates
 
 
+@pytest.mark.parametrize("reworded", [False, True])
+def test_what_was_asked_in_vain_is_not_asked_again_after_an_interruption(tmp_path: Path, reworded: bool) -> None:
+    """The second of two passages with one question comes after the interruption. No search finds the first."""
+
+    class Blind(Searched):
+        def search(self, queries: Sequence[str], *, top_k: int):
+            return [[hit for hit in hits if hit.passage.id != "f1"] for hits in super().search(queries, top_k=top_k)]
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def as_it_is(pairs: Sequence[tuple[Draft, Passage]]) -> list[Draft | None]:
+        written.extend(draft.question for draft, _ in pairs)
+        return [draft if draft.answers != ("HRAS",) else None for draft, _ in pairs]
+
+    written: list[str] = []
+    passages = [*PASSAGES, Passage.make("Copy", "Mutations in the HRAS gene cause Costello syndrome.", id="copy")]
+    settings = {"rewrite": as_it_is} if reworded else {}
+    whole = found_in(tmp_path / "whole", Blind(passages), **settings)
+    assert whole.dropped[REPEATED_SENTENCE] >= 1
+    with pytest.raises(KeyboardInterrupt):
+        found_in(tmp_path / "part", Blind(passages), progress=stop, **settings)
+    written.clear()
+    again = found_in(tmp_path / "part", Blind(passages), **settings)
+    assert (again.candidates, again.dropped) == (whole.candidates, whole.dropped)
+    assert len(written) == len(set(written))
+    assert "Mutations in which gene cause Costello syndrome?" not in written
+
+
 def test_candidates_of_another_index_are_made_again(tmp_path: Path) -> None:
     path = tmp_path / "part"
     found_in(path, Searched(PASSAGES))

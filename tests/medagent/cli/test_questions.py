@@ -102,6 +102,17 @@ def test_wrong_places_are_refused(index: str, tmp_path: Path, capsys) -> None:
     assert "holds no index" in ran(capsys, "questions", "make", str(tmp_path), "--out", out, status=1)
 
 
+def test_a_labelled_sample_is_not_replaced(index: str, tmp_path: Path, capsys) -> None:
+    out, sample = tmp_path / "questions.jsonl", tmp_path / "questions.sample.jsonl"
+    labelled = json.dumps({"id": "made:1", "well_formed": True, "answered": False}) + "\n"
+    sample.write_text(labelled)
+    said = ran(capsys, "questions", "make", index, "--out", str(out), status=1)
+    assert "1 of its questions are labelled" in said
+    assert (sample.read_text(), out.exists()) == (labelled, False)
+    ran(capsys, "questions", "make", index, "--out", str(out), "--sample", "0")
+    assert (sample.read_text(), out.exists()) == (labelled, True)
+
+
 def test_an_index_without_facts_says_what_was_dropped(tmp_path: Path, capsys) -> None:
     (tmp_path / "few.jsonl").write_text('{"id": "a", "title": "A", "text": "Nothing here is a fact."}\n')
     index = str(tmp_path / "index")
