@@ -233,8 +233,8 @@ def _write(source: Path, folder: Path, name: str) -> None:
     if missing := sorted(found["missing_keys"]):  # transformers would leave random numbers there
         raise ConfigError(
             f"base model {name!r}: {source} lacks {len(missing)} of the model's tensors (the first: {missing[0]}), "
-            "wanted all. A model in several files (...-00001-of-...) must be joined into one; else give the model's own "
-            "folder or hub name."
+            "wanted all. A model in several files (...-00001-of-...) must be joined into one; or give the model's "
+            "own folder or hub name."
         )
     config = read.config
     if hasattr(config, "quantization_config"):
