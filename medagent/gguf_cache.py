@@ -224,12 +224,13 @@ def _write(source: Path, folder: Path, name: str) -> None:
     where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
     try:
         tokenizer = AutoTokenizer.from_pretrained(**where)
-        read, found = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, output_loading_info=True)
     except Exception as error:  # transformers raises anything for families and tokenizers that it does not know
         raise ConfigError(
             f"base model {name!r}: transformers cannot read {source} ({error!r}), wanted an architecture and a "
             "tokenizer of GGUF that it knows. Give the model's own folder or hub name instead."
         ) from error
+    read, found = loaded
     if missing := sorted(found["missing_keys"]):  # transformers would leave random numbers there
         raise ConfigError(
             f"base model {name!r}: {source} lacks {len(missing)} of the model's tensors (the first: {missing[0]}), "
