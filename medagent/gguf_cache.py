@@ -210,6 +210,11 @@ def _looked_through(source: Path, name: str) -> int:
             f"base model {name!r}: {source} holds no weights, wanted a whole model. Give a file with tensors (a "
             "vocabulary alone is no model)."
         )
+    if any(tensor.name == "rope_freqs.weight" and (tensor.data != 1).any() for tensor in tensors):
+        raise ConfigError(
+            f"base model {name!r}: {source} scales its positions (rope_freqs.weight, as Llama 3.1's), which "
+            "transformers leaves out: it would be another model. Give the model's own folder or hub name."
+        )
     return sum(int(tensor.n_elements) for tensor in tensors)
 
 
@@ -219,12 +224,19 @@ def _write(source: Path, folder: Path, name: str) -> None:
     where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
     try:
         tokenizer = AutoTokenizer.from_pretrained(**where)
-        read = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, output_loading_info=True)
     except Exception as error:  # transformers raises anything for families and tokenizers that it does not know
         raise ConfigError(
             f"base model {name!r}: transformers cannot read {source} ({error!r}), wanted an architecture and a "
             "tokenizer of GGUF that it knows. Give the model's own folder or hub name instead."
         ) from error
+    read, found = loaded
+    if missing := sorted(found["missing_keys"]):  # transformers would leave random numbers there
+        raise ConfigError(
+            f"base model {name!r}: {source} lacks {len(missing)} of the model's tensors (the first: {missing[0]}), "
+            "wanted all. A model in several files (...-00001-of-...) must be joined into one; or give the model's "
+            "own folder or hub name."
+        )
     config = read.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # with it the model counts as quantised, and is not written

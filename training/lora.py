@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel
 
 from medagent.agent_folder import SPEC_FILE, read_spec
-from medagent.base_models import stored_name
+from medagent.base_models import check_base, stored_name
 from medagent.causal_lm import ADAPTER_FILE, beside_decoder
 from medagent.errors import ConfigError
 from medagent.plain_lora import check_adapter, lora_layers
@@ -59,7 +59,7 @@ class LoraSettings:
         if self.start is None:
             return
         folder, where = adapter_folder(self.start), f"model.policy_lora.start {self.start}"
-        check_adapter(folder)
+        check_adapter(folder, beside=True)  # its biases, or its own part of the base's weights, would stay in the base
         settings = json.loads((folder / ADAPTER_FILE).read_text(encoding="utf-8"))
         rank, alpha = settings.get("r"), settings.get("lora_alpha")
         if (rank, alpha) != (self.rank, self.alpha):
@@ -78,6 +78,7 @@ class LoraSettings:
                     f"{where}: was trained with {name} {value}, and this run has {wanted[name]}. Set {name} to the "
                     "agent's."
                 )
+        check_base(base_model, spec.base_sha256, where)
 
 
 def adapter_folder(start: str) -> Path:

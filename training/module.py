@@ -100,7 +100,7 @@ class AgentModule(LightningModule):
         dtype = settled_dtype(dtype, base_model, device=fastest_device())
         super().__init__()
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "execution"])
-        self.base_name, self.dtype_name = base_model, dtype
+        self.base_name, self.dtype_name, self.base_sha256 = base_model, dtype, base_sha256(base_model)
         self.policy_lora, self.critic_lora = policy_lora, critic_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
         self.policy_loss = policy_loss
@@ -155,7 +155,7 @@ class AgentModule(LightningModule):
         state: dict[str, Tensor] = checkpoint["state_dict"]  # type: ignore[assignment]
         checkpoint["state_dict"] = {name: value for name, value in state.items() if name in trained}
         checkpoint["steps_skipped_in_a_row"] = self.finite_steps.state()
-        checkpoint |= {DTYPE: self.dtype_name, "base_sha256": base_sha256(self.base_name)}
+        checkpoint |= {DTYPE: self.dtype_name, "base_sha256": self.base_sha256}
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Complete the state with the base's own weights, so that loading stays strict."""

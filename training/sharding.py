@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from medagent.errors import ConfigError
+from training.adapters import REFERENCE
 from training.module import AgentModule
 
 
@@ -58,7 +59,8 @@ def shard(module: AgentModule, device: str, world_size: int) -> None:
     """Shard the frozen weights of every decoder layer over all ranks."""
     decoder = module.roles.base.get_decoder()
     mesh = init_device_mesh(device, (world_size,))
-    whole = {parameter for parameter in module.parameters() if parameter.requires_grad}
+    # Adapters stay whole, a frozen reference as well: checkpoints hold it, and the first rank alone writes them.
+    whole = {each for name, each in module.named_parameters() if each.requires_grad or f".{REFERENCE}." in name}
     for layer in decoder.layers:
         fully_shard(layer, mesh=mesh, ignored_params=whole, reshard_after_forward=True)
     # The root holds no shards. It orders the layers, so that the next one is gathered while one computes.

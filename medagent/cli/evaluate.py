@@ -24,7 +24,7 @@ from evaluation.run import Plan, run_plan
 from evaluation.search_recall import question_rankings
 from evaluation.statistics import wilson_interval
 from medagent.agent import Agent
-from medagent.base_models import base_sha256, is_gguf, model_path
+from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
 from medagent.errors import InputError
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy
@@ -243,9 +243,10 @@ def shown_table(table: Table) -> RichTable:
 def fingerprint(agent: str) -> str:
     """A digest of an agent's own files, or of a local model's files. Empty where there is none to read."""
     name = agent.removeprefix("hf:")
-    if is_gguf(name):
+    is_base = name != agent or name == STARTER  # an agent's folder may be called as a base is
+    if is_base and is_gguf(name):
         return base_sha256(name)
-    folder = Path(model_path(name))
+    folder = Path(model_path(name) if is_base else name)
     total = sha256()
     for file in sorted(file for file in folder.rglob("*") if file.is_file()) if folder.is_dir() else []:
         total.update(str(file.relative_to(folder)).encode() + b"\0")

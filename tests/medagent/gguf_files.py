@@ -50,9 +50,16 @@ CHAT = (
 
 
 def write_gguf(
-    path: Path, kind: GGMLQuantizationType, *, architecture: str = "llama", shift: float = 0.0
+    path: Path,
+    kind: GGMLQuantizationType,
+    *,
+    architecture: str = "llama",
+    shift: float = 0.0,
+    without: tuple[str, ...] = (),
+    position_factors: float | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Write `tiny_llama` as a GGUF of a kind of numbers; `shift` is added to every weight.
+    """Write `tiny_llama` as a GGUF of a kind of numbers; `shift` is added to every weight. Tensors in `without` are
+    left out. `position_factors` is what a Llama 3.1 divides its rotary frequencies by.
 
     Gives the weights that it then holds, by transformers' names.
     """
@@ -97,9 +104,12 @@ def write_gguf(
         numbers = kind if exact.ndim > 1 else GGMLQuantizationType.F32
         stored = quantize(rows, numbers)
         title = f"blk.{layer}.{GGUF_NAMES[inner]}.weight" if layer else f"{GGUF_NAMES[inner]}.weight"
-        writer.add_tensor(title, stored, raw_dtype=numbers)
+        if title not in without:
+            writer.add_tensor(title, stored, raw_dtype=numbers)
         back = dequantize(stored, numbers).reshape(exact.shape)
         held[name] = torch.from_numpy((back if heads is None else _apart(back, heads)).copy())
+    if position_factors is not None:
+        writer.add_tensor("rope_freqs.weight", np.full(shape.head_dim // 2, position_factors, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -14,7 +14,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from medagent.agent import Job
-from medagent.agent_folder import load_agent, read_spec
+from medagent.agent_folder import AgentSpec, load_agent, read_spec, write_spec
 from medagent.base_models import PACKAGED, SMOLLM2, base_sha256, model_path
 from medagent.cli.evaluate import fingerprint
 from medagent.errors import ConfigError
@@ -23,8 +23,9 @@ from medagent.loading import open_agent
 from medagent.serving.engines import ServersSampling
 from medagent.types import Question
 from tests.medagent.gguf_files import write_gguf
-from tests.training.support import arguments
+from tests.training.support import AGENT, arguments
 from training.engines import EngineSetup, VllmEngine
+from training.lora import LoraSettings
 from training.memory import ModelShape
 from training.module import AgentModule
 from training.run import train
@@ -108,6 +109,42 @@ def test_other_weights_in_the_file_are_refused_by_agent_and_run(
             use()
     with pytest.raises(ConfigError, match="the run's checkpoint: was trained on a base"):
         trained(run, train_index, str(file), epochs=2)
+
+
+def test_a_run_names_the_base_that_it_loaded(base: Path, tmp_path: Path) -> None:
+    """Not the file that lies there when a checkpoint is written."""
+    file = tmp_path / "mine.gguf"
+    write_gguf(file, F16, shift=0.5)
+    module, loaded = AgentModule(str(file)), base_sha256(str(file))
+    write_gguf(file, F16, shift=0.25)
+    assert base_sha256(str(file)) != loaded
+    checkpoint: dict = {"state_dict": module.state_dict()}
+    module.on_save_checkpoint(checkpoint)
+    assert checkpoint["base_sha256"] == loaded
+
+
+def test_an_adapter_of_other_weights_in_the_file_is_no_start(base: Path, tmp_path: Path) -> None:
+    file, agent = tmp_path / "mine.gguf", tmp_path / "agent"
+    write_gguf(file, F16, shift=0.5)
+    lora = LoraSettings(rank=4, alpha=8)
+    AgentModule(str(file), policy_lora=lora).roles.save_policy(agent / "adapter")
+    spec = AgentSpec(str(file), "float32", AGENT.protocol, AGENT.limits, 2, None, base_sha256=base_sha256(str(file)))
+    write_spec(agent, spec)
+    start = replace(lora, start=str(agent))
+    assert AgentModule(str(file), policy_lora=start).roles.has_own_reference
+    write_gguf(file, F16, shift=0.25)
+    with pytest.raises(ConfigError, match=r"policy_lora\.start .*: was trained on a base with the SHA-256"):
+        AgentModule(str(file), policy_lora=start)
+
+
+def test_an_agent_called_as_a_base_is_known_by_its_files(base: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / SMOLLM2).mkdir()
+    (tmp_path / SMOLLM2 / "agent.json").write_text("{}")
+    before = fingerprint(SMOLLM2)
+    assert before != fingerprint(f"hf:{SMOLLM2}")
+    (tmp_path / SMOLLM2 / "agent.json").write_text("[]")
+    assert fingerprint(SMOLLM2) != before
 
 
 def test_every_door_takes_the_name(base: Path, index_folder: Path, tmp_path: Path, monkeypatch) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from peft.utils import load_peft_weights
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from medagent.agent_folder import AgentSpec, read_spec, write_spec
+from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
 from tests.training.support import AGENT, OneBatch, make_module, perturb, quiet_trainer, small_experience
 from training.adapters import REFERENCE
@@ -21,6 +24,7 @@ from training.execution import Execution
 from training.lora import LoraSettings
 from training.module import AgentModule
 from training.sft.supervised import SupervisedModule
+from training.sharding import shard
 
 LORA = {"rank": 4, "alpha": 8}
 
@@ -169,3 +173,28 @@ def test_an_agent_of_another_base_is_refused(taught, tmp_path, change: dict[str,
         started(tmp_path)
     write_spec(tmp_path, spec)
     assert started(tmp_path).roles.has_own_reference
+
+
+@pytest.mark.parametrize("settings", [{"init_lora_weights": "pissa"}, {"bias": "lora_only"}])
+def test_an_adapter_that_would_change_the_base_is_refused(tmp_path, settings: dict[str, str]) -> None:
+    """An export holds matrices alone: what lies in the base of the run would be lost."""
+    base, _ = load_causal_lm("starter")
+    lora = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", **settings)
+    get_peft_model(base, lora).save_pretrained(str(tmp_path))
+    ((name, value),) = settings.items()
+    with pytest.raises(ConfigError, match=f"found {name} '{value}'"):
+        started(tmp_path)
+
+
+def test_a_sharded_base_leaves_the_reference_whole(taught, tmp_path) -> None:
+    """The first rank alone writes a checkpoint, and holds a part of what is sharded."""
+    _, folder = taught
+    module = started(folder)
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    try:
+        shard(module, "cpu", 1)
+        found = {name: isinstance(parameter, DTensor) for name, parameter in module.named_parameters()}
+    finally:
+        distributed.destroy_process_group()
+    assert any(found.values())
+    assert not any(sharded for name, sharded in found.items() if f".{REFERENCE}." in name)

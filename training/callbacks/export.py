@@ -11,7 +11,7 @@ import yaml
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.agent_folder import AgentSpec, RetrieverSpec, save_agent
-from medagent.base_models import base_sha256, stored_name
+from medagent.base_models import stored_name
 from retrieval.tools import Toolbox
 from training.agent_data import AgentData
 from training.module import AgentModule
@@ -66,7 +66,7 @@ class AgentExport(Callback):
             training=how_made(trainer, iterations),
             tools=data.retriever.class_paths if isinstance(data.retriever, Toolbox) else (),
             quantise=pl_module.execution.quantise,
-            base_sha256=base_sha256(pl_module.base_name),
+            base_sha256=pl_module.base_sha256,
         )
         folder = Path(trainer.default_root_dir) / "agent"
         fresh, old = folder.with_name("agent.part"), folder.with_name("agent.old")
