@@ -59,7 +59,7 @@ PACKAGED = {
 }
 
 
-def model_path(base_model: str) -> str:
+def model_path(base_model: str, sha256: str = "") -> str:
     """What transformers, peft and vLLM load for a base model: a folder, or a hub name.
 
     `base_model` is one of these:
@@ -69,7 +69,8 @@ def model_path(base_model: str) -> str:
         "FILE.gguf"    a GGUF file of an architecture that transformers reads
         anything else  a folder made by save_pretrained, or a hub name
 
-    The first use of a GGUF takes some seconds, and writes a folder into the cache.
+    The first use of a GGUF takes some seconds, and writes a folder into the cache. With the file's `sha256`, as agents
+    hold it, that folder serves where the file is no longer there.
 
     Raises:
         ConfigError: the package or file is absent, damaged, another one, or of an architecture that cannot be read;
@@ -81,7 +82,7 @@ def model_path(base_model: str) -> str:
         return base_model
     source = _source(base_model)
     if source is None:
-        return str(_known(base_model)[0])
+        return str(_converted(base_model, sha256))
     packaged = PACKAGED.get(base_model)
     return str(as_folder(source, name=base_model, wanted=packaged.sha256 if packaged else None))
 
@@ -99,7 +100,7 @@ def stored_name(base_model: str) -> str:
     if base_model == STARTER or base_model in PACKAGED:
         return base_model
     if is_gguf(base_model):
-        digest = base_sha256(base_model)
+        digest = base_sha256(base_model) if _source(base_model) else ""
         known = [name for name, packaged in PACKAGED.items() if packaged.sha256 == digest]
         return known[0] if known else str(Path(base_model).resolve())
     return str(Path(base_model).resolve()) if Path(base_model).exists() else base_model
@@ -114,14 +115,16 @@ def base_sha256(base_model: str) -> str:
     """The SHA-256 of the GGUF file that a base is read from; empty for any other base.
 
     Raises:
-        ConfigError: the file is not there, and no folder of the cache was made from it.
+        ConfigError: the file is not there.
     """
     if not is_gguf(base_model):
         return ""
     if base_model in PACKAGED:
         return PACKAGED[base_model].sha256  # which is what `model_path` wants of it
     source = _source(base_model)
-    return digest_of(source, name=base_model) if source is not None else _known(base_model)[1]
+    if source is None:
+        raise ConfigError(f"base model {base_model!r}: no such file. Give a GGUF file.")
+    return digest_of(source, name=base_model)
 
 
 def check_base(base_model: str, sha256: str, where: str) -> None:
@@ -130,6 +133,9 @@ def check_base(base_model: str, sha256: str, where: str) -> None:
     Raises:
         ConfigError: the base is another one. `where` says what was trained on it.
     """
+    if sha256 and is_gguf(base_model) and _source(base_model) is None:
+        _converted(base_model, sha256)
+        return
     found = base_sha256(base_model) if sha256 else ""
     if found != sha256:
         raise ConfigError(
@@ -145,13 +151,15 @@ def _source(base_model: str) -> Path | None:
     return path if (path := Path(base_model)).is_file() else None
 
 
-def _known(base_model: str) -> tuple[Path, str]:
-    """The cache's folder, and the SHA-256, of a file that is no longer where it was, or never was on this machine."""
-    found = converted_before(Path(base_model))
-    if len(found) == 1:
+def _converted(base_model: str, sha256: str) -> Path:
+    """The cache's folder made from a file that is no longer where it was, or never was on this machine.
+
+    Its SHA-256 tells which: a name alone may be that of another file.
+    """
+    if sha256 and (found := [folder for folder, digest in converted_before(Path(base_model)) if digest == sha256]):
         return found[0]
-    what = f"{len(found)} of that name in the cache" if found else "none"
+    known = f", and the cache holds none with the SHA-256 {sha256[:16]}..." if sha256 else ""
     raise ConfigError(
-        f"base model {base_model!r}: no such file, and of the folders made from such a file, {what}. Give a GGUF "
-        "file; in an agent's folder, correct base_model in agent.json."
+        f"base model {base_model!r}: no such file{known}. Give a GGUF file; in an agent's folder, correct base_model "
+        "in agent.json."
     )

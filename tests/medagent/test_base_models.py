@@ -208,7 +208,7 @@ def test_what_is_no_gguf_is_refused(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(ConfigError, match="holds no weights"):
         model_path(str(tmp_path / "words.gguf"))
-    with pytest.raises(ConfigError, match=r"absent\.gguf': no such file, and .* none"):
+    with pytest.raises(ConfigError, match=r"absent\.gguf': no such file\. Give a GGUF file"):
         model_path(str(tmp_path / "absent.gguf"))
     (tmp_path / "folder.gguf").mkdir()
     assert model_path(str(tmp_path / "folder.gguf")) == str(tmp_path / "folder.gguf"), "an ordinary folder"
@@ -289,24 +289,30 @@ def test_a_process_that_waits_says_so(tmp_path: Path, capsys) -> None:
     assert "dequantising" in out
 
 
-def test_a_file_of_another_machine_is_found_in_the_cache(tmp_path: Path, monkeypatch) -> None:
-    """An agent names its base by a path. Where that is absent, a folder made from a file of that name will do."""
+def test_a_file_of_another_machine_is_found_in_the_cache_by_its_checksum(tmp_path: Path, monkeypatch) -> None:
+    """An agent names its base by a path. Where that is absent, a folder made from the same file will do."""
     file = tmp_path / "there" / "ti[ny].gguf"
     file.parent.mkdir()
     write_gguf(file, F16)
     folder, digest = model_path(str(file)), base_sha256(str(file))
     monkeypatch.chdir(file.parent)
     assert base_models.stored_name(file.name) == str(file)
-    file.unlink()
-    assert model_path(str(file)) == folder
-    check_base(str(file), digest, "agent x")
-    with pytest.raises(ConfigError, match="was trained on a base"):
-        check_base(str(file), "0" * 64, "agent x")
     write_gguf(file, F16, shift=1.0)
-    model_path(str(file))
+    other, changed = model_path(str(file)), base_sha256(str(file))
     file.unlink()
-    with pytest.raises(ConfigError, match="2 of that name in the cache"):
-        model_path(str(file))
+    assert [model_path(str(file), each) for each in (digest, changed)] == [folder, other]
+    check_base(str(file), digest, "agent x")
+    for refused in (lambda: check_base(str(file), "0" * 64, "agent x"), lambda: model_path(str(file), "0" * 64)):
+        with pytest.raises(ConfigError, match="no such file, and the cache holds none with the SHA-256 0000"):
+            refused()
+
+
+def test_a_mistyped_path_is_no_other_file_of_the_same_name(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", F16)
+    model_path(str(tmp_path / "tiny.gguf"))
+    for refused in (model_path, base_sha256):
+        with pytest.raises(ConfigError, match=r"wrong/tiny\.gguf': no such file\."):
+            refused(str(tmp_path / "wrong" / "tiny.gguf"))
 
 
 def test_other_names_stay_as_they_are(tmp_path: Path, monkeypatch) -> None:
