@@ -121,10 +121,11 @@ def start_from(model: PeftModel, start: str, *, policy: str, reference: str) -> 
             "each linear layer of the decoder. Give an agent that medagent trained on this base."
         )
     for name, layer in layers:
-        if layer.scaling[policy] != layer.scaling[reference]:
+        found, wanted = ((layer.r[each], layer.scaling[each]) for each in (reference, policy))
+        if found != wanted:  # a rank_pattern may give a layer a rank of its own
             raise ConfigError(
-                f"{where}: scales {name} by {layer.scaling[reference]:g}, wanted {layer.scaling[policy]:g}, as "
-                "model.policy_lora does. Set its rank and alpha to the adapter's."
+                f"{where}: has rank {found[0]} and scaling {found[1]:g} on {name}, wanted {wanted[0]} and "
+                f"{wanted[1]:g}, as model.policy_lora gives every layer. Start from an adapter with one rank."
             )
         for matrices in (layer.lora_A, layer.lora_B):
             matrices[policy].load_state_dict(matrices[reference].state_dict())

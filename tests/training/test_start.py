@@ -198,3 +198,12 @@ def test_a_sharded_base_leaves_the_reference_whole(taught, tmp_path) -> None:
         distributed.destroy_process_group()
     assert any(found.values())
     assert not any(sharded for name, sharded in found.items() if f".{REFERENCE}." in name)
+
+
+def test_an_adapter_with_a_rank_of_its_own_on_a_layer_is_refused(tmp_path) -> None:
+    base = load_causal_lm("starter", dtype="float32")[0]
+    config = LoraSettings(**LORA).config(base)
+    config.rank_pattern = {"q_proj": 2}
+    get_peft_model(base, config).save_pretrained(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"has rank 2 and scaling 4 on .*q_proj, wanted 4 and 2"):
+        started(tmp_path)
