@@ -40,7 +40,7 @@ def demo(
         out: Folder for indexes, logs, report and agent: runs/demo, or runs/ and the base's name. The demo of the
             starter replaces an earlier one there. That of another base goes on with it.
         base: "starter", which learns in minutes, or a pretrained model, such as "smollm2" (`make smollm2`), which first
-            learns from examples and takes up to two hours on two cores.
+            learns from examples and takes hours on two cores.
         seed: Seed of questions, sampling and initialisation.
         demonstrations: Questions that examples are written for, half of each kind. By default as in
             configs/sft/starter-smollm2.yaml.

@@ -1,4 +1,4 @@
-"""`medagent demo --base smollm2`: the whole pipeline with a real pretrained model, in two hours on two cores.
+"""`medagent demo --base smollm2`: the whole pipeline with a real pretrained model, in hours on two cores.
 
 It measures the untrained model, teaches it the protocol by demonstrations written by rule, trains it with ST-PPO, and
 measures after each. Every stage is kept in the folder, so the same command goes on where it was interrupted.
@@ -41,7 +41,7 @@ from medagent.types import Question, Rollout
 from retrieval.search import HybridRetriever
 from training.run import RUN_PARTS, sft, train
 
-# Stages, and how many minutes each takes on two cores with AVX-512 BF16. They weigh the time left, no more.
+# Stages, and how many minutes each is expected to take on two cores with AVX-512 BF16. They were not measured.
 UNTRAINED, EXAMPLES, AFTER_EXAMPLES, TRAINING, AFTER_TRAINING = STAGES = (
     "the untrained model",
     "learning from examples",
