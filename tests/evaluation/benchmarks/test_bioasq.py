@@ -211,8 +211,7 @@ def test_the_real_files_give_the_known_counts_and_answers() -> None:
         if not question.options
         and not grade(Rollout(question, (), (Turn((), (), "", answer=question.answer),), StopReason.ANSWERED)).correct
     ]
-    assert len(wrong) == 2
-    assert all("P[8]" in answer for answer in wrong), "[8] reads as a citation"
+    assert not wrong, "every gold answer is right, G1P[8] too, whose [8] is no citation"
     passages = bioasq_passages(str(folder))
     assert len(passages) == len({passage.id for passage in passages}) == 15_136
     held = {passage.id for passage in BioASQBenchmark(str(folder)).passages()}
