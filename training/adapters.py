@@ -21,12 +21,14 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from medagent.causal_lm import hidden_size, hidden_states, project
+from medagent.causal_lm import hidden_size, project
 from medagent.errors import ConfigError
 from medagent.merging import MergeLoss
 from medagent.plain_lora import check_layers
 from training.execution import Execution, checkpoint_layers, keep_evaluating
 from training.lora import LoraSettings, start_from
+from training.passes import PredictingStates, predicting_states
+from training.prefixes import use_shared_prefixes
 
 POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
 EVIDENCE_WIDTH = 64
@@ -92,6 +94,8 @@ class SharedBase(nn.Module):
         if policy.start is not None:
             start_from(self.peft, policy.start, policy=POLICY, reference=REFERENCE)
             self._activate(POLICY)
+        if execution.shared_prefixes:
+            _share_prefixes(self.base)
         if execution.gradient_checkpointing:
             checkpoint_layers(self.base, lambda: self._active, self._activate)
         self.train()
@@ -150,7 +154,7 @@ class SharedBase(nn.Module):
         The entropy carries no gradient unless asked to: it costs as much as that of the log-probs.
         """
         self._activate(POLICY)
-        hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
+        found = self.predicting(token_ids_BT, attention_BT, mask_BT)
 
         def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             logprobs_RV = torch.log_softmax(project(self.base, hidden_RH) / temperature, dim=-1)
@@ -161,13 +165,7 @@ class SharedBase(nn.Module):
                 entropy_R = -(probabilities_RV * logprobs_RV.clamp_min(torch.finfo(logprobs_RV.dtype).min)).sum(-1)
             return chosen_R, probabilities_RV.detach().square().sum(-1), entropy_R
 
-        chosen_A, collision_A, entropy_A = self._by_rows(score, hidden_AH, token_ids_BT[where_BT])
-        zeros = torch.zeros(mask_BT.shape, device=chosen_A.device)
-        return TokenScores(
-            logprobs_BT=zeros.masked_scatter(where_BT, chosen_A),
-            collision_BT=zeros.masked_scatter(where_BT, collision_A),
-            entropy_BT=zeros.masked_scatter(where_BT, entropy_A),
-        )
+        return TokenScores(*(found.placed(values_U) for values_U in self._by_rows(score, found)))
 
     @torch.no_grad()
     def greedy_scores(
@@ -175,31 +173,28 @@ class SharedBase(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """[B, T] log-probs of the action tokens under the policy, and whether it would write them greedily."""
         self._activate(POLICY)
-        hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
+        found = self.predicting(token_ids_BT, attention_BT, mask_BT)
 
         def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor]:
             logits_RV = project(self.base, hidden_RH) / temperature
             return -cross_entropy(logits_RV, tokens_R, reduction="none"), logits_RV.argmax(dim=-1) == tokens_R
 
-        found = self._by_rows(score, hidden_AH, token_ids_BT[where_BT])
-        chosen_BT, likeliest_BT = (each.new_zeros(mask_BT.shape).masked_scatter(where_BT, each) for each in found)
-        return chosen_BT, likeliest_BT
+        chosen_U, likeliest_U = self._by_rows(score, found)
+        return found.placed(chosen_U), found.placed(likeliest_U)
 
-    def _by_rows(
-        self, score: Callable[[Tensor, Tensor], tuple[Tensor, ...]], hidden_AH: Tensor, tokens_A: Tensor
-    ) -> list[Tensor]:
+    def _by_rows(self, score: Callable[[Tensor, Tensor], tuple[Tensor, ...]], found: PredictingStates) -> list[Tensor]:
         """`score` of all rows.
 
         Many rows are scored some at a time, and their logits are computed again in the backward pass.
         """
         rows = self._execution.logits_rows
-        if len(tokens_A) <= rows:
-            return list(score(hidden_AH, tokens_A))
+        if len(found.tokens_U) <= rows:
+            return list(score(found.states_UH, found.tokens_U))
         parts = [
             checkpoint(score, hidden_RH, tokens_R, use_reentrant=False)
             if torch.is_grad_enabled()
             else score(hidden_RH, tokens_R)
-            for hidden_RH, tokens_R in zip(hidden_AH.split(rows), tokens_A.split(rows), strict=True)
+            for hidden_RH, tokens_R in zip(found.states_UH.split(rows), found.tokens_U.split(rows), strict=True)
         ]
         return [torch.cat(column) for column in zip(*parts, strict=True)]
 
@@ -232,15 +227,14 @@ class SharedBase(nn.Module):
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> Tensor:
         with torch.no_grad():
-            hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
-            (chosen_A,) = self._by_rows(
+            found = self.predicting(token_ids_BT, attention_BT, mask_BT)
+            (chosen_U,) = self._by_rows(
                 lambda hidden_RH, tokens_R: (
                     -cross_entropy(project(self.base, hidden_RH) / temperature, tokens_R, reduction="none"),
                 ),
-                hidden_AH,
-                token_ids_BT[where_BT],
+                found,
             )
-        return torch.zeros(mask_BT.shape, device=chosen_A.device).masked_scatter(where_BT, chosen_A)
+        return found.placed(chosen_U)
 
     def values(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, evidence_AF: Tensor | None = None
@@ -251,13 +245,12 @@ class SharedBase(nn.Module):
         """
         if self.evidence_head is not None:
             assert evidence_AF is not None, "this critic sees the evidence"
-            where_BT, values_A = mask_BT, self.evidence_head(evidence_AF)[:, 0]
-        else:
-            assert self.value_head is not None, "this base has no critic"
-            self._activate(CRITIC)
-            hidden_AH, where_BT = self._predicting_states(token_ids_BT, attention_BT, mask_BT)
-            values_A = self.value_head(hidden_AH.float())[:, 0]
-        return torch.zeros(mask_BT.shape, device=values_A.device).masked_scatter(where_BT, values_A)
+            values_A = self.evidence_head(evidence_AF)[:, 0]
+            return torch.zeros(mask_BT.shape, device=values_A.device).masked_scatter(mask_BT, values_A)
+        assert self.value_head is not None, "this base has no critic"
+        self._activate(CRITIC)
+        found = self.predicting(token_ids_BT, attention_BT, mask_BT)
+        return found.placed(self.value_head(found.states_UH.float())[:, 0])
 
     @torch.no_grad()
     def start_values_at(self, value: float) -> None:
@@ -266,27 +259,9 @@ class SharedBase(nn.Module):
         assert isinstance(last, nn.Linear), "this base has no critic"
         last.bias.fill_(value)
 
-    def _predicting_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """[A, H] hidden states at the positions that predict the masked tokens, and the mask.
-
-        Rows are padded on the right, so causal attention alone keeps padding away from every real token. A masked
-        position may also be the first after a row's end. The state of the row's last token predicts it.
-        """
-        if bool(mask_BT[:, 0].any()):
-            raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
-        if not self._execution.packed:
-            hidden_BTH = hidden_states(self.base, input_ids=token_ids_BT, use_cache=False)
-            return hidden_BTH[:, :-1][mask_BT[:, 1:]], mask_BT
-        # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
-        positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
-        hidden_1NH = hidden_states(
-            self.base,
-            input_ids=token_ids_BT[attention_BT][None],
-            position_ids=positions_BT[attention_BT][None],
-            use_cache=False,
-        )
-        before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
-        return hidden_1NH[0, before_BT[mask_BT] - 1], mask_BT
+    def predicting(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
+        """The states that predict the marked tokens, under the active adapter; see `predicting_states`."""
+        return predicting_states(self.base, self._execution, token_ids_BT, attention_BT, mask_BT)
 
     def adapted_weights(self) -> dict[str, Tensor]:
         """Name in the plain base -> weight or bias, of every layer that the policy adapter changes; no copies."""
@@ -348,3 +323,13 @@ class SharedBase(nn.Module):
 def _whole(weight: Tensor) -> Tensor:
     """The weight itself, or what the ranks hold of it put together."""
     return weight.full_tensor() if isinstance(weight, DTensor) else weight
+
+
+def _share_prefixes(base: PreTrainedModel) -> None:
+    try:
+        use_shared_prefixes(base)
+    except ValueError as error:
+        raise ConfigError(
+            f"model.execution.shared_prefixes: {type(base).__name__} has an attention of its own ({error}). Set it to "
+            "false."
+        ) from error

@@ -34,7 +34,7 @@ from training.advantages import GAE, AdvantageEstimator, Reduce
 from training.agent_data import AgentData, AgentSettings, check_accumulation
 from training.compatibility import check_composition, warn_of_tight_limits
 from training.engines import EngineSetup, InProcessEngine, RolloutEngine
-from training.experience import Experience, Reduction, loss_weights, split_by_length, split_minibatches
+from training.experience import Experience, Reduction, loss_weights, split_update
 from training.fitting import Work
 from training.module import AgentModule
 from training.prepare import OffPolicy, TruncatedMode, prepare
@@ -107,29 +107,26 @@ class RolloutData(AgentData):
         """Refuse what does not fit together, before anything long starts."""
         if self.trainer is None or not isinstance(self.trainer.lightning_module, AgentModule):
             raise ConfigError("RolloutData serves a trainer that fits an AgentModule.")
+        module, settings = self.trainer.lightning_module, self.agent_settings
         check_accumulation(self.trainer.accumulate_grad_batches, self.num_micro_batches)
         parts = self.num_minibatches * self.num_micro_batches
-        check_shares(self.num_questions, self.num_samples, parts, self.trainer.world_size)
+        # A question's samples stay together where they share prefixes.
+        samples = 1 if module.execution.shared_prefixes else self.num_samples
+        check_shares(self.num_questions, samples, parts, self.trainer.world_size)
         check_composition(
-            self.trainer.lightning_module,
+            module,
             self.advantage,
             num_samples=self.num_samples,
             num_critic_epochs=self.num_critic_epochs,
             truncated=self.truncated,
         )
-        warn_of_tight_limits(self.trainer.lightning_module.base_name, self.agent_settings.limits)
-        check_trained_text(
-            self.trainer.lightning_module.roles.peft.config,
-            self.agent_settings.limits,
-            f"the base {self.trainer.lightning_module.base_name}",
-        )
+        warn_of_tight_limits(module.base_name, settings.limits)
+        check_trained_text(module.roles.peft.config, settings.limits, f"the base {module.base_name}")
         if self.off_policy.overlap and not self.engine.overlaps:
             raise ConfigError(
                 "data.off_policy.overlap is true, and data.engine shares the trainer's GPU by turns: give it a GPU "
                 "of its own, or leave overlap out."
             )
-        settings = self.agent_settings
-        module = self.trainer.lightning_module
         if module.execution.quantise != "none" and not self.engine.takes_adapters:
             raise ConfigError(
                 f"model.execution.quantise is {module.execution.quantise}, and data.engine "
@@ -288,14 +285,21 @@ class _Iteration(IterableDataset[Experience]):
         lengths = experience.attention_BT.sum(dim=1).tolist()
         for epoch in range(data.num_critic_epochs + data.num_epochs):
             shuffle = rollout_seed(data.seed, iteration=iteration, question_id="minibatches", sample=epoch)
-            for indices in split_minibatches(len(lengths), num_minibatches=data.num_minibatches, seed=shuffle):
+            for parts in split_update(
+                lengths,
+                groups=experience.groups_B.tolist() if module.execution.shared_prefixes else None,
+                num_minibatches=data.num_minibatches,
+                num_micro_batches=data.num_micro_batches,
+                seed=shuffle,
+            ):
+                indices = [row for part in parts for row in part]
                 step = replace(
                     experience,
                     loss_weights_BT=self._weights(experience.mask_BT, indices, reduce),
                     value_weights_BT=self._weights(read_BT, indices, reduce),
                     critic_only=epoch < data.num_critic_epochs,
                 )
-                for part in split_by_length(indices, lengths, parts=data.num_micro_batches):
+                for part in parts:
                     yield replace(step.rows(part), metrics=metrics)
                     metrics = {}
 

@@ -36,15 +36,19 @@ class Execution:
     seeing itself alone. Packing costs nothing with flash_attention_2. With the others the mask grows with the square of
     the whole. Families whose masks take no positions (OPT, BioGPT, Falcon) are refused.
 
+    `shared_prefixes`: what the rows of a micro-batch have in common is read once (`training.prefixes`), and questions
+    keep their samples together. Rows are packed, at a cost linear in the tokens. It needs sdpa.
+
     `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
-    tokens (0: any number; null: what fits into half of the free memory), padding included unless packed. A larger
-    micro-batch is split. `quantise` "nf4": the frozen
-    base in 4 bits (QLoRA, arXiv 2305.14314; needs bitsandbytes).
+    tokens (0: any number; null: what fits into half of the free memory), padding included where rows are padded. A
+    larger micro-batch is split. `quantise` "nf4": the frozen base in 4 bits (QLoRA, arXiv 2305.14314; needs
+    bitsandbytes).
     """
 
     attention: Attention = "sdpa"
     gradient_checkpointing: bool = False
     packed: bool = False
+    shared_prefixes: bool = False
     logits_rows: int = 4096
     max_tokens: int | None = None
     quantise: Quantisation = "none"
@@ -55,6 +59,11 @@ class Execution:
             raise ConfigError(
                 f"model.execution: found logits_rows {self.logits_rows} and max_tokens {self.max_tokens}, wanted 1 "
                 "or more, and 0 (no limit) or more, or null."
+            )
+        if self.shared_prefixes and (self.packed or self.attention != "sdpa"):
+            raise ConfigError(
+                f"model.execution.shared_prefixes: found it with packed {str(self.packed).lower()} and attention "
+                f"{self.attention}, wanted packed false and sdpa. It packs rows by itself."
             )
 
     @property

@@ -250,3 +250,27 @@ def split_by_length(indices: Sequence[int], lengths: Sequence[int], *, parts: in
         groups[-1].append(index)
         filled += lengths[index]
     return groups
+
+
+def split_update(
+    lengths: Sequence[int], *, groups: Sequence[int] | None, num_minibatches: int, num_micro_batches: int, seed: int
+) -> list[list[list[int]]]:
+    """Rollout indices of each micro-batch of each minibatch; with `groups`, none of them is divided.
+
+    Rollouts (or groups) are dealt at random into minibatches, and those of like length share a micro-batch.
+
+    >>> split_update([5, 5, 4, 6], groups=[0, 0, 1, 1], num_minibatches=2, num_micro_batches=1, seed=0)
+    [[[0, 1]], [[2, 3]]]
+    """
+    members: dict[int, list[int]] = {}
+    for row in range(len(lengths)):
+        members.setdefault(row if groups is None else groups[row], []).append(row)
+    rows = list(members.values())
+    sizes = [sum(lengths[row] for row in each) for each in rows]
+    return [
+        [
+            [row for index in part for row in rows[index]]
+            for part in split_by_length(minibatch, sizes, parts=num_micro_batches)
+        ]
+        for minibatch in split_minibatches(len(rows), num_minibatches=num_minibatches, seed=seed)
+    ]

@@ -23,7 +23,7 @@ from medagent.base_models import base_sha256, check_base
 from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from training.adapters import REFERENCE, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
-from training.execution import Execution, split_by_tokens
+from training.execution import Execution
 from training.experience import Experience
 from training.finite_steps import FiniteSteps
 from training.fitting import FittingPasses
@@ -38,6 +38,7 @@ from training.objectives import (
     value_loss,
 )
 from training.packing import check_packing
+from training.passes import rows_of_passes
 from training.ranks import over_ranks
 from training.settled import DTYPE, check_dtype, settled_dtype
 from training.trainer_settings import check_trainer
@@ -124,8 +125,8 @@ class AgentModule(LightningModule):
             num_evidence_features=NUM_EVIDENCE_FEATURES[critic_sees],
             execution=execution,
         )
-        if execution.packed:
-            check_packing(self.roles)
+        if execution.packed or execution.shared_prefixes:
+            check_packing(self.roles, shared_prefixes=execution.shared_prefixes)
         self.policy_terms: PolicyTerms | None = None
         self.finite_steps = FiniteSteps()
         self._step_is_whole = self._critic_alone = False
@@ -175,8 +176,7 @@ class AgentModule(LightningModule):
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
             self.finite_steps.begin()
-        lengths = batch.attention_BT.sum(dim=1).tolist()
-        groups = split_by_tokens(lengths, max_tokens=self.execution.token_limit, packed=self.execution.packed)
+        groups = rows_of_passes(self.execution, batch.token_ids_BT, batch.attention_BT)
         parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
         parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]

@@ -22,43 +22,48 @@ SAME, SAME_IN_HALF = 1e-3, 0.1  # and by which packing may, through rounding alo
 
 
 @torch.no_grad()
-def check_packing(roles: SharedBase) -> None:
-    """Read two short rows packed and apart.
+def check_packing(roles: SharedBase, *, shared_prefixes: bool = False) -> None:
+    """Read short rows packed and apart; with `shared_prefixes`, a row that begins as another one too.
 
     Raises:
         ConfigError: one of them sees the other, or is read at other positions.
     """
     family = type(roles.base).__name__
-    remedy = "Set model.execution.packed to false; model.execution.max_tokens bounds padded passes as well."
+    setting = "shared_prefixes" if shared_prefixes else "packed"
+    remedy = f"Set model.execution.{setting} to false; model.execution.max_tokens bounds padded passes as well."
     if "position_ids" not in inspect.signature(roles.base.get_decoder().forward).parameters:
         raise ConfigError(
-            f"model.execution.packed: {family} takes no positions, so packed rows cannot be kept apart. {remedy}"
+            f"model.execution.{setting}: {family} takes no positions, so packed rows cannot be kept apart. {remedy}"
         )
     limits = other_limits(roles.base.config.get_text_config(decoder=True))
     if limits:  # shorter rows would not show them
         raise ConfigError(
-            f"model.execution.packed: {family} limits what a token sees by {limits}, which may count across rows, "
+            f"model.execution.{setting}: {family} limits what a token sees by {limits}, which may count across rows, "
             f"wanted none or a sliding_window. {remedy}"
         )
     generator = torch.Generator().manual_seed(0)
     vocabulary = roles.base.config.get_text_config().vocab_size
     first, other, second = (torch.randint(vocabulary, (size,), generator=generator) for size in (SHORT, SHORT, LONG))
-    together, changed, alone = (_states(roles, rows) for rows in ([first, second], [other, second], [second]))
+    together, changed, alone = (_states(roles, rows, remedy) for rows in ([first, second], [other, second], [second]))
     size = float(alone.float().square().mean().sqrt())
     seen, moved = (float((together[-len(alone) :] - each[-len(alone) :]).abs().max()) for each in (changed, alone))
     if not seen <= EXACT * size:
         raise ConfigError(
-            f"model.execution.packed: {family} makes its masks without positions, so a packed row sees the rows before "
-            f"it (its states move by {seen / size:.2g} of their size). {remedy}"
+            f"model.execution.{setting}: {family} makes its masks without positions, so a packed row sees the rows "
+            f"before it (its states move by {seen / size:.2g} of their size). {remedy}"
         )
+    if shared_prefixes:
+        branch = torch.cat([second[:SHORT], other])
+        beside = _states(roles, [second, branch], remedy)[len(alone) :]
+        moved = max(moved, float((beside - _states(roles, [branch], remedy)).abs().max()))
     if not moved <= (SAME_IN_HALF if alone.element_size() == 2 else SAME) * size:
         raise ConfigError(
-            f"model.execution.packed: {family} reads a packed row at other positions than alone (its states move by "
+            f"model.execution.{setting}: {family} reads a packed row at other positions than alone (its states move by "
             f"{moved / size:.2g} of their size). {remedy}"
         )
 
 
-def _states(roles: SharedBase, rows: list[Tensor]) -> Tensor:
+def _states(roles: SharedBase, rows: list[Tensor], remedy: str) -> Tensor:
     """[A, H] the states that predict every token but the first of each row, packed."""
     ids_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(roles.base.device)
     attention_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device) < torch.tensor(
@@ -66,5 +71,10 @@ def _states(roles: SharedBase, rows: list[Tensor]) -> Tensor:
     )
     mask_BT = attention_BT.clone()
     mask_BT[:, 0] = False
-    states_AH, _ = roles._predicting_states(ids_BT, attention_BT, mask_BT)
-    return states_AH
+    try:
+        found = roles.predicting(ids_BT, attention_BT, mask_BT)
+    except (TypeError, RuntimeError) as error:  # code of any family
+        raise ConfigError(
+            f"model.execution: {type(roles.base).__name__} cannot read packed rows ({error}). {remedy}"
+        ) from error
+    return found.each(found.states_UH)

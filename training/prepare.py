@@ -18,7 +18,6 @@ from medagent.errors import ConfigError
 from medagent.types import Rollout, StopReason
 from training.advantages import GAE, AdvantageEstimator, Reduce
 from training.critic_evidence import evidence_of
-from training.execution import split_by_tokens
 from training.experience import (
     Experience,
     Reduction,
@@ -30,8 +29,10 @@ from training.experience import (
     tensorize,
 )
 from training.finite_steps import in_words, rows_not_finite
+from training.memory import PREPARED_ROWS
 from training.module import AgentModule
 from training.objectives import ratio_segments
+from training.passes import rows_of_passes
 
 ImportanceMode = Literal["behaviour", "decoupled"]
 TruncatedMode = Literal["terminal", "bootstrap", "mask"]
@@ -231,11 +232,14 @@ def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
     """The rows of each pass of the base, within the budget of tokens; all ranks have equally many passes."""
     lengths = tensors.attention_BT.sum(dim=1).tolist()
     budget = module.execution
-    groups = (
-        split_by_tokens(lengths, max_tokens=budget.token_limit, packed=budget.packed)
-        if budget.token_limit
-        else split_by_length(range(len(lengths)), lengths, parts=max(1, len(lengths) // 32))
-    )
+    if budget.token_limit:
+        groups = rows_of_passes(budget, tensors.token_ids_BT, tensors.attention_BT)
+    elif budget.shared_prefixes:  # in their order: samples of a question follow each other
+        groups = [
+            list(range(len(lengths)))[start : start + PREPARED_ROWS] for start in range(0, len(lengths), PREPARED_ROWS)
+        ]
+    else:
+        groups = split_by_length(range(len(lengths)), lengths, parts=max(1, len(lengths) // PREPARED_ROWS))
     shortest = min(range(len(lengths)), key=lambda row: lengths[row])
     # Read again, to the same end.
     return groups + [[shortest]] * (module.most_passes(len(groups)) - len(groups))

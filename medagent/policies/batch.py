@@ -32,6 +32,7 @@ class Dialogue:
     temperature: float
     ends: TurnEnds
     pending: list[int] = field(default_factory=list)  # not read yet
+    text: list[int] = field(default_factory=list)  # what the cache holds
     cache: Tensor | None = None  # [layers, 2, heads, length, head_dim]
     turn: int = 0  # the number of the turn that is sampled, from 1
     closed: bool = False
@@ -124,7 +125,10 @@ class Batch:
 
     @torch.no_grad()
     def read(self) -> tuple[Tensor, Tensor]:
-        """Read the pending tokens of every row: hidden states, [B, Q, H], and the place of each row's last, [B]."""
+        """Read the pending tokens of every row: hidden states, [B, Q, H], and the place of each row's last, [B].
+
+        Rows whose whole texts are the same are read once, as samples of a question are at their prompt.
+        """
         pad = int(self._sampler.tokenizer.pad_token_id or 0)
         pending = [[pad] if row.ended else row.dialogue.pending for row in self._rows]
         counts = torch.tensor([0 if row.ended else len(row.dialogue.pending) for row in self._rows])
@@ -132,23 +136,54 @@ class Batch:
         last_B = (counts - 1).clamp(min=0)
         width = max(map(len, pending))
         ids_BQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=self._lengths.device)
-        offsets_Q = torch.arange(width, device=self._lengths.device)
-        places_BQ = self._lengths[:, None] + offsets_Q
-        places_BQ = places_BQ.clamp(max=self._buffer.shape[4] - 1)  # rows that have ended
-        reach = int(places_BQ.max()) + 1
-        hidden_BQH = hidden_states(
-            self._model,
-            input_ids=ids_BQ,
-            position_ids=self._lengths[:, None] + torch.minimum(offsets_Q, last_B[:, None]),
-            attention_mask=self._shape.attention_mask(places_BQ, reach),
-            past_key_values=BufferCache(self._buffer, places_BQ, reach),
-            use_cache=True,
-        )
+        once, of_B = self._distinct() if width > 1 else (None, None)
+        hidden_DQH = self._pass(ids_BQ, last_B, once, of_B)
         self._lengths = self._lengths + counts
         for row in self._rows:
             if not row.ended:
+                row.dialogue.text += row.dialogue.pending
                 row.dialogue.pending = []
-        return hidden_BQH, last_B
+        return hidden_DQH if of_B is None else hidden_DQH.index_select(0, of_B), last_B
+
+    def _distinct(self) -> tuple[list[int] | None, Tensor | None]:
+        """The first row of each text, and for every row which of these it is, [B]; none where all texts differ."""
+        numbers: dict[tuple[int, ...], int] = {}
+        once: list[int] = []
+        of_rows = []
+        for index, row in enumerate(self._rows):
+            text = (*row.dialogue.text, *row.dialogue.pending, *((-1, index) if row.ended else ()))
+            if text not in numbers:
+                numbers[text] = len(once)
+                once.append(index)
+            of_rows.append(numbers[text])
+        if len(once) == len(self._rows):
+            return None, None
+        return once, torch.tensor(of_rows, device=self._lengths.device)
+
+    def _pass(self, ids_BQ: Tensor, last_B: Tensor, once: list[int] | None, of_B: Tensor | None) -> Tensor:
+        """[D, Q, H] hidden states of the rows `once` (none: of all). Others of the same text get their cache."""
+        buffer, lengths_D, last_D = self._buffer, self._lengths, last_B
+        offsets_Q = torch.arange(ids_BQ.shape[1], device=self._lengths.device)
+        if once is not None:
+            index = torch.tensor(once, device=self._lengths.device)
+            ids_BQ, lengths_D, last_D = ids_BQ[index], lengths_D[index], last_B[index]
+        places_DQ = lengths_D[:, None] + offsets_Q
+        places_DQ = places_DQ.clamp(max=self._buffer.shape[4] - 1)  # rows that have ended
+        reach = int(places_DQ.max()) + 1
+        if once is not None:
+            buffer = self._buffer[:, :, index, :, :reach]  # a copy
+        hidden_DQH = hidden_states(
+            self._model,
+            input_ids=ids_BQ,
+            position_ids=lengths_D[:, None] + torch.minimum(offsets_Q, last_D[:, None]),
+            attention_mask=self._shape.attention_mask(places_DQ, reach),
+            past_key_values=BufferCache(buffer, places_DQ, reach),
+            use_cache=True,
+        )
+        if of_B is not None:
+            for whole, read in zip(self._buffer, buffer, strict=True):  # a layer at a time, as each makes a copy
+                whole[:, :, :, :reach] = read.index_select(1, of_B)
+        return hidden_DQH
 
     def _sample(self, rows: Sequence[TurnRow], logits_BV: Tensor) -> list[TurnRow]:
         greedy = self._temperatures == 0

@@ -32,6 +32,8 @@ WAYS = {
     "checkpointed": Execution(gradient_checkpointing=True),
     "all": Execution(packed=True, logits_rows=7, gradient_checkpointing=True),
     "eager": Execution(attention="eager", packed=True),
+    "shared": Execution(shared_prefixes=True),
+    "shared, all": Execution(shared_prefixes=True, logits_rows=7, gradient_checkpointing=True),
 }
 
 

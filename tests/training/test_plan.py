@@ -89,7 +89,7 @@ def test_kept_bytes_are_what_autograd_keeps(
         ids, mask = torch.randint(64, (2, 48)), torch.ones(2, 48, dtype=torch.bool)
         mask[:, 0] = False
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            roles._predicting_states(ids, torch.ones_like(mask), mask)
+            roles.predicting(ids, torch.ones_like(mask), mask)
         kept[layers] = sum(tensor.untyped_storage().nbytes() for tensor in seen.values()) / 96
     shape = ModelShape(hidden, intermediate, 3, kv_heads * 16, 64, 0, ())
     lora = LoraSettings(rank, rank)

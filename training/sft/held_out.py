@@ -13,10 +13,9 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from medagent.types import Rollout
-from training.execution import split_by_tokens
 from training.experience import RolloutTensors, tensorize
 from training.module import AgentModule
+from training.passes import rows_of_passes
 from training.ranks import over_ranks
 from training.sft.supervised import SupervisedData
 
@@ -75,14 +74,11 @@ def _passes(trainer: Trainer, module: AgentModule, data: SupervisedData) -> Iter
     own = data.held_out[trainer.global_rank :: trainer.world_size]
     own = sorted(own, key=lambda rollout: len(rollout.token_ids))
     rows = max(1, data.batch_size // data.num_micro_batches)
-    groups: list[list[Rollout]] = []
+    groups: list[RolloutTensors] = []
     for start in range(0, len(own), rows):
-        some = own[start : start + rows]
-        lengths = [len(rollout.token_ids) for rollout in some]
-        cut = split_by_tokens(lengths, max_tokens=module.execution.token_limit, packed=module.execution.packed)
-        groups += [[some[row] for row in part] for part in cut]
-    for group in groups:
-        yield tensorize(group, pad_id=module.pad_id)
+        some = tensorize(own[start : start + rows], pad_id=module.pad_id)
+        groups += [some.rows(part) for part in rows_of_passes(module.execution, some.token_ids_BT, some.attention_BT)]
+    yield from groups
     for _ in range(module.most_passes(len(groups)) - len(groups)):
         part = tensorize(data.held_out[:1], pad_id=module.pad_id)
         part.mask_BT.zero_()

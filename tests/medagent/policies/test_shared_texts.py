@@ -1,0 +1,62 @@
+"""Rows with one text are read once, and sample what they would sample alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from medagent.agent import Agent, Job
+from medagent.policies import batch
+from medagent.policies.huggingface import HFPolicy
+from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+
+
+@pytest.fixture
+def passes(monkeypatch) -> list[tuple[int, int]]:
+    """Rows and tokens of every pass."""
+    seen: list[tuple[int, int]] = []
+    plain = batch.hidden_states
+
+    def counted(model, **inputs):
+        seen.append(tuple(inputs["input_ids"].shape))
+        return plain(model, **inputs)
+
+    monkeypatch.setattr(batch, "hidden_states", counted)
+    return seen
+
+
+def agent_of(starter, retriever) -> Agent:
+    return Agent(HFPolicy(*starter), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+
+
+def test_samples_of_a_question_read_their_prompt_once(starter, retriever, world, passes) -> None:
+    questions = world.questions("train", limit_per_kind=2)
+    jobs = [Job(question, seed=10 * n + sample) for n, question in enumerate(questions) for sample in range(5)]
+    agent = agent_of(starter, retriever)
+    passes.clear()
+    together = agent.run_all(jobs)
+    assert passes[0][0] == 4, "four prompts"
+    assert passes[1] == (20, 1), "then a token of each rollout"
+    assert max(rows for rows, width in passes[2:] if width > 1) <= 20
+    for job, rollout in zip(jobs, together, strict=True):
+        alone = agent.run_all([job])[0]
+        assert alone.token_ids == rollout.token_ids
+        assert alone.rollout_logprobs == pytest.approx(rollout.rollout_logprobs, abs=1e-4)
+
+
+def test_rollouts_that_are_the_same_read_their_passages_once(starter, retriever, world, passes) -> None:
+    question = world.questions("train", limit_per_kind=1)[1]
+    agent = agent_of(starter, retriever)
+    passes.clear()
+    rollouts = agent.run_all([Job(question, temperature=0.0, force_search=True, seed=seed) for seed in range(6)])
+    assert len({tuple(rollout.token_ids) for rollout in rollouts}) == 1
+    assert len(rollouts[0].turns) > 1
+    assert {rows for rows, width in passes if width > 1} == {1}
+    assert {rows for rows, width in passes if width == 1} == {6}
+
+
+def test_rows_of_other_texts_are_read_apart(starter, retriever, world, passes) -> None:
+    jobs = [Job(question, seed=n) for n, question in enumerate(world.questions("train", limit_per_kind=3))]
+    agent = agent_of(starter, retriever)
+    passes.clear()
+    agent.run_all(jobs)
+    assert passes[0][0] == len(jobs)

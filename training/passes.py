@@ -1,0 +1,80 @@
+"""A pass of the base over the rows of a micro-batch, as `Execution` says: padded, packed, or along a prefix tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from medagent.causal_lm import hidden_states
+from training.execution import Execution, split_by_tokens
+from training.prefixes import PrefixTree, split_by_distinct_tokens
+
+
+@dataclass(frozen=True)
+class PredictingStates:
+    """The hidden states that predict the A marked tokens of a micro-batch, each state and token once."""
+
+    states_UH: Tensor
+    """[U, H] states at the positions before the tokens; U is A, or less where rows share prefixes."""
+    tokens_U: Tensor
+    """[U] integer: the tokens that they predict."""
+    mask_BT: Tensor
+    """[B, T] bool: the marked tokens, in whose order A counts."""
+    of_A: Tensor | None = None
+    """[A] integer: the state of each marked token; none where it is the one of the same number."""
+
+    def each(self, values_U: Tensor) -> Tensor:
+        """[A, ...] the values of the marked tokens."""
+        return values_U if self.of_A is None else values_U.index_select(0, self.of_A)
+
+    def placed(self, values_U: Tensor) -> Tensor:
+        """[B, T] the values at the marked tokens, 0 elsewhere."""
+        values_A = self.each(values_U)
+        return values_A.new_zeros(self.mask_BT.shape).masked_scatter(self.mask_BT, values_A)
+
+
+def predicting_states(
+    base: PreTrainedModel, execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor
+) -> PredictingStates:
+    """Read the rows once, and keep the states that predict the marked tokens.
+
+    Rows are padded on the right, so causal attention alone keeps padding away from every real token. A marked position
+    may also be the first after a row's end. The state of the row's last token predicts it.
+
+    Raises:
+        ValueError: the first token of a row is marked, which nothing predicts.
+    """
+    if bool(mask_BT[:, 0].any()):
+        raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
+    if execution.shared_prefixes:
+        tree = PrefixTree.of(token_ids_BT, attention_BT)
+        before_A, tokens_A = tree.nodes_BT[:, :-1][mask_BT[:, 1:]], token_ids_BT[mask_BT]
+        vocabulary = int(token_ids_BT.max()) + 1
+        keys_U, of_A = torch.unique(before_A * vocabulary + tokens_A, return_inverse=True)
+        states_UH = tree.states(base).index_select(0, keys_U // vocabulary)
+        return PredictingStates(states_UH, keys_U % vocabulary, mask_BT, of_A)
+    tokens_A = token_ids_BT[mask_BT]
+    if not execution.packed:
+        hidden_BTH = hidden_states(base, input_ids=token_ids_BT, use_cache=False)
+        return PredictingStates(hidden_BTH[:, :-1][mask_BT[:, 1:]], tokens_A, mask_BT)
+    # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
+    positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
+    hidden_1NH = hidden_states(
+        base,
+        input_ids=token_ids_BT[attention_BT][None],
+        position_ids=positions_BT[attention_BT][None],
+        use_cache=False,
+    )
+    before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
+    return PredictingStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT)
+
+
+def rows_of_passes(execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor) -> list[list[int]]:
+    """The numbers of the rows of each pass, within the limit of tokens."""
+    if execution.shared_prefixes:
+        return split_by_distinct_tokens(token_ids_BT, attention_BT, max_tokens=execution.token_limit)
+    lengths = attention_BT.sum(dim=1).tolist()
+    return split_by_tokens(lengths, max_tokens=execution.token_limit, packed=execution.packed)

@@ -1,0 +1,162 @@
+"""A pass that reads what rollouts have in common once.
+
+Samples of a question share their prompt, and often the first search and its passages. As rows of a batch each of them
+would be read again. Here the rows of a micro-batch are paths through one tree of tokens, packed without padding. Every
+token is read once, at its own position, and sees what lies before it on its path. States and gradients are those of
+the rows read apart, up to rounding.
+
+A row's own tokens are a contiguous end of its path: a prefix that an earlier row has is that row's. So the attention of
+a row is one call, with its own tokens as queries and its whole path as keys. Its cost is that of the rows' own tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from medagent.causal_lm import hidden_states
+
+SHARED_PREFIXES = "shared_prefixes"  # name of the attention, to transformers
+# What a token that another row read costs beside one that is read: its keys and values are kept again.
+READ_AGAIN = 1 / 8
+
+
+@dataclass(frozen=True)
+class PrefixTree:
+    """Rows as paths through one sequence of N tokens."""
+
+    nodes_BT: Tensor
+    """[B, T] integer: the place in the sequence of each token of a row; 0 at padding."""
+    tokens_N: Tensor
+    """[N] integer: the tokens."""
+    positions_N: Tensor
+    """[N] integer: their positions in their rows."""
+    lengths: tuple[int, ...]
+    """Tokens of each row."""
+    shared: tuple[int, ...]
+    """How many of them, from the first on, an earlier row has."""
+    masks: dict[tuple[int, int | None], Tensor | None] = field(default_factory=dict)
+    """What attention needs, for a row and a window; filled when it is asked for."""
+
+    @staticmethod
+    def of(token_ids_BT: Tensor, attention_BT: Tensor) -> PrefixTree:
+        """The tree of right-padded rows, in their order."""
+        shared = shared_with_earlier(token_ids_BT, attention_BT)
+        lengths = attention_BT.sum(dim=1).tolist()
+        nodes_BT = torch.zeros(token_ids_BT.shape, dtype=torch.long)
+        places, size = [], 0
+        for row, ((first, other), length) in enumerate(zip(shared, lengths, strict=True)):
+            nodes_BT[row, :first] = nodes_BT[other, :first]
+            nodes_BT[row, first:length] = torch.arange(size, size + length - first)
+            places += [row * token_ids_BT.shape[1] + place for place in range(first, length)]
+            size += length - first
+        nodes_BT = nodes_BT.to(token_ids_BT.device)
+        own_N = torch.tensor(places, device=token_ids_BT.device)
+        return PrefixTree(
+            nodes_BT,
+            token_ids_BT.flatten()[own_N],
+            own_N % token_ids_BT.shape[1],
+            tuple(lengths),
+            tuple(first for first, _ in shared),
+        )
+
+    def states(self, model: PreTrainedModel) -> Tensor:
+        """[N, H] the last hidden state at every token of the sequence; `model` is one of `use_shared_prefixes`."""
+        none = torch.empty(1, 1, 0, 0, device=self.tokens_N.device)  # of four dimensions, so that no mask is made
+        hidden_1NH = hidden_states(
+            model,
+            input_ids=self.tokens_N[None],
+            position_ids=self.positions_N[None],
+            attention_mask=none,
+            use_cache=False,
+            prefix_tree=self,
+        )
+        return hidden_1NH[0]
+
+    def mask(self, row: int, window: int | None) -> Tensor | None:
+        """[1, 1, own, length] which tokens of its path a row's own ones see; none where that is plainly causal."""
+        if (row, window) not in self.masks:
+            first, length = self.shared[row], self.lengths[row]
+            self.masks[row, window] = None
+            if first or window is not None:
+                places = torch.arange(length, device=self.tokens_N.device)
+                behind = places[first:, None] - places[None, :]
+                seen = (behind >= 0) if window is None else (behind >= 0) & (behind < window)
+                self.masks[row, window] = seen[None, None]
+        return self.masks[row, window]
+
+
+def shared_with_earlier(token_ids_BT: Tensor, attention_BT: Tensor) -> list[tuple[int, int]]:
+    """For each row the length of the longest prefix that an earlier row has, and the number of that row."""
+    ids, there = token_ids_BT.cpu(), attention_BT.cpu()
+    found = [(0, 0)]
+    for row in range(1, len(ids)):
+        same = (ids[:row] == ids[row]) & there[:row] & there[row]
+        common = same.int().cumprod(dim=1).sum(dim=1)
+        other = int(common.argmax())
+        found.append((int(common[other]), other))
+    return found
+
+
+def split_by_distinct_tokens(token_ids_BT: Tensor, attention_BT: Tensor, *, max_tokens: int) -> list[list[int]]:
+    """Numbers of rows, in their order, in groups whose trees have at most `max_tokens` tokens; 0: one group.
+
+    A token that an earlier row of the group has counts `READ_AGAIN`. A row that is longer is a group by itself.
+    """
+    groups: list[list[int]] = []
+    start = 0
+    while start < len(token_ids_BT):
+        rest = slice(start, None)
+        shared = torch.tensor([first for first, _ in shared_with_earlier(token_ids_BT[rest], attention_BT[rest])])
+        costs = attention_BT[rest].sum(dim=1).cpu() - (1 - READ_AGAIN) * shared
+        count = int((costs.cumsum(0) <= max_tokens).sum()) if max_tokens else len(costs)
+        groups.append(list(range(start, start + max(1, count))))
+        start += max(1, count)
+    return groups
+
+
+def use_shared_prefixes(model: PreTrainedModel) -> None:
+    """Let a model read `PrefixTree`s; everything else it reads as with sdpa.
+
+    Raises:
+        ValueError: transformers cannot exchange the family's attention.
+    """
+    AttentionInterface.register(SHARED_PREFIXES, _attention)
+    AttentionMaskInterface.register(SHARED_PREFIXES, sdpa_mask)
+    model.set_attn_implementation(SHARED_PREFIXES)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    prefix_tree: PrefixTree | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention along the paths of a tree, in transformers' interface: [1, heads, N, D] to [1, N, heads, D]."""
+    if prefix_tree is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
+        )
+    tree = prefix_tree
+    paths = torch.cat([nodes[:length] for nodes, length in zip(tree.nodes_BT, tree.lengths, strict=True)])
+    keys, values = (each.index_select(2, paths).split(tree.lengths, dim=2) for each in (key, value))
+    own = query.split([length - first for length, first in zip(tree.lengths, tree.shared, strict=True)], dim=2)
+    outputs = [
+        sdpa_attention_forward(
+            module, own[row], keys[row], values[row], tree.mask(row, sliding_window), scaling=scaling, **kwargs
+        )[0]
+        for row in range(len(tree.lengths))
+        if tree.shared[row] < tree.lengths[row]
+    ]
+    return torch.cat(outputs, dim=1), None
