@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from medagent.causal_lm import hidden_states
+from medagent.grouped_attention import grouped_attention
 
 SHARED_PREFIXES = "shared_prefixes"  # name of the attention, to transformers
 # What a token that another row read costs beside one that is read: its keys and values are kept again.
@@ -145,7 +145,7 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Attention along the paths of a tree, in transformers' interface: [1, heads, N, D] to [1, N, heads, D]."""
     if prefix_tree is None:
-        return sdpa_attention_forward(
+        return grouped_attention(
             module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
         )
     tree = prefix_tree
@@ -153,7 +153,7 @@ def _attention(
     keys, values = (each.index_select(2, paths).split(tree.lengths, dim=2) for each in (key, value))
     own = query.split([length - first for length, first in zip(tree.lengths, tree.shared, strict=True)], dim=2)
     outputs = [
-        sdpa_attention_forward(
+        grouped_attention(
             module, own[row], keys[row], values[row], tree.mask(row, sliding_window), scaling=scaling, **kwargs
         )[0]
         for row in range(len(tree.lengths))

@@ -2,6 +2,8 @@
 
 Rows are packed without holes: a row's place in the cache is its place in the text. A token that pads a row repeats the
 position of the row's last one, so that no position lies beyond the row's text.
+
+Shapes: S slots, Q tokens read, H hidden size, V vocabulary, M rows of the slot that has most.
 """
 
 from __future__ import annotations
@@ -79,26 +81,37 @@ class Sampler:
 
 
 class Batch:
-    """A set of rows with a common cache buffer of shape [layers, 2, rows, heads, capacity, head_dim]."""
+    """A set of rows with a common cache buffer of shape [layers, 2, rows, heads, capacity, head_dim].
+
+    Rows with the same text share a slot of the buffer, so samples of a question are read and sampled from as one until
+    their tokens differ. Slots are numbered from 0. A row has one, and there are never more slots than rows.
+    """
 
     def __init__(self, sampler: Sampler, rows: Sequence[TurnRow]) -> None:
         self._sampler, self._model, self._shape = sampler, sampler.model, sampler.shape
         self._rows = list(rows)
-        device = self._model.device
         lengths = [row.dialogue.length for row in rows]
         widest = max(len(row.dialogue.pending) for row in rows)
         capacity = max(
             length + max(widest, len(row.dialogue.pending) + row.max_tokens - len(row.token_ids))
             for length, row in zip(lengths, rows, strict=True)
         )
-        self._buffer = self._shape.buffer(len(rows), capacity, device)
-        for index, row in enumerate(rows):
-            if row.dialogue.cache is not None:
-                self._buffer[:, :, index, :, : lengths[index]] = row.dialogue.cache
-                row.dialogue.cache = None
-        self._lengths = torch.tensor(lengths, device=device)
-        self._index = {id(row): index for index, row in enumerate(rows)}
-        self._temperatures = torch.tensor([row.dialogue.temperature for row in rows], device=device)
+        self._buffer = self._shape.buffer(len(rows), capacity, self._model.device)
+        self._lengths: list[int] = []  # of each slot
+        self._temperatures: list[float] = []  # of each slot
+        self._slots: dict[int, int] = {}  # id of a row -> slot
+        slots: dict[tuple[float, int, tuple[int, ...]], int] = {}
+        for row, length in zip(rows, lengths, strict=True):
+            dialogue = row.dialogue
+            key = (dialogue.temperature, length, (*dialogue.text, *dialogue.pending))
+            if key not in slots:
+                slots[key] = len(slots)
+                self._lengths.append(length)
+                self._temperatures.append(dialogue.temperature)
+                if dialogue.cache is not None:
+                    self._buffer[:, :, slots[key], :, :length] = dialogue.cache
+            self._slots[id(row)] = slots[key]
+            dialogue.cache = None
 
     @property
     def num_rows(self) -> int:
@@ -106,8 +119,8 @@ class Batch:
         return len(self._rows)
 
     def _save(self, row: TurnRow) -> None:
-        index = self._index[id(row)]
-        row.dialogue.cache = self._buffer[:, :, index, :, : int(self._lengths[index])]
+        slot = self._slots[id(row)]
+        row.dialogue.cache = self._buffer[:, :, slot, :, : self._lengths[slot]]
 
     def release(self) -> None:
         """Hand each unfinished row its cache, so that another batch can take it over."""
@@ -118,87 +131,82 @@ class Batch:
     @torch.no_grad()
     def step(self, rows: list[TurnRow]) -> list[TurnRow]:
         """Read the pending tokens of every row and sample one token each; returns the rows that go on."""
-        hidden_BQH, last_B = self.read()
-        return self._sample(
-            rows, project(self._model, hidden_BQH[torch.arange(len(self._rows), device=last_B.device), last_B])
-        )
+        hidden_SQH, last_S = self.read()
+        states_SH = hidden_SQH[torch.arange(len(last_S), device=last_S.device), last_S]
+        return self._sample(rows, project(self._model, states_SH))
 
     @torch.no_grad()
     def read(self) -> tuple[Tensor, Tensor]:
-        """Read the pending tokens of every row: hidden states, [B, Q, H], and the place of each row's last, [B].
-
-        Rows whose whole texts are the same are read once, as samples of a question are at their prompt.
-        """
-        pad = int(self._sampler.tokenizer.pad_token_id or 0)
-        pending = [[pad] if row.ended else row.dialogue.pending for row in self._rows]
-        counts = torch.tensor([0 if row.ended else len(row.dialogue.pending) for row in self._rows])
-        counts = counts.to(self._lengths.device)
-        last_B = (counts - 1).clamp(min=0)
-        width = max(map(len, pending))
-        ids_BQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=self._lengths.device)
-        once, of_B = self._distinct() if width > 1 else (None, None)
-        hidden_DQH = self._pass(ids_BQ, last_B, once, of_B)
-        self._lengths = self._lengths + counts
+        """Read the pending tokens of every slot: hidden states, [S, Q, H], and the place of each slot's last, [S]."""
+        self._part()
+        device, pad = self._buffer.device, int(self._sampler.tokenizer.pad_token_id or 0)
+        pending: list[list[int]] = [[]] * len(self._lengths)
+        for row in self._rows:
+            if not row.ended:
+                pending[self._slots[id(row)]] = row.dialogue.pending
+        width = max(1, *map(len, pending))
+        ids_SQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=device)
+        lengths_S = torch.tensor(self._lengths, device=device)
+        last_S = torch.tensor([max(0, len(ids) - 1) for ids in pending], device=device)
+        offsets_Q = torch.arange(width, device=device)
+        places_SQ = lengths_S[:, None] + offsets_Q
+        places_SQ = places_SQ.clamp(max=self._buffer.shape[4] - 1)  # slots whose rows have ended
+        reach = int(places_SQ.max()) + 1
+        hidden_SQH = hidden_states(
+            self._model,
+            input_ids=ids_SQ,
+            position_ids=lengths_S[:, None] + torch.minimum(offsets_Q, last_S[:, None]),
+            attention_mask=self._shape.attention_mask(places_SQ, reach),
+            past_key_values=BufferCache(self._buffer[:, :, : len(pending)], places_SQ, reach),
+            use_cache=True,
+        )
+        self._lengths = [length + len(ids) for length, ids in zip(self._lengths, pending, strict=True)]
         for row in self._rows:
             if not row.ended:
                 row.dialogue.text += row.dialogue.pending
                 row.dialogue.pending = []
-        return hidden_DQH if of_B is None else hidden_DQH.index_select(0, of_B), last_B
+        return hidden_SQH, last_S
 
-    def _distinct(self) -> tuple[list[int] | None, Tensor | None]:
-        """The first row of each text, and for every row which of these it is, [B]; none where all texts differ."""
-        numbers: dict[tuple[int, ...], int] = {}
-        once: list[int] = []
-        of_rows = []
-        for index, row in enumerate(self._rows):
-            text = (*row.dialogue.text, *row.dialogue.pending, *((-1, index) if row.ended else ()))
-            if text not in numbers:
-                numbers[text] = len(once)
-                once.append(index)
-            of_rows.append(numbers[text])
-        if len(once) == len(self._rows):
-            return None, None
-        return once, torch.tensor(of_rows, device=self._lengths.device)
+    def _part(self) -> None:
+        """Give rows a slot of their own where they go on with other tokens than those that they share it with."""
+        first: dict[int, list[int]] = {}
+        new: dict[tuple[int, tuple[int, ...]], int] = {}
+        for row in self._rows:
+            if row.ended:
+                continue
+            slot, pending = self._slots[id(row)], row.dialogue.pending
+            if first.setdefault(slot, pending) != pending:
+                key = (slot, tuple(pending))
+                if key not in new:
+                    new[key], length = len(self._lengths), self._lengths[slot]
+                    self._buffer[:, :, new[key], :, :length] = self._buffer[:, :, slot, :, :length]
+                    self._lengths.append(length)
+                    self._temperatures.append(self._temperatures[slot])
+                self._slots[id(row)] = new[key]
 
-    def _pass(self, ids_BQ: Tensor, last_B: Tensor, once: list[int] | None, of_B: Tensor | None) -> Tensor:
-        """[D, Q, H] hidden states of the rows `once` (none: of all). Others of the same text get their cache."""
-        buffer, lengths_D, last_D = self._buffer, self._lengths, last_B
-        offsets_Q = torch.arange(ids_BQ.shape[1], device=self._lengths.device)
-        if once is not None:
-            index = torch.tensor(once, device=self._lengths.device)
-            ids_BQ, lengths_D, last_D = ids_BQ[index], lengths_D[index], last_B[index]
-        places_DQ = lengths_D[:, None] + offsets_Q
-        places_DQ = places_DQ.clamp(max=self._buffer.shape[4] - 1)  # rows that have ended
-        reach = int(places_DQ.max()) + 1
-        if once is not None:
-            buffer = self._buffer[:, :, index, :, :reach]  # a copy
-        hidden_DQH = hidden_states(
-            self._model,
-            input_ids=ids_BQ,
-            position_ids=lengths_D[:, None] + torch.minimum(offsets_Q, last_D[:, None]),
-            attention_mask=self._shape.attention_mask(places_DQ, reach),
-            past_key_values=BufferCache(buffer, places_DQ, reach),
-            use_cache=True,
+    def _sample(self, rows: Sequence[TurnRow], logits_SV: Tensor) -> list[TurnRow]:
+        device = logits_SV.device
+        temperatures_S = torch.tensor(self._temperatures, device=device)
+        greedy_S = temperatures_S == 0
+        logprobs_SV = torch.log_softmax(logits_SV / temperatures_S.masked_fill(greedy_S, 1.0)[:, None], dim=-1)
+        slots, columns = [self._slots[id(row)] for row in rows], []
+        draws: list[list[float]] = [[] for _ in self._lengths]  # of the rows of each slot
+        for row, slot in zip(rows, slots, strict=True):
+            columns.append(len(draws[slot]))
+            draws[slot].append(row.draws[len(row.token_ids)] if len(row.token_ids) < row.max_tokens else 0.0)
+        most = max(map(len, draws))
+        drawn_SM = torch.tensor(
+            [each + [0.0] * (most - len(each)) for each in draws], dtype=torch.float64, device=device
         )
-        if of_B is not None:
-            for whole, read in zip(self._buffer, buffer, strict=True):  # a layer at a time, as each makes a copy
-                whole[:, :, :, :reach] = read.index_select(1, of_B)
-        return hidden_DQH
-
-    def _sample(self, rows: Sequence[TurnRow], logits_BV: Tensor) -> list[TurnRow]:
-        greedy = self._temperatures == 0
-        logprobs_BV = torch.log_softmax(logits_BV / self._temperatures.masked_fill(greedy, 1.0)[:, None], dim=-1)
-        draws = [row.draws[len(row.token_ids)] if len(row.token_ids) < row.max_tokens else 0.0 for row in self._rows]
-        cumulative_BV = logprobs_BV.double().exp().cumsum(dim=-1)
-        marks = torch.tensor(draws, dtype=torch.float64, device=logits_BV.device) * cumulative_BV[:, -1]
-        sampled = torch.searchsorted(cumulative_BV, marks[:, None], right=True)[:, 0].clamp(max=logits_BV.shape[1] - 1)
-        tokens = torch.where(greedy, logits_BV.argmax(dim=-1), sampled)
-        chosen = logprobs_BV.gather(1, tokens[:, None])[:, 0]
-        token_list, logprob_list = tokens.tolist(), chosen.tolist()
+        cumulative_SV = logprobs_SV.double().exp().cumsum(dim=-1)
+        sampled_SM = torch.searchsorted(cumulative_SV, drawn_SM * cumulative_SV[:, -1:], right=True)
+        sampled_SM = sampled_SM.clamp(max=logits_SV.shape[1] - 1)
+        tokens_SM = torch.where(greedy_S[:, None], logits_SV.argmax(dim=-1)[:, None], sampled_SM)
+        token_rows, logprob_rows = tokens_SM.tolist(), logprobs_SV.gather(1, tokens_SM).tolist()
         return [
             row
-            for row in rows
-            if self._goes_on(row, token_list[self._index[id(row)]], logprob_list[self._index[id(row)]])
+            for row, slot, column in zip(rows, slots, columns, strict=True)
+            if self._goes_on(row, token_rows[slot][column], logprob_rows[slot][column])
         ]
 
     def _goes_on(self, row: TurnRow, token: int, logprob: float) -> bool:

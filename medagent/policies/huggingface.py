@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.errors import PolicyError
+from medagent.grouped_attention import use_grouped_attention
 from medagent.policies.batch import Batch, Dialogue, Sampler, TurnRow
 from medagent.policies.decoder_shape import shape_of
 from medagent.policies.self_check import check_sampling
@@ -38,6 +39,7 @@ class HFPolicy:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, lockstep: bool = True) -> None:
         self._model, self._tokenizer, self._lockstep = model, tokenizer, lockstep
+        use_grouped_attention(model)
         self.end_ids = end_token_ids(tokenizer, model)
         self._sampler = Sampler(model, tokenizer, shape_of(model), keep_views=lockstep)
         check_sampling(self._sampler)

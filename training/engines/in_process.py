@@ -105,7 +105,7 @@ def _ready(model: PreTrainedModel, module: AgentModule) -> PreTrainedModel:
     model.requires_grad_(False)
     if model.is_gradient_checkpointing:
         model.gradient_checkpointing_disable()
-    if module.execution.attention == "flash_attention_2":
+    if module.execution.attention == "flash_attention_2" or module.execution.shared_prefixes:
         model.set_attn_implementation(plain_attention(model))
     torch.nn.Module.to(model, module.device).eval()
     return model
