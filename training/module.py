@@ -71,7 +71,8 @@ class AgentModule(LightningModule):
     `kl_mode` "loss": `kl_coef` times the k3 estimate of KL(policy || reference) is added to the loss. "reward":
     `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward.
 
-    With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. `temperature` is that of
+    With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. The policy's first rises over
+    `lr_warmup_iterations`, as AdamW's first steps move every weight by the whole rate. `temperature` is that of
     sampling, and every log-prob is taken at it.
     """
 
@@ -85,6 +86,7 @@ class AgentModule(LightningModule):
         critic_lr: float = 3e-3,
         critic_sees: CriticSees = "context",
         lr_decay_iterations: int | None = None,
+        lr_warmup_iterations: int = 0,
         weight_decay: float = 0.0,
         policy_loss: PolicyLoss = lazy_instance(ClippedSurrogate),
         kl_coef: float = 1e-3,
@@ -105,11 +107,10 @@ class AgentModule(LightningModule):
         self.policy_lora, self.critic_lora = policy_lora, critic_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
         self.policy_loss = policy_loss
-        self.lr_decay_iterations = lr_decay_iterations
+        self.lr_decay_iterations, self.lr_warmup_iterations = lr_decay_iterations, lr_warmup_iterations
         self.kl_coef, self.kl_mode = kl_coef, kl_mode
-        self.entropy_coef, self.value_clip = entropy_coef, value_clip
+        self.entropy_coef, self.value_clip, self.temperature = entropy_coef, value_clip, temperature
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
-        self.temperature = temperature
         self.policy_lr_scale = 1.0  # below 1 after a rollback
         self.execution = execution
         refuse_unmerged(base_model)
@@ -181,11 +182,9 @@ class AgentModule(LightningModule):
         parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]
         for each, its_part in first:
-            loss = each(its_part)
-            self.finite_steps.note_loss(loss)
+            self.finite_steps.note_loss(loss := each(its_part))
             self.trainer.strategy.backward(loss / self.trainer.accumulate_grad_batches, None)
-        loss = loss_of(part)
-        self.finite_steps.note_loss(loss)
+        self.finite_steps.note_loss(loss := loss_of(part))
         self._critic_alone = batch.critic_only
         if isinstance(self.trainer.strategy, DDPStrategy) and (first or batch.critic_only):
             # DDP sums a gradient over ranks when the last backward pass reaches its parameter: this one reaches all.
@@ -308,7 +307,8 @@ class AgentModule(LightningModule):
         self.finite_steps.in_iteration = 0
         # By the iteration's number alone, so that a resumed or prolonged run has the same rates.
         decayed = 0.0 if self.lr_decay_iterations is None else self.current_epoch / self.lr_decay_iterations
-        rates = {"policy": self.policy_lr * self.policy_lr_scale, "critic": self.critic_lr}
+        risen = min(1.0, (self.current_epoch + 1) / (self.lr_warmup_iterations + 1))
+        rates = {"policy": self.policy_lr * self.policy_lr_scale * risen, "critic": self.critic_lr}
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
 

@@ -37,6 +37,7 @@ RULES = (
     NumberRule(("temperature",), lambda value: value > 0, "a positive finite number (sampling must explore)"),
     NumberRule(("value_clip",), lambda value: value > 0, "a finite number above 0, or none", optional=True),
     NumberRule(("lr_decay_iterations",), lambda value: value >= 1, "1 or more iterations, or none", optional=True),
+    NumberRule(("lr_warmup_iterations",), lambda value: value >= 0, "0 or more iterations"),
 )
 
 

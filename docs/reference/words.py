@@ -28,6 +28,7 @@ WORDS: dict[str, str] = {
         "What the critic reads: context, gold evidence, or that and the group's outcomes. "
         "The last two want `critic_lora` null."
     ),
+    "model.lr_warmup_iterations": "Iterations over which the policy's rate rises to its full value; 0 begins with it.",
     "model.lr_decay_iterations": "Iterations over which both rates fall linearly to zero; null keeps them.",
     "model.weight_decay": "AdamW's weight decay.",
     "model.policy_loss": "What the policy maximises.",

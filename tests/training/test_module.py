@@ -246,6 +246,16 @@ def test_learning_rates_decay_together_and_a_rollback_slows_the_policy_alone(epo
     assert rates == pytest.approx({"policy": 0.2 * 0.5 * share, "critic": 0.4 * share})
 
 
+@pytest.mark.parametrize(("epoch", "share"), [(0, 0.25), (2, 0.75), (3, 1.0), (9, 1.0)])
+def test_the_rate_of_the_policy_rises_alone(epoch: int, share: float) -> None:
+    module = make_module(policy_lr=0.2, critic_lr=0.4, lr_warmup_iterations=3)
+    optimizer = module.configure_optimizers()
+    module.trainer = SimpleNamespace(optimizers=[optimizer], current_epoch=epoch)  # type: ignore[assignment]
+    module.on_train_epoch_start()
+    rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
+    assert rates == pytest.approx({"policy": 0.2 * share, "critic": 0.4})
+
+
 @pytest.mark.parametrize("kl", ["reward", "loss"])
 def test_an_idle_pass_teaches_nothing(experience, kl: str) -> None:
     """A rank with fewer parts makes one, beside ranks that learn."""

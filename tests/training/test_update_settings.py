@@ -40,6 +40,7 @@ NAN, INF = math.nan, math.inf
         ("temperature", (NAN, INF, 0.0, -1.0)),
         ("value_clip", (NAN, INF, 0.0, -1.0)),
         ("lr_decay_iterations", (0, -3)),
+        ("lr_warmup_iterations", (-1, NAN)),
     ],
 )
 def test_a_number_out_of_range_is_refused_before_a_model_is_loaded(name: str, values: tuple[float, ...]) -> None:
@@ -56,7 +57,12 @@ def test_what_is_no_number_is_refused(value: object) -> None:
 
 def test_numbers_in_range_are_taken() -> None:
     settings = {"dtype": "bfloat16", "critic_sees": "context", "kl_coef": 0, "base_model": "starter"}
-    settings |= {"policy_lora": LoraSettings(), "critic_lora": LoraSettings(), "execution": Execution()}
+    settings |= {
+        "lr_warmup_iterations": 0,
+        "policy_lora": LoraSettings(),
+        "critic_lora": LoraSettings(),
+        "execution": Execution(),
+    }
     norms = {"policy_max_grad_norm": 1e6, "critic_max_grad_norm": 1, "value_clip": None, "lr_decay_iterations": 1}
     check_update_settings(
         {**settings, **norms, "policy_lr": 0.0, "critic_lr": 1.0, "weight_decay": 0, "entropy_coef": -0.1}
