@@ -31,6 +31,8 @@ SUITES = {
     "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_groups.py"),
     "ranks": ("tests/training/test_distinct.py", "tests/training/test_pretend_ranks.py"),
     "groups": ("tests/training/test_exact_groups.py",),
+    "trees": ("tests/training/test_prefixes.py", "tests/medagent/test_grouped_attention.py"),
+    "slots": tuple(f"tests/medagent/policies/test_{name}.py" for name in ("shared_texts", "huggingface")),
     "loop": (
         "tests/medagent/test_limits.py",
         "tests/medagent/test_hostile_text.py",
