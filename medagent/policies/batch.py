@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from medagent.policies.decoder_shape import DecoderShape
 from medagent.policies.kv_cache import BufferCache
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import SampledTurn
+
+LEAST_COMMON = 16  # tokens at the beginning of all texts, to read them by themselves
 
 
 @dataclass(eq=False)
@@ -131,6 +134,7 @@ class Batch:
     @torch.no_grad()
     def step(self, rows: list[TurnRow]) -> list[TurnRow]:
         """Read the pending tokens of every row and sample one token each; returns the rows that go on."""
+        self._read_common_prefix()
         hidden_SQH, last_S = self.read()
         states_SH = hidden_SQH[torch.arange(len(last_S), device=last_S.device), last_S]
         return self._sample(rows, project(self._model, states_SH))
@@ -166,6 +170,30 @@ class Batch:
                 row.dialogue.text += row.dialogue.pending
                 row.dialogue.pending = []
         return hidden_SQH, last_S
+
+    def _read_common_prefix(self) -> None:
+        """Read once what all texts begin with, such as instructions, where nothing was read yet."""
+        rows = [row for row in self._rows if not row.ended]
+        if len(self._lengths) < 2 or any(self._lengths):
+            return
+        texts = zip(*(row.dialogue.pending[:-1] for row in rows), strict=False)
+        common = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, texts))
+        if common < LEAST_COMMON:
+            return
+        tokens = rows[0].dialogue.pending[:common]
+        places_1Q = torch.arange(common, device=self._buffer.device)[None]
+        hidden_states(
+            self._model,
+            input_ids=torch.tensor([tokens], device=self._buffer.device),
+            position_ids=places_1Q,
+            attention_mask=self._shape.attention_mask(places_1Q, common),
+            past_key_values=BufferCache(self._buffer[:, :, :1], places_1Q, common),
+            use_cache=True,
+        )
+        self._buffer[:, :, 1 : len(self._lengths), :, :common] = self._buffer[:, :, :1, :, :common]
+        self._lengths = [common] * len(self._lengths)
+        for row in rows:
+            row.dialogue.text, row.dialogue.pending = tokens[:], row.dialogue.pending[common:]
 
     def _part(self) -> None:
         """Give rows a slot of their own where they go on with other tokens than those that they share it with."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.agent import Agent, Job
+from medagent.agent import Agent, Job, Limits
 from medagent.policies import batch
 from medagent.policies.huggingface import HFPolicy
+from medagent.protocol import TagProtocol
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 
@@ -61,12 +62,29 @@ def test_rows_of_other_texts_are_read_apart(starter, retriever, world, passes) -
     assert passes[0][0] == len(jobs)
 
 
+def test_instructions_before_all_questions_are_read_once(starter, retriever, world, passes) -> None:
+    protocol = TagProtocol(instructions="Answer the medical question with a passage that you found. " * 3)
+    agent = Agent(HFPolicy(*starter), retriever, protocol, Limits(2, 16, 64, 400), top_k=1)
+    jobs = [Job(question, seed=n) for n, question in enumerate(world.questions("train", limit_per_kind=4))]
+    passes.clear()
+    together = agent.run_all(jobs)
+    rows, common = passes[0]
+    assert rows == 1
+    assert common > 16
+    assert passes[1][0] == len(jobs)
+    assert common + passes[1][1] == max(len(rollout.prompt_ids) for rollout in together)
+    for job, rollout in zip(jobs, together, strict=True):
+        alone = agent.run_all([job])[0]
+        assert alone.token_ids == rollout.token_ids
+        assert alone.rollout_logprobs == pytest.approx(rollout.rollout_logprobs, abs=1e-4)
+
+
 def test_a_temperature_of_its_own_parts_a_row_from_others(starter, retriever, world, passes) -> None:
     question = world.questions("train", limit_per_kind=1)[0]
     agent = agent_of(starter, retriever)
     jobs = [Job(question, temperature=temperature, seed=3) for temperature in (0.0, 1.0, 3.0)]
     passes.clear()
     together = agent.run_all(jobs)
-    assert passes[0][0] == 3
+    assert [rows for rows, _ in passes[:2]] == [1, 3], "the prompt together, the rest apart"
     for job, rollout in zip(jobs, together, strict=True):
         assert agent.run_all([job])[0].token_ids == rollout.token_ids
