@@ -14,6 +14,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
 from medagent.errors import ConfigError
+from medagent.grouped_attention import GROUPED
 from training.starter.lessons import Lesson
 
 NUM_EXAM_BATCHES = 4
@@ -64,7 +65,7 @@ def _refuse_other_layers(config: Qwen2Config) -> None:
     `action_states` writes the top layer out, and leaves the causal mask of the others to torch's own attention.
     """
     found = {
-        "attention": config._attn_implementation,
+        "attention": "sdpa" if config._attn_implementation == GROUPED else config._attn_implementation,
         "sliding windows": "sliding_attention" in (config.layer_types or ()),
         "dropout": config.attention_dropout,
         "heads for keys": config.num_key_value_heads,
