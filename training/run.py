@@ -34,6 +34,7 @@ from training.agent_data import AgentData, check_accumulation
 from training.callbacks.held_out import HeldOutEvaluation
 from training.data import RolloutData, check_shares
 from training.execution import keep_freed_memory
+from training.interrupts import signals_interrupt
 from training.iterations import why_not_to_go_on
 from training.module import AgentModule
 from training.parser import AgentParser
@@ -290,8 +291,11 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
         checkpoint = newest_checkpoint(run)
         if checkpoint is not None:
             print(f"Going on from {checkpoint}.")
+        # Several ranks are left to their launcher.
+        ends = signals_interrupt() if cli.trainer.world_size == 1 else nullcontext()
         try:
-            cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=checkpoint and str(checkpoint))
+            with ends:
+                cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=checkpoint and str(checkpoint))
         except SystemExit as stop:  # Lightning turns Ctrl-C into an exit
             raise KeyboardInterrupt from stop
         finally:

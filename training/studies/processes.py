@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -97,26 +95,3 @@ def made_by(threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         **libraries,
     }
-
-
-@contextmanager
-def signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP (a closed terminal) stop this process as Ctrl-C does.
-
-    A second signal while it stops is ignored.
-    """
-
-    def interrupt(number: int, frame: object) -> None:
-        for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {each: signal.signal(each, interrupt) for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

@@ -28,7 +28,8 @@ from medagent.files import write_whole
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from training.studies.processes import Children, made_by, signals_interrupt
+from training.interrupts import signals_interrupt
+from training.studies.processes import Children, made_by
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STUDIES = CONFIGS.parent / "studies"  # part of a checkout, not of the installed package
