@@ -31,26 +31,40 @@ def grouped_attention(
 
     Query [B, H, Q, D], key and value [B, G, K, D], mask [B or 1, 1, Q, K] boolean; the output is [B, Q, H, D].
     """
-    batch, heads, queries, size = query.shape
-    groups, keys = key.shape[1], key.shape[2]
+    heads, groups = query.shape[1], key.shape[1]
     plain = attention_mask is None or attention_mask.ndim != 4 or attention_mask.shape[1] != 1
     if plain or heads == groups or heads % groups or kwargs.get("position_bias") is not None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
         )
     assert attention_mask is not None
-    together = heads // groups
-    # A mask for each head of a group: its queries stand one after the other.
-    mask = attention_mask[:, :, None].expand(-1, 1, together, queries, keys).reshape(-1, 1, together * queries, keys)
+    mask = mask_of_groups(attention_mask, heads // groups)
+    output = attend_in_groups(query, key, value, mask, scaling=scaling, dropout=dropout)
+    return output, None
+
+
+def mask_of_groups(mask: Tensor, together: int) -> Tensor:
+    """[B, 1, together Q, K] of a mask [B, 1, Q, K] for all heads: the queries of a group stand one after the other."""
+    batch, _, queries, keys = mask.shape
+    expanded = mask[:, :, None].expand(batch, 1, together, queries, keys)
+    return expanded.reshape(batch, 1, together * queries, keys)
+
+
+def attend_in_groups(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *, scaling: float | None, dropout: float = 0.0
+) -> Tensor:
+    """[B, Q, H, D] attention, with a mask of `mask_of_groups`; each group of heads has one head of keys and values."""
+    batch, heads, queries, size = query.shape
+    groups = key.shape[1]
     output = scaled_dot_product_attention(
-        query.reshape(batch, groups, together * queries, size),
+        query.reshape(batch, groups, heads // groups * queries, size),
         key,
         value,
         attn_mask=mask,
         dropout_p=dropout,
         scale=scaling,
     )
-    return output.reshape(batch, heads, queries, -1).transpose(1, 2).contiguous(), None
+    return output.reshape(batch, heads, queries, -1).transpose(1, 2).contiguous()
 
 
 def use_grouped_attention(model: PreTrainedModel) -> None:

@@ -326,6 +326,11 @@ def _whole(weight: Tensor) -> Tensor:
 
 
 def _share_prefixes(base: PreTrainedModel) -> None:
+    if base.config._attn_implementation != "sdpa":
+        raise ConfigError(
+            f"model.execution.shared_prefixes: {type(base).__name__} attends with {base.config._attn_implementation}, "
+            "wanted a model that can attend with sdpa. Set it to false."
+        )
     try:
         use_shared_prefixes(base)
     except ValueError as error:

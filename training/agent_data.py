@@ -28,6 +28,15 @@ class AgentSettings:
     top_k: int = 3
 
 
+def rows_of_micro_batch(rollouts: int, *, parts: int, together: int) -> int:
+    """The most rollouts of a micro-batch, where so many as `together` are never divided.
+
+    >>> rows_of_micro_batch(144, parts=8, together=16)
+    32
+    """
+    return -(-(rollouts // together) // parts) * together
+
+
 def check_accumulation(accumulated: int, num_micro_batches: int) -> None:
     """Check that an optimizer step takes the micro-batches that it is weighted for.
 
@@ -56,11 +65,14 @@ class AgentData(LightningDataModule):
         self.questions: list[Question] = []
         self.background = Background()
 
-    def work_of(self, rollouts: int, *, parts: int, longest: int) -> Work:
-        """A rank's work in memory: `rollouts` of at most `longest` tokens in `parts` micro-batches."""
+    def work_of(self, rollouts: int, *, parts: int, longest: int, together: int = 1) -> Work:
+        """A rank's work in memory: `rollouts` of at most `longest` tokens in `parts` micro-batches.
+
+        So many as `together` stay together.
+        """
         return Work(
             rollouts,
-            -(-rollouts // parts),
+            rows_of_micro_batch(rollouts, parts=parts, together=together),
             replace(self.agent_settings.limits, max_total_tokens=longest),
             self.engine.samples_here,
             self.engine.asked_form,

@@ -110,9 +110,7 @@ class RolloutData(AgentData):
         module, settings = self.trainer.lightning_module, self.agent_settings
         check_accumulation(self.trainer.accumulate_grad_batches, self.num_micro_batches)
         parts = self.num_minibatches * self.num_micro_batches
-        # A question's samples stay together where they share prefixes.
-        samples = 1 if module.execution.shared_prefixes else self.num_samples
-        check_shares(self.num_questions, samples, parts, self.trainer.world_size)
+        check_shares(self.num_questions, self.num_samples // self._together(), parts, self.trainer.world_size)
         check_composition(
             module,
             self.advantage,
@@ -154,7 +152,13 @@ class RolloutData(AgentData):
             self.num_questions * self.num_samples // world_size,
             parts=self.num_minibatches * self.num_micro_batches,
             longest=limits.max_total_tokens + limits.max_observation_tokens,
+            together=self._together(),
         )
+
+    def _together(self) -> int:
+        """Rollouts that are never dealt apart: a question's samples, where rows share prefixes."""
+        module = self.trainer and self.trainer.lightning_module
+        return self.num_samples if isinstance(module, AgentModule) and module.execution.shared_prefixes else 1
 
     def questions_of(self, iteration: int) -> list[Question]:
         """The questions of an iteration: the next slice of an endless sequence of seeded permutations."""

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from medagent.policies.decoder_shape import other_limits
+from medagent.policies.decoder_shape import SLIDING, decoder_config, other_limits
 from training.adapters import SharedBase
+from training.prefixes import PrefixTree
 
 SHORT, LONG = 5, 9  # tokens of the two rows
 EXACT = 1e-5  # share of a state's size by which another row may move it
@@ -53,6 +54,7 @@ def check_packing(roles: SharedBase, *, shared_prefixes: bool = False) -> None:
             f"before it (its states move by {seen / size:.2g} of their size). {remedy}"
         )
     if shared_prefixes:
+        _check_windows(roles, second, remedy)
         branch = torch.cat([second[:SHORT], other])
         beside = _states(roles, [second, branch], remedy)[len(alone) :]
         moved = max(moved, float((beside - _states(roles, [branch], remedy)).abs().max()))
@@ -60,6 +62,24 @@ def check_packing(roles: SharedBase, *, shared_prefixes: bool = False) -> None:
         raise ConfigError(
             f"model.execution.{setting}: {family} reads a packed row at other positions than alone (its states move by "
             f"{moved / size:.2g} of their size). {remedy}"
+        )
+
+
+def _check_windows(roles: SharedBase, row: Tensor, remedy: str) -> None:
+    """Refuse a family whose layers keep their window in the mask alone, which a tree replaces.
+
+    A short row does not show it.
+    """
+    ids_1T = row[None].to(roles.base.device)
+    tree = PrefixTree.of(ids_1T, torch.ones_like(ids_1T, dtype=torch.bool))
+    tree.states(roles.base)
+    config = decoder_config(roles.base).to_dict()
+    window, kinds = config.get("sliding_window"), config.get("layer_types") or [SLIDING] * len(tree.windows)
+    wanted = [window if kind == SLIDING else None for kind in kinds]
+    if tree.windows != wanted:
+        raise ConfigError(
+            f"model.execution.shared_prefixes: {type(roles.base).__name__} has layers with the windows {wanted}, and "
+            f"tells its attention {tree.windows}. {remedy}"
         )
 
 
@@ -73,7 +93,7 @@ def _states(roles: SharedBase, rows: list[Tensor], remedy: str) -> Tensor:
     mask_BT[:, 0] = False
     try:
         found = roles.predicting(ids_BT, attention_BT, mask_BT)
-    except (TypeError, RuntimeError) as error:  # code of any family
+    except Exception as error:  # code of any family may raise anything
         raise ConfigError(
             f"model.execution: {type(roles.base).__name__} cannot read packed rows ({error}). {remedy}"
         ) from error

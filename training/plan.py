@@ -12,6 +12,7 @@ from lightning import Trainer
 from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.precision import Precision, settled
+from training.agent_data import rows_of_micro_batch
 from training.data import RolloutData
 from training.execution import Execution
 from training.lora import LoraSettings
@@ -37,7 +38,11 @@ def load_of(config: Any, *, world_size: int) -> Load:
         Execution(**vars(model.execution)),
         replace(limits, max_total_tokens=limits.max_total_tokens + limits.max_observation_tokens),
         rollouts,
-        -(-rollouts // (data.num_minibatches * data.num_micro_batches)),
+        rows_of_micro_batch(
+            rollouts,
+            parts=data.num_minibatches * data.num_micro_batches,
+            together=data.num_samples if model.execution.shared_prefixes else 1,
+        ),
         data.engine.class_path.rsplit(".", 1)[-1] == "InProcessEngine",
         "cpu" if config.trainer.accelerator == "cpu" else "gpu",
         world_size if _is_sharded(config.trainer.strategy) else 1,

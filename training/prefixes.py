@@ -6,7 +6,8 @@ token is read once, at its own position, and sees what lies before it on its pat
 the rows read apart, up to rounding.
 
 A row's own tokens are a contiguous end of its path: a prefix that an earlier row has is that row's. So the attention of
-a row is one call, with its own tokens as queries and its whole path as keys. Its cost is that of the rows' own tokens.
+a row is one call, with its own tokens as queries and its whole path as keys. A row that shares something needs a mask
+of own tokens times path, which all layers have in common.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from medagent.causal_lm import hidden_states
-from medagent.grouped_attention import grouped_attention
+from medagent.grouped_attention import attend_in_groups, grouped_attention, mask_of_groups
 
 SHARED_PREFIXES = "shared_prefixes"  # name of the attention, to transformers
 # What a token that another row read costs beside one that is read: its keys and values are kept again.
@@ -41,8 +43,10 @@ class PrefixTree:
     """Tokens of each row."""
     shared: tuple[int, ...]
     """How many of them, from the first on, an earlier row has."""
+    windows: list[int | None] = field(default_factory=list)
+    """The window that each layer asked for, in their order."""
     masks: dict[tuple[int, int | None], Tensor | None] = field(default_factory=dict)
-    """What attention needs, for a row and a window; filled when it is asked for."""
+    """What attention needs, for a row and a window; filled when it is asked for, and the same in all layers."""
 
     @staticmethod
     def of(token_ids_BT: Tensor, attention_BT: Tensor) -> PrefixTree:
@@ -79,16 +83,20 @@ class PrefixTree:
         )
         return hidden_1NH[0]
 
-    def mask(self, row: int, window: int | None) -> Tensor | None:
-        """[1, 1, own, length] which tokens of its path a row's own ones see; none where that is plainly causal."""
+    def mask(self, row: int, window: int | None, *, together: int, dtype: torch.dtype) -> Tensor | None:
+        """[1, 1, together own, length] to be added to scores: which tokens of its path each own one of a row sees.
+
+        `together` is how many heads share keys. None where a row is plainly causal.
+        """
         if (row, window) not in self.masks:
             first, length = self.shared[row], self.lengths[row]
             self.masks[row, window] = None
-            if first or window is not None:
+            if first or (window is not None and window < length):
                 places = torch.arange(length, device=self.tokens_N.device)
                 behind = places[first:, None] - places[None, :]
                 seen = (behind >= 0) if window is None else (behind >= 0) & (behind < window)
-                self.masks[row, window] = seen[None, None]
+                hidden = torch.zeros(seen.shape, device=seen.device, dtype=dtype).masked_fill(~seen, -torch.inf)
+                self.masks[row, window] = mask_of_groups(hidden[None, None], together)
         return self.masks[row, window]
 
 
@@ -97,8 +105,7 @@ def shared_with_earlier(token_ids_BT: Tensor, attention_BT: Tensor) -> list[tupl
     ids, there = token_ids_BT.cpu(), attention_BT.cpu()
     found = [(0, 0)]
     for row in range(1, len(ids)):
-        same = (ids[:row] == ids[row]) & there[:row] & there[row]
-        common = same.int().cumprod(dim=1).sum(dim=1)
+        common = _common(ids, there, slice(row), row)
         other = int(common.argmax())
         found.append((int(common[other]), other))
     return found
@@ -109,16 +116,26 @@ def split_by_distinct_tokens(token_ids_BT: Tensor, attention_BT: Tensor, *, max_
 
     A token that an earlier row of the group has counts `READ_AGAIN`. A row that is longer is a group by itself.
     """
+    ids, there = token_ids_BT.cpu(), attention_BT.cpu()
+    if not max_tokens:
+        return [list(range(len(ids)))]
     groups: list[list[int]] = []
-    start = 0
-    while start < len(token_ids_BT):
-        rest = slice(start, None)
-        shared = torch.tensor([first for first, _ in shared_with_earlier(token_ids_BT[rest], attention_BT[rest])])
-        costs = attention_BT[rest].sum(dim=1).cpu() - (1 - READ_AGAIN) * shared
-        count = int((costs.cumsum(0) <= max_tokens).sum()) if max_tokens else len(costs)
-        groups.append(list(range(start, start + max(1, count))))
-        start += max(1, count)
+    total = 0.0
+    for row, length in enumerate(there.sum(dim=1).tolist()):
+        group = slice(groups[-1][0], row) if groups else slice(0)
+        shared = int(_common(ids, there, group, row).max()) if groups else 0
+        total += length - (1 - READ_AGAIN) * shared
+        if not groups or total > max_tokens:
+            groups.append([])
+            total = float(length)
+        groups[-1].append(row)
     return groups
+
+
+def _common(ids_BT: Tensor, there_BT: Tensor, rows: slice, row: int) -> Tensor:
+    """How many first tokens each of `rows` has in common with `row`."""
+    same = (ids_BT[rows] == ids_BT[row]) & there_BT[rows] & there_BT[row]
+    return same.int().cumprod(dim=1).sum(dim=1)
 
 
 def use_shared_prefixes(model: PreTrainedModel) -> None:
@@ -149,14 +166,19 @@ def _attention(
             module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
         )
     tree = prefix_tree
+    tree.windows.append(sliding_window)
     paths = torch.cat([nodes[:length] for nodes, length in zip(tree.nodes_BT, tree.lengths, strict=True)])
     keys, values = (each.index_select(2, paths).split(tree.lengths, dim=2) for each in (key, value))
     own = query.split([length - first for length, first in zip(tree.lengths, tree.shared, strict=True)], dim=2)
-    outputs = [
-        grouped_attention(
-            module, own[row], keys[row], values[row], tree.mask(row, sliding_window), scaling=scaling, **kwargs
-        )[0]
-        for row in range(len(tree.lengths))
-        if tree.shared[row] < tree.lengths[row]
-    ]
+    together = query.shape[1] // key.shape[1]
+    outputs = []
+    for row, (length, first) in enumerate(zip(tree.lengths, tree.shared, strict=True)):
+        if first == length:
+            continue
+        mask = tree.mask(row, sliding_window, together=together, dtype=query.dtype)
+        if mask is not None:
+            outputs.append(attend_in_groups(own[row], keys[row], values[row], mask, scaling=scaling))
+        else:
+            plain, _ = sdpa_attention_forward(module, own[row], keys[row], values[row], None, scaling=scaling)
+            outputs.append(plain)
     return torch.cat(outputs, dim=1), None

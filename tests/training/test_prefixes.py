@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import pytest
 import torch
 from transformers import (
     BloomConfig,
+    Gemma2Config,
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
     OPTConfig,
     PreTrainedConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
 )
 from transformers.models.auto import AutoModelForCausalLM
 
@@ -58,7 +61,7 @@ def random_rows(seed: int) -> list[list[int]]:
 
 def roles_of(config: PreTrainedConfig, execution: Execution) -> SharedBase:
     torch.manual_seed(0)
-    base = AutoModelForCausalLM.from_config(config)
+    base = AutoModelForCausalLM.from_config(copy.deepcopy(config))
     base.requires_grad_(False)
     roles = SharedBase(base, policy=LoraSettings(4, 8), critic=LoraSettings(4, 8), execution=execution)
     torch.manual_seed(1)
@@ -169,10 +172,50 @@ def test_what_does_not_go_together_is_refused(settings) -> None:
         Execution(shared_prefixes=True, **settings)
 
 
-def test_a_family_without_positions_is_refused() -> None:
-    roles = roles_of(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4), SHARED)
-    with pytest.raises(ConfigError, match=r"execution.shared_prefixes: Bloom.* takes no positions.*to false"):
-        check_packing(roles, shared_prefixes=True)
+def test_a_family_without_sdpa_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"execution.shared_prefixes: Bloom.* attends with eager.* Set it to false"):
+        roles_of(BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=4), SHARED)
+
+
+def test_a_window_that_only_the_mask_knows_is_refused() -> None:
+    """Qwen2-MoE's layers do not tell their attention of it."""
+    config = Qwen2MoeConfig(
+        **GROUPED,
+        use_sliding_window=True,
+        sliding_window=12,
+        layer_types=["sliding_attention", "full_attention"],
+        num_experts=4,
+        mlp_only_layers=[0, 1],
+    )
+    with pytest.raises(ConfigError, match=r"Qwen2Moe.* has layers with the windows \[12, None\].* \[None, None\]"):
+        check_packing(roles_of(config, SHARED), shared_prefixes=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_these_families_are_taken(family) -> None:
+    check_packing(roles_of(FAMILIES[family], SHARED), shared_prefixes=True)
+
+
+def test_a_capped_attention_is_refused() -> None:
+    config = Gemma2Config(**GROUPED, head_dim=8, attn_logit_softcapping=2.0)
+    config._attn_implementation = "eager"
+    with pytest.raises(ConfigError, match=r"shared_prefixes: Gemma2.* attends with eager, wanted .*sdpa"):
+        roles_of(config, SHARED)
+
+
+def test_layers_have_one_mask_in_common() -> None:
+    roles, kept = roles_of(FAMILIES["llama"], SHARED), set()
+    ids, attention = padded([list(range(1, 30)), [*range(1, 20), *range(30, 49)]])
+    tree = PrefixTree.of(ids, attention)
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim == 4 and tensor.shape[:2] == (1, 1) and tensor.shape[-1] == tree.lengths[1]:
+            kept.add(tensor.data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        tree.states(roles.base)
+    assert len(kept) == 1
 
 
 def test_a_family_that_keeps_the_tree_from_its_attention_is_refused(monkeypatch) -> None:
