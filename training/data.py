@@ -232,7 +232,8 @@ def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks
     if share < num_parts or num_questions % num_ranks:
         raise ConfigError(
             f"data.num_questions is {num_questions} on {num_ranks} ranks: it must be a multiple of the ranks, and each "
-            "rank's share must fill its micro-batches. Raise it."
+            f"rank's share must fill its {num_parts} micro-batches (with shared_prefixes a question's samples stay in "
+            "one). Raise it, or lower data.num_minibatches."
         )
 
 

@@ -32,7 +32,7 @@ from training.callbacks.export import read_metrics
 # A byte is a token of the tiny base, so that its limits are wide. Everything else is as in the files.
 LIMITS = "{max_turns: 4, max_turn_tokens: 48, max_observation_tokens: 160, max_total_tokens: 512}"
 WIDE = "{max_turns: 3, max_turn_tokens: 120, max_observation_tokens: 500, max_total_tokens: 2400}"
-SMALL = {"num_questions: 12": "num_questions: 2", "num_samples: 8": "num_samples: 4", "max_epochs: 30": "max_epochs: 2"}
+SMALL = {"num_questions: 12": "num_questions: 4", "num_samples: 8": "num_samples: 2", "max_epochs: 20": "max_epochs: 2"}
 
 
 @pytest.fixture(scope="module")
