@@ -8,6 +8,7 @@ from medagent.agent import Agent, Job, Limits
 from medagent.policies import batch
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
+from medagent.types import Rollout
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 
@@ -29,6 +30,14 @@ def agent_of(starter, retriever) -> Agent:
     return Agent(HFPolicy(*starter), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
 
 
+def check_alone(agent: Agent, jobs: list[Job], together: list[Rollout]) -> None:
+    """Each job gives the rollout that it gave among the others."""
+    for job, rollout in zip(jobs, together, strict=True):
+        alone = agent.run_all([job])[0]
+        assert alone.token_ids == rollout.token_ids
+        assert alone.rollout_logprobs == pytest.approx(rollout.rollout_logprobs, abs=1e-4)
+
+
 def test_samples_of_a_question_read_their_prompt_once(starter, retriever, world, passes) -> None:
     questions = world.questions("train", limit_per_kind=2)
     jobs = [Job(question, seed=10 * n + sample) for n, question in enumerate(questions) for sample in range(5)]
@@ -38,10 +47,7 @@ def test_samples_of_a_question_read_their_prompt_once(starter, retriever, world,
     assert passes[0][0] == 4, "four prompts"
     assert 4 <= passes[1][0] < 20, "then the first tokens that differ"
     assert max(rows for rows, _ in passes) > passes[1][0], "and more as the rollouts part"
-    for job, rollout in zip(jobs, together, strict=True):
-        alone = agent.run_all([job])[0]
-        assert alone.token_ids == rollout.token_ids
-        assert alone.rollout_logprobs == pytest.approx(rollout.rollout_logprobs, abs=1e-4)
+    check_alone(agent, jobs, together)
 
 
 def test_rollouts_that_are_the_same_are_sampled_as_one(starter, retriever, world, passes) -> None:
@@ -73,10 +79,7 @@ def test_instructions_before_all_questions_are_read_once(starter, retriever, wor
     assert common > 16
     assert passes[1][0] == len(jobs)
     assert common + passes[1][1] == max(len(rollout.prompt_ids) for rollout in together)
-    for job, rollout in zip(jobs, together, strict=True):
-        alone = agent.run_all([job])[0]
-        assert alone.token_ids == rollout.token_ids
-        assert alone.rollout_logprobs == pytest.approx(rollout.rollout_logprobs, abs=1e-4)
+    check_alone(agent, jobs, together)
 
 
 def test_a_temperature_of_its_own_parts_a_row_from_others(starter, retriever, world, passes) -> None:
@@ -86,5 +89,4 @@ def test_a_temperature_of_its_own_parts_a_row_from_others(starter, retriever, wo
     passes.clear()
     together = agent.run_all(jobs)
     assert [rows for rows, _ in passes[:2]] == [1, 3], "the prompt together, the rest apart"
-    for job, rollout in zip(jobs, together, strict=True):
-        assert agent.run_all([job])[0].token_ids == rollout.token_ids
+    check_alone(agent, jobs, together)
