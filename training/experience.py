@@ -74,7 +74,7 @@ class Experience:
     truncation_BT: Tensor
     """[B, T] float: a constant factor of every policy term; 1 at action tokens in mode `behaviour`."""
     reference_logprobs_BT: Tensor
-    """[B, T] float: log-probs of the frozen start."""
+    """[B, T] float: log-probs of the frozen start; 0 where `kl_coef` is 0."""
     values_BT: Tensor
     """[B, T] float: the critic's value before each token where it is read, 0 elsewhere."""
     rewards_BT: Tensor

@@ -54,7 +54,7 @@ METRICS: dict[str, str] = {
         "1 - Var(return - value) / Var(return), on rollouts that the critic has not been taught."
     ),
     "critic/grad_norm": "L2 norm of the critic's gradient before gradient clipping.",
-    "kl/reference": "k3 estimate of KL(policy || reference), in nats per action token.",
+    "kl/reference": "k3 estimate of KL(policy || reference), in nats per action token. Not with `kl_coef` 0.",
     "sft/loss": "Negative log-likelihood of the demonstrations, in nats per action token. `medagent sft` only.",
     "sft/demonstrations": "Dialogues that are imitated, over all ranks. `medagent sft` only.",
     "sft/left_out_REASON": (

@@ -61,15 +61,12 @@ class PolicyTerms:
 class AgentModule(LightningModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
-    `policy_loss` is what the policy maximises.
-
-    `critic_lora` none: no critic is allocated, and the advantage must need none. `critic_sees` "evidence", with
-    `critic_lora` none: the critic is a small network of its own. It is told how near a rollout has come to the gold
-    answer and passages (`training.critic_evidence`), and nothing else. "evidence_and_group": it is also told how the
-    question's other rollouts ended.
+    `policy_loss` is what the policy maximises. `critic_lora` none: no critic is allocated, and the advantage must need
+    none; or, with `critic_sees` "evidence", it is a small network, told how near a rollout has come to the gold answer
+    and passages (`training.critic_evidence`). "evidence_and_group": also how the question's other rollouts ended.
 
     `kl_mode` "loss": `kl_coef` times the k3 estimate of KL(policy || reference) is added to the loss. "reward":
-    `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward.
+    `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. With 0 nothing reads it.
 
     With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. The policy's first rises over
     `lr_warmup_iterations`, as AdamW's first steps move every weight by the whole rate. `temperature` is that of
@@ -251,8 +248,6 @@ class AgentModule(LightningModule):
         self.finite_steps.note_rows(batch, scores.logprobs_BT)
         result = self.policy_loss(scores.logprobs_BT, batch)
         self.policy_terms = PolicyTerms(result, scores.logprobs_BT, scores.collision_BT)
-        kl_BT = reference_kl(scores.logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT)
-        kl = (batch.loss_weights_BT * kl_BT).sum()
         entropy = (batch.loss_weights_BT * scores.entropy_BT).sum()
         self._ratio_max = max(self._ratio_max, float(torch.where(batch.mask_BT, result.ratios_BT, 0.0).max()))
         ratio_metrics = token_ratio_metrics(
@@ -268,11 +263,15 @@ class AgentModule(LightningModule):
                 "policy/clip_fraction": result.outside_BT.sum(),
                 **{f"policy/{name}": value for name, value in {**result.metrics, **ratio_metrics}.items()},
                 "policy/entropy": scores.entropy_BT.detach().sum(),
-                "kl/reference": kl_BT.detach().sum(),
             }
         )
-        kl_coef = self.kl_coef if self.kl_mode == "loss" else 0.0
-        return -result.objective + kl_coef * kl - self.entropy_coef * entropy
+        loss = -result.objective - self.entropy_coef * entropy
+        if self.kl_coef:  # else the reference was not read
+            kl_BT = reference_kl(scores.logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT)
+            self.add_to_sums({"kl/reference": kl_BT.detach().sum()})
+            if self.kl_mode == "loss":
+                loss = loss + self.kl_coef * (batch.loss_weights_BT * kl_BT).sum()
+        return loss
 
     def _log_step(self) -> None:
         """Log the means over the action tokens of all ranks; a skipped step has none."""

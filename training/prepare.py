@@ -112,7 +112,9 @@ def prepare(
         part = tensors.rows(rows).to(module.device)
         inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
         width = part.token_ids_BT.shape[1]
-        reference_BT[rows, :width] = module.roles.reference_logprobs(*inputs, temperature=module.temperature).cpu()
+        if module.kl_coef:
+            found_BT = module.roles.reference_logprobs(*inputs, temperature=module.temperature)
+            reference_BT[rows, :width] = found_BT.cpu()
         if off_policy.importance == "decoupled":
             scores = module.roles.policy_scores(*inputs, temperature=module.temperature)
             proximal_BT[rows, :width] = scores.logprobs_BT.cpu()

@@ -32,7 +32,7 @@ WORDS: dict[str, str] = {
     "model.lr_decay_iterations": "Iterations over which both rates fall linearly to zero; null keeps them.",
     "model.weight_decay": "AdamW's weight decay.",
     "model.policy_loss": "What the policy maximises.",
-    "model.kl_coef": "Weight of the KL divergence of the policy from the reference.",
+    "model.kl_coef": "Weight of the KL divergence of the policy from the reference. 0: the reference is not read.",
     "model.kl_mode": "Where KL counts: `loss` adds its k3 estimate, `reward` takes k1 off each action token's reward.",
     "model.entropy_coef": "Weight of the entropy bonus, per nat.",
     "model.value_clip": "How far a value may move from that before the update; none does not clip.",

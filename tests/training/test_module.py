@@ -288,3 +288,15 @@ def test_entropy_is_pushed_by_the_sign_of_its_coefficient(experience, coefficien
     assert max(float(each.abs().max()) for each in moved) > 1e-6
     for one, other in zip(moved, [a - b for a, b in zip(opposite, plain, strict=True)], strict=True):
         torch.testing.assert_close(one, -other, rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 0.1])
+def test_a_reference_that_nothing_uses_is_not_read(rollouts, monkeypatch, coefficient: float) -> None:
+    module = make_module(kl_coef=coefficient)
+    module.trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # type: ignore[assignment]
+    read, plain = [], module.roles.reference_logprobs
+    monkeypatch.setattr(module.roles, "reference_logprobs", lambda *given, **kw: read.append(1) or plain(*given, **kw))
+    batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
+    module._policy_loss(batch)
+    assert bool(read) == bool(batch.reference_logprobs_BT.abs().max()) == bool(coefficient)
+    assert ("kl/reference" in module._sums) == bool(coefficient)
