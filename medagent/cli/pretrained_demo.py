@@ -179,6 +179,15 @@ class _PretrainedDemo:
     def _questions(self) -> list[Question]:
         return self._world.questions("test", limit_per_kind=self._settings.questions_per_kind)
 
+    def _questions_of(self, part: str) -> list[Question]:
+        """All test questions, and half of them in a control."""
+        if part == Mode.SEARCH.value:
+            return self._questions
+        half = max(1, self._settings.questions_per_kind // 2)
+        if part == PERMUTED:
+            return self._changed.questions("test", limit_per_kind=half, lures=self._world)
+        return self._world.questions("test", limit_per_kind=half)
+
     @cached_property
     def _retriever(self) -> HybridRetriever:
         return HybridRetriever(str(self._out / "index"))
@@ -268,7 +277,9 @@ class _PretrainedDemo:
         """Greedy answers of an agent in each mode and, where it is trained, over permuted facts."""
         parts = [mode.value for mode in modes] + [PERMUTED] * (modes == MODES)
         if left := [part for part in parts if not self._done(f"{name}, {part}")]:
-            self._console.print(f"\n[bold]{name.capitalize()}[/bold]: {len(self._questions)} test questions")
+            self._console.print(
+                f"\n[bold]{name.capitalize()}[/bold]: {len(self._questions)} test questions, half of them in a control"
+            )
             agent = load()
             with self._pace.stage(name):
                 for part in left:
@@ -293,12 +304,9 @@ class _PretrainedDemo:
         """
         folder = self._answers(name, part)
         shutil.rmtree(folder, ignore_errors=True)
-        questions, mode = self._questions, Mode.SEARCH
+        questions, mode = self._questions_of(part), Mode.SEARCH
         if part == PERMUTED:
             agent = replace(agent, retriever=HybridRetriever(str(self._out / f"index-{PERMUTED}")))
-            questions = self._changed.questions(
-                "test", limit_per_kind=self._settings.questions_per_kind, lures=self._world
-            )
         else:
             mode = Mode(part)
         answered: list[bool] = []

@@ -22,7 +22,7 @@ from training.callbacks.collapse_monitor import describe_alarms
 from training.callbacks.export import read_metrics
 
 COLUMNS = {"untrained": "untrained", "examples": "after examples", "trained": "after RL"}
-TITLE = "test questions, conditions never trained on"
+TITLE = "test questions about conditions never trained on; half of them in a control"
 SEARCH, FORCED, UNRELATED, PERMUTED = Mode.SEARCH.value, Mode.FORCED_SEARCH.value, Mode.UNRELATED.value, "permuted"
 
 
