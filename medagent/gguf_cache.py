@@ -31,6 +31,7 @@ from medagent.files import write_whole
 MANIFEST = "medagent-base.json"
 FORMAT = 1  # of what is written; another one is made again
 MAGIC = b"GGUF"
+POSITION_FACTORS = "rope_freqs.weight"
 KEPT_DIGITS = 16  # of the SHA-256, in a folder's name
 REMEDY = "Copy or download the file again"
 
@@ -172,7 +173,7 @@ def _convert(source: Path, folder: Path, *, name: str, digest: str) -> None:
             flush=True,
         )
         part.mkdir()
-        _write(source, part, name)
+        _write(source, part, name, parameters)
         files = {}
         for path in sorted(part.iterdir()):
             with path.open("rb") as file:
@@ -191,7 +192,7 @@ def _convert(source: Path, folder: Path, *, name: str, digest: str) -> None:
 
 
 def _looked_through(source: Path, name: str) -> int:
-    """The number of weights in a GGUF file whose header and tensors are all there."""
+    """The number of weights in a GGUF file whose header and tensors are all there; factors of positions count not."""
     if importlib.util.find_spec("gguf") is None:
         raise ConfigError(
             f"base model {name!r}: is a GGUF file, and the package gguf that reads those is not installed. pip install "
@@ -210,16 +211,16 @@ def _looked_through(source: Path, name: str) -> int:
             f"base model {name!r}: {source} holds no weights, wanted a whole model. Give a file with tensors (a "
             "vocabulary alone is no model)."
         )
-    if any(tensor.name == "rope_freqs.weight" and (tensor.data != 1).any() for tensor in tensors):
+    if any(tensor.name == POSITION_FACTORS and (tensor.data != 1).any() for tensor in tensors):
         raise ConfigError(
             f"base model {name!r}: {source} scales its positions (rope_freqs.weight, as Llama 3.1's), which "
             "transformers leaves out: it would be another model. Give the model's own folder or hub name."
         )
-    return sum(int(tensor.n_elements) for tensor in tensors)
+    return sum(int(tensor.n_elements) for tensor in tensors if tensor.name != POSITION_FACTORS)
 
 
-def _write(source: Path, folder: Path, name: str) -> None:
-    """Write weights, config, tokenizer and chat template, as transformers reads them from the file."""
+def _write(source: Path, folder: Path, name: str, held: int) -> None:
+    """Write `held` weights, config, tokenizer and chat template, as transformers reads them from the file."""
     transformers_logging.disable_progress_bar()
     where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
     try:
@@ -236,6 +237,12 @@ def _write(source: Path, folder: Path, name: str) -> None:
             f"base model {name!r}: {source} lacks {len(missing)} of the model's tensors (the first: {missing[0]}), "
             "wanted all. A model in several files (...-00001-of-...) must be joined into one; or give the model's "
             "own folder or hub name."
+        )
+    kept = sum(parameter.numel() for parameter in read.parameters())
+    if held > kept:  # such as a Llama's biases, which its configuration in a GGUF does not tell of
+        raise ConfigError(
+            f"base model {name!r}: {source} holds {held:,} weights, of which transformers keeps {kept:,}: it would be "
+            "another model. Give the model's own folder or hub name."
         )
     config = read.config
     if hasattr(config, "quantization_config"):

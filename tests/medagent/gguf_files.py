@@ -57,9 +57,10 @@ def write_gguf(
     shift: float = 0.0,
     without: tuple[str, ...] = (),
     position_factors: float | None = None,
+    biases: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Write `tiny_llama` as a GGUF of a kind of numbers; `shift` is added to every weight. Tensors in `without` are
-    left out. `position_factors` is what a Llama 3.1 divides its rotary frequencies by.
+    left out. `position_factors` is what a Llama 3.1 divides its rotary frequencies by. `biases`: queries have some.
 
     Gives the weights that it then holds, by transformers' names.
     """
@@ -108,6 +109,8 @@ def write_gguf(
             writer.add_tensor(title, stored, raw_dtype=numbers)
         back = dequantize(stored, numbers).reshape(exact.shape)
         held[name] = torch.from_numpy((back if heads is None else _apart(back, heads)).copy())
+    if biases:
+        writer.add_tensor("blk.0.attn_q.bias", np.ones(shape.hidden_size, dtype=np.float32))
     if position_factors is not None:
         writer.add_tensor("rope_freqs.weight", np.full(shape.head_dim // 2, position_factors, dtype=np.float32))
     writer.write_header_to_file()

@@ -29,7 +29,7 @@ F16, Q4_1 = GGMLQuantizationType.F16, GGMLQuantizationType.Q4_1
 MAKE = "import sys; from medagent.base_models import model_path; print(model_path(sys.argv[1]))"
 STOP_INSIDE = (
     "import sys, time; from medagent import gguf_cache\n"
-    "def write(source, folder, name):\n"
+    "def write(source, folder, name, held):\n"
     "    (folder / 'model.safetensors').write_bytes(b'half')\n"
     "    print('inside', flush=True); time.sleep(600)\n"
     "gguf_cache._write = write; gguf_cache.as_folder(__import__('pathlib').Path(sys.argv[1]), name='tiny')"
@@ -237,7 +237,7 @@ def test_a_full_disk_and_a_folder_without_rights_are_said(tmp_path: Path, monkey
 def test_an_error_while_writing_leaves_nothing(tmp_path: Path, monkeypatch, cache: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", F16)
 
-    def full(source: Path, folder: Path, name: str) -> None:
+    def full(source: Path, folder: Path, name: str, held: int) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise gguf_cache.SafetensorError("No space left on device (os error 28)")
 

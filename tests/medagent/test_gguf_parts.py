@@ -34,3 +34,9 @@ def test_scaled_positions_are_not_left_out(tmp_path: Path) -> None:
         model_path(str(tmp_path / "scaled.gguf"))
     write_gguf(tmp_path / "plain.gguf", F16, position_factors=1.0)
     assert Path(model_path(str(tmp_path / "plain.gguf"))).is_dir()
+
+
+def test_weights_that_transformers_leaves_out_are_not_lost_in_silence(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "biased.gguf", F16, biases=True)
+    with pytest.raises(ConfigError, match=r"holds 82,304 weights, of which transformers keeps 82,240: it would be"):
+        model_path(str(tmp_path / "biased.gguf"))
