@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from evaluation.grading.open_answers import abstains, first_answer, list_score, rank_of_right, same
-from evaluation.grading.option_named import Outcome, read_answer, read_reply
+from evaluation.grading.option_named import Outcome, read_answer
+from evaluation.grading.replies import read_reply
 from medagent.answer_forms import entries, without_citations
 from medagent.protocol import citations
 from medagent.types import Question, Rollout, StopReason

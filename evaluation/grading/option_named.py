@@ -5,8 +5,8 @@ A letter is never assumed by default.
 Strict needs one well-formed answer that names one option. By itself that is "(B)", "B", "B. text", "text (B)" or
 "Option B". The answer field of a JSON reply may hold it too ({"answer_choice": "B"}); all answer fields must agree.
 
-Lenient takes more: the last of several answers, statements such as "the answer is B" or \boxed{B}. In the last sentence
-it takes a letter in parentheses or an option's own text.
+Lenient takes more: statements such as "the answer is B", and an option's own text. Whole replies are read by
+`evaluation.grading.replies`.
 
 A single answer that names several options ("A or C") is no answer in either column. Neither is one that is denied ("not
 (B)") or guessed at ("maybe (B)?").
@@ -14,13 +14,13 @@ A single answer that names several options ("A or C") is no answer in either col
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from medagent.protocol import tagged_answers
+from evaluation.grading.lettered_names import species
+from evaluation.grading.statements import PLAIN_WORDS, stated, wording_at
 
 
 class Outcome(StrEnum):
@@ -35,16 +35,25 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Reading:
-    """The option named strictly and leniently (None where there is none), and the outcome of the strict reading."""
+    """The option named strictly and leniently (None where there is none), and the outcome of the strict reading.
+
+    `refused`: the model declined to answer at all, or a filter did so. The outcome is then `abstained`.
+    """
 
     strict: str | None
     lenient: str | None
     outcome: Outcome
+    refused: bool = False
 
 
 _CITED = re.compile(r"\s*\[\d{1,3}\]")
-_WRAPPING = " \t\n\"'*_`"
-_PREFIX = re.compile(r"^(?:(?:final|correct)\s+)?(?:option|choice|answer)\s*:?\s*(?=[(\[]?[A-J]\b)", re.IGNORECASE)
+_WRAPPING = " \t\n\"'*_`$#"
+FULL_WIDTH = {**{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}, 0x3000: " "}  # "Ｂ" and "（B）", in Chinese
+_PREFIX = re.compile(
+    r"^(?:(?:final|correct|best)\s+)?(?:option|choice|answer|ans\.?)[\s*_]*[:=-]?[\s*_\"'`$]*(?:(?:option|choice)\s+)?"
+    r"(?=[(\[]?[A-J]\b)",
+    re.IGNORECASE,
+)
 # A letter in parentheses of its own: neither RhO(D) nor V(D)J.
 _MARK = re.compile(r"(?<!\w)\(([A-J])\)(?!\w)")
 _LAST_MARK = re.compile(r"(?<!\w)\(([A-J])\)\W*$")
@@ -52,6 +61,9 @@ _FIRST = re.compile(r"^(?:\(([A-J])\)|\[([A-J])\]|([A-J])(?:[.):](?=\s|$)|\s+[-�
 _FURTHER = re.compile(r"[\s,;/&+|]\(?([A-J])[.):](?=\s|$)")
 _SEVERAL = re.compile(
     r"^(?:either|both)?\s*\(?[A-J]\)?(?:(?:\s*(?:,|;|/|&|\+|\||\bor\b|\band\b))+\s*\(?[A-J]\)?)+\W*$", re.IGNORECASE
+)
+_AND_NOT = re.compile(  # "(B), not (C)"
+    r",?\s+\(?(?:and\s+|but\s+)?(?:not|rather than|instead of)\s+(?:option\s+)?\(?[A-J]\b\)?\W*$"
 )
 _DENIED = re.compile(
     r"(?:\b(?:not|never|except|neither|nor|excludes?|excluded|rather than|instead of|rules? out|cannot "
@@ -68,29 +80,12 @@ _GUESSED = re.compile(
 _DECLINED = re.compile(
     r"\s*(?:not enough|insufficient|no) (?:information|data)|\s*none of the above \((?![A-J]\)\W*$)", re.IGNORECASE
 )
-_FIELD = re.compile(
-    r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']
-        |\banswer_(?:choice|idx)|\bfinal_answer)
-    \s*:\s*(?:("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|\[\s*"([^"\]]*)"\s*\]|([^\s"'{\[,}][^,}\n]*))""",
-    re.IGNORECASE | re.VERBOSE,
-)
-# "A" and "I" are words too, so they count only where no plain word follows.
-_LETTER = r"(?-i:([B-HJ]|[AI](?!\s+(?!because|since|as|and|or|due|which|given|but|for)[a-z]))(?![\w']))"
-_STATEMENT = re.compile(
-    r"(?:\b(?:answer|choice|option)\b[\s*]*(?:choice[\s*]*)?(?:\b(?:is|would be|should be|must "
-    r"be)\b|:|=|\n)[\s*:]*(?:(?:most likely|likely|therefore|clearly|probably)\s+)?"
-    r"(?:(?:option|choice)\s+)?[\s*:\"'(\[]*|\\boxed\{\s*(?:\\text\{)?\s*\(?)" + _LETTER,
-    re.IGNORECASE,
-)
-_IS_RIGHT = re.compile(
-    r"(?<![\w(])\(?([A-J])\)?\s+is\s+(?:therefore\s+)?(?:the\s+)?(?:correct|right|best|most likely)\b"
-)
-_AND_ANOTHER = re.compile(r"\s*(?:\bor\b|\band\b|[,/&])\s*\(?[A-J](?![\w'])")
 _NEGATED = re.compile(
     r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? "
     r"out|incorrect|wrong)\b|n't\b",
     re.IGNORECASE,
 )
+_SO = re.compile(r"^(?:so|thus|therefore|hence|overall|in short|in conclusion)\b\W*", re.IGNORECASE)
 _SUBJECT = (
     r"(?:question|information|data|details|context|options?|choices?|answers?|figure|image|diagram|document|documents"
     r"|evidence)"
@@ -111,14 +106,12 @@ ABSTENTION = re.compile(
     | \b(?:can(?:not|'t|\ not)|could\ not|couldn't)\b.{{0,40}}\b(?:answer|determine|choose|select|decide|conclude
         |say|infer|tell|be\ (?:made|given))
     | (?:\bnot|n't)\ (?:\w+\ ){{0,2}}(?:provided?|available|enough|sufficient|listed|mention(?:ed)?|clear
-        |specif(?:y|ied)|given|contain|applicable|correspond|discuss|address|support|state|find|found|among|include
+        |specif(?:y|ied)|given|contain|say|tell|applicable|correspond|discuss|address|support|state|find|found|among|include
         |know|determin\w+)""",
     re.IGNORECASE | re.VERBOSE,
 )
-_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(\"'])")
 _ARTICLE = re.compile(r"^(a|an|the) ")
 _PUNCTUATION = re.compile(r"[^\w\s+<>=%.-]|(?<![\w])[.-](?!\w)|\.(?!\d)|(?<!\w)-(?=\D)")
-_SHORT = 150  # characters of an answer by itself; a longer text is a reply with reasoning in it
 
 
 def normalise(text: str) -> str:
@@ -137,7 +130,13 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
     >>> read_answer("B. or C.", "ABCD").outcome.value
     'multiple'
     """
-    text = _PREFIX.sub("", _CITED.sub("", answer).strip(_WRAPPING))
+    text = _PREFIX.sub("", _CITED.sub("", answer.translate(FULL_WIDTH)).strip(_WRAPPING)).strip(_WRAPPING)
+    is_species, meant = species(text, letters, options)
+    if is_species and not _LAST_MARK.search(text):
+        return Reading(None, meant, Outcome.UNPARSED)
+    if (chosen := _AND_NOT.sub("", text)) != text and chosen:
+        if kept := read_answer(chosen, letters, options).strict or stated(chosen, letters, options):
+            return Reading(None, kept, Outcome.UNPARSED)
     named, rest = _named(text, letters, options)
     if len(named) > 1:
         return Reading(None, None, Outcome.MULTIPLE)
@@ -148,7 +147,7 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
         guessed = rest == text and _GUESSED.search(said)
         if not (_DENIED.search(said) or guessed or _DECLINED.match(said)):
             return Reading(named[0], named[0], Outcome.ANSWERED)
-    lenient = _statement(text, letters) or _by_option_text(text, letters, options)
+    lenient = stated(text, letters, options) or by_option_text(text, letters, options)
     if lenient is None and not named and (small := re.fullmatch(r"([a-j])(?:[.):].*)?", text, re.DOTALL)):
         lenient = small[1].upper() if small[1].upper() in letters else None
     if lenient is None and ABSTENTION.search(text):
@@ -189,77 +188,36 @@ def _bare(text: str) -> str:
     return text.strip(" .").lower()
 
 
-def read_reply(reply: str, letters: str, options: Sequence[str] = ()) -> Reading:
-    """Read a whole reply of a model: its answer tags, else its JSON answer fields, else the reply itself.
+def by_option_text(text: str, letters: str, options: Sequence[str]) -> str | None:
+    """The option whose text this is, or the only one whose text occurs in it without denial.
 
-    >>> read_reply('So the answer is {"reason": "...", "answer_choice": "C. zinc"}', "ABCD").strict
-    'C'
+    Options such as "no" occur in sentences by chance. They are read where they begin a text and a point or comma
+    follows.
     """
-    values = tagged_answers(reply) or [_value(match) for match in _FIELD.finditer(reply)]
-    if values:
-        readings = [read_answer(value, letters, options) for value in values]
-        told = {reading.strict for reading in readings if reading.outcome is not Outcome.UNPARSED}
-        if len(told) > 1:
-            return Reading(None, readings[-1].lenient, Outcome.MULTIPLE)
-        return next((reading for reading in readings if reading.outcome is not Outcome.UNPARSED), readings[-1])
-    text = reply.strip()
-    if len(text) <= _SHORT and (reading := read_answer(text, letters, options)).outcome is not Outcome.UNPARSED:
-        return reading
-    if text.count("{") > text.count("}"):
-        return Reading(None, None, Outcome.TRUNCATED)
-    sentence = _SENTENCE.split(text)[-1]
-    marks = [] if _NEGATED.search(sentence) else list(dict.fromkeys(_MARK.findall(sentence)))
-    lenient = _statement(text, letters) or (marks[0] if len(marks) == 1 and marks[0] in letters else None)
-    lenient = lenient or _by_option_text(sentence, letters, options) or _heading(text, letters, options)
-    if lenient is None and ABSTENTION.search(sentence):
-        return Reading(None, None, Outcome.ABSTAINED)
-    return Reading(None, lenient, Outcome.UNPARSED)
-
-
-def _value(match: re.Match[str]) -> str:
-    """A field's value; JSON's escapes are resolved where they are JSON's."""
-    quoted, single, listed, bare = match.groups()
-    if quoted is not None:
-        try:
-            return str(json.loads(quoted, strict=False))
-        except json.JSONDecodeError:
-            return quoted[1:-1]
-    return next((value for value in (single, listed, bare) if value is not None), "")
-
-
-def _heading(text: str, letters: str, options: Sequence[str]) -> str | None:
-    """The answer of a first line that stands by itself, before an explanation."""
-    line, _, others = text.partition("\n")
-    return read_answer(line, letters, options).strict if others and len(line) <= _SHORT else None
-
-
-def _statement(text: str, letters: str) -> str | None:
-    """The letter of the last sentence like "the answer is B", unless it is denied or names another beside it."""
-    found = sorted((*_STATEMENT.finditer(text), *_IS_RIGHT.finditer(text)), key=lambda match: match.start())
-    found = [match for match in found if match[1] in letters]
-    if not found:
-        return None
-    before = _SENTENCE.split(text[: found[-1].start()])[-1]
-    said = f"{before} {found[-1][0]}"
-    return None if _NEGATED.search(said) or _AND_ANOTHER.match(text, found[-1].end()) else found[-1][1]
-
-
-def _by_option_text(text: str, letters: str, options: Sequence[str]) -> str | None:
-    """The option whose text this is, or the only one whose text occurs in it without negation."""
     plain = normalise(_CITED.sub(" ", text))
     wordings = {letter: normalise(option) for letter, option in zip(letters, options, strict=False)}
     same = [letter for letter, wording in wordings.items() if wording and wording == plain]
-    if same or _NEGATED.search(text):
+    if same:
         return same[0] if len(same) == 1 else None
-    inside = {
-        letter: wording
-        for letter, wording in wordings.items()
-        if wording and re.search(rf"(?<!\w){re.escape(wording)}(?!\w)", plain)
-    }
+    if begun := wording_at(_SO.sub("", text.lstrip(_WRAPPING)), letters, options):
+        if wordings[begun[0]] in PLAIN_WORDS:
+            return begun[0]
+    wordings = {letter: wording for letter, wording in wordings.items() if wording and wording not in PLAIN_WORDS}
+    said = plain
+    for wording in sorted(wordings.values(), key=len, reverse=True):
+        said = re.sub(rf"\b(?:and not|not|rather than|instead of) (?:(?:an?|the) )?{re.escape(wording)}(?!\w)", " ", said)
+    inside = {}
+    for letter, wording in wordings.items():
+        genus, _, epithet = wording.partition(" ")
+        forms = [wording, f"{genus[0]} {epithet}"] if epithet and len(genus) >= 5 else [wording]  # "E. coli"
+        if found := re.search(rf"(?<!\w)(?:{'|'.join(map(re.escape, forms))})(?!\w)", said):
+            inside[letter] = found[0]
     # "iron deficiency anemia" also contains the option "anemia": the longer one counts.
     whole = [
         letter
         for letter, wording in inside.items()
         if not any(wording != other and wording in other for other in inside.values())
     ]
-    return whole[0] if len(whole) == 1 else None
+    if len(whole) != 1 or _NEGATED.search(said.replace(inside[whole[0]], " ")):
+        return None
+    return whole[0]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.benchmarks.rows import Row, read_rows, text_field
-from evaluation.grading.option_named import Outcome, Reading, read_reply
+from evaluation.grading.option_named import Outcome, Reading
+from evaluation.grading.replies import read_reply
 from medagent.errors import InputError
 from medagent.types import LETTERS
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from evaluation.grading.grade import grade
-from evaluation.grading.option_named import read_reply
+from evaluation.grading.replies import read_reply
 from evaluation.metrics import summarize
 from evaluation.modes import Mode
 from evaluation.reports.html import Chart, Table, write_html

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from evaluation.benchmarks import MedMCQABenchmark, MedQABenchmark
-from evaluation.grading.option_named import Outcome, read_answer, read_reply
+from evaluation.grading.option_named import Outcome, read_answer
+from evaluation.grading.replies import read_reply
 from evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
 from medagent.cli.main import main
 from medagent.errors import InputError
@@ -61,6 +62,8 @@ OPTIONS = ("iron deficiency anemia", "anemia", "None of the above", "zinc")
         ('{"step_by_step_thinking": "First, I will', None, None, "truncated"),
         ("<think>A or B</think><answer>zinc (D) [1]</answer>", "D", "D", "answered"),
         ("The answer is B.", None, "B", "unparsed"),
+        ("**Answer:** B", "B", "B", "answered"),
+        ("**Answer**: B", "B", "B", "answered"),
         ("Answer: B\n\nWait. Answer: C", None, "C", "unparsed"),
         ("So \\boxed{D}", None, "D", "unparsed"),
         ("The answer is a matter of debate.", None, None, "unparsed"),
@@ -180,8 +183,6 @@ def test_answer_fields_are_found_under_many_names(reply: str) -> None:
         field("B is correct"),
         "The answer is: B",
         "The correct answer is: **B**",
-        "**Answer:** B",
-        "**Answer**: B",
         "### Answer\nB",
         "B is the correct answer.",
         "\\boxed{\\text{B}}",

@@ -1,0 +1,170 @@
+r"""Reads the option that a whole reply names: what a model wrote, with reasoning, headings and thoughts in it.
+
+Thoughts are set aside first. A reply that was cut off inside one names nothing. Then the first of these decides that
+names an option: answer tags, the answer fields of a JSON reply, the whole of a short reply. Where the prompt asked for
+a last line that is the answer ("Answer: B", "**B**", "(B) no", \boxed{B}), that line is strict as well.
+
+Lenient goes on: the last line, the last statement, the last sentence, a line that is an option with its letter, and a
+first line before an explanation. Lists of the options name none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from evaluation.grading.option_named import ABSTENTION, FULL_WIDTH, Outcome, Reading, by_option_text, read_answer
+from evaluation.grading.statements import is_list, stated
+from evaluation.grading.thoughts import without_thoughts
+from medagent.protocol import marked_letters, tagged_answers
+
+_FIELD = re.compile(
+    r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']
+        |\banswer_(?:choice|idx)|\bfinal_answer)
+    \s*:\s*(?:("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|\[((?:\s*(?:"[^"\]]*"|'[^'\]]*')\s*,?)+)\]|([^\s"'{\[,}][^,}\n]*))""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_REFUSAL = re.compile(
+    r"""\b(?:can(?:not|['’]t|\ not)|unable\ to|not\ able\ to|won['’]t|will\ not|decline\ to|not\ comfortable
+        |not\ qualified\ to|do\ not\ have\ the\ ability\ to|don['’]t\ have\ the\ ability\ to|not\ (?:be\ )?appropriate)\b.{0,40}?\b(?:assist|help|comply|provide|providing|fulfil|fulfill|answer|give
+        |giving|offer|discuss|continue|advise|advice|diagnose)\b
+    | \bviolates?\ (?:our|the|usage|content)\b.{0,20}\bpolic""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z(\"'*])|(?<=[。！？])|\n+")
+_NEGATED = re.compile(
+    r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? "
+    r"out|incorrect|wrong)\b|n't\b",
+    re.IGNORECASE,
+)
+_BOXED = re.compile(r"\\boxed\{\s*(?:\\(?:text|mathrm|textbf)\{)?\s*(.*?)\s*\}+\$*\.?$")
+_ANSWER_IS = re.compile(
+    r"""^\W*(?:(?:so|thus|hence|therefore)\W+)?(?:the\s+|my\s+)?(?:final\s+|correct\s+|best\s+|right\s+)*
+        (?:answer|choice|option|respuesta|réponse|antwort|resposta|정답|답|答案|正确答案)(?:\s+is\b|은|是|为)?[\s*_]*[:：]?\s*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_SHORT = 150  # characters of an answer by itself; a longer text is a reply with reasoning in it
+_OPENING = 300  # characters in which a refusal stands
+
+
+def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_line_asked: bool = False) -> Reading:
+    """Read a whole reply of a model.
+
+    `last_line_asked`: the prompt asked for a last line that is the answer.
+
+    >>> read_reply('So the answer is {"reason": "...", "answer_choice": "C. zinc"}', "ABCD").strict
+    'C'
+    >>> read_reply("It is taken by mouth.\\n\\nAnswer: B", "ABCD", last_line_asked=True).strict
+    'B'
+    """
+    text, cut_off = without_thoughts(reply)
+    if cut_off:
+        return Reading(None, None, Outcome.TRUNCATED)
+    if values := tagged_answers(text) or [_value(match) for match in _FIELD.finditer(text)]:
+        return _of_several([read_answer(value, letters, options) for value in values])
+    text = text.translate(FULL_WIDTH).strip()
+    if text.count("{") > text.count("}"):
+        return Reading(None, None, Outcome.TRUNCATED)
+    *_, last = [line for line in text.splitlines() if line.strip()] or [""]
+    if last_line_asked and not _ends_a_list(text):
+        reading = _answer_line(last, letters, options)
+        if reading.strict or reading.outcome is Outcome.MULTIPLE:
+            return reading
+    said = stated(text, letters, options)
+    if len(text) <= _SHORT and "\n" not in text:
+        reading = read_answer(text, letters, options)
+        if reading.strict and said and said != reading.strict:
+            return Reading(None, said, Outcome.UNPARSED)  # "A. Analysis: ... Answer: B"
+        if reading.strict or reading.outcome is Outcome.MULTIPLE:
+            return reading
+    line = None if _ends_a_list(text) else _answer_line(last, letters, options)
+    lenient = (line and (line.strict or line.lenient)) or said or _by_sentences(text, letters, options) or _by_lines(text, letters, options)
+    if lenient is None and _declines(text):
+        return Reading(None, None, Outcome.ABSTAINED, refused=_REFUSAL.search(text[:_OPENING]) is not None)
+    return Reading(None, lenient, Outcome.UNPARSED)
+
+
+def _value(match: re.Match[str]) -> str:
+    """A field's value; JSON's escapes are resolved where they are JSON's."""
+    quoted, single, listed, bare = match.groups()
+    if quoted is not None:
+        try:
+            return str(json.loads(quoted, strict=False))
+        except json.JSONDecodeError:
+            return quoted[1:-1]
+    if listed is not None:
+        return ", ".join(re.findall(r"""["']([^"']*)["']""", listed))
+    return single if single is not None else bare or ""
+
+
+def _of_several(readings: Sequence[Reading]) -> Reading:
+    """One reading of several answers, which must agree."""
+    told = {reading.strict for reading in readings if reading.outcome is not Outcome.UNPARSED}
+    if len(told) > 1:
+        return Reading(None, readings[-1].lenient, Outcome.MULTIPLE)
+    return next((reading for reading in readings if reading.outcome is not Outcome.UNPARSED), readings[-1])
+
+
+def _answer_line(line: str, letters: str, options: Sequence[str]) -> Reading:
+    """A line that is the answer and nothing else."""
+    bare = line.strip(" \t*_`$#>.")
+    if boxed := _BOXED.search(line.strip()):
+        bare = boxed[1]
+    bare = _ANSWER_IS.sub("", bare).strip(" \t*_`$\"'")
+    if len(bare) > _SHORT:
+        return Reading(None, None, Outcome.UNPARSED)
+    if re.fullmatch(r"\(?[a-j]\)?", bare) and bare.strip("()").upper() in letters:
+        bare = bare.upper()
+    return read_answer(bare, letters, options)
+
+
+def _ends_a_list(text: str) -> bool:
+    """Whether the last two lines enumerate options."""
+    return is_list("\n".join([line for line in text.splitlines() if line.strip()][-2:]))
+
+
+def _by_sentences(text: str, letters: str, options: Sequence[str]) -> str | None:
+    """The option that the last sentence names by its letter or text; else an option such as "no" that the first says."""
+    sentences = [sentence for sentence in _SENTENCE.split(text) if sentence and sentence.strip()]
+    if not sentences or is_list(text):
+        return None
+    last = sentences[-1]
+    marks = [] if _NEGATED.search(last) else [mark for mark in marked_letters(last) if mark in letters]
+    if len(marks) == 1:
+        return marks[0]
+    if named := by_option_text(last, letters, options):
+        return named
+    # Of the options that sentences hold by chance only the beginning of the reply tells.
+    first = by_option_text(sentences[0], letters, options)
+    plain = first and options[letters.index(first)].strip().lower()
+    return first if plain in ("yes", "no", "maybe", "true", "false") else None
+
+
+def _by_lines(text: str, letters: str, options: Sequence[str]) -> str | None:
+    """The option of a line that holds its letter and its text: the only one, or the one that a colon leads to.
+
+    Else that of a first line which stands by itself, before an explanation.
+    """
+    lines = [line.strip(" \t*_`>#") for line in text.splitlines() if line.strip(" \t*_`>#")]
+    read = [read_answer(line, letters, options).strict if _is_option(line, options) else None for line in lines]
+    found = {letter for letter in read if letter}
+    led = [letter for before, letter in zip(lines, read[1:], strict=False) if letter and before.endswith(":")]
+    if found and not is_list(text):
+        return led[-1] if led else next(iter(found)) if len(found) == 1 else None
+    if len(lines) < 2 or is_list(text) or len(lines[0]) > _SHORT:
+        return None
+    return read_answer(lines[0], letters, options).strict if not options or re.fullmatch(r"\W*[A-J]\W*", lines[0]) else None
+
+
+def _is_option(line: str, options: Sequence[str]) -> bool:
+    """Whether a line is a letter with the text of an option."""
+    body = re.sub(r"^\W*[A-J][).:\s-]*", "", line).strip(" .*_").lower()
+    return any(body == option.strip(" .").lower() for option in options)
+
+
+def _declines(text: str) -> bool:
+    if is_list(text):
+        return False
+    sentences = [sentence for sentence in _SENTENCE.split(text) if sentence and sentence.strip()] or [""]
+    return bool(ABSTENTION.search(sentences[-1]) or _REFUSAL.search(text[:_OPENING]))

@@ -1,0 +1,136 @@
+r"""Statements that name an option: "the answer is B", "that leaves (B)", \boxed{B}, "Respuesta: B".
+
+A statement is a lead and what follows it: an option's own text, or its letter. A denied one names nothing. Denial
+belongs to the clause: "it is not oral, so the answer is B" names B.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from evaluation.grading.lettered_names import begins_a_name, species
+
+_OPENING = r"[\s*_:\"'“«(\[$`<]*"
+_KIND = r"(?:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
+_LEADS = (
+    # "The answer is", "Final answer:", "### Answer", "My pick would be"
+    r"\b(?:answer|ans|choice|option|pick|conclusion|verdict|diagnosis)\b[\s*_]*(?:choice[\s*_]*)?"
+    r"(?:\b(?:is|was|would be|should be|must be|has to be)\b|[:=.→–—-]|\n)"
+    r"[\s*_:]*(?:(?:most likely|likely|therefore|clearly|probably|definitely|indeed)\s+)?" + _KIND,
+    r"\\boxed\{\s*(?:\\text\{|\\mathrm\{|\\textbf\{)?",
+    # "which leaves", "I choose", "so it must be", "not C, but"
+    r"\b(?:leaves?|leaving|left|choose|chose|pick|select|go(?:ing)?|opt(?:ing)?|settle|must be|has to be|remains)\s+"
+    r"(?:us\s+)?(?:with\s+|for\s+|on\s+)?(?:only\s+)?" + _KIND,
+    r"(?:\bby (?:elimination|exclusion)\b[\s:,]*|\bonly\s+(?=\(?[A-J]\)?\s+(?:remains|is left|fits))|(?:→|=>)\s*)" + _KIND,
+    r"\b(?:not\s+\(?[A-J]\)?,?\s+but\s+(?:rather\s+)?|sino|sondern|mas sim)\s*" + _KIND,
+    r"\b(?:it(?:['’]s|\s+is)\s+(?:probably\s+)?|(?:more|most)\s+likely\s+(?:is\s+)?)" + _KIND,
+    # Spanish, Portuguese, French, German
+    r"\b(?:respuestas?|opci[oó]n|alternativa|resposta|op[cç][aã]o|letra|gabarito|r[ée]ponse|antwort|l[oö]sung|korrekt ist"
+    r"|richtig ist)\b"
+    r"(?:\s+(?:correct[ae]|corret[ao]|final[e]?|exacte|richtige))?\s*(?:\b(?:es|é|est|ist|lautet|sería|seria)\b|[:=：])?"
+    r"\s*(?:(?:la|el|a|o|le|die|der)\s+)?(?:(?:opci[oó]n|op[cç][aã]o|letra|alternativa|r[ée]ponse|option|antwort)\s+)?",
+    # Korean, Chinese, Japanese
+    r"(?:정답|답안|답변|답)\s*(?:은|는)?\s*[:：]?",
+    r"(?:答案|选项|選項)\s*(?:应该|應該|应|應)?\s*(?:是|为|為|选|選|[:：])?(?:选项|選項)?",
+    r"(?:应|應|故|因此|所以)?(?:选择|選擇|选|選)(?:项|項)?[:：]?",
+    r"(?:正解|解答|答え|回答)\s*(?:は|[:：])",
+)
+_LEAD = re.compile("(?:" + "|".join(_LEADS) + ")" + _OPENING, re.IGNORECASE)
+_IS_RIGHT = re.compile(
+    r"(?<![\w(.])\(?([A-J])\)?\s*(?:(?:is|seems|appears|would be)\s+(?:therefore\s+|clearly\s+|thus\s+)?(?:the\s+)?(?:only\s+)?"
+    r"(?:correct|right|best|most likely|most appropriate)\b|fits\s+best\b|es la (?:respuesta |opción )?correcta\b"
+    r"|é a (?:resposta |alternativa )?correta\b|est la (?:bonne |réponse correcte)|ist (?:richtig|korrekt)\b|选项正确)"
+)
+_CLAUSE = re.compile(
+    r"[.!?。！？;；,，:：\n]\s*|\s(?=(?:so|therefore|thus|hence|but|and|leaving|which|then|sino)\s)", re.IGNORECASE
+)
+_DENIED = re.compile(
+    r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated?|ruled? out|rules? "
+    r"out|incorrect|wrong|neither|doubt)\b|n['’]t\b|不是|아니|아닌",
+    re.IGNORECASE,
+)
+_ANOTHER = re.compile(r"[\"'”»)\]*_\s]*(?:\bor\b|\band\b|[,/&])\s*\(?[A-J](?![\w'])(?!\)?\s+(?:is|was)\b)")
+_OPTION_LINE = re.compile(r"[\s*_>#-]*\(?([A-J])(?:[).:]|\s[-–—]\s)")
+# Options of one word that sentences also hold by chance.
+PLAIN_WORDS = frozenset(("yes", "no", "maybe", "none", "all", "both", "neither", "true", "false", "unknown", "other"))
+_ALONE = re.compile(r"[\s\"'”»)\]*_]*(?:$|[.,;:!)\n\u2014\u2013]|\b(?:because|since|as)\b)")
+
+
+def stated(text: str, letters: str, options: Sequence[str]) -> str | None:
+    """The letter of the last statement that names one option.
+
+    >>> stated("It is not A. The answer is (B), as it is oral.", "ABCD", ())
+    'B'
+    """
+    found = sorted(_statements(text, letters, options))
+    return found[-1][1] if found else None
+
+
+def _statements(text: str, letters: str, options: Sequence[str]) -> Iterator[tuple[int, str]]:
+    for lead in _LEAD.finditer(text):
+        named = _named_at(text, lead.end(), letters, options)
+        line = text.rfind("\n", 0, lead.end()) + 1
+        leads_to_a_list = "\n" in lead[0] and is_list("\n".join(text[line:].split("\n")[:3]))
+        if named and not leads_to_a_list and not _is_denied(text, lead.start(), lead[0]):
+            yield lead.start(), named
+    for right in _IS_RIGHT.finditer(text):
+        if right[1] in letters and not _is_denied(text, right.start(), ""):
+            yield right.start(), right[1]
+
+
+def _named_at(text: str, at: int, letters: str, options: Sequence[str]) -> str | None:
+    """The option that the text names from a place on."""
+    rest = text[at:]
+    if by_text := wording_at(rest, letters, options):
+        letter, end = by_text
+        if mark := re.match(r"\W{0,3}\(([A-J])\)", rest[end:]):
+            return mark[1] if mark[1] in letters else None
+        return None if _another_wording(rest[end:], letters, options) else letter
+    is_species, meant = species(rest, letters, options)
+    if is_species:
+        return meant
+    found = re.match(r"[A-J]", rest)
+    if not found or found[0] not in letters or begins_a_name(found[0], rest[1:]):
+        return _small_letter(rest, letters)
+    return None if _ANOTHER.match(rest, 1) else found[0]
+
+
+def _small_letter(rest: str, letters: str) -> str | None:
+    """A small letter that ends its line: "Answer: b"."""
+    found = re.match(r"([a-j])[)\].*_$]*\s*(?:\n|$)", rest)
+    return found[1].upper() if found and found[1].upper() in letters else None
+
+
+def wording_at(text: str, letters: str, options: Sequence[str]) -> tuple[str, int] | None:
+    """The option whose wording `text` begins with, and where that ends: the longest of several."""
+    best: tuple[str, int] | None = None
+    for letter, option in zip(letters, options, strict=False):
+        words = option.strip().rstrip(".").split()
+        if not words or len("".join(words)) < 2:
+            continue
+        found = re.match(r"\s+".join(map(re.escape, words)) + r"(?!\w|-\w)", text, re.IGNORECASE)
+        if not found or (option.strip().lower() in PLAIN_WORDS and not _ALONE.match(text, found.end())):
+            continue
+        if best is None or found.end() > best[1]:
+            best = letter, found.end()
+    return best
+
+
+def _another_wording(rest: str, letters: str, options: Sequence[str]) -> bool:
+    joined = re.match(r"\s*(?:\bor\b|\band\b|[,/&])\s*(?:the\s+)?", rest)
+    return joined is not None and wording_at(rest[joined.end() :], letters, options) is not None
+
+
+def _is_denied(text: str, start: int, lead: str) -> bool:
+    """Whether the clause around a lead denies what it names."""
+    if _DENIED.search(re.sub(r"^not\b.*?\bbut\b", "", lead, flags=re.IGNORECASE | re.DOTALL)):
+        return True
+    clause = _CLAUSE.split(text[:start])[-1]
+    return _DENIED.search(clause) is not None
+
+
+def is_list(text: str) -> bool:
+    """Whether lines of a text enumerate options: two that follow each other are marked with different letters."""
+    marks = [(found := _OPTION_LINE.match(line)) and found[1] for line in text.splitlines() if line.strip()]
+    return any(one and other and one != other for one, other in zip(marks, marks[1:], strict=False))
