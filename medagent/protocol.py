@@ -39,6 +39,7 @@ _CITATION = re.compile(r"\[(\d{1,3})\]")
 _TAG = re.compile(r"<(?=\s*/?\s*(?:" + "|".join(TAGS) + r")\b)", re.IGNORECASE)
 _MARKED_LETTER = re.compile(r"\(([A-J])\)")
 _TAGGED_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
+_NO_TAG = r"(?:(?!</?(?:think|search|information|answer)>).)*"  # a "<" of ordinary text is none
 _CLOSED_THOUGHT = "\n</think>\n\n"  # as templates write a thought that says nothing
 
 INSTRUCTIONS = """You answer medical questions with the help of a search engine over a medical corpus.
@@ -296,19 +297,20 @@ class TagProtocol(TurnProtocol):
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn. Exactly one closed search or answer block, at the end of the turn, counts.
 
+        What stands before it is no part of it, nor is a thought. One that was never opened begins with the turn.
+
         >>> TagProtocol().parse("<think>dose?</think><search>aspirin dose</search>").query
         'aspirin dose'
         """
+        opened, closes, rest = text.partition("</think>")
+        if closes and "<think>" not in opened:  # a thought that the chat template opened
+            text = f"<think>{opened}</think>{rest}"
         think = "".join(re.findall(r"<think>(.*?)</think>", text, flags=re.DOTALL)).strip()
         outside = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL).strip()
-        search = re.fullmatch(
-            r"[^<]*<search>((?:(?!</?(?:think|search|information|answer)>).)*)</search>", outside, re.DOTALL
-        )
+        search = re.fullmatch(f"{_NO_TAG}<search>({_NO_TAG})</search>", outside, re.DOTALL)
         if search and search[1].strip():
             return ParsedTurn(think, search[1].strip(), None)
-        answer = re.fullmatch(
-            r"[^<]*<answer>((?:(?!</?(?:think|search|information|answer)>).)*)</answer>", outside, re.DOTALL
-        )
+        answer = re.fullmatch(f"{_NO_TAG}<answer>({_NO_TAG})</answer>", outside, re.DOTALL)
         if answer and answer[1].strip():
             return ParsedTurn(think, None, answer[1].strip())
         return ParsedTurn(think, None, None)
@@ -317,6 +319,11 @@ class TagProtocol(TurnProtocol):
 def tagged_answers(reply: str) -> list[str]:
     """What stands between answer tags anywhere in a raw reply, in order: ['B'] of "So <Answer>B</Answer>."."""
     return [str(found) for found in _TAGGED_ANSWER.findall(reply)]
+
+
+def searches(text: str) -> bool:
+    """Whether a turn opens a search after its thoughts, closed or not."""
+    return TagProtocol.search.start in text.rpartition(TagProtocol.think.end)[2]
 
 
 def citations(answer: str) -> list[int]:

@@ -16,7 +16,7 @@ from evaluation.grading.grade import Verdict, grade
 from evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
 from medagent.answer_forms import entries, without_citations
 from medagent.errors import ConfigError
-from medagent.types import Rollout, Turn
+from medagent.types import Rollout, StopReason, Turn
 
 MOST_REWARD = 1e6  # rewards near 1 suit the learning rates; float32 counts to 16 million in ones
 
@@ -101,7 +101,8 @@ class OpenAnswerReward(ABC):
     def __call__(self, rollout: Rollout) -> Rollout:
         """The rollout with its reward and success filled in."""
         result, question, answer = grade(rollout), rollout.question, without_citations(rollout.answer or "")
-        if result.verdict in (Verdict.NO_ANSWER, Verdict.UNPARSED, Verdict.MULTIPLE):
+        outside = rollout.stop_reason is not StopReason.ANSWERED
+        if outside or result.verdict in (Verdict.NO_ANSWER, Verdict.UNPARSED, Verdict.MULTIPLE):
             return rollout.graded(min(0.0, self.well_formed), success=False)
         if question.options or result.correct:
             score = float(result.correct)

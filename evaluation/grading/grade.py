@@ -8,8 +8,9 @@ from enum import StrEnum
 from evaluation.grading.open_answers import abstains, first_answer, list_score, rank_of_right, same
 from evaluation.grading.option_named import Outcome, read_answer
 from evaluation.grading.replies import read_reply
+from evaluation.grading.thoughts import without_thoughts
 from medagent.answer_forms import entries, without_citations
-from medagent.protocol import citations
+from medagent.protocol import citations, searches, tagged_answers
 from medagent.types import Question, Rollout, StopReason
 
 
@@ -18,10 +19,10 @@ class Verdict(StrEnum):
 
     CORRECT = "correct"
     WRONG = "wrong"
-    UNPARSED = "unparsed"  # answered, but naming no option
+    UNPARSED = "unparsed"  # names no option, or answers outside the protocol
     MULTIPLE = "multiple"  # answered, naming several
     ABSTAINED = "abstained"  # declined to choose
-    NO_ANSWER = "no_answer"  # stopped before an answer; the stop reason says whether a limit did it
+    NO_ANSWER = "no_answer"  # wrote nothing, or searched last; the stop reason says whether a limit did it
 
 
 _VERDICTS = {
@@ -37,7 +38,7 @@ class Grade:
     """The verdict of one rollout, and what was read in its answer.
 
     `letter` and `lenient_letter` are the options named strictly and leniently, None where none or several are. `cited`
-    are the numbers of cited passages that were shown.
+    are the numbers of cited passages that were shown. `refused`: it declined to answer at all.
     """
 
     verdict: Verdict
@@ -45,6 +46,7 @@ class Grade:
     lenient_letter: str | None
     lenient_correct: bool
     cited: tuple[int, ...]
+    refused: bool = False
 
     @property
     def correct(self) -> bool:
@@ -63,10 +65,13 @@ def grade(rollout: Rollout) -> Grade:
     Open questions (no options) are graded by exact match with any right answer (`open_answers.same`). Of ranked answers
     the first decides, and the lenient reading takes any of the five. A list is correct where it names every item and
     nothing else.
+
+    A last turn outside the protocol is never right. Its whole text is read leniently, as models write that were not
+    trained for the protocol.
     """
     question, answer = rollout.question, rollout.answer
     if rollout.stop_reason is not StopReason.ANSWERED or answer is None:
-        return Grade(Verdict.NO_ANSWER, None, None, False, ())
+        return _outside_the_protocol(rollout)
     shown = len(rollout.hits)
     cited = tuple(number for number in citations(answer) if 1 <= number <= shown)
     if not question.options:
@@ -79,6 +84,22 @@ def grade(rollout: Rollout) -> Grade:
     else:
         verdict = Verdict.CORRECT if reading.strict == question.answer else Verdict.WRONG
     return Grade(verdict, reading.strict, lenient, lenient == question.answer, cited)
+
+
+def _outside_the_protocol(rollout: Rollout) -> Grade:
+    """The grade of a rollout that ended without an answer of the required form."""
+    question, last = rollout.question, rollout.turns[-1] if rollout.turns else None
+    if last is None or last.query is not None or not last.text.strip() or searches(last.text):
+        return Grade(Verdict.NO_ANSWER, None, None, False, ())
+    if not question.options:
+        text, cut_off = without_thoughts(last.text)
+        *_, line = text.strip().splitlines() or [""]
+        right = not cut_off and _open_verdict(question, (tagged_answers(text) or [line])[-1])[1]
+        return Grade(Verdict.UNPARSED, None, None, right, ())
+    reading = read_reply(last.text, question.letters, question.options)
+    verdict = Verdict.ABSTAINED if reading.outcome is Outcome.ABSTAINED else Verdict.UNPARSED
+    lenient = reading.lenient
+    return Grade(verdict, None, lenient, lenient == question.answer, (), refused=reading.refused)
 
 
 def _open_verdict(question: Question, answer: str) -> tuple[Verdict, bool]:

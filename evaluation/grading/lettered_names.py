@@ -22,9 +22,9 @@ _EPITHETS = frozenset(
 )
 # After an option's letter comes one of these, or none: "B because ...". "B cells" is a name.
 _AFTER_A_LETTER = frozenset(
-    """according although among and applies as based because but by due fits followed for from given has here if in instead is
-    it maybe not of on or over rather remains seems since so than that therefore this though thus to was when where which while
-    with would""".split()
+    """according although among and applies as based because but by due fits followed for from given has here if in
+    instead is it maybe not of on or over rather remains seems since so than that therefore this though thus to
+    was when where which while with would""".split()
 )
 _WORD_AFTER = re.compile(r"[ \t]+([a-z]+)\b")
 

@@ -134,9 +134,8 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
     is_species, meant = species(text, letters, options)
     if is_species and not _LAST_MARK.search(text):
         return Reading(None, meant, Outcome.UNPARSED)
-    if (chosen := _AND_NOT.sub("", text)) != text and chosen:
-        if kept := read_answer(chosen, letters, options).strict or stated(chosen, letters, options):
-            return Reading(None, kept, Outcome.UNPARSED)
+    if chosen := _chosen_before_others(text, letters, options):
+        return Reading(None, chosen, Outcome.UNPARSED)
     named, rest = _named(text, letters, options)
     if len(named) > 1:
         return Reading(None, None, Outcome.MULTIPLE)
@@ -153,6 +152,14 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
     if lenient is None and ABSTENTION.search(text):
         return Reading(None, None, Outcome.ABSTAINED)
     return Reading(None, lenient, Outcome.UNPARSED)
+
+
+def _chosen_before_others(text: str, letters: str, options: Sequence[str]) -> str | None:
+    """B, of "(B), not (C)"."""
+    chosen = _AND_NOT.sub("", text)
+    if not chosen or chosen == text:
+        return None
+    return read_answer(chosen, letters, options).strict or stated(chosen, letters, options)
 
 
 def _named(text: str, letters: str, options: Sequence[str]) -> tuple[list[str], str]:
@@ -199,13 +206,15 @@ def by_option_text(text: str, letters: str, options: Sequence[str]) -> str | Non
     same = [letter for letter, wording in wordings.items() if wording and wording == plain]
     if same:
         return same[0] if len(same) == 1 else None
-    if begun := wording_at(_SO.sub("", text.lstrip(_WRAPPING)), letters, options):
-        if wordings[begun[0]] in PLAIN_WORDS:
-            return begun[0]
+    begun = wording_at(_SO.sub("", text.lstrip(_WRAPPING)), letters, options)
+    if begun and wordings[begun[0]] in PLAIN_WORDS:
+        return begun[0]
     wordings = {letter: wording for letter, wording in wordings.items() if wording and wording not in PLAIN_WORDS}
     said = plain
     for wording in sorted(wordings.values(), key=len, reverse=True):
-        said = re.sub(rf"\b(?:and not|not|rather than|instead of) (?:(?:an?|the) )?{re.escape(wording)}(?!\w)", " ", said)
+        said = re.sub(
+            rf"\b(?:and not|not|rather than|instead of) (?:(?:an?|the) )?{re.escape(wording)}(?!\w)", " ", said
+        )
     inside = {}
     for letter, wording in wordings.items():
         genus, _, epithet = wording.partition(" ")

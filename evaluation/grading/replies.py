@@ -27,8 +27,9 @@ _FIELD = re.compile(
 )
 _REFUSAL = re.compile(
     r"""\b(?:can(?:not|['’]t|\ not)|unable\ to|not\ able\ to|won['’]t|will\ not|decline\ to|not\ comfortable
-        |not\ qualified\ to|do\ not\ have\ the\ ability\ to|don['’]t\ have\ the\ ability\ to|not\ (?:be\ )?appropriate)\b.{0,40}?\b(?:assist|help|comply|provide|providing|fulfil|fulfill|answer|give
-        |giving|offer|discuss|continue|advise|advice|diagnose)\b
+        |not\ qualified\ to|(?:do\ not|don['’]t)\ have\ the\ ability\ to|not\ (?:be\ )?appropriate)\b
+        .{0,40}?\b(?:assist|help|comply|provide|providing|fulfil|fulfill|answer|give|giving|offer|discuss|continue
+        |advise|advice|diagnose)\b
     | \bviolates?\ (?:our|the|usage|content)\b.{0,20}\bpolic""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -49,13 +50,13 @@ _OPENING = 300  # characters in which a refusal stands
 
 
 def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_line_asked: bool = False) -> Reading:
-    """Read a whole reply of a model.
+    r"""Read a whole reply of a model.
 
     `last_line_asked`: the prompt asked for a last line that is the answer.
 
     >>> read_reply('So the answer is {"reason": "...", "answer_choice": "C. zinc"}', "ABCD").strict
     'C'
-    >>> read_reply("It is taken by mouth.\\n\\nAnswer: B", "ABCD", last_line_asked=True).strict
+    >>> read_reply("It is taken by mouth.\n\nAnswer: B", "ABCD", last_line_asked=True).strict
     'B'
     """
     text, cut_off = without_thoughts(reply)
@@ -79,7 +80,12 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
         if reading.strict or reading.outcome is Outcome.MULTIPLE:
             return reading
     line = None if _ends_a_list(text) else _answer_line(last, letters, options)
-    lenient = (line and (line.strict or line.lenient)) or said or _by_sentences(text, letters, options) or _by_lines(text, letters, options)
+    lenient = (
+        (line and (line.strict or line.lenient))
+        or said
+        or _by_sentences(text, letters, options)
+        or _by_lines(text, letters, options)
+    )
     if lenient is None and _declines(text):
         return Reading(None, None, Outcome.ABSTAINED, refused=_REFUSAL.search(text[:_OPENING]) is not None)
     return Reading(None, lenient, Outcome.UNPARSED)
@@ -125,7 +131,7 @@ def _ends_a_list(text: str) -> bool:
 
 
 def _by_sentences(text: str, letters: str, options: Sequence[str]) -> str | None:
-    """The option that the last sentence names by its letter or text; else an option such as "no" that the first says."""
+    """The option that the last sentence names by its letter or text; else one such as "no" that the first says."""
     sentences = [sentence for sentence in _SENTENCE.split(text) if sentence and sentence.strip()]
     if not sentences or is_list(text):
         return None
@@ -154,7 +160,11 @@ def _by_lines(text: str, letters: str, options: Sequence[str]) -> str | None:
         return led[-1] if led else next(iter(found)) if len(found) == 1 else None
     if len(lines) < 2 or is_list(text) or len(lines[0]) > _SHORT:
         return None
-    return read_answer(lines[0], letters, options).strict if not options or re.fullmatch(r"\W*[A-J]\W*", lines[0]) else None
+    return (
+        read_answer(lines[0], letters, options).strict
+        if not options or re.fullmatch(r"\W*[A-J]\W*", lines[0])
+        else None
+    )
 
 
 def _is_option(line: str, options: Sequence[str]) -> bool:

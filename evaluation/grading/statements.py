@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from evaluation.grading.lettered_names import begins_a_name, species
 
@@ -22,12 +23,13 @@ _LEADS = (
     # "which leaves", "I choose", "so it must be", "not C, but"
     r"\b(?:leaves?|leaving|left|choose|chose|pick|select|go(?:ing)?|opt(?:ing)?|settle|must be|has to be|remains)\s+"
     r"(?:us\s+)?(?:with\s+|for\s+|on\s+)?(?:only\s+)?" + _KIND,
-    r"(?:\bby (?:elimination|exclusion)\b[\s:,]*|\bonly\s+(?=\(?[A-J]\)?\s+(?:remains|is left|fits))|(?:→|=>)\s*)" + _KIND,
+    r"(?:\bby (?:elimination|exclusion)\b[\s:,]*|\bonly\s+(?=\(?[A-J]\)?\s+(?:remains|is left|fits))|(?:→|=>)\s*)"
+    + _KIND,
     r"\b(?:not\s+\(?[A-J]\)?,?\s+but\s+(?:rather\s+)?|sino|sondern|mas sim)\s*" + _KIND,
     r"\b(?:it(?:['’]s|\s+is)\s+(?:probably\s+)?|(?:more|most)\s+likely\s+(?:is\s+)?)" + _KIND,
     # Spanish, Portuguese, French, German
-    r"\b(?:respuestas?|opci[oó]n|alternativa|resposta|op[cç][aã]o|letra|gabarito|r[ée]ponse|antwort|l[oö]sung|korrekt ist"
-    r"|richtig ist)\b"
+    r"\b(?:respuestas?|opci[oó]n|alternativa|resposta|op[cç][aã]o|letra|gabarito|r[ée]ponse|antwort|l[oö]sung"
+    r"|korrekt ist|richtig ist)\b"
     r"(?:\s+(?:correct[ae]|corret[ao]|final[e]?|exacte|richtige))?\s*(?:\b(?:es|é|est|ist|lautet|sería|seria)\b|[:=：])?"
     r"\s*(?:(?:la|el|a|o|le|die|der)\s+)?(?:(?:opci[oó]n|op[cç][aã]o|letra|alternativa|r[ée]ponse|option|antwort)\s+)?",
     # Korean, Chinese, Japanese
@@ -38,8 +40,9 @@ _LEADS = (
 )
 _LEAD = re.compile("(?:" + "|".join(_LEADS) + ")" + _OPENING, re.IGNORECASE)
 _IS_RIGHT = re.compile(
-    r"(?<![\w(.])\(?([A-J])\)?\s*(?:(?:is|seems|appears|would be)\s+(?:therefore\s+|clearly\s+|thus\s+)?(?:the\s+)?(?:only\s+)?"
-    r"(?:correct|right|best|most likely|most appropriate)\b|fits\s+best\b|es la (?:respuesta |opción )?correcta\b"
+    r"(?<![\w(.])\(?([A-J])\)?\s*(?:(?:is|seems|appears|would be)\s+(?:therefore\s+|clearly\s+|thus\s+)?"
+    r"(?:the\s+)?(?:only\s+)?(?:correct|right|best|most likely|most appropriate)\b|fits\s+best\b"
+    r"|es la (?:respuesta |opción )?correcta\b"
     r"|é a (?:resposta |alternativa )?correta\b|est la (?:bonne |réponse correcte)|ist (?:richtig|korrekt)\b|选项正确)"
 )
 _CLAUSE = re.compile(
@@ -133,4 +136,4 @@ def _is_denied(text: str, start: int, lead: str) -> bool:
 def is_list(text: str) -> bool:
     """Whether lines of a text enumerate options: two that follow each other are marked with different letters."""
     marks = [(found := _OPTION_LINE.match(line)) and found[1] for line in text.splitlines() if line.strip()]
-    return any(one and other and one != other for one, other in zip(marks, marks[1:], strict=False))
+    return any(one and other and one != other for one, other in pairwise(marks))

@@ -19,6 +19,7 @@ import yaml
 from rich.console import Console
 
 from evaluation.grading.grade import grade
+from evaluation.metrics import summarize
 from evaluation.modes import Mode
 from evaluation.predictions import Prediction, PredictionLog
 from evaluation.reports.html import write_json
@@ -27,9 +28,9 @@ from evaluation.statistics import compare_paired
 from medagent.agent import Agent, Limits
 from medagent.agent_folder import AgentSpec, load_agent, protocol_from_json, write_spec
 from medagent.causal_lm import fastest_device
-from medagent.cli.demo import QUESTIONS_PER_KIND, search_whole_corpus, write_examples
+from medagent.cli.demo import QUESTIONS_PER_KIND, flat_summary, search_whole_corpus, write_examples
 from medagent.cli.pace import Pace
-from medagent.cli.pretrained_report import measured, print_table, tell_one, write_page
+from medagent.cli.pretrained_report import print_table, tell_one, write_page
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.precision import AUTO, settled
@@ -287,7 +288,7 @@ class _PretrainedDemo:
                     self._note_done(f"{name}, {part}")
         else:
             self._pace.skip(name)
-        row = {part: measured(self._rollouts(name, part), self._protocol) for part in parts}
+        row = {part: flat_summary(summarize(self._rollouts(name, part))) for part in parts}
         found = row[Mode.SEARCH.value]
         kinds = ", ".join(f"{kind.replace('_', '-')} {share:.0%}" for kind, share in found["by_type"].items())
         self._console.print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,39 +9,18 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from evaluation.grading.grade import grade
-from evaluation.grading.replies import read_reply
-from evaluation.metrics import summarize
 from evaluation.modes import Mode
 from evaluation.reports.html import Chart, Table, write_html
 from medagent.cli.console import TurnPrinter, show_answer, show_question
-from medagent.cli.demo import flat_summary, showcase
+from medagent.cli.demo import showcase
 from medagent.protocol import TurnProtocol
-from medagent.types import Rollout, StopReason
+from medagent.types import Rollout
 from training.callbacks.collapse_monitor import describe_alarms
 from training.callbacks.export import read_metrics
 
 COLUMNS = {"untrained": "untrained", "examples": "after examples", "trained": "after RL"}
 TITLE = "test questions about conditions never trained on; half of them in a control"
 SEARCH, FORCED, UNRELATED, PERMUTED = Mode.SEARCH.value, Mode.FORCED_SEARCH.value, Mode.UNRELATED.value, "permuted"
-
-
-def measured(rollouts: Sequence[Rollout], protocol: TurnProtocol) -> dict[str, Any]:
-    """The figures of a part. The lenient reading also takes a turn without tags: an untrained model writes no others.
-
-    Else it would be 0 for a model that answers, and right.
-    """
-    told = sum(grade(rollout).lenient_correct or _told(rollout, protocol) for rollout in rollouts)
-    return {**flat_summary(summarize(rollouts)), "lenient_accuracy": told / max(1, len(rollouts))}
-
-
-def _told(rollout: Rollout, protocol: TurnProtocol) -> bool:
-    """Whether a last turn that neither answers nor searches names the right option."""
-    if rollout.stop_reason not in (StopReason.MALFORMED, StopReason.MAX_TURN_TOKENS) or not rollout.turns:
-        return False
-    text, question = rollout.turns[-1].text, rollout.question
-    return protocol.search.start not in text and (
-        read_reply(text, question.letters, question.options).lenient == question.answer
-    )
 
 
 def table_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -13,9 +13,10 @@ from evaluation.metrics import summarize
 from evaluation.reports.html import Chart, Table, write_html, write_json
 from evaluation.rollout_files import readable, write_records
 from medagent.errors import ConfigError, InputError
+from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
-from training.rewards import OutcomeReward, TurnRewards
+from training.rewards import F1, OutcomeReward, TurnRewards
 
 QUESTION = Question(
     "q", "What treats gout?", ("aspirin", "allopurinol", "heparin", "insulin"), "B", gold_passage_ids=("p1",)
@@ -77,8 +78,42 @@ def test_no_answer_is_never_right() -> None:
     for stop in StopReason:
         if stop is not StopReason.ANSWERED:
             rollout = Rollout(QUESTION, (9,), (Turn((3,), (0.0,), "<answer>(B)"),), stop)
-            assert grade(rollout).verdict is Verdict.NO_ANSWER
+            assert grade(rollout).verdict is Verdict.UNPARSED
+            assert not grade(rollout).correct
             assert OutcomeReward()(rollout).reward == 0
+
+
+OUTSIDE = [
+    ("B) allopurinol", Verdict.UNPARSED, "B"),
+    ("<answer>(B)</answer>\nHope this helps!", Verdict.UNPARSED, "B"),
+    ("Uric acid is high.</think>\n\nAnswer: B", Verdict.UNPARSED, "B"),
+    ("<think>The answer is B, but", Verdict.UNPARSED, None),
+    ("I'm sorry, but I can't assist with that.", Verdict.ABSTAINED, None),
+    ("It lowers the answer", Verdict.UNPARSED, None),
+    ("<search>allopurinol (B)", Verdict.NO_ANSWER, None),
+    (" \n", Verdict.NO_ANSWER, None),
+]
+
+
+@pytest.mark.parametrize(("text", "verdict", "lenient"), OUTSIDE)
+def test_a_reply_outside_the_protocol_is_read_leniently_and_never_right(text: str, verdict, lenient) -> None:
+    rollout = Rollout(QUESTION, (9,), (Turn((3,), (0.0,), text),), StopReason.MALFORMED)
+    result = grade(rollout)
+    assert (result.verdict, result.letter, result.lenient_letter) == (verdict, None, lenient)
+    assert (result.correct, result.lenient_correct) == (False, lenient == QUESTION.answer)
+    assert result.refused == ("sorry" in text)
+    assert OutcomeReward()(rollout).reward == F1(abstained=0.5)(rollout).reward == 0
+
+
+def test_an_open_question_takes_the_last_line_leniently() -> None:
+    question = Question("q", "What treats gout?", (), "allopurinol")
+    for text in (
+        "Urate is high.\nAllopurinol.",
+        "<think>zinc?</think> Allopurinol",
+        "<answer>allopurinol</answer> Bye",
+    ):
+        result = grade(Rollout(question, (9,), (Turn((3,), (0.0,), text),), StopReason.MALFORMED))
+        assert (result.verdict, result.lenient_correct) == (Verdict.UNPARSED, True)
 
 
 def test_citations_of_passages_never_shown_do_not_count() -> None:
@@ -242,3 +277,21 @@ def test_the_page_escapes_everything_and_stands_alone(tmp_path: Path) -> None:
     ).replace("https://matplotlib.org", "")
     write_json(tmp_path / "r.json", {"a": 1})
     assert json.loads((tmp_path / "r.json").read_text()) == {"a": 1}
+
+
+def test_a_reply_without_tags_is_read_leniently() -> None:
+    question = Question("1", "What treats gout?", ("aspirin", "colchicine"), "B")
+
+    def replied(text: str, stop: StopReason) -> Rollout:
+        return Rollout(question, (), (Turn((), (), text, None, TagProtocol().parse(text).answer),), stop)
+
+    rollouts = [
+        replied("The answer is (B).", StopReason.MALFORMED),
+        replied("B) colchicine\n\nIt is given for", StopReason.MAX_TURN_TOKENS),
+        replied("The answer is (A).", StopReason.MALFORMED),
+        replied("<search>colchicine (B)", StopReason.MAX_TURN_TOKENS),
+        replied("<answer>colchicine (B)</answer>", StopReason.ANSWERED),
+    ]
+    found = summarize(rollouts)
+    assert (found.overall.accuracy, found.lenient_accuracy) == (0.2, 0.6)
+    assert summarize([]).lenient_accuracy == 0.0

@@ -7,8 +7,8 @@ import pytest
 
 from evaluation.benchmarks import MedMCQABenchmark, MedQABenchmark
 from evaluation.grading.option_named import Outcome, read_answer
-from evaluation.grading.replies import read_reply
 from evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
+from evaluation.grading.replies import read_reply
 from medagent.cli.main import main
 from medagent.errors import InputError
 from tests.support import ROOT, SHARED_DATA

@@ -21,11 +21,9 @@ from medagent.agent_folder import read_spec
 from medagent.cli import pretrained_demo
 from medagent.cli.main import main
 from medagent.cli.pretrained_demo import AFTER_EXAMPLES, AFTER_TRAINING, UNTRAINED, DemoSettings, run_pretrained_demo
-from medagent.cli.pretrained_report import COLUMNS, comparison, measured, table_rows
+from medagent.cli.pretrained_report import COLUMNS, comparison, table_rows
 from medagent.errors import ConfigError
-from medagent.protocol import TagProtocol
 from medagent.run_folder import RunFolder
-from medagent.types import Question, Rollout, StopReason, Turn
 from tests.medagent.gguf_files import write_gguf
 from training.callbacks.export import read_metrics
 
@@ -163,24 +161,6 @@ def test_the_demo_of_the_starter_does_not_replace_it(tmp_path, capsys) -> None:
     assert main(["demo", "--out", str(out)]) == 1
     assert "holds the demo of a pretrained model" in capsys.readouterr().err
     assert not (out / "index").exists()
-
-
-def test_a_reply_without_tags_is_read_leniently() -> None:
-    question = Question("1", "What treats gout?", ("aspirin", "colchicine"), "B")
-
-    def replied(text: str, stop: StopReason) -> Rollout:
-        return Rollout(question, (), (Turn((), (), text, None, TagProtocol().parse(text).answer),), stop)
-
-    rollouts = [
-        replied("The answer is (B).", StopReason.MALFORMED),
-        replied("B) colchicine\n\nIt is given for", StopReason.MAX_TURN_TOKENS),
-        replied("The answer is (A).", StopReason.MALFORMED),
-        replied("<search>colchicine (B)", StopReason.MAX_TURN_TOKENS),
-        replied("<answer>colchicine (B)</answer>", StopReason.ANSWERED),
-    ]
-    found = measured(rollouts, TagProtocol())
-    assert (found["accuracy"], found["lenient_accuracy"]) == (0.2, 0.6)
-    assert measured([], TagProtocol())["lenient_accuracy"] == 0.0
 
 
 def test_an_absent_base_is_named_before_anything_is_made(tmp_path, monkeypatch, capsys) -> None:
