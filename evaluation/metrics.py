@@ -30,8 +30,8 @@ from medagent.types import LETTERS, Rollout
 class Summary:
     """The figures of a set of rollouts.
 
-    `unparsed` answers name no option or several; `multiple` counts the latter. `abstained` decline to choose.
-    `no_answer` stopped before an answer, `truncated` of them at a limit. `measures` are those of open answers and of
+    `unparsed` answers name no option or several; `multiple` counts the latter. `abstained` decline to choose,
+    `refused` of them to answer at all. `no_answer` wrote none, `truncated` ended at a limit. `measures` are those of open answers and of
     BioASQ's question types, by their names in `evaluation.open_measures`.
     """
 
@@ -41,6 +41,7 @@ class Summary:
     unparsed: int
     multiple: int
     abstained: int
+    refused: int
     no_answer: int
     truncated: int
     searches_per_question: float
@@ -70,6 +71,7 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
         unparsed=verdicts[Verdict.UNPARSED] + verdicts[Verdict.MULTIPLE],
         multiple=verdicts[Verdict.MULTIPLE],
         abstained=verdicts[Verdict.ABSTAINED],
+        refused=sum(result.refused for result in grades),
         no_answer=verdicts[Verdict.NO_ANSWER],
         truncated=sum(rollout.stop_reason.truncated for rollout in rollouts),
         searches_per_question=sum(rollout.num_searches for rollout in rollouts) / count,

@@ -48,7 +48,7 @@ class Reading:
 
 _CITED = re.compile(r"\s*\[\d{1,3}\]")
 _WRAPPING = " \t\n\"'*_`$#"
-FULL_WIDTH = {**{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}, 0x3000: " "}  # "Ｂ" and "（B）", in Chinese
+FULL_WIDTH = str.maketrans({chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)})  # "Ｂ", in Chinese
 _PREFIX = re.compile(
     r"^(?:(?:final|correct|best)\s+)?(?:option|choice|answer|ans\.?)[\s*_]*[:=-]?[\s*_\"'`$]*(?:(?:option|choice)\s+)?"
     r"(?=[(\[]?[A-J]\b)",

@@ -25,15 +25,15 @@ class Reply:
     reading: Reading
 
 
-def read_replies(path: Path, *, letters: str) -> list[Reply]:
+def read_replies(path: Path, *, letters: str, last_line_asked: bool = False) -> list[Reply]:
     """Read JSON lines with `id`, `gold` (a letter), `raw`, and optionally `options`.
 
-    `options` is a list or an object from letter to text. `letters` name an option where a row has no `options`. Raises
-    `InputError` with file and line.
+    `options` is a list or an object from letter to text. `letters` name an option where a row has no `options`.
+    `last_line_asked`: see `read_reply`. Raises `InputError` with file and line.
     """
     if not letters or letters != LETTERS[: len(letters)]:
         raise InputError(f"letters {letters!r}: wanted the first letters of {LETTERS}, such as ABCD.")
-    replies = [_reply(row, letters) for row in read_rows(path, kind="jsonl", notes=Counter())]
+    replies = [_reply(row, letters, last_line_asked) for row in read_rows(path, kind="jsonl", notes=Counter())]
     repeated = [name for name, count in Counter(reply.id for reply in replies).items() if count > 1]
     if repeated:
         raise InputError(f"{path}: the id {repeated[0]!r} occurs twice. Give each reply its own.")
@@ -42,10 +42,15 @@ def read_replies(path: Path, *, letters: str) -> list[Reply]:
     return replies
 
 
-def _reply(row: Row, letters: str) -> Reply:
+def _reply(row: Row, letters: str, last_line_asked: bool) -> Reply:
     found = row.data.get("options") or []
     if not isinstance(found, list | dict):
         raise InputError(f"{row.where}: found options {found!r}, wanted a list or an object from letter to text.")
+    if isinstance(found, dict) and "".join(sorted(found)) != LETTERS[: len(found)]:
+        raise InputError(
+            f"{row.where}: found options named {', '.join(sorted(found))}, wanted the first letters of {LETTERS}, none "
+            "left out."
+        )
     options = [found[letter] for letter in sorted(found)] if isinstance(found, dict) else found
     known = LETTERS[: len(options)] if options else letters
     gold = text_field(row, "gold")
@@ -56,13 +61,14 @@ def _reply(row: Row, letters: str) -> Reply:
     raw = row.data.get("raw")
     if not isinstance(raw, str):
         raise InputError(f"{row.where}: found no text 'raw', wanted what the model replied (it may be empty).")
-    return Reply(text_field(row, "id"), gold, raw, read_reply(raw, known, [str(option) for option in options]))
+    reading = read_reply(raw, known, [str(option) for option in options], last_line_asked=last_line_asked)
+    return Reply(text_field(row, "id"), gold, raw, reading)
 
 
 def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
     """Counts and accuracies, where answered + unparsed + abstained = n.
 
-    `multiple` and `truncated` are parts of `unparsed`.
+    `multiple` and `truncated` are parts of `unparsed`, `refused` of `abstained`.
     """
     outcomes = Counter(reply.reading.outcome for reply in replies)
     n = len(replies)
@@ -75,6 +81,7 @@ def summarize_replies(replies: list[Reply]) -> dict[str, Any]:
         "abstained": outcomes[Outcome.ABSTAINED],
         "multiple": outcomes[Outcome.MULTIPLE],
         "truncated": outcomes[Outcome.TRUNCATED],
+        "refused": sum(reply.reading.refused for reply in replies),
     }
 
 

@@ -35,14 +35,14 @@ def print_comparison(a: Path, b: Path, *, mode: str | None, mode_b: str | None, 
     print(f"A: {a}, {result.mode_a}\nB: {b}, {result.mode_b}\n{comparison_text(result)}")
 
 
-def print_grades(path: Path, *, letters: str, out: str | None) -> None:
+def print_grades(path: Path, *, letters: str, last_line: bool, out: str | None) -> None:
     """Grade raw replies and print the counts as JSON; `out` takes one line per reply."""
     target = Path(out) if out is not None else None
     if target is not None and (target.is_dir() or target.resolve() == path.resolve()):
         raise InputError(
             f"--out {out}: is {'a folder' if target.is_dir() else 'the file of the replies'}; give a file of its own."
         )
-    replies = read_replies(path, letters=letters)
+    replies = read_replies(path, letters=letters, last_line_asked=last_line)
     if target is not None:
         write_readings(target, replies)
     print(json.dumps(summarize_replies(replies)))

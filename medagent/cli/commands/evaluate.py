@@ -107,17 +107,18 @@ def compare(
     print_comparison(Path(a), Path(b), mode=mode, mode_b=mode_b, seed=seed, as_json=json)
 
 
-def grade(file: str, letters: str = "ABCD", out: str | None = None) -> None:
+def grade(file: str, letters: str = "ABCD", last_line: bool = False, out: str | None = None) -> None:
     """Grade raw replies of any model, strictly and leniently, and print the counts as JSON.
 
     Args:
         file: JSON lines with "id", "gold" (a letter) and "raw" (the reply); "options" where you have them.
         letters: The letters that name an option, where a line has no options.
+        last_line: Whether the prompt asked for a last line that is the answer. It then counts as strict.
         out: File for what was read in each reply.
     """
     from medagent.cli.compare import print_grades
 
-    print_grades(Path(file), letters=letters, out=out)
+    print_grades(Path(file), letters=letters, last_line=last_line, out=out)
 
 
 def contamination(

@@ -256,6 +256,7 @@ def test_counts_add_up_and_the_command_prints_them(tmp_path: Path, capsys: pytes
         "abstained": 1,
         "multiple": 1,
         "truncated": 1,
+        "refused": 0,
     }
     assert len((tmp_path / "read.jsonl").read_text().splitlines()) == 6
 
@@ -266,6 +267,7 @@ def test_counts_add_up_and_the_command_prints_them(tmp_path: Path, capsys: pytes
         ({"id": "1", "gold": "E", "raw": "x"}, "line 1: found the gold answer 'E'"),
         ({"id": "1", "gold": "A"}, "line 1: found no text 'raw'"),
         ({"gold": "A", "raw": "x"}, "line 1: found the fields"),
+        ({"id": "1", "gold": "A", "raw": "C", "options": {"A": "x", "C": "y"}}, "line 1: found options named A, C"),
         ("{", "line 1"),
     ],
 )
@@ -281,6 +283,13 @@ def test_the_replies_are_never_overwritten(tmp_path: Path, capsys: pytest.Captur
         assert main(["grade", str(path), "--out", str(out)]) == 1
         assert "a file of its own" in capsys.readouterr().err
     assert path.read_text() == before
+
+
+def test_a_last_line_is_strict_where_it_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = replies_file(tmp_path, {"id": "1", "gold": "B", "raw": "It is oral.\nAnswer: B"})
+    for asked, accuracy in (("false", 0.0), ("true", 1.0)):
+        assert main(["grade", str(path), "--last_line", asked]) == 0
+        assert json.loads(capsys.readouterr().out)["strict_accuracy"] == accuracy
 
 
 def test_repeated_ids_and_strange_letters_are_refused(tmp_path: Path) -> None:
