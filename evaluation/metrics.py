@@ -31,8 +31,8 @@ class Summary:
     """The figures of a set of rollouts.
 
     `unparsed` answers name no option or several; `multiple` counts the latter. `abstained` decline to choose,
-    `refused` of them to answer at all. `no_answer` wrote none, `truncated` ended at a limit. `measures` are those of open answers and of
-    BioASQ's question types, by their names in `evaluation.open_measures`.
+    `refused` of them to answer at all. `no_answer` wrote none, `truncated` ended at a limit. `measures` are those of
+    open answers and of BioASQ's question types, by their names in `evaluation.open_measures`.
     """
 
     overall: Accuracy

@@ -295,16 +295,13 @@ class TagProtocol(TurnProtocol):
         return ids + tail[0], shown
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn. Exactly one closed search or answer block, at the end of the turn, counts.
-
-        What stands before it is no part of it, nor is a thought. One that was never opened begins with the turn.
+        """Read one turn. Exactly one closed search or answer block, at the end and outside of thoughts, counts.
 
         >>> TagProtocol().parse("<think>dose?</think><search>aspirin dose</search>").query
         'aspirin dose'
         """
-        opened, closes, rest = text.partition("</think>")
-        if closes and "<think>" not in opened:  # a thought that the chat template opened
-            text = f"<think>{opened}</think>{rest}"
+        if "</think>" in text and "<think>" not in text.partition("</think>")[0]:
+            text = "<think>" + text  # the chat template opened it
         think = "".join(re.findall(r"<think>(.*?)</think>", text, flags=re.DOTALL)).strip()
         outside = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL).strip()
         search = re.fullmatch(f"{_NO_TAG}<search>({_NO_TAG})</search>", outside, re.DOTALL)
@@ -338,8 +335,7 @@ def marked_letters(answer: str) -> list[str]:
 
 def encode(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
     """Token ids, piece by piece. Pieces are never merged across their borders, so a format has one encoding."""
-    ids: list[int] = []
-    added = len(tokenizer.added_tokens_decoder)
+    ids, added = list[int](), len(tokenizer.added_tokens_decoder)
     for piece in pieces:
         kept = len(piece.text) <= LONGEST_KEPT
         ids += (_encode_piece if kept else _encode_piece.__wrapped__)(tokenizer, added, piece.text, piece.trusted)

@@ -106,8 +106,8 @@ ABSTENTION = re.compile(
     | \b(?:can(?:not|'t|\ not)|could\ not|couldn't)\b.{{0,40}}\b(?:answer|determine|choose|select|decide|conclude
         |say|infer|tell|be\ (?:made|given))
     | (?:\bnot|n't)\ (?:\w+\ ){{0,2}}(?:provided?|available|enough|sufficient|listed|mention(?:ed)?|clear
-        |specif(?:y|ied)|given|contain|say|tell|applicable|correspond|discuss|address|support|state|find|found|among|include
-        |know|determin\w+)""",
+        |specif(?:y|ied)|say|tell|given|contain|applicable|correspond|discuss|address|support|state|find|found|among
+        |include|know|determin\w+)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _ARTICLE = re.compile(r"^(a|an|the) ")

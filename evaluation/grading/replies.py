@@ -22,7 +22,8 @@ from medagent.protocol import marked_letters, tagged_answers
 _FIELD = re.compile(
     r"""(?:["'](?:(?:final|correct|best)[_ ])?(?:answer(?:[_ ](?:choice|idx|letter|option))?s?|choice|option|letter)["']
         |\banswer_(?:choice|idx)|\bfinal_answer)
-    \s*:\s*(?:("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'|\[((?:\s*(?:"[^"\]]*"|'[^'\]]*')\s*,?)+)\]|([^\s"'{\[,}][^,}\n]*))""",
+    \s*:\s*(?:("(?:[^"\\]|\\.)*")|'((?:[^'\\]|\\.)*)'
+        |\[((?:\s*(?:"[^"\]]*"|'[^'\]]*')\s*,?)+)\]|([^\s"'{\[,}][^,}\n]*))""",
     re.IGNORECASE | re.VERBOSE,
 )
 _REFUSAL = re.compile(
