@@ -226,6 +226,8 @@ class Agent:
             if sampled.stop is TurnStop.LENGTH:
                 whole = room == limits.max_turn_tokens
                 stop = StopReason.MAX_TURN_TOKENS if whole else StopReason.MAX_TOTAL_TOKENS
+            elif sampled.stop is TurnStop.REFUSED:
+                stop = StopReason.REFUSED
             else:
                 stop = StopReason.ANSWERED if parsed.answer is not None else StopReason.MALFORMED
             break

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from medagent.agent import Agent, Limits
 from medagent.agent_folder import OpenPolicy, load_agent, open_retriever
@@ -31,6 +33,7 @@ def open_agent(
     index: str | None,
     lockstep: bool = False,
     model: str = "",
+    parameters: Mapping[str, Any] = MappingProxyType({}),
     tools: Sequence[str] = (),
     retriever: Retriever | None = None,
     must_search: bool = True,
@@ -44,7 +47,8 @@ def open_agent(
         "starter"       the untrained base policy
         "hf:MODEL"      a causal language model by a name of `medagent.base_models.model_path`, with the protocol's own
                         instructions
-        "http://..."    an OpenAI-compatible endpoint; `model` is then its model's name
+        "http://..."    an OpenAI-compatible endpoint; `model` is then its model's name, and `parameters` are sent
+                        with every request
 
     The endpoint's key is read from the environment variable MEDAGENT_API_KEY. Without `must_search` an agent may lack
     an index, and a search is then an error. `tools` are classes, such as "my_task.Doses". A ready `retriever` replaces
@@ -67,7 +71,8 @@ def open_agent(
     if name.startswith(("http://", "https://")):
         if not model:
             raise InputError(f"endpoint {name}: needs the name of its model. Give it with --model.")
-        policy = RemotePolicy(name, model, api_key=os.environ.get("MEDAGENT_API_KEY", ""))
+        key = os.environ.get("MEDAGENT_API_KEY", "")
+        policy = RemotePolicy(name, model, api_key=key, parameters=dict(parameters))
         return Agent(policy, searched, TagProtocol(), REMOTE_LIMITS)
     if name.startswith("hf:"):
         device = fastest_device()

@@ -21,6 +21,7 @@ class TurnStop(StrEnum):
     TAG = "tag"  # an end tag of the protocol
     END_OF_TEXT = "end_of_text"  # the model's own end token
     LENGTH = "length"  # the token limit
+    REFUSED = "refused"  # an endpoint's filter
 
 
 @dataclass(frozen=True)

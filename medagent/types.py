@@ -29,6 +29,7 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TURN_TOKENS = "max_turn_tokens"
     MAX_TOTAL_TOKENS = "max_total_tokens"
+    REFUSED = "refused"  # an endpoint's filter, not the model, ended it
 
     @property
     def truncated(self) -> bool:

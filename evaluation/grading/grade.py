@@ -89,6 +89,8 @@ def grade(rollout: Rollout) -> Grade:
 def _outside_the_protocol(rollout: Rollout) -> Grade:
     """The grade of a rollout that ended without an answer of the required form."""
     question, last = rollout.question, rollout.turns[-1] if rollout.turns else None
+    if rollout.stop_reason is StopReason.REFUSED:
+        return Grade(Verdict.ABSTAINED, None, None, False, (), refused=True)
     if last is None or last.query is not None or not last.text.strip() or searches(last.text):
         return Grade(Verdict.NO_ANSWER, None, None, False, ())
     if not question.options:

@@ -53,7 +53,7 @@ class EndpointWriter:
         asked = PROMPT.format(
             title=passage.heading, text=passage.text, sentence=draft.sentence, answer=draft.answers[0]
         )
-        choice = await self.policy.complete(
+        reply = await self.policy.complete(
             {
                 "model": self.policy.model,
                 "messages": [{"role": "user", "content": asked}],
@@ -61,7 +61,7 @@ class EndpointWriter:
                 "temperature": 0.0,
             }
         )
-        question = question_in(str(choice["message"]["content"] or ""))
+        question = question_in(reply.text)
         return replace(draft, question=question) if question else None
 
 

@@ -47,6 +47,7 @@ def evaluate_agent(
     *,
     index: str | None,
     model: str,
+    parameters: dict[str, Any],
     tools: Sequence[str],
     limits: Mapping[str, int],
     concurrency: int,
@@ -57,7 +58,10 @@ def evaluate_agent(
     console = Console(highlight=False)
     questions, passages, notes = source.questions()
     ready = with_limits(
-        open_agent(agent, index=index, lockstep=True, model=model, tools=tools, must_search=False), limits
+        open_agent(
+            agent, index=index, lockstep=True, model=model, parameters=parameters, tools=tools, must_search=False
+        ),
+        limits,
     )
     searched = corpus_of(ready.retriever)
     searching = [mode.value for mode in plan.modes if mode in SEARCHING]
@@ -73,6 +77,7 @@ def evaluate_agent(
         "agent_sha256": fingerprint(agent),
         "index_sha256": index_fingerprint(ready.retriever),
         "model": model,
+        **({"parameters": parameters} if parameters else {}),
         **({"dtype": str(ready.policy.model.dtype)} if untrained and isinstance(ready.policy, HFPolicy) else {}),
         "index": index,
         **({"tools": {tool: code_digest(tool) for tool in tools}} if tools else {}),

@@ -8,9 +8,12 @@ for tokens between the loop and this policy. The limits on prompt, observation a
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -19,11 +22,16 @@ from medagent.errors import PolicyError
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.turn_ends import first_end
 from medagent.policy import SampledTurn, TurnStop
-from medagent.protocol import Block
+from medagent.protocol import Block, TagProtocol
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
-# A provider's filter, or too long a context, is recorded as a turn without text.
-_REFUSED = re.compile(r"content[_ ](?:filter|management|policy)|context[_ ]length|maximum context", re.IGNORECASE)
+# What a provider says of one question; the others are asked on.
+_FILTERED = re.compile(
+    r"content[_ ](?:filter|management|policy)|invalid_prompt|usage policy|flagged|moderation|safety", re.IGNORECASE
+)
+_TOO_LONG = re.compile(r"context[_ ]length|maximum context|context window|too many tokens|too long", re.IGNORECASE)
+_LENGTH = ("max_tokens", "max_completion_tokens")  # newer models of OpenAI take the second alone
+_OPTIONAL = ("temperature", "seed", "stop")  # which some models refuse
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -39,7 +47,8 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 class RemotePolicy:
     """Samples turns at a chat endpoint; `url` ends before "/chat/completions" (such as http://localhost:8000/v1).
 
-    Failures are retried with back-off, then raise `PolicyError`.
+    Failures are retried with back-off, then raise `PolicyError`. A parameter that the model refuses is left out from
+    then on, and said so. `parameters` are sent with every request, such as {"reasoning_effort": "low"}.
     """
 
     url: str
@@ -48,6 +57,8 @@ class RemotePolicy:
     timeout_s: float = 120.0
     retries: int = 5
     backoff_s: float = 1.0
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    _refused: set[str] = field(default_factory=set, repr=False)
     _tokenizer: PreTrainedTokenizerFast = field(default_factory=byte_tokenizer, repr=False)
     _endpoint: Endpoint = field(init=False, repr=False)
 
@@ -68,19 +79,64 @@ class RemotePolicy:
         """See `Policy.disconnect`."""
         await self._endpoint.disconnect()
 
-    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def complete(self, body: dict[str, Any]) -> Reply:
         """One call of the endpoint: the first choice."""
         endpoint = self._endpoint
-        answer = await endpoint.post("chat/completions", body)
-        if answer.status_code == 400 and _REFUSED.search(answer.text):
-            return {"message": {"content": ""}, "finish_reason": "refused"}  # ends this question, not the run
-        if answer.status_code != 200:
-            raise endpoint.refusal(answer, self.model)
+        while True:
+            answer = await endpoint.post("chat/completions", self._accepted(body))
+            if answer.status_code == 200:
+                return self._reply(answer)
+            if not 400 <= answer.status_code < 500 or not self._learns_to_leave_out(answer.text):
+                break
+        if answer.status_code in (400, 403, 413, 422):  # ends this question, not the run
+            if _FILTERED.search(answer.text):
+                return Reply("", "", TurnStop.REFUSED)
+            if _TOO_LONG.search(answer.text):
+                return Reply("", "", TurnStop.LENGTH)
+        raise endpoint.refusal(answer, self.model)
+
+    def _accepted(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The request in the words that the model takes."""
+        asked = {**body, **self.parameters}
+        if _LENGTH[0] in self._refused and _LENGTH[0] in asked:
+            asked[_LENGTH[1]] = asked.pop(_LENGTH[0])
+        return {name: value for name, value in asked.items() if name not in self._refused}
+
+    def _learns_to_leave_out(self, said: str) -> bool:
+        """Whether an error is about a parameter that can be left out, and was not yet."""
+        if not re.search(r"unsupported|not support|unrecognized|unknown|not permitted|deprecated", said, re.IGNORECASE):
+            return False
+        named = [name for name in (_LENGTH[0], *_OPTIONAL) if re.search(rf"\b{name}\b", said)]
+        new = [name for name in named if name not in self._refused and name not in self.parameters][:1]
+        for name in new:
+            instead = f"{_LENGTH[1]} is sent" if name == _LENGTH[0] else "it is left out"
+            print(f"endpoint {self.url}: {self.model} takes no {name}; {instead}.", file=sys.stderr, flush=True)
+        self._refused.update(new)
+        return bool(new)
+
+    def _reply(self, answer: httpx.Response) -> Reply:
         try:
             choice = answer.json()["choices"][0]
-            return {"message": {"content": choice["message"]["content"]}, "finish_reason": choice.get("finish_reason")}
+            message, why = choice["message"], choice.get("finish_reason")
+            thought = message.get("reasoning_content") or message.get("reasoning") or ""
+            text = message["content"] or message.get("refusal") or ""
+            stops = {"length": TurnStop.LENGTH, "content_filter": TurnStop.REFUSED}
+            return Reply(_valid(text), _valid(thought), stops.get(str(why), TurnStop.END_OF_TEXT))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise PolicyError(f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion.") from error
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an endpoint wrote, what it thought before (where it says), and why it stopped."""
+
+    text: str
+    thought: str
+    stop: TurnStop
+
+
+def _valid(text: object) -> str:
+    return str(text).encode("utf-8", errors="replace").decode("utf-8")
 
 
 class RemoteSession:
@@ -110,7 +166,7 @@ class RemoteSession:
             )
         self._messages.append({"role": "user", "content": said})
         self._pending = []
-        choice = await self._policy.complete(
+        reply = await self._policy.complete(
             {
                 "model": self._policy.model,
                 "messages": self._messages,
@@ -120,12 +176,13 @@ class RemoteSession:
                 "stop": list(self._ends),
             }
         )
-        text = str(choice["message"]["content"] or "").encode("utf-8", errors="replace").decode("utf-8")
-        stop = TurnStop.LENGTH
-        if choice["finish_reason"] != "length":
-            text, stop = _closed(text, self._blocks), TurnStop.END_OF_TEXT
+        text, stop = reply.text, reply.stop
+        if stop is TurnStop.LENGTH and not text.strip() and reply.thought:
+            text = TagProtocol.think.start + reply.thought  # cut off while it thought
+        if stop is TurnStop.END_OF_TEXT:
+            text = _closed(text, self._blocks)
         end = first_end(text, self._ends)
-        if end is not None:  # the rule of turn_ends: an end string comes before any other stop
+        if end is not None and stop is not TurnStop.REFUSED:  # as in turn_ends: an end tag comes before any other stop
             text, stop = text[:end], TurnStop.TAG
         self._messages.append({"role": "assistant", "content": text})
         ids = tuple(self._policy.tokenizer(text, add_special_tokens=False)["input_ids"])

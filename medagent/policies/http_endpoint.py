@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
 
 from medagent.errors import PolicyError
 
-RETRY_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
+RETRY_STATUS = {408, 409, 425, 429, *range(500, 505), *range(520, 525), 529}
 LONGEST_WAIT_S = 60.0
+PATIENCE_S = 1800.0  # waited in all where answers say when to ask again
 
 
 class EndpointGoneError(PolicyError):
@@ -38,25 +41,32 @@ class Endpoint:
     async def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         """The answer to one request, whatever its status. Temporary failures are retried first.
 
+        An answer that says when to ask again (`Retry-After`) is no attempt: what it says is waited, up to `PATIENCE_S`
+        in all. An error inside an answer of status 200 counts as the status that it names, or as 502.
+
         Raises `EndpointGoneError` after the last attempt, and `PolicyError` where the address itself is wrong.
         """
-        failure = ""
-        for attempt in range(self.retries + 1):
-            if attempt:
-                await asyncio.sleep(min(LONGEST_WAIT_S, self.backoff_s * 2 ** (attempt - 1)))
+        failure, attempt, waited_s = "", 0, 0.0
+        while attempt <= self.retries:
+            wait_s = min(LONGEST_WAIT_S, self.backoff_s * 2**attempt)
+            attempt += 1
             try:
                 answer = await self._http().post(f"{self.url.rstrip('/')}/{path}", json=body)
             except httpx.TransportError as error:
                 failure = repr(error)
-                continue
             except (httpx.InvalidURL, httpx.RequestError, UnicodeEncodeError) as error:
                 raise PolicyError(f"endpoint {self.url}: cannot be asked ({error!r}). Check the address.") from error
-            if answer.status_code not in RETRY_STATUS:
-                return answer
-            failure = f"status {answer.status_code}: {answer.text[:200]}"
-        raise EndpointGoneError(
-            f"endpoint {self.url}: no answer after {self.retries + 1} attempts ({failure}). {self.remedy}"
-        )
+            else:
+                status = _status(answer)
+                if status not in RETRY_STATUS:
+                    return answer
+                failure = f"status {status}: {answer.text[:200]}"
+                told_s = _retry_after_s(answer)
+                if told_s is not None and waited_s + told_s <= PATIENCE_S:
+                    attempt, wait_s, waited_s = attempt - 1, told_s, waited_s + max(1.0, told_s)
+            if attempt <= self.retries:
+                await asyncio.sleep(wait_s)
+        raise EndpointGoneError(f"endpoint {self.url}: no answer after {attempt} attempts ({failure}). {self.remedy}")
 
     async def disconnect(self) -> None:
         """Close the connections of the running event loop."""
@@ -82,3 +92,35 @@ class Endpoint:
             client = httpx.AsyncClient(timeout=self.timeout_s, headers=headers, limits=limits, transport=transport)
             self._client = (loop, client)
         return self._client[1]
+
+
+def _status(answer: httpx.Response) -> int:
+    """The status of an answer; of an error inside a 200, as routers send it, the status that it names."""
+    if answer.status_code != 200:
+        return answer.status_code
+    try:
+        row = answer.json()
+    except ValueError:
+        return 200
+    if not isinstance(row, dict):
+        return 200
+    choices = row.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    error = first.get("error") or row.get("error")
+    if not error or (choices and first.get("finish_reason") != "error"):
+        return 200
+    code = error.get("code") if isinstance(error, dict) else None
+    return int(str(code)) if str(code).isdecimal() else 502
+
+
+def _retry_after_s(answer: httpx.Response) -> float | None:
+    """Seconds that an answer asks to wait, None where it names none that can be read."""
+    try:
+        if "retry-after-ms" in answer.headers:
+            return max(0.0, float(answer.headers["retry-after-ms"]) / 1000)
+        said = answer.headers.get("retry-after", "")
+        if said.replace(".", "", 1).isdecimal():
+            return float(said)
+        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time()) if said else None
+    except ValueError:
+        return None

@@ -70,7 +70,7 @@ class AnswerShape(ResponseShape):
     sources: list[SourceShape]
     removed_citations: int
     confidence: float | None
-    stop_reason: Literal["answered", "malformed", "max_turns", "max_turn_tokens", "max_total_tokens"]
+    stop_reason: Literal["answered", "malformed", "max_turns", "max_turn_tokens", "max_total_tokens", "refused"]
     usage: UsageShape
     notice: str
 

@@ -26,6 +26,7 @@ def evaluate(
     seed: int = 0,
     index: str | None = None,
     model: str = "",
+    parameters: dict[str, Any] | None = None,
     tools: list[str] | None = None,
     limits: dict[str, int] | None = None,
     concurrency: int = 64,
@@ -60,6 +61,7 @@ def evaluate(
         seed: Seed of sampling.
         index: Index to search instead of the agent's own.
         model: Name of the model, for an endpoint.
+        parameters: What an endpoint is sent with every request, as --parameters '{"reasoning_effort": "low"}'.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}'. The others are
             max_turns, max_turn_tokens and max_observation_tokens.
@@ -81,6 +83,7 @@ def evaluate(
         plan,
         index=index,
         model=model,
+        parameters=parameters or {},
         tools=tools or [],
         limits=limits or {},
         concurrency=concurrency,

@@ -139,7 +139,7 @@ def test_one_refused_question_is_recorded_and_the_run_goes_on(endpoint: Endpoint
         (200, "<answer>(B)", "stop"),
     ]
     refused, answered = agent(endpoint).run_all([Job(QUESTION)], max_open=1) + agent(endpoint).run_all([Job(QUESTION)])
-    assert (refused.stop_reason, refused.answer) == (StopReason.MALFORMED, None)
+    assert (refused.stop_reason, refused.answer) == (StopReason.REFUSED, None)
     assert answered.stop_reason is StopReason.ANSWERED
 
 

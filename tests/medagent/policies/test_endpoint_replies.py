@@ -1,0 +1,193 @@
+"""Endpoints as they are: limits of rate, errors inside a success, refused parameters, filters, thoughts apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from evaluation.grading.grade import Verdict, grade
+from medagent.agent import Agent, Job, Limits
+from medagent.cli.main import main
+from medagent.errors import PolicyError
+from medagent.policies import http_endpoint
+from medagent.policies.chat_endpoint import RemotePolicy
+from medagent.protocol import TagProtocol
+from medagent.types import Question, Rollout, StopReason
+from retrieval.controls import NoRetriever
+
+QUESTION = Question("q", "Which drug lowers urate?", ("aspirin", "allopurinol"), "B")
+RIGHT = {"choices": [{"message": {"content": "<answer>(B)"}, "finish_reason": "stop"}]}
+
+
+def said(finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
+    return {"choices": [{"message": message, "finish_reason": finish_reason}]}
+
+
+class ReplayedEndpoint(ThreadingHTTPServer):
+    """Answers each request with the next of `replies`, the last one again and again: (status, headers, body)."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), ReplayHandler)
+        self.replies: list[tuple[int, dict[str, str], Any]] = []
+        self.requests: list[dict[str, Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class ReplayHandler(BaseHTTPRequestHandler):
+    server: ReplayedEndpoint
+
+    def do_POST(self) -> None:
+        self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        replies = self.server.replies
+        status, headers, body = replies.pop(0) if len(replies) > 1 else replies[0]
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *arguments: object) -> None:
+        """Be silent."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ReplayedEndpoint]:
+    server = ReplayedEndpoint()
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def asked(endpoint: ReplayedEndpoint, **settings: Any) -> Rollout:
+    policy = RemotePolicy(endpoint.url, "m", backoff_s=0.001, **settings)
+    (rollout,) = Agent(policy, NoRetriever(), TagProtocol(), Limits(2, 64, 2_000, 20_000)).run_all([Job(QUESTION)])
+    return rollout
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "0.01"}, {"retry-after-ms": "10"}])
+def test_what_says_when_to_ask_again_is_asked_then_however_often(endpoint, headers) -> None:
+    endpoint.replies = [(429, headers, {})] * 9 + [(200, {}, RIGHT)]
+    assert asked(endpoint, retries=1).answer == "(B)"
+    assert len(endpoint.requests) == 10
+
+
+def test_the_wait_is_the_one_that_is_told(endpoint, monkeypatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(http_endpoint.asyncio, "sleep", sleep)
+    past = "Wed, 21 Oct 2015 07:28:00 GMT"
+    endpoint.replies = [
+        (429, {"Retry-After": "40"}, {}),
+        (429, {"Retry-After": past}, {}),
+        (529, {"Retry-After": "soon"}, {}),
+        (200, {}, RIGHT),
+    ]
+    assert asked(endpoint).answer == "(B)"
+    assert slept == [40.0, 0.0, 0.001]
+    slept.clear()
+    endpoint.replies = [(429, {"Retry-After": "700"}, {})]
+    with pytest.raises(PolicyError, match="no answer after 2 attempts"):
+        asked(endpoint, retries=1)
+    assert slept == [700.0, 700.0, 0.001]  # no more than half an hour in all
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Provider returned error", "code": 502}},
+        {"error": {"message": "overloaded", "code": "529"}},
+        {"error": "upstream"},
+        {"choices": [{"error": {"code": 503}, "finish_reason": "error", "message": {"content": ""}}]},
+    ],
+)
+def test_an_error_inside_a_success_is_asked_again(endpoint, body) -> None:
+    endpoint.replies = [(200, {}, body), (200, {}, RIGHT)]
+    assert asked(endpoint).answer == "(B)"
+    assert len(endpoint.requests) == 2
+
+
+def test_an_error_inside_a_success_that_does_not_pass_is_said(endpoint) -> None:
+    endpoint.replies = [(200, {}, {"error": {"message": "no such model", "code": 404}})]
+    with pytest.raises(PolicyError, match="no such model"):
+        asked(endpoint)
+    assert len(endpoint.requests) == 1
+
+
+def test_a_refused_parameter_is_left_out_from_then_on(endpoint, capsys) -> None:
+    def unsupported(name: str) -> tuple[int, dict[str, str], Any]:
+        return 400, {}, {"error": {"message": f"Unsupported parameter: '{name}' is not supported.", "param": name}}
+
+    endpoint.replies = [unsupported("max_tokens"), unsupported("temperature"), unsupported("stop"), (200, {}, RIGHT)]
+    assert asked(endpoint, parameters={"reasoning_effort": "low"}).answer == "(B)"
+    first, *_, last = endpoint.requests
+    assert {"max_tokens", "temperature", "stop", "seed", "reasoning_effort"} <= first.keys()
+    assert last.keys() == {"model", "messages", "max_completion_tokens", "seed", "reasoning_effort"}
+    assert last["max_completion_tokens"] == first["max_tokens"]
+    told = capsys.readouterr().err
+    assert "m takes no max_tokens; max_completion_tokens is sent" in told
+    assert "m takes no temperature; it is left out" in told
+    endpoint.replies = [unsupported("seed"), unsupported("seed")]
+    with pytest.raises(PolicyError, match="Unsupported parameter: 'seed'"):
+        asked(endpoint)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (400, {}, {"error": {"code": "invalid_prompt", "message": "flagged as violating the usage policy"}}),
+        (400, {}, {"error": {"code": "content_filter", "message": "The response was filtered"}}),
+        (200, {}, said("content_filter", content="")),
+        (200, {}, said("content_filter", content="<answer>(B)</answer>")),
+    ],
+)
+def test_a_filter_is_this_questions_fate_and_counts_as_refused(endpoint, reply) -> None:
+    endpoint.replies = [reply]
+    rollout = asked(endpoint)
+    assert rollout.stop_reason is StopReason.REFUSED
+    result = grade(rollout)
+    assert (result.verdict, result.refused, result.lenient_correct) == (Verdict.ABSTAINED, True, False)
+
+
+def test_a_models_own_refusal_is_read(endpoint) -> None:
+    endpoint.replies = [(200, {}, said(content=None, refusal="I'm sorry, but I can't help with that."))]
+    assert grade(asked(endpoint)).refused
+
+
+def test_a_text_that_is_too_long_is_cut_off_and_not_refused(endpoint) -> None:
+    endpoint.replies = [(400, {}, {"error": {"code": "context_length_exceeded", "message": "maximum context"}})]
+    rollout = asked(endpoint)
+    assert rollout.stop_reason.truncated
+    assert grade(rollout).verdict is Verdict.NO_ANSWER
+
+
+def test_thoughts_that_come_apart_are_no_answer(endpoint) -> None:
+    endpoint.replies = [(200, {}, said(content="<answer>(B)", reasoning_content="Is it (A)?"))]
+    assert asked(endpoint).answer == "(B)"
+    endpoint.replies = [(200, {}, said("length", content="", reasoning_content="The answer is (B), but"))]
+    rollout = asked(endpoint)
+    assert rollout.stop_reason.truncated
+    assert grade(rollout).lenient_letter is None
+
+
+def test_parameters_are_given_on_the_command_line(endpoint, tmp_path) -> None:
+    endpoint.replies = [(200, {}, RIGHT)]
+    (tmp_path / "q.jsonl").write_text('{"question": "Which drug?", "options": ["aspirin", "zinc"], "answer": "B"}\n')
+    command = ["evaluate", "--agent", endpoint.url, "--model", "m", "--benchmark", "jsonl", "--modes", "closed_book"]
+    command += ["--path", str(tmp_path / "q.jsonl"), "--out", str(tmp_path / "out")]
+    assert main([*command, "--parameters", '{"reasoning_effort": "low"}']) == 0
+    assert endpoint.requests[0]["reasoning_effort"] == "low"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["parameters"] == {"reasoning_effort": "low"}
