@@ -79,7 +79,7 @@ class RemotePolicy:
         """See `Policy.disconnect`."""
         await self._endpoint.disconnect()
 
-    async def complete(self, body: dict[str, Any]) -> Reply:
+    async def complete(self, body: dict[str, Any]) -> ChatReply:
         """One call of the endpoint: the first choice."""
         endpoint = self._endpoint
         while True:
@@ -90,9 +90,9 @@ class RemotePolicy:
                 break
         if answer.status_code in (400, 403, 413, 422):  # ends this question, not the run
             if _FILTERED.search(answer.text):
-                return Reply("", "", TurnStop.REFUSED)
+                return ChatReply("", "", TurnStop.REFUSED)
             if _TOO_LONG.search(answer.text):
-                return Reply("", "", TurnStop.LENGTH)
+                return ChatReply("", "", TurnStop.LENGTH)
         raise endpoint.refusal(answer, self.model)
 
     def _accepted(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -114,20 +114,20 @@ class RemotePolicy:
         self._refused.update(new)
         return bool(new)
 
-    def _reply(self, answer: httpx.Response) -> Reply:
+    def _reply(self, answer: httpx.Response) -> ChatReply:
         try:
             choice = answer.json()["choices"][0]
             message, why = choice["message"], choice.get("finish_reason")
             thought = message.get("reasoning_content") or message.get("reasoning") or ""
             text = message["content"] or message.get("refusal") or ""
             stops = {"length": TurnStop.LENGTH, "content_filter": TurnStop.REFUSED}
-            return Reply(_valid(text), _valid(thought), stops.get(str(why), TurnStop.END_OF_TEXT))
+            return ChatReply(_valid(text), _valid(thought), stops.get(str(why), TurnStop.END_OF_TEXT))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise PolicyError(f"endpoint {self.url}: found {answer.text[:200]!r}, wanted a chat completion.") from error
 
 
 @dataclass(frozen=True)
-class Reply:
+class ChatReply:
     """What an endpoint wrote, what it thought before (where it says), and why it stopped."""
 
     text: str

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from medagent.agent import Agent, Job, Limits, rollout_seed
-from medagent.policies.chat_endpoint import RemotePolicy, Reply, byte_tokenizer
+from medagent.policies.chat_endpoint import ChatReply, RemotePolicy, byte_tokenizer
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import TurnStop
@@ -57,10 +57,10 @@ class RecordedChat(RemotePolicy):
         super().__post_init__()
         self.bodies: list[dict[str, Any]] = []
 
-    async def complete(self, body: dict[str, Any]) -> Reply:
+    async def complete(self, body: dict[str, Any]) -> ChatReply:
         self.bodies.append({**body, "messages": list(body["messages"])})
         text = "<answer>(A) [1]" if len(body["messages"]) > 1 else "<search>gout"
-        return Reply(text, "", TurnStop.END_OF_TEXT)
+        return ChatReply(text, "", TurnStop.END_OF_TEXT)
 
 
 def ask(policy, temperature: float) -> None:

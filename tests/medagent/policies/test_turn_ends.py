@@ -10,7 +10,7 @@ import pytest
 
 from medagent.errors import PolicyError
 from medagent.policies import batch
-from medagent.policies.chat_endpoint import RemotePolicy, byte_tokenizer
+from medagent.policies.chat_endpoint import ChatReply, RemotePolicy, byte_tokenizer
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.scripted import ScriptedPolicy
@@ -157,8 +157,8 @@ def test_a_tag_at_the_limit_of_a_script_is_a_tag() -> None:
 def test_a_chat_endpoint_ends_by_the_same_rule(said: str, reason: str, text: str, stop: TurnStop) -> None:
     policy = RemotePolicy("http://nowhere", "model")
 
-    async def complete(body: dict[str, Any]) -> dict[str, Any]:
-        return {"message": {"content": said}, "finish_reason": reason}
+    async def complete(body: dict[str, Any]) -> ChatReply:
+        return ChatReply(said, "", TurnStop.LENGTH if reason == "length" else TurnStop.END_OF_TEXT)
 
     policy.complete = complete
     found = one_turn(policy, [3, 4], blocks=TAGS)
