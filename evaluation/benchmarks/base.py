@@ -85,6 +85,9 @@ class FileBenchmark:
             questions.append(question)
         if not questions:
             raise InputError(f"{self.path or self.hub}: holds no question of this benchmark.")
+        asked = Counter((q.text.casefold(), *sorted(option.casefold() for option in q.options)) for q in questions)
+        if again := sum(count - 1 for count in asked.values()):
+            self.notes["questions with the words and options of an earlier one, kept"] = again
         kept = questions[self.range]
         if not kept:
             raise ConfigError(
@@ -154,6 +157,11 @@ def choices(row: Row, options: Mapping[str, object], letter: str, notes: Notes) 
             f"{row.where}: found the options {texts}, wanted a text for the right one ({letter}) and for at "
             "least one other."
         )
+    same = Counter(filter(None, (text.casefold() for text in texts)))
+    if same[texts[LETTERS.index(letter)].casefold()] > 1:
+        notes["questions with the right option twice, where one of its letters counts as wrong"] += 1
+    elif len(same) < sum(same.values()):
+        notes["questions with a wrong option twice, kept"] += 1
     if not all(texts):
         notes["questions with an empty wrong option, kept"] += 1
     return texts, letter

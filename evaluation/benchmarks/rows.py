@@ -21,6 +21,7 @@ from medagent.errors import InputError
 
 Kind = Literal["jsonl", "json", "csv"]
 Notes = Counter[str]
+LONGEST_CELL = 2**30  # characters; Python's own limit of 131,072 is said as an error of quotes
 _ENTITY = re.compile(r"&(?:#\d{1,6}|#x[0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
 
 
@@ -65,6 +66,7 @@ def read_rows(path: Path, *, kind: Kind, notes: Notes) -> Iterator[Row]:
 
 
 def _csv_rows(path: Path, text: str, notes: Notes) -> Iterator[Row]:
+    csv.field_size_limit(LONGEST_CELL)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     line = 1
     try:

@@ -188,3 +188,22 @@ def test_allowed_irregularities_are_repaired_and_counted(tmp_path: Path) -> None
         ("questions with an empty wrong option, kept", 1),
         ("texts with HTML entities, resolved", 1),
     ]
+
+
+def test_broken_items_are_named_and_counted(tmp_path: Path) -> None:
+    twice = {**MEDMCQA, "opa": "Angiogram", "opb": "x", "opc": "angiogram ", "opd": "y", "cop": 1}
+    wrong = {**MEDMCQA, "id": "w", "opa": "a", "opb": "x", "opc": "x", "opd": "y", "cop": 1}
+    again = {**wrong, "id": "again", "opa": "x", "opb": "a", "cop": 2}
+    benchmark = MedMCQABenchmark(lines(tmp_path / "m.json", twice, wrong, again))
+    assert len(benchmark.questions()) == 3
+    assert sorted(benchmark.notes.items()) == [
+        ("questions with a wrong option twice, kept", 2),
+        ("questions with the right option twice, where one of its letters counts as wrong", 1),
+        ("questions with the words and options of an earlier one, kept", 1),
+    ]
+
+
+def test_a_long_cell_is_read(tmp_path: Path) -> None:
+    path = raw(tmp_path / "anatomy_test.csv", f'"{"x" * 140_000}",a,b,c,d,A\n')
+    (question,) = MMLUBenchmark(path).questions()
+    assert len(question.text) == 140_000
