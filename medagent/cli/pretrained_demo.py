@@ -282,9 +282,11 @@ class _PretrainedDemo:
                 f"\n[bold]{name.capitalize()}[/bold]: {len(self._questions)} test questions, half of them in a control"
             )
             agent = load()
+            sizes = [len(self._questions_of(part)) for part in parts]
             with self._pace.stage(name):
                 for part in left:
-                    self._ask(agent, name, part, before=parts.index(part) / len(parts), share=1 / len(parts))
+                    at = parts.index(part)
+                    self._ask(agent, name, part, before=sum(sizes[:at]) / sum(sizes), share=sizes[at] / sum(sizes))
                     self._note_done(f"{name}, {part}")
         else:
             self._pace.skip(name)
