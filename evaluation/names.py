@@ -22,3 +22,4 @@ BenchmarkName = Literal[
 ]
 BENCHMARKS: tuple[str, ...] = get_args(BenchmarkName)
 ModeName = Literal["search", "forced_search", "closed_book", "gold", "single_shot", "unrelated"]
+Ask = Literal["tags", "plain"]

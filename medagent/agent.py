@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from medagent.errors import MedagentError
+from medagent.plain_protocol import PlainProtocol
 from medagent.policy import Policy, Session, TurnStop
 from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -171,12 +172,10 @@ class Agent:
         self, job: Job, session: Session, batcher: SearchBatcher, *, on_turn: Callable[[Turn], None] | None = None
     ) -> Rollout:
         tokenizer, limits = self.policy.tokenizer, self.limits
-        prompt_ids = self.protocol.encode_prompt(tokenizer, harmless_question(tokenizer, job.question))
+        prompt_ids, turns = await self._beginning(job, batcher)
         session.append(list(prompt_ids))
         total, num_shown = len(prompt_ids), 0
-        turns: list[Turn] = []
-        if job.given:
-            turns.append(await self._given_turn(job.given, batcher))
+        if turns:
             session.append([*turns[0].token_ids, *turns[0].observation_ids])
             total, num_shown = total + len(turns[0].token_ids) + len(turns[0].observation_ids), len(turns[0].hits)
             if on_turn:
@@ -233,6 +232,21 @@ class Agent:
             break
         session.close()
         return Rollout(job.question, tuple(prompt_ids), tuple(turns), stop, job.policy_version, job.sample)
+
+    async def _beginning(self, job: Job, batcher: SearchBatcher) -> tuple[list[int], list[Turn]]:
+        """The prompt, and the turn of a search that is given."""
+        tokenizer = self.policy.tokenizer
+        question, given = harmless_question(tokenizer, job.question), job.given
+        if given is None:
+            return self.protocol.encode_prompt(tokenizer, question), []
+        if not isinstance(self.protocol, PlainProtocol):
+            return self.protocol.encode_prompt(tokenizer, question), [await self._given_turn(given, batcher)]
+        query = harmless(tokenizer, self.protocol.neutralise(harmless(tokenizer, given.query)))
+        hits = list(given.hits) if given.hits is not None else await batcher.search(query)
+        ids, shown = self.protocol.encode_prompt_with(
+            tokenizer, question, [hit.passage for hit in hits], max_tokens=self.limits.max_observation_tokens
+        )
+        return ids, [Turn((), (), "", query, hits=tuple(hits[:shown]))]  # the passages stand in the prompt
 
     async def _given_turn(self, given: GivenSearch, batcher: SearchBatcher) -> Turn:
         tokenizer, protocol, block = self.policy.tokenizer, self.protocol, self.protocol.search

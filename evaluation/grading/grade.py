@@ -78,12 +78,16 @@ def grade(rollout: Rollout) -> Grade:
         verdict, lenient_correct = _open_verdict(question, answer)
         return Grade(verdict, None, None, lenient_correct, cited)
     reading = read_answer(answer, question.letters, question.options)
-    lenient = reading.lenient or read_reply(answer, question.letters, question.options).lenient
-    if reading.strict is None:
-        verdict = _VERDICTS[reading.outcome]
-    else:
+    if reading.strict is not None:
         verdict = Verdict.CORRECT if reading.strict == question.answer else Verdict.WRONG
-    return Grade(verdict, reading.strict, lenient, lenient == question.answer, cited)
+        return Grade(verdict, reading.strict, reading.strict, verdict is Verdict.CORRECT, cited)
+    whole = rollout.turns[-1].text
+    reply = read_reply(answer if tagged_answers(whole) else whole or answer, question.letters, question.options)
+    verdict, lenient = _VERDICTS[reading.outcome], reading.lenient or reply.lenient
+    if reply.refused and lenient is None:
+        verdict = Verdict.ABSTAINED
+    refused = verdict is Verdict.ABSTAINED and reply.refused
+    return Grade(verdict, None, lenient, lenient == question.answer, cited, refused)
 
 
 def _outside_the_protocol(rollout: Rollout) -> Grade:

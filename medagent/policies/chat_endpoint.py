@@ -173,13 +173,13 @@ class RemoteSession:
                 "max_tokens": max_tokens,
                 "temperature": self._temperature,
                 "seed": self._seed,
-                "stop": list(self._ends),
+                **({"stop": list(self._ends)} if self._ends else {}),
             }
         )
         text, stop = reply.text, reply.stop
         if stop is TurnStop.LENGTH and not text.strip() and reply.thought:
             text = TagProtocol.think.start + reply.thought  # cut off while it thought
-        if stop is TurnStop.END_OF_TEXT:
+        if stop is TurnStop.END_OF_TEXT and self._blocks:
             text = _closed(text, self._blocks)
         end = first_end(text, self._ends)
         if end is not None and stop is not TurnStop.REFUSED:  # as in turn_ends: an end tag comes before any other stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluation.names import ModeName
+from evaluation.names import Ask, ModeName
 
 
 def evaluate(
@@ -27,6 +27,7 @@ def evaluate(
     index: str | None = None,
     model: str = "",
     parameters: dict[str, Any] | None = None,
+    ask: Ask = "tags",
     tools: list[str] | None = None,
     limits: dict[str, int] | None = None,
     concurrency: int = 64,
@@ -61,6 +62,9 @@ def evaluate(
         seed: Seed of sampling.
         index: Index to search instead of the agent's own.
         model: Name of the model, for an endpoint.
+        ask: "tags": by the protocol of the agent. "plain": an untrained model or an endpoint is asked in one message
+            for a last line "Answer: ...", with any passages before the question. Its modes are closed_book,
+            single_shot and gold.
         parameters: What an endpoint is sent with every request, as --parameters '{"reasoning_effort": "low"}'.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}'. The others are
@@ -84,6 +88,7 @@ def evaluate(
         index=index,
         model=model,
         parameters=parameters or {},
+        ask=ask,
         tools=tools or [],
         limits=limits or {},
         concurrency=concurrency,

@@ -1,0 +1,122 @@
+"""A question as benchmarks put it to a chat model: passages and question in one message, "Answer: ..." as last line.
+
+Models that were not trained for tags are asked so (`medagent evaluate --ask plain`). There is one turn and no search.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.chat_template import beginning_of_text, chat_frame, day_of
+from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, TurnProtocol, encode, neutralise
+from medagent.types import LETTERS, Question
+from medagent.untrusted_text import harmless_passages
+from retrieval.passages import Passage
+
+CHOOSE = 'End your reply with a line "Answer: X", where X is the letter of the right option.\n'
+NAME = 'End your reply with a line "Answer: ...", which gives the answer in a few words.\n'
+LIST = 'End your reply with a line "Answer: ...", which gives all entries with "; " between them.\n'
+_LEAD = re.compile(r"^[\s*_#>]*(?:the\s+)?(?:final\s+|correct\s+)?answer(?:\s+is)?\b[\s*_]*[:=]?[\s*_]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class PlainProtocol(TurnProtocol):
+    """One message and one reply, of which the last line is the answer.
+
+    `chat` wraps the message in the tokenizer's chat template. A template that writes today's date writes `date`.
+    """
+
+    search: ClassVar[Block] = Block("", "")
+    answer: ClassVar[Block] = Block("", "")
+    tag_tokens: ClassVar[tuple[str, ...]] = ()
+
+    chat: bool = False
+    date: str = "2025-01-01"
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for a date that is none."""
+        day_of(self.date)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """None: a reply ends where the model ends it."""
+        return ()
+
+    @property
+    def instructed(self) -> bool:
+        """See `TurnProtocol.instructed`."""
+        return True
+
+    def init_args(self) -> dict[str, Any]:
+        """See `TurnProtocol.init_args`."""
+        return asdict(self)
+
+    def answering_only(self, *, given: bool) -> Self:
+        """Itself: it never searches."""
+        return self
+
+    def neutralise(self, text: str) -> str:
+        """See `TurnProtocol.neutralise`."""
+        return neutralise(text)
+
+    def described(self) -> str:
+        """See `TurnProtocol.described`."""
+        return 'one message with the passages and the question, and a reply that ends with a line "Answer: ..."'
+
+    def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
+        """Token ids of the message without passages."""
+        return self._encode(tokenizer, self._asked(question))
+
+    def encode_prompt_with(
+        self, tokenizer: PreTrainedTokenizerBase, question: Question, passages: Sequence[Passage], *, max_tokens: int
+    ) -> tuple[list[int], int]:
+        """Token ids of the message with passages within `max_tokens`, and how many it shows."""
+        ids, shown = self.encode_observation(tokenizer, passages, first_number=1, max_tokens=max_tokens)
+        return self._encode(tokenizer, self._asked(question), before=ids), shown
+
+    def encode_observation(
+        self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
+    ) -> tuple[list[int], int]:
+        """Token ids of the passages, and how many are shown. One that does not fit is shortened."""
+        ids = encode(tokenizer, [Piece("Passages:\n" if passages else "Passages: none found\n")])
+        shown = 0
+        for number, passage in enumerate(harmless_passages(tokenizer, passages), start=first_number):
+            mark = encode(tokenizer, [Piece(f"[{number}] ")])
+            text = encode(tokenizer, [Piece(self.neutralise(passage.shown_text), trusted=False)])
+            end = encode(tokenizer, [Piece("\n")])
+            room = max_tokens - len(ids) - len(mark) - len(end)
+            if room < min(4, len(text)):
+                break
+            ids += mark + text[:room] + end
+            shown += 1
+        return [*ids, *encode(tokenizer, [Piece("\n")])], shown
+
+    def parse(self, text: str) -> ParsedTurn:
+        """The last line that says something, without "Answer:", as the answer; thoughts before it are none."""
+        thought, closed, said = text.rpartition(TagProtocol.think.end)
+        if not closed and TagProtocol.think.start in text:
+            return ParsedTurn(text.replace(TagProtocol.think.start, "").strip(), None, None)
+        lines = [line for line in said.splitlines() if line.strip(" *_#>`$")]
+        answer = _LEAD.sub("", lines[-1]).strip() if lines else ""
+        return ParsedTurn(thought.replace(TagProtocol.think.start, "").strip(), None, answer or None)
+
+    def _asked(self, question: Question) -> list[Piece]:
+        pieces = [Piece("Question: "), Piece(self.neutralise(question.text), trusted=False), Piece("\n")]
+        for letter, option in zip(LETTERS, question.options, strict=False):
+            pieces += [Piece(f"{letter}) "), Piece(self.neutralise(option), trusted=False), Piece("\n")]
+        return [*pieces, Piece("\n" + (CHOOSE if question.options else LIST if question.form == "list" else NAME))]
+
+    def _encode(
+        self, tokenizer: PreTrainedTokenizerBase, asked: Sequence[Piece], *, before: Sequence[int] = ()
+    ) -> list[int]:
+        ids = [*before, *encode(tokenizer, asked)]
+        if self.chat:
+            frame = chat_frame(tokenizer, self.date)
+            return [*encode(tokenizer, [Piece(frame.before)]), *ids, *encode(tokenizer, [Piece(frame.after)])]
+        begin = list(beginning_of_text(tokenizer))
+        return ids if ids[: len(begin)] == begin else begin + ids
