@@ -164,6 +164,8 @@ CLASS_WORDS: dict[str, str] = {
     "TagProtocol.instructions": "Text before the question; an empty one for none.",
     "TagProtocol.options_style": "Whether an option reads `A) name`, one per line, or `name (A)`, all in one line.",
     "TagProtocol.chat": "Whether the tokenizer's chat template wraps the first message.",
+    "PlainProtocol.chat": "Whether the tokenizer's chat template wraps the message.",
+    "PlainProtocol.date": "The day that chat templates write, as YEAR-MONTH-DAY.",
     "TagProtocol.date": "The day that chat templates write, as YEAR-MONTH-DAY.",
     "OutcomeReward.correct": "Reward of a right answer.",
     "OutcomeReward.well_formed": "Reward of a wrong answer that could be read.",

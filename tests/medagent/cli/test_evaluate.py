@@ -97,6 +97,8 @@ def test_evaluate_reports_wrong_settings_before_any_work(tmp_path: Path) -> None
         {
             "index": None,
             "model": "",
+            "parameters": {},
+            "ask": "tags",
             "tools": (),
             "limits": {},
             "concurrency": 4,
