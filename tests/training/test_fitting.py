@@ -90,6 +90,7 @@ def test_only_a_limit_that_is_not_set_is_settled(
     assert ("model.execution.max_tokens: 672, as one rollout of 672 tokens needs" in said) == (set_ is None)
 
 
+@pytest.mark.long
 def test_a_run_learns_the_same_and_keeps_its_number(
     tmp_path: Path, train_index: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -184,7 +184,7 @@ def test_a_retriever_outage_stops_training(train_index: Path, tmp_path: Path, mo
         train(arguments(tmp_path / "run", train_index, epochs=1))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_whose_search_server_went_down_goes_on_when_it_is_back(
     train_index: Path, tmp_path: Path, monkeypatch
 ) -> None:

@@ -32,6 +32,7 @@ def hardware(monkeypatch: pytest.MonkeyPatch):
     return has
 
 
+@pytest.mark.long
 def test_a_run_keeps_the_dtype_that_it_began_in(
     hardware, tmp_path: Path, train_index: Path, retriever, capsys: pytest.CaptureFixture[str]
 ) -> None:

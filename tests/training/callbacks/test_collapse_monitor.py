@@ -215,7 +215,7 @@ def sabotaged(run: Path, index: Path, *, action: str, **thresholds: object) -> l
     return [*arguments(run, index, epochs=4, **{"data.num_questions": 32}), "--config", str(extra)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_monitor_hears_of_held_out_accuracy_in_its_own_iteration(train_index: Path, tmp_path: Path) -> None:
     command = sabotaged(tmp_path / "run", train_index, action="report", held_out_decides=True, held_out_fall=0.3)
     config = Path(command[1])

@@ -19,7 +19,7 @@ from training.starter.lessons import STARTER_PROTOCOL, Habits
 TINY = WarmStartConfig(vocab_size=700, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=48, batch_size=8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_warm_start_goes_on_with_the_next_stage(tmp_path: Path, monkeypatch) -> None:
     full = module.curriculum
 
