@@ -22,4 +22,4 @@ BenchmarkName = Literal[
 ]
 BENCHMARKS: tuple[str, ...] = get_args(BenchmarkName)
 ModeName = Literal["search", "forced_search", "closed_book", "gold", "single_shot", "unrelated"]
-Ask = Literal["tags", "plain"]
+Ask = Literal["tags", "plain", "likelihood", "likelihood_of_texts"]

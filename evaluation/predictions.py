@@ -67,8 +67,8 @@ def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: T
     if not any(turn.logprobs):
         return None
     decoded = [str(tokenizer.decode(list(turn.token_ids[:count]))) for count in range(len(turn.token_ids) + 1)]
-    opening = protocol.answer.start
-    start = decoded[-1].rfind(opening) + len(opening)
+    opening = protocol.answer.start or "\n"  # without tags the last line is the answer
+    start = max(0, decoded[-1].rstrip().rfind(opening) + len(opening))
     mark = re.search(rf"\({letter}\)|(?<!\w){letter}(?!\w)", decoded[-1][start:])
     if mark is None:
         return None

@@ -165,6 +165,8 @@ CLASS_WORDS: dict[str, str] = {
     "TagProtocol.options_style": "Whether an option reads `A) name`, one per line, or `name (A)`, all in one line.",
     "TagProtocol.chat": "Whether the tokenizer's chat template wraps the first message.",
     "PlainProtocol.chat": "Whether the tokenizer's chat template wraps the message.",
+    "LikelihoodProtocol.by": "Which likelihood: of the options' letters or of their texts.",
+    "LikelihoodProtocol.examples": "Solved questions before each question.",
     "PlainProtocol.date": "The day that chat templates write, as YEAR-MONTH-DAY.",
     "TagProtocol.date": "The day that chat templates write, as YEAR-MONTH-DAY.",
     "OutcomeReward.correct": "Reward of a right answer.",

@@ -26,11 +26,10 @@ from evaluation.search_recall import question_rankings
 from evaluation.statistics import wilson_interval
 from medagent.agent import Agent
 from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
+from medagent.cli.ways_to_ask import TOLD, asked_so, solved_examples
 from medagent.errors import InputError
 from medagent.loading import open_agent
-from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
-from medagent.protocol import TagProtocol
 from medagent.text_length import check_text_length
 from medagent.types import Question, StopReason
 from retrieval.controls import NoRetriever
@@ -40,8 +39,6 @@ from retrieval.retriever import Retriever
 from retrieval.search import HybridRetriever
 from retrieval.tools import code_digest, corpus_of
 
-ONE_TURN = (Mode.CLOSED_BOOK, Mode.SINGLE_SHOT, Mode.GOLD)  # modes without a search of the model's own
-ASKED = {"tags": "by the agent's protocol", "plain": 'plainly, for a last line "Answer: ..."'}
 LARGE = 64 * 2**20  # bytes; larger files are compared by size and time
 
 
@@ -54,6 +51,8 @@ def evaluate_agent(
     model: str,
     parameters: dict[str, Any],
     ask: Ask,
+    shots: int,
+    shots_path: str,
     tools: Sequence[str],
     limits: Mapping[str, int],
     concurrency: int,
@@ -69,8 +68,7 @@ def evaluate_agent(
         ),
         limits,
     )
-    if ask == "plain":
-        ready = asked_plainly(ready, agent, plan.modes)
+    ready = asked_so(ready, agent, ask, plan.modes, solved_examples(source, questions, shots, shots_path))
     searched = corpus_of(ready.retriever)
     searching = [mode.value for mode in plan.modes if mode in SEARCHING]
     if isinstance(searched, NoRetriever) and searching:
@@ -87,6 +85,7 @@ def evaluate_agent(
         "model": model,
         **({"parameters": parameters} if parameters else {}),
         **({"ask": ask} if ask != "tags" else {}),
+        **({"shots": shots, "shots_path": shots_path} if shots else {}),
         **({"dtype": str(ready.policy.model.dtype)} if untrained and isinstance(ready.policy, HFPolicy) else {}),
         "index": index,
         **({"tools": {tool: code_digest(tool) for tool in tools}} if tools else {}),
@@ -101,7 +100,7 @@ def evaluate_agent(
     }
     console.print(
         f"{len(questions)} questions of {source.benchmark}, agent {agent}, modes {', '.join(settings['modes'])}, "
-        f"asked {ASKED[ask]}.",
+        f"asked {TOLD[ask]}.",
         markup=False,
     )
     for note, count in notes.items():
@@ -135,22 +134,6 @@ def evaluate_agent(
         )
     console.print(f"\nReport: {out / 'report.html'}  table for a paper: {out / 'report.md'}")
     return reports
-
-
-def asked_plainly(agent: Agent, name: str, modes: Sequence[Mode]) -> Agent:
-    """An untrained model's agent that is asked in one message, without tags.
-
-    Raises:
-        InputError: a trained agent, or a mode in which the model would have to search.
-    """
-    if not isinstance(agent.protocol, TagProtocol) or not name.startswith(("hf:", "http://", "https://")):
-        raise InputError(f"ask plain: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint.")
-    if wrong := [mode.value for mode in modes if mode not in ONE_TURN]:
-        raise InputError(
-            f"ask plain: found mode {wrong[0]}, wanted some of {', '.join(ONE_TURN)}: no search can be asked for "
-            "without tags. Set --modes."
-        )
-    return replace(agent, protocol=PlainProtocol(chat=agent.protocol.chat, date=agent.protocol.date))
 
 
 def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:

@@ -167,7 +167,10 @@ def test_a_model_in_process_and_behind_an_endpoint_reply_alike(base: str, served
 
 @pytest.mark.parametrize(
     ("agent", "mode", "message"),
-    [("starter", "closed_book", "wanted an untrained model"), ("hf:{base}", "search", "ask plain: found mode search")],
+    [
+        ("starter", "closed_book", "wanted an untrained model"),
+        ("hf:{base}", "search", "--ask plain: found mode search"),
+    ],
 )
 def test_what_cannot_be_asked_plainly_is_refused(base, tmp_path, capsys, agent: str, mode: str, message: str) -> None:
     (tmp_path / "q.jsonl").write_text('{"question": "Which?", "options": ["a", "b"], "answer": "B"}\n')

@@ -28,6 +28,8 @@ def evaluate(
     model: str = "",
     parameters: dict[str, Any] | None = None,
     ask: Ask = "tags",
+    shots: int = 0,
+    shots_path: str = "",
     tools: list[str] | None = None,
     limits: dict[str, int] | None = None,
     concurrency: int = 64,
@@ -63,8 +65,11 @@ def evaluate(
         index: Index to search instead of the agent's own.
         model: Name of the model, for an endpoint.
         ask: "tags": by the protocol of the agent. "plain": an untrained model or an endpoint is asked in one message
-            for a last line "Answer: ...", with any passages before the question. Its modes are closed_book,
+            for a last line "Answer: ...", with any passages before the question. "likelihood": which letter an hf:MODEL
+            finds likeliest; "likelihood_of_texts": which option's text. The last three have the modes closed_book,
             single_shot and gold.
+        shots: Solved questions before each question, for the likelihoods.
+        shots_path: Their file, of the same benchmark.
         parameters: What an endpoint is sent with every request, as --parameters '{"reasoning_effort": "low"}'.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}'. The others are
@@ -89,6 +94,8 @@ def evaluate(
         model=model,
         parameters=parameters or {},
         ask=ask,
+        shots=shots,
+        shots_path=shots_path,
         tools=tools or [],
         limits=limits or {},
         concurrency=concurrency,

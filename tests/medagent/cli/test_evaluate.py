@@ -99,6 +99,8 @@ def test_evaluate_reports_wrong_settings_before_any_work(tmp_path: Path) -> None
             "model": "",
             "parameters": {},
             "ask": "tags",
+            "shots": 0,
+            "shots_path": "",
             "tools": (),
             "limits": {},
             "concurrency": 4,

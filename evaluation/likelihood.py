@@ -1,0 +1,110 @@
+"""Asks a model of this process how likely each option is, instead of for a reply: `evaluate --ask likelihood`.
+
+A prompt ends with "Answer:", after solved examples where some are given. By letters: the options stand in the prompt,
+and the likeliest letter after it is the answer, as in MMLU (arXiv 2009.03300). By texts: the options do not stand in
+the prompt, and the answer is the text with the highest log-likelihood per byte (acc_norm of lm-evaluation-harness). No
+chat template is used. The probability of the letter among the letters is the confidence; texts have none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from medagent.agent import Agent, Job
+from medagent.errors import InputError
+from medagent.plain_protocol import PlainProtocol
+from medagent.policies.huggingface import HFPolicy
+from medagent.policy import Session
+from medagent.protocol import Piece, encode
+from medagent.types import LETTERS, Question, Rollout, StopReason, Turn
+from medagent.untrusted_text import harmless_question
+from retrieval.batching import SearchBatcher
+
+By = Literal["letters", "texts"]
+
+
+@dataclass(frozen=True)
+class LikelihoodProtocol(PlainProtocol):
+    """A prompt that ends with "Answer:", after solved `examples`."""
+
+    by: By = "letters"
+    examples: tuple[Question, ...] = ()
+
+    def _asked(self, question: Question) -> list[Piece]:
+        pieces: list[Piece] = []
+        for example in self.examples:
+            place = example.letters.index(example.answer)
+            said = example.answer if self.by == "letters" else self.neutralise(example.options[place])
+            pieces += [*self._open_question(example), Piece(" " + said, trusted=False), Piece("\n\n")]
+        return [*pieces, *self._open_question(question)]
+
+    def _open_question(self, question: Question) -> list[Piece]:
+        pieces = [Piece("Question: "), Piece(self.neutralise(question.text), trusted=False), Piece("\n")]
+        for letter, option in zip(LETTERS, question.options, strict=False):
+            if self.by == "letters":
+                pieces += [Piece(f"{letter}. "), Piece(self.neutralise(option), trusted=False), Piece("\n")]
+        return [*pieces, Piece("Answer:")]
+
+
+@dataclass
+class LikelihoodAgent(Agent):
+    """An agent whose one turn names the likeliest option. Its policy must be a model of this process."""
+
+    async def _roll_out(
+        self,
+        job: Job,
+        session: Session,
+        batcher: SearchBatcher,
+        *,
+        on_turn: Callable[[Turn], None] | None = None,
+    ) -> Rollout:
+        question = job.question
+        if not question.options:
+            raise InputError(f"ask likelihood: question {question.id} has no options, wanted multiple choice.")
+        prompt_ids, turns = await self._beginning(job, batcher)
+        assert isinstance(self.policy, HFPolicy)
+        self.policy.refuse_long(len(prompt_ids))
+        scores_O = await asyncio.to_thread(self._scores, prompt_ids, question)
+        best = int(scores_O.argmax())
+        ids = tuple(encode(self.policy.tokenizer, [Piece(question.letters[best])]))
+        by_letters = isinstance(self.protocol, LikelihoodProtocol) and self.protocol.by == "letters"
+        chance = float(scores_O.log_softmax(0)[best]) if by_letters else 0.0
+        turn = Turn(ids, (chance, *(0.0 for _ in ids[1:])), question.letters[best], None, answer=question.letters[best])
+        if on_turn:
+            on_turn(turn)
+        return Rollout(question, tuple(prompt_ids), (*turns, turn), StopReason.ANSWERED, job.policy_version, job.sample)
+
+    def _scores(self, prompt_ids: Sequence[int], question: Question) -> torch.Tensor:
+        """[O] the log-likelihood of each option's letter, or of its text per byte."""
+        protocol, tokenizer = self.protocol, self.policy.tokenizer
+        assert isinstance(protocol, LikelihoodProtocol)
+        shown = harmless_question(tokenizer, question)
+        said = [
+            f" {letter if protocol.by == 'letters' else protocol.neutralise(option)}"
+            for letter, option in zip(question.letters, shown.options, strict=True)
+        ]
+        options = [encode(tokenizer, [Piece(text, trusted=False)]) for text in said]
+        if all(len(ids) == 1 for ids in options):  # one pass tells of all
+            last_V = self._log_probs(prompt_ids, [])[-1]
+            found = [float(last_V[ids[0]]) for ids in options]
+        else:
+            found = [
+                float(self._log_probs(prompt_ids, ids[:-1]).gather(1, torch.tensor(ids)[:, None]).sum())
+                for ids in options
+            ]
+        per = [1 if protocol.by == "letters" else len(text.encode()) for text in said]
+        return torch.tensor([score / size for score, size in zip(found, per, strict=True)], dtype=torch.float64)
+
+    @torch.no_grad()
+    def _log_probs(self, prompt_ids: Sequence[int], read_ids: Sequence[int]) -> torch.Tensor:
+        """[R + 1, V] of the token after the prompt, and after each of the R ids read behind it."""
+        assert isinstance(self.policy, HFPolicy)
+        model = self.policy.model
+        ids_1T = torch.tensor([[*prompt_ids, *read_ids]], device=model.device)
+        logits_RV = model(input_ids=ids_1T, logits_to_keep=len(read_ids) + 1).logits[0]
+        return torch.Tensor(logits_RV.float().log_softmax(-1).cpu())

@@ -1,0 +1,77 @@
+"""The ways to ask a model that was not trained for tags: plainly, or for the likelihood of each option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from evaluation.benchmarks.source import BenchmarkSource
+from evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
+from evaluation.modes import Mode
+from evaluation.names import Ask
+from medagent.agent import Agent
+from medagent.errors import InputError
+from medagent.plain_protocol import PlainProtocol
+from medagent.policies.huggingface import HFPolicy
+from medagent.protocol import TagProtocol
+from medagent.types import Question
+
+ONE_TURN = (Mode.CLOSED_BOOK, Mode.SINGLE_SHOT, Mode.GOLD)  # modes without a search of the model's own
+TOLD: dict[str, str] = {
+    "tags": "by the agent's protocol",
+    "plain": 'plainly, for a last line "Answer: ..."',
+    "likelihood": "for the likeliest letter",
+    "likelihood_of_texts": "for the option with the likeliest text per byte",
+}
+
+
+def asked_so(agent: Agent, name: str, ask: Ask, modes: Sequence[Mode], examples: Sequence[Question]) -> Agent:
+    """The agent that asks in this way; `examples` are solved questions before each question of a likelihood.
+
+    Raises:
+        InputError: a trained agent, a mode in which the model would have to search, or a likelihood at an endpoint.
+    """
+    if examples and not ask.startswith("likelihood"):
+        raise InputError(f"--shots: found it with --ask {ask}, wanted --ask likelihood or likelihood_of_texts.")
+    if ask == "tags":
+        return agent
+    if not isinstance(agent.protocol, TagProtocol) or not name.startswith(("hf:", "http://", "https://")):
+        raise InputError(f"--ask {ask}: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint.")
+    if wrong := [mode.value for mode in modes if mode not in ONE_TURN]:
+        raise InputError(
+            f"--ask {ask}: found mode {wrong[0]}, wanted some of {', '.join(ONE_TURN)}: no search can be asked for "
+            "without tags. Set --modes."
+        )
+    if ask == "plain":
+        return replace(agent, protocol=PlainProtocol(chat=agent.protocol.chat, date=agent.protocol.date))
+    if not isinstance(agent.policy, HFPolicy):
+        raise InputError(f"--ask {ask}: found an endpoint, wanted hf:MODEL: endpoints tell no likelihoods of options.")
+    by, shown = "letters" if ask == "likelihood" else "texts", tuple(examples)
+    return LikelihoodAgent(
+        agent.policy,
+        agent.retriever,
+        LikelihoodProtocol(by=by, examples=shown),  # type: ignore[arg-type]
+        agent.limits,
+        agent.top_k,
+        agent.search_stats,
+    )
+
+
+def solved_examples(source: BenchmarkSource, questions: Sequence[Question], shots: int, path: str) -> list[Question]:
+    """The first `shots` questions with options of another file of the benchmark.
+
+    Raises:
+        InputError: there are fewer, one is asked as well, or only one of `shots` and `path` is given.
+    """
+    if bool(shots) != bool(path) or shots < 0:
+        raise InputError(f"--shots {shots} and --shots_path {path!r}: wanted both, a number above 0 and a file.")
+    if not shots:
+        return []
+    found, _, _ = replace(source, path=path, hub=None, split=None, start=0, stop=None, limit=None).questions()
+    examples = [question for question in found if question.options][:shots]
+    if len(examples) < shots:
+        raise InputError(f"--shots {shots}: found {len(examples)} questions with options in {path}, wanted as many.")
+    asked = {question.text for question in questions}
+    if repeated := [question.id for question in examples if question.text in asked]:
+        raise InputError(f"--shots_path {path}: question {repeated[0]} is asked as well. Give a training file.")
+    return examples
