@@ -42,7 +42,7 @@ from medagent.types import Question, Rollout
 from retrieval.search import HybridRetriever
 from training.run import RUN_PARTS, sft, train
 
-# Stages, and how many minutes each is expected to take on two cores with AVX-512 BF16. They were not measured.
+# Stages, and how many minutes each takes on two cores of an AMD EPYC in float32 (studies/smollm2/log.md).
 UNTRAINED, EXAMPLES, AFTER_EXAMPLES, TRAINING, AFTER_TRAINING = STAGES = (
     "the untrained model",
     "learning from examples",
@@ -50,7 +50,7 @@ UNTRAINED, EXAMPLES, AFTER_EXAMPLES, TRAINING, AFTER_TRAINING = STAGES = (
     "reinforcement learning",
     "after reinforcement learning",
 )
-MINUTES = dict(zip(STAGES, (4.0, 8.0, 8.0, 80.0, 8.0), strict=True))
+MINUTES = dict(zip(STAGES, (7.0, 6.0, 20.0, 29.0, 20.0), strict=True))
 CONFIGS = Path(__file__).parents[2] / "configs"  # beside the packages, in a checkout and installed
 SFT_CONFIGS = ("sft/starter-smollm2.yaml",)
 RL_CONFIGS = ("starter-smollm2.yaml", "algorithms/st_ppo.yaml", "critic/group.yaml", "schedules/smollm2.yaml")
