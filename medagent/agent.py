@@ -241,19 +241,22 @@ class Agent:
             return self.protocol.encode_prompt(tokenizer, question), []
         if not isinstance(self.protocol, PlainProtocol):
             return self.protocol.encode_prompt(tokenizer, question), [await self._given_turn(given, batcher)]
-        query = harmless(tokenizer, self.protocol.neutralise(harmless(tokenizer, given.query)))
-        hits = list(given.hits) if given.hits is not None else await batcher.search(query)
+        query, hits = await self._given_hits(given, batcher)
         ids, shown = self.protocol.encode_prompt_with(
             tokenizer, question, [hit.passage for hit in hits], max_tokens=self.limits.max_observation_tokens
         )
         return ids, [Turn((), (), "", query, hits=tuple(hits[:shown]))]  # the passages stand in the prompt
 
+    async def _given_hits(self, given: GivenSearch, batcher: SearchBatcher) -> tuple[str, list[Hit]]:
+        tokenizer = self.policy.tokenizer
+        query = harmless(tokenizer, self.protocol.neutralise(harmless(tokenizer, given.query)))
+        return query, list(given.hits) if given.hits is not None else await batcher.search(query)
+
     async def _given_turn(self, given: GivenSearch, batcher: SearchBatcher) -> Turn:
         tokenizer, protocol, block = self.policy.tokenizer, self.protocol, self.protocol.search
-        query = harmless(tokenizer, protocol.neutralise(harmless(tokenizer, given.query)))
+        query, hits = await self._given_hits(given, batcher)
         start = protocol.rest_of_first_turn(tokenizer, block.start)
         ids = encode(tokenizer, [Piece(start), Piece(query, trusted=False), Piece(block.end)])
-        hits = list(given.hits) if given.hits is not None else await batcher.search(query)
         observation_ids, shown = protocol.encode_observation(
             tokenizer,
             harmless_passages(tokenizer, [hit.passage for hit in hits]),

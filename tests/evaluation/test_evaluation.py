@@ -76,7 +76,7 @@ def test_each_kind_of_answer_gets_its_verdict(text: str, verdict: Verdict) -> No
 
 def test_no_answer_is_never_right() -> None:
     for stop in StopReason:
-        if stop is not StopReason.ANSWERED:
+        if stop not in (StopReason.ANSWERED, StopReason.REFUSED):
             rollout = Rollout(QUESTION, (9,), (Turn((3,), (0.0,), "<answer>(B)"),), stop)
             assert grade(rollout).verdict is Verdict.UNPARSED
             assert not grade(rollout).correct

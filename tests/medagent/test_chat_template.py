@@ -19,7 +19,6 @@ from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason
-from retrieval.controls import NoRetriever
 from retrieval.passages import Hit, Passage
 from tests.medagent.support import byte_level, in_python, sentencepiece_bpe
 
@@ -176,10 +175,12 @@ def test_a_first_turn_in_an_open_thought_parses() -> None:
 
 
 @pytest.mark.parametrize("template", [OPENS.replace("<think>\n", ""), CLOSES])
-def test_a_turn_that_forgets_to_open_its_thought_stays_malformed(template: str) -> None:
-    assert rolled_out(template, TURNS)[0].stop_reason is StopReason.MALFORMED
-    later = [TURNS[1].replace("<think>", "").replace("answer", "search"), TURNS[0]]
-    assert rolled_out(OPENS, later)[0].stop_reason is StopReason.MALFORMED, "only the first turn is opened"
+def test_a_turn_that_forgets_to_open_its_thought_is_read_all_the_same(template: str) -> None:
+    rollout, _ = rolled_out(template, TURNS)
+    assert (rollout.stop_reason, rollout.turns[0].query) == (StopReason.ANSWERED, "gout drug")
+    assert TagProtocol().parse(rollout.turns[0].text).think == "I ask"
+    later = [TURNS[1].replace("<think>", "").replace("answer", "search"), TURNS[1].replace("<think>", "")]
+    assert rolled_out(OPENS, later)[0].stop_reason is StopReason.ANSWERED
 
 
 def test_an_empty_thought_of_the_template_leaves_turns_as_they_are() -> None:
@@ -211,8 +212,9 @@ def test_without_chat_nothing_is_opened() -> None:
     tokenizer = templated(OPENS)
     assert TagProtocol().opened(tokenizer) == ""
     policy = ScriptedPolicy(tokenizer, lambda read, turn: TURNS[turn])
-    (rollout,) = Agent(policy, NoRetriever(), TagProtocol(), Limits(4, 200, 400, 4000)).run_all([Job(QUESTION)])
-    assert rollout.stop_reason is StopReason.MALFORMED
+    (rollout,) = Agent(policy, Shelf(), TagProtocol(), Limits(4, 200, 400, 4000)).run_all([Job(QUESTION)])
+    assert rollout.stop_reason is StopReason.ANSWERED
+    assert rollout.turns[0].text == TURNS[0]
 
 
 def test_a_template_that_only_asks_for_date_string_gets_the_protocols_day() -> None:
