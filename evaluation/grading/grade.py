@@ -10,6 +10,7 @@ from evaluation.grading.option_named import Outcome, read_answer
 from evaluation.grading.replies import read_reply
 from evaluation.grading.thoughts import without_thoughts
 from medagent.answer_forms import entries, without_citations
+from medagent.plain_protocol import PlainProtocol
 from medagent.protocol import citations, searches, tagged_answers
 from medagent.types import Question, Rollout, StopReason
 
@@ -77,11 +78,14 @@ def grade(rollout: Rollout) -> Grade:
     if not question.options:
         verdict, lenient_correct = _open_verdict(question, answer)
         return Grade(verdict, None, None, lenient_correct, cited)
-    reading = read_answer(answer, question.letters, question.options)
+    whole = rollout.turns[-1].text
+    if not tagged_answers(whole) and PlainProtocol().parse(whole).answer == answer:
+        reading = read_reply(whole, question.letters, question.options, last_line_asked=True)
+    else:
+        reading = read_answer(answer, question.letters, question.options)
     if reading.strict is not None:
         verdict = Verdict.CORRECT if reading.strict == question.answer else Verdict.WRONG
         return Grade(verdict, reading.strict, reading.strict, verdict is Verdict.CORRECT, cited)
-    whole = rollout.turns[-1].text
     reply = read_reply(answer if tagged_answers(whole) else whole or answer, question.letters, question.options)
     verdict, lenient = _VERDICTS[reading.outcome], reading.lenient or reply.lenient
     if reply.refused and lenient is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_ABBREVIATED = re.compile(r"\W*([A-J])\.\s?([a-z]{4,})\b")
+_ABBREVIATED = re.compile(r"\W*([A-J])\.\s?([A-Za-z][a-z]{3,})\b")
 # Epithets of species whose genus begins with a letter from A to J.
 _EPITHETS = frozenset(
     """abortus albicans anthracis aureus auris bacilliformis baumannii bivia botulinum burgdorferi burnetii canis
@@ -41,6 +41,7 @@ def species(text: str, letters: str, options: Sequence[str]) -> tuple[bool, str 
     if not found:
         return False, None
     letter, epithet = found[1], found[2].lower()
+    epithet = {"diff": "difficile"}.get(epithet, epithet)
     wordings = dict(zip(letters, (option.lower() for option in options), strict=False))
     same = [each for each, wording in wordings.items() if re.search(rf"\b{epithet}\b", wording)]
     if letter in same:

@@ -77,12 +77,15 @@ _GUESSED = re.compile(
     r"tell|guess)\b|\?\s*$",
     re.IGNORECASE,
 )
+_CORRECTED = re.compile(  # "A. No, B", "A, wait"; an option may be "Wait and watch"
+    r"\bno,?\s+\(?[A-J]\b|[—–,.;-]\s*(?:no,?\s+)?(?:wait|actually|correction|on second thought)\b", re.IGNORECASE
+)
 _DECLINED = re.compile(
     r"\s*(?:not enough|insufficient|no) (?:information|data)|\s*none of the above \((?![A-J]\)\W*$)", re.IGNORECASE
 )
 _NEGATED = re.compile(
     r"\b(?:not|no|never|cannot|except|rather than|unlikely|without|excludes?|excluded|eliminated|ruled? out|rules? "
-    r"out|incorrect|wrong)\b|n't\b",
+    r"out|incorrect|wrong|avoid(?:ed)?|stop(?:ped)?|contraindicated|discontinued?)\b|n't\b",
     re.IGNORECASE,
 )
 _SO = re.compile(r"^(?:so|thus|therefore|hence|overall|in short|in conclusion)\b\W*", re.IGNORECASE)
@@ -133,7 +136,7 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
     text = _PREFIX.sub("", _CITED.sub("", answer.translate(FULL_WIDTH)).strip(_WRAPPING)).strip(_WRAPPING)
     is_species, meant = species(text, letters, options)
     if is_species and not _LAST_MARK.search(text):
-        return Reading(None, meant, Outcome.UNPARSED)
+        return Reading(None, stated(text, letters, options) or meant, Outcome.UNPARSED)
     if chosen := _chosen_before_others(text, letters, options):
         return Reading(None, chosen, Outcome.UNPARSED)
     named, rest = _named(text, letters, options)
@@ -144,7 +147,7 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
         said = rest.replace(wording, " ") if wording else rest
         # Beside "B." stands the option's text, which may say "possibly". Around "(B)" stands what is said of it.
         guessed = rest == text and _GUESSED.search(said)
-        if not (_DENIED.search(said) or guessed or _DECLINED.match(said)):
+        if not (_DENIED.search(said) or guessed or _DECLINED.match(said) or _CORRECTED.search(said)):
             return Reading(named[0], named[0], Outcome.ANSWERED)
     lenient = stated(text, letters, options) or by_option_text(text, letters, options)
     if lenient is None and not named and (small := re.fullmatch(r"([a-j])(?:[.):].*)?", text, re.DOTALL)):

@@ -21,7 +21,8 @@ _LEADS = (
     r"[\s*_:]*(?:(?:most likely|likely|therefore|clearly|probably|definitely|indeed)\s+)?" + _KIND,
     r"\\boxed\{\s*(?:\\text\{|\\mathrm\{|\\textbf\{)?",
     # "which leaves", "I choose", "so it must be", "not C, but"
-    r"\b(?:leaves?|leaving|left|choose|chose|pick|select|go(?:ing)?|opt(?:ing)?|settle|must be|has to be|remains)\s+"
+    r"\b(?:leaves?|leaving|left|choose|chose|pick|select|go(?:ing)?\s+(?=with|for)"
+    r"|opt(?:ing)?\s+(?=for)|settle\s+(?=on)|must be|has to be|remains)\s*"
     r"(?:us\s+)?(?:with\s+|for\s+|on\s+)?(?:only\s+)?" + _KIND,
     r"(?:\bby (?:elimination|exclusion)\b[\s:,]*|\bonly\s+(?=\(?[A-J]\)?\s+(?:remains|is left|fits))|(?:→|=>)\s*)"
     + _KIND,
@@ -41,7 +42,8 @@ _LEADS = (
 _LEAD = re.compile("(?:" + "|".join(_LEADS) + ")" + _OPENING, re.IGNORECASE)
 _IS_RIGHT = re.compile(
     r"(?<![\w(.])\(?([A-J])\)?\s*(?:(?:is|seems|appears|would be)\s+(?:therefore\s+|clearly\s+|thus\s+)?"
-    r"(?:the\s+)?(?:only\s+)?(?:correct|right|best|most likely|most appropriate)\b|fits\s+best\b"
+    r"(?:the\s+)?(?:only\s+)?(?:correct|right|best|most likely|most appropriate)\b"
+    r"(?=(?:\s+(?:answer|option|choice|one|diagnosis))?\s*(?:[.,;:!\n]|$|because|since|as\b|here))|fits\s+best\b"
     r"|es la (?:respuesta |opción )?correcta\b"
     r"|é a (?:resposta |alternativa )?correta\b|est la (?:bonne |réponse correcte)|ist (?:richtig|korrekt)\b|选项正确)"
 )
@@ -53,7 +55,19 @@ _DENIED = re.compile(
     r"out|incorrect|wrong|neither|doubt)\b|n['’]t\b|不是|아니|아닌",
     re.IGNORECASE,
 )
-_ANOTHER = re.compile(r"[\"'”»)\]*_\s]*(?:\bor\b|\band\b|[,/&])\s*\(?[A-J](?![\w'])(?!\)?\s+(?:is|was)\b)")
+_ANOTHER = re.compile(
+    r"[\"'”»)\]*_\s]*(?:\b(?:or|and|y|o|et|ou|und|oder)\b|[,/&、]|[和与或及와과])\s*\(?[A-J](?![\w'])(?!\)?\s+(?:is|was)\b)"
+)
+_DENIED_AFTER = re.compile(r"\)?(?:\s+(?:is|was)\s+(?:wrong|incorrect|false|not\b)|(?:가|이|은|는)?\s*아[니닌닙]|的)")
+# What would be right elsewhere, or is said of others or at first.
+_SUPPOSED = re.compile(
+    r"\b(?:if|unless|had (?:it|she|he|there)|were (?:it|she|he|there))\b|若|如果|假如", re.IGNORECASE
+)
+_NOT_MEANT = re.compile(
+    r"\b(?:trap|tempting|second(?:[- ]best)?|distractor|mistake|many|students|at first|initially)\b|不(?:应|能)?$",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"[.!?。！？\n]\s*")
 _OPTION_LINE = re.compile(r"[\s*_>#-]*\(?([A-J])(?:[).:]|\s[-–—]\s)")
 # Options of one word that sentences also hold by chance.
 PLAIN_WORDS = frozenset(("yes", "no", "maybe", "none", "all", "both", "neither", "true", "false", "unknown", "other"))
@@ -89,14 +103,17 @@ def _named_at(text: str, at: int, letters: str, options: Sequence[str]) -> str |
         letter, end = by_text
         if mark := re.match(r"\W{0,3}\(([A-J])\)", rest[end:]):
             return mark[1] if mark[1] in letters else None
-        return None if _another_wording(rest[end:], letters, options) else letter
+        denied = _another_wording(rest[end:], letters, options) or _DENIED_AFTER.match(rest, end)
+        return None if denied else letter
     is_species, meant = species(rest, letters, options)
     if is_species:
         return meant
     found = re.match(r"[A-J]", rest)
     if not found or found[0] not in letters or begins_a_name(found[0], rest[1:]):
         return _small_letter(rest, letters)
-    return None if _ANOTHER.match(rest, 1) else found[0]
+    if re.match(r"\s+if\W*$", rest[1:]):  # cut off
+        return None
+    return None if _ANOTHER.match(rest, 1) or _DENIED_AFTER.match(rest, 1) else found[0]
 
 
 def _small_letter(rest: str, letters: str) -> str | None:
@@ -130,7 +147,9 @@ def _is_denied(text: str, start: int, lead: str) -> bool:
     if _DENIED.search(re.sub(r"^not\b.*?\bbut\b", "", lead, flags=re.IGNORECASE | re.DOTALL)):
         return True
     clause = _CLAUSE.split(text[:start])[-1]
-    return _DENIED.search(clause) is not None
+    sentence = _SENTENCE_END.split(text[:start])[-1]
+    supposed = _SUPPOSED.search(sentence) or _NOT_MEANT.search(clause) or _NOT_MEANT.search(lead)
+    return supposed is not None or _DENIED.search(clause) is not None
 
 
 def is_list(text: str) -> bool:

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from medagent.agent import Limits
 from medagent.errors import PolicyError
-from medagent.policies.http_endpoint import Endpoint
+from medagent.policies.http_endpoint import Endpoint, status_of
 from medagent.policies.turn_ends import first_end
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block, TagProtocol
@@ -83,12 +83,14 @@ class RemotePolicy:
         """One call of the endpoint: the first choice."""
         endpoint = self._endpoint
         while True:
-            answer = await endpoint.post("chat/completions", self._accepted(body))
-            if answer.status_code == 200:
+            asked = self._accepted(body)
+            answer = await endpoint.post("chat/completions", asked)
+            status = status_of(answer)
+            if status == 200:
                 return self._reply(answer)
-            if not 400 <= answer.status_code < 500 or not self._learns_to_leave_out(answer.text):
+            if status not in (400, 422) or not self._learns_to_leave_out(answer.text, asked):
                 break
-        if answer.status_code in (400, 403, 413, 422):  # ends this question, not the run
+        if status in (400, 403, 413, 422):  # ends this question, not the run
             if _FILTERED.search(answer.text):
                 return ChatReply("", "", TurnStop.REFUSED)
             if _TOO_LONG.search(answer.text):
@@ -102,24 +104,32 @@ class RemotePolicy:
             asked[_LENGTH[1]] = asked.pop(_LENGTH[0])
         return {name: value for name, value in asked.items() if name not in self._refused}
 
-    def _learns_to_leave_out(self, said: str) -> bool:
-        """Whether an error is about a parameter that can be left out, and was not yet."""
+    def _learns_to_leave_out(self, said: str, asked: Mapping[str, Any]) -> bool:
+        """Whether an error is about a parameter that was asked with and can be left out.
+
+        Another request may have learnt it meanwhile.
+        """
         if not re.search(r"unsupported|not support|unrecognized|unknown|not permitted|deprecated", said, re.IGNORECASE):
             return False
         named = [name for name in (_LENGTH[0], *_OPTIONAL) if re.search(rf"\b{name}\b", said)]
-        new = [name for name in named if name not in self._refused and name not in self.parameters][:1]
-        for name in new:
+        found = [name for name in named if name in asked and name not in self.parameters][:1]
+        for name in found:
+            if name in self._refused:
+                continue
             instead = f"{_LENGTH[1]} is sent" if name == _LENGTH[0] else "it is left out"
             print(f"endpoint {self.url}: {self.model} takes no {name}; {instead}.", file=sys.stderr, flush=True)
-        self._refused.update(new)
-        return bool(new)
+        self._refused.update(found)
+        return bool(found)
 
     def _reply(self, answer: httpx.Response) -> ChatReply:
         try:
             choice = answer.json()["choices"][0]
             message, why = choice["message"], choice.get("finish_reason")
             thought = message.get("reasoning_content") or message.get("reasoning") or ""
-            text = message["content"] or message.get("refusal") or ""
+            text, parts = message.get("content") or message.get("refusal") or "", message.get("content")
+            if isinstance(parts, list):  # as Mistral writes thoughts
+                text = "".join(str(part["text"]) for part in parts if part.get("type") == "text")
+                thought = thought or "".join(str(part.get("thinking")) for part in parts if part.get("thinking"))
             stops = {"length": TurnStop.LENGTH, "content_filter": TurnStop.REFUSED}
             return ChatReply(_valid(text), _valid(thought), stops.get(str(why), TurnStop.END_OF_TEXT))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -57,13 +58,15 @@ class Endpoint:
             except (httpx.InvalidURL, httpx.RequestError, UnicodeEncodeError) as error:
                 raise PolicyError(f"endpoint {self.url}: cannot be asked ({error!r}). Check the address.") from error
             else:
-                status = _status(answer)
+                status = status_of(answer)
                 if status not in RETRY_STATUS:
                     return answer
                 failure = f"status {status}: {answer.text[:200]}"
                 told_s = _retry_after_s(answer)
                 if told_s is not None and waited_s + told_s <= PATIENCE_S:
-                    attempt, wait_s, waited_s = attempt - 1, told_s, waited_s + max(1.0, told_s)
+                    wait_s, counted = max(told_s, self.backoff_s), told_s >= self.backoff_s
+                    # What asks for no wait is an attempt like any other, or a server would be asked without end.
+                    attempt, waited_s = attempt - counted, waited_s + wait_s
             if attempt <= self.retries:
                 await asyncio.sleep(wait_s)
         raise EndpointGoneError(f"endpoint {self.url}: no answer after {attempt} attempts ({failure}). {self.remedy}")
@@ -94,7 +97,7 @@ class Endpoint:
         return self._client[1]
 
 
-def _status(answer: httpx.Response) -> int:
+def status_of(answer: httpx.Response) -> int:
     """The status of an answer; of an error inside a 200, as routers send it, the status that it names."""
     if answer.status_code != 200:
         return answer.status_code
@@ -106,8 +109,10 @@ def _status(answer: httpx.Response) -> int:
         return 200
     choices = row.get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    failed = first.get("finish_reason") == "error"
     error = first.get("error") or row.get("error")
-    if not error or (choices and first.get("finish_reason") != "error"):
+    said = isinstance(first.get("message"), dict) and first["message"].get("content")
+    if not failed and (not error or said):
         return 200
     code = error.get("code") if isinstance(error, dict) else None
     return int(str(code)) if str(code).isdecimal() else 502
@@ -117,7 +122,8 @@ def _retry_after_s(answer: httpx.Response) -> float | None:
     """Seconds that an answer asks to wait, None where it names none that can be read."""
     try:
         if "retry-after-ms" in answer.headers:
-            return max(0.0, float(answer.headers["retry-after-ms"]) / 1000)
+            told_s = float(answer.headers["retry-after-ms"]) / 1000
+            return max(0.0, told_s) if math.isfinite(told_s) else None
         said = answer.headers.get("retry-after", "")
         if said.replace(".", "", 1).isdecimal():
             return float(said)

@@ -72,6 +72,8 @@ def test_passages_stand_before_the_question_in_one_message(tokenizer, mode: Mode
         ("Answer: allopurinol", Verdict.UNPARSED, True),
         ("I'm sorry, but I can't assist with that.", Verdict.ABSTAINED, False),
         ("<think>The answer is B", Verdict.UNPARSED, False),
+        ("[THINK]hmm\nAnswer: B", Verdict.UNPARSED, False),
+        ("A. aspirin\nB. allopurinol", Verdict.UNPARSED, False),
     ],
 )
 def test_the_last_line_is_the_strict_answer(tokenizer, reply: str, verdict: Verdict, lenient: bool) -> None:

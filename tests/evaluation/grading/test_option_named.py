@@ -153,6 +153,7 @@ def test_several_options_are_no_answer(value: str) -> None:
         ("D. Anti-A, B, or O antibodies", "D"),
         ("D. None of the above", "D"),
         ("C. maybe", "C"),
+        ("A. Wait & watch", "A"),
     ],
 )
 def test_an_option_is_read_in_many_notations(value: str, letter: str) -> None:

@@ -97,12 +97,20 @@ def test_the_wait_is_the_one_that_is_told(endpoint, monkeypatch) -> None:
         (200, {}, RIGHT),
     ]
     assert asked(endpoint).answer == "(B)"
-    assert slept == [40.0, 0.0, 0.001]
+    assert slept == [40.0, 0.001, 0.002]
     slept.clear()
     endpoint.replies = [(429, {"Retry-After": "700"}, {})]
     with pytest.raises(PolicyError, match="no answer after 2 attempts"):
         asked(endpoint, retries=1)
     assert slept == [700.0, 700.0, 0.001]  # no more than half an hour in all
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "0"}, {"retry-after-ms": "nan"}])
+def test_what_asks_for_no_wait_is_not_asked_without_end(endpoint, headers) -> None:
+    endpoint.replies = [(429, headers, {})]
+    with pytest.raises(PolicyError, match="no answer after 3 attempts"):
+        asked(endpoint, retries=2)
+    assert len(endpoint.requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -112,6 +120,8 @@ def test_the_wait_is_the_one_that_is_told(endpoint, monkeypatch) -> None:
         {"error": {"message": "overloaded", "code": "529"}},
         {"error": "upstream"},
         {"choices": [{"error": {"code": 503}, "finish_reason": "error", "message": {"content": ""}}]},
+        {"choices": [{"error": {"code": 429}, "finish_reason": None, "message": {"content": None}}]},
+        said("error", content="The answer is A if"),
     ],
 )
 def test_an_error_inside_a_success_is_asked_again(endpoint, body) -> None:
@@ -145,9 +155,19 @@ def test_a_refused_parameter_is_left_out_from_then_on(endpoint, capsys) -> None:
         asked(endpoint)
 
 
+def test_requests_at_once_all_learn_what_one_of_them_learns_first(endpoint) -> None:
+    refusal = {"error": {"message": "Unsupported value: 'temperature' does not support 0."}}
+    endpoint.replies = [(400, {}, refusal)] * 3 + [(200, {}, RIGHT)]
+    policy = RemotePolicy(endpoint.url, "m", backoff_s=0.001)
+    agent = Agent(policy, NoRetriever(), TagProtocol(), Limits(2, 64, 2_000, 20_000))
+    rollouts = agent.run_all([Job(QUESTION, sample=sample) for sample in range(3)])
+    assert [rollout.answer for rollout in rollouts] == ["(B)"] * 3
+
+
 @pytest.mark.parametrize(
     "reply",
     [
+        (200, {}, {"error": {"code": 403, "message": "input flagged by moderation"}}),
         (400, {}, {"error": {"code": "invalid_prompt", "message": "flagged as violating the usage policy"}}),
         (400, {}, {"error": {"code": "content_filter", "message": "The response was filtered"}}),
         (200, {}, said("content_filter", content="")),
@@ -167,8 +187,16 @@ def test_a_models_own_refusal_is_read(endpoint) -> None:
     assert grade(asked(endpoint)).refused
 
 
-def test_a_text_that_is_too_long_is_cut_off_and_not_refused(endpoint) -> None:
-    endpoint.replies = [(400, {}, {"error": {"code": "context_length_exceeded", "message": "maximum context"}})]
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (400, {}, {"error": {"code": "context_length_exceeded", "message": "maximum context"}}),
+        (200, {}, {"error": {"code": 400, "message": "maximum context length exceeded"}}),
+        (200, {}, {"choices": [{"message": {"role": "assistant"}, "finish_reason": "length"}]}),
+    ],
+)
+def test_a_text_that_is_too_long_is_cut_off_and_not_refused(endpoint, reply) -> None:
+    endpoint.replies = [reply]
     rollout = asked(endpoint)
     assert rollout.stop_reason.truncated
     assert grade(rollout).verdict is Verdict.NO_ANSWER
@@ -176,6 +204,9 @@ def test_a_text_that_is_too_long_is_cut_off_and_not_refused(endpoint) -> None:
 
 def test_thoughts_that_come_apart_are_no_answer(endpoint) -> None:
     endpoint.replies = [(200, {}, said(content="<answer>(B)", reasoning_content="Is it (A)?"))]
+    assert asked(endpoint).answer == "(B)"
+    parts = [{"type": "thinking", "thinking": ["A?"]}, {"type": "text", "text": "<answer>(B)"}]
+    endpoint.replies = [(200, {}, said(content=parts))]
     assert asked(endpoint).answer == "(B)"
     endpoint.replies = [(200, {}, said("length", content="", reasoning_content="The answer is (B), but"))]
     rollout = asked(endpoint)
