@@ -101,7 +101,6 @@ def write_page(out: Path, report: dict[str, Any], chosen: Rollout, rollouts: lis
             "clip fraction and correction scale",
             {name: curve(learnt, f"policy/{name}") for name in ("clip_fraction", "clip_bias_scale")},
         ),
-        Chart("KL to the policy after examples (k3)", {"per token": curve(learnt, "kl/reference")}),
         Chart("entropy (nats per token)", {"policy": curve(learnt, "policy/entropy")}),
     ]
     settings = report["settings"]
