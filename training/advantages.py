@@ -174,12 +174,12 @@ class LeaveOneOut(AdvantageEstimator):
 class BatchBaseline(AdvantageEstimator):
     """REINFORCE with a baseline: r_i less the mean over the batch and over ranks, at every action token.
 
-    `whiten` divides by the standard deviation too, as REINFORCE++ does (arXiv 2501.03262).
+    `whiten` divides by the standard deviation, as REINFORCE++ does (arXiv 2501.03262).
     """
 
     needs_critic = False
 
-    def __init__(self, whiten: bool = False) -> None:
+    def __init__(self, whiten: bool = True) -> None:
         self.whiten = whiten
 
     def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:

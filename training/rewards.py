@@ -81,7 +81,7 @@ class OpenAnswerReward(ABC):
     To score in another way, derive a class with `score`, and with `score_list` for lists.
     """
 
-    def __init__(self, correct: float = 1.0, well_formed: float = 0.0, abstained: float = 0.0) -> None:
+    def __init__(self, correct: float = 1.0, well_formed: float = 0.1, abstained: float = 0.1) -> None:
         if not well_formed <= abstained < correct:
             raise ConfigError(
                 f"{type(self).__name__}: found well_formed {well_formed}, abstained {abstained}, correct {correct}; "
@@ -150,7 +150,7 @@ class ContainsAnswer(OpenAnswerReward):
     """
 
     def __init__(
-        self, correct: float = 1.0, well_formed: float = 0.0, abstained: float = 0.0, most_extra_words: int = 5
+        self, correct: float = 1.0, well_formed: float = 0.1, abstained: float = 0.1, most_extra_words: int = 5
     ) -> None:
         super().__init__(correct, well_formed, abstained)
         if most_extra_words < 0:

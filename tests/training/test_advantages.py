@@ -302,12 +302,12 @@ def test_leave_one_out_by_hand() -> None:
 
 def test_batch_baseline_by_hand_and_over_ranks() -> None:
     rollouts = [rollout([1], 1.0), rollout([3], 0.0), rollout([2], 0.5)]
-    batch = estimate(BatchBaseline(), rollouts)
+    batch = estimate(BatchBaseline(whiten=False), rollouts)
     pairs = zip(batch.advantages_BT, batch.rollouts.mask_BT, strict=True)
     assert [float(row[mask][0]) for row, mask in pairs] == pytest.approx([0.5, -0.5, 0.0])
     assert float(batch.returns_BT.abs().max()) == 0, "there is no critic to be taught"
     other = torch.tensor([1.0, 4.5, 4.5**2], dtype=torch.float64)  # another rank with one rollout of reward 4.5
-    over_ranks, _ = BatchBaseline().estimate(batch.rollouts, batch.values_BT, lambda totals: totals + other)
+    over_ranks, _ = BatchBaseline(whiten=False).estimate(batch.rollouts, batch.values_BT, lambda totals: totals + other)
     assert float(over_ranks[0][batch.rollouts.mask_BT[0]][0]) == pytest.approx(1.0 - 6.0 / 4)
     whitened = estimate(BatchBaseline(whiten=True), rollouts)
     first = float(whitened.advantages_BT[0][batch.rollouts.mask_BT[0]][0])

@@ -23,6 +23,7 @@ from training.rewards import (
 )
 from training.stale_rollouts import read_rollouts, write_rollouts
 
+NOTHING = {"well_formed": 0.0, "abstained": 0.0}  # for an answer that is not right
 IRON = Question("q", "Which disease stores iron?", answer="Hemochromatosis", aliases=("bronze diabetes",))
 LISTED = Question("l", "Which?", answer="a; b", form="list", items=(("a", "alpha"), ("b",)))
 CHOICE = Question("c", "Which?", options=("gout", "lupus"), answer="B")
@@ -54,7 +55,7 @@ def earned(reward: Reward, answer: str | None, question: Question = IRON) -> tup
     ],
 )
 def test_what_an_answer_earns(answer: str | None, f1: float, exact: float, contained: float) -> None:
-    for reward, wanted in ((F1(), f1), (ExactMatch(), exact), (ContainsAnswer(), contained)):
+    for reward, wanted in ((F1(**NOTHING), f1), (ExactMatch(**NOTHING), exact), (ContainsAnswer(**NOTHING), contained)):
         assert earned(reward, answer) == (wanted, wanted == 1)
 
 
@@ -69,7 +70,7 @@ def test_a_part_lies_between_a_wrong_and_a_right_answer() -> None:
 
 def test_a_penalty_for_wrong_answers_spares_abstentions_and_meets_missing_ones() -> None:
     for kind in (F1, ExactMatch, ContainsAnswer):
-        reward = kind(well_formed=-0.5)
+        reward = kind(well_formed=-0.5, abstained=0.0)
         assert earned(reward, "gout") == (-0.5, False)
         assert earned(reward, "unknown") == (0.0, False)
         assert earned(reward, None) == (-0.5, False), "to say nothing must not be a way out"
@@ -77,14 +78,14 @@ def test_a_penalty_for_wrong_answers_spares_abstentions_and_meets_missing_ones()
 
 def test_a_right_answer_that_reads_like_an_abstention_is_right() -> None:
     none = replace(IRON, answer="None", aliases=())
-    assert earned(F1(abstained=0.2), "none", none) == (1.0, True)
-    assert earned(F1(abstained=0.2), "none", IRON) == (0.2, False)
+    assert earned(F1(well_formed=0.0, abstained=0.2), "none", none) == (1.0, True)
+    assert earned(F1(well_formed=0.0, abstained=0.2), "none", IRON) == (0.2, False)
 
 
 @pytest.mark.parametrize("kind", [F1, ExactMatch, ContainsAnswer])
 @pytest.mark.parametrize(
     "settings",
-    [{"well_formed": 0.1}, {"abstained": -0.1}, {"correct": 0.0}, {"abstained": 1.0}, {"well_formed": float("nan")}],
+    [{"well_formed": 0.2}, {"abstained": -0.1}, {"correct": 0.0}, {"abstained": 1.0}, {"well_formed": float("nan")}],
 )
 def test_settings_that_teach_guessing_are_refused(kind: type[OpenAnswerReward], settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=f"{kind.__name__}: found .* wanted well_formed <= abstained < correct"):
@@ -93,8 +94,8 @@ def test_settings_that_teach_guessing_are_refused(kind: type[OpenAnswerReward], 
 
 def test_the_length_bound_is_settable() -> None:
     answer = "the iron disease hemochromatosis"  # two words beside it; the article is none
-    assert earned(ContainsAnswer(most_extra_words=2), answer) == (1.0, True)
-    assert earned(ContainsAnswer(most_extra_words=1), answer) == (0.0, False)
+    assert earned(ContainsAnswer(**NOTHING, most_extra_words=2), answer) == (1.0, True)
+    assert earned(ContainsAnswer(**NOTHING, most_extra_words=1), answer) == (0.0, False)
     with pytest.raises(ConfigError, match=r"most_extra_words: found -1, wanted 0 or more"):
         ContainsAnswer(most_extra_words=-1)
 
@@ -111,13 +112,13 @@ def test_the_length_bound_is_settable() -> None:
     ],
 )
 def test_what_a_list_earns(answer: str, f1: float, exact: float, contained: float) -> None:
-    for reward, wanted in ((F1(), f1), (ExactMatch(), exact), (ContainsAnswer(most_extra_words=1), contained)):
+    for reward, wanted in ((F1(**NOTHING), f1), (ExactMatch(**NOTHING), exact), (ContainsAnswer(**NOTHING, most_extra_words=1), contained)):
         assert earned(reward, answer, LISTED) == (wanted, wanted == 1)
 
 
 def test_of_ranked_answers_the_first_is_paid() -> None:
     ranked = replace(IRON, form="ranked")
-    for reward in (F1(), ExactMatch(), ContainsAnswer()):
+    for reward in (F1(**NOTHING), ExactMatch(**NOTHING), ContainsAnswer(**NOTHING)):
         assert earned(reward, "gout; hemochromatosis", ranked) == (0.0, False)
         assert earned(reward, "hemochromatosis; gout", ranked) == (1.0, True)
 
@@ -141,7 +142,7 @@ def test_turns_are_paid_beside_an_open_answer() -> None:
     question = replace(IRON, gold_passage_ids=("p",))
     answer = Turn((2,), (0.0,), "", answer="hereditary hemochromatosis")
     rollout = Rollout(question, (1,), (search, answer), StopReason.ANSWERED)
-    done = TurnRewards(F1(), gold_hit=0.2, search_cost=0.02)(rollout)
+    done = TurnRewards(F1(**NOTHING), gold_hit=0.2, search_cost=0.02)(rollout)
     assert [turn.reward for turn in done.turns] == pytest.approx([0.18, 0.0])
     assert (done.reward, done.total_reward) == pytest.approx((2 / 3, 2 / 3 + 0.18))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from itertools import combinations
+from types import ModuleType
 
 import pytest
 
@@ -12,6 +14,7 @@ from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.types import Question, Rollout, StopReason
 from retrieval.retriever import Retriever
 from tests.training import user_classes
+from training import advantages, engines, objectives, rewards
 from training.advantages import GAE, AdvantageEstimator
 from training.data import RolloutData
 from training.engines import InProcessEngine, RayEngine, RolloutEngine, ServersEngine, VllmEngine
@@ -171,3 +174,28 @@ def test_a_protocol_keeps_its_annotations() -> None:
     compare_by_names(Retriever)
     assert "return" not in str(inspect.signature(Retriever.search))
     assert set(Retriever.search.__annotations__) == {"queries", "top_k", "return"}
+
+
+@pytest.mark.parametrize("module", [advantages, engines, objectives, rewards])
+def test_classes_for_one_setting_share_the_defaults_of_settings_with_one_name(module: ModuleType) -> None:
+    """The parser hands a default class's settings on, by name, to a class that a user names in its place."""
+    classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__.startswith("training")]
+    for one, other in combinations(classes, 2):
+        its, others = inspect.signature(one).parameters, inspect.signature(other).parameters
+        for name in (its.keys() & others.keys()) - {"args", "kwargs"}:
+            same = repr(its[name].default) == repr(others[name].default)  # the text, as lazy instances are never equal
+            assert same, f"{one.__name__} and {other.__name__} differ in the default of {name}"
+
+
+@pytest.mark.parametrize("name", ["F1", "ExactMatch", "ContainsAnswer"])
+def test_a_shipped_reward_needs_no_settings(name: str, capsys) -> None:
+    assert parse(capsys, reward=f"training.rewards.{name}") == ""
+    parser = AgentParser()
+    parser.add_lightning_class_args(RolloutData, "data")
+    named = [
+        "--data.benchmark=evaluation.benchmarks.StarterBenchmark",
+        "--data.retriever=tests.training.golden.make.NoRetriever",
+        f"--data.reward=training.rewards.{name}",
+    ]
+    reward = parser.instantiate_classes(parser.parse_args(named)).data.reward
+    assert (type(reward).__name__, reward.well_formed, reward.abstained) == (name, 0.1, 0.1)

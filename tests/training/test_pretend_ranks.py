@@ -66,6 +66,7 @@ def dealt(
 CASES = [
     (GAE(level="turn"), "rollout-mean"),
     (GAE(level="turn"), "token-mean"),
+    (BatchBaseline(whiten=False), "token-mean"),
     (BatchBaseline(), "token-mean"),
 ]
 
