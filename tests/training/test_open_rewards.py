@@ -112,7 +112,11 @@ def test_the_length_bound_is_settable() -> None:
     ],
 )
 def test_what_a_list_earns(answer: str, f1: float, exact: float, contained: float) -> None:
-    for reward, wanted in ((F1(**NOTHING), f1), (ExactMatch(**NOTHING), exact), (ContainsAnswer(**NOTHING, most_extra_words=1), contained)):
+    for reward, wanted in (
+        (F1(**NOTHING), f1),
+        (ExactMatch(**NOTHING), exact),
+        (ContainsAnswer(**NOTHING, most_extra_words=1), contained),
+    ):
         assert earned(reward, answer, LISTED) == (wanted, wanted == 1)
 
 
@@ -124,7 +128,11 @@ def test_of_ranked_answers_the_first_is_paid() -> None:
 
 
 def test_multiple_choice_is_paid_as_it_is_graded() -> None:
-    for reward in (F1(well_formed=-0.5), ExactMatch(well_formed=-0.5), ContainsAnswer(well_formed=-0.5)):
+    for reward in (
+        F1(well_formed=-0.5, abstained=0.0),
+        ExactMatch(well_formed=-0.5, abstained=0.0),
+        ContainsAnswer(well_formed=-0.5, abstained=0.0),
+    ):
         assert earned(reward, "(B)", CHOICE) == (1.0, True)
         assert earned(reward, "(A)", CHOICE) == (-0.5, False)
         assert earned(reward, "none of the above", CHOICE) == (0.0, False)
@@ -164,7 +172,7 @@ def test_a_score_of_ones_own_is_two_methods() -> None:
             return 0.0
 
     assert earned(Length(), "short") == (1.0, True)
-    assert earned(Length(), "a long answer") == (0.0, False)
+    assert earned(Length(**NOTHING), "a long answer") == (0.0, False)
     with pytest.raises(TypeError, match="abstract"):
         OpenAnswerReward()
 

@@ -179,7 +179,9 @@ def test_a_protocol_keeps_its_annotations() -> None:
 @pytest.mark.parametrize("module", [advantages, engines, objectives, rewards])
 def test_classes_for_one_setting_share_the_defaults_of_settings_with_one_name(module: ModuleType) -> None:
     """The parser hands a default class's settings on, by name, to a class that a user names in its place."""
-    classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__.startswith("training")]
+    classes = [
+        each for each in vars(module).values() if inspect.isclass(each) and each.__module__.startswith("training")
+    ]
     for one, other in combinations(classes, 2):
         its, others = inspect.signature(one).parameters, inspect.signature(other).parameters
         for name in (its.keys() & others.keys()) - {"args", "kwargs"}:
