@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -238,3 +240,21 @@ def test_unrelated_results_are_repeatable_and_unrelated() -> None:
     assert len(untitled.search(["anything"], top_k=3)[0]) == 3
     with pytest.raises(NoIndexError):
         NoRetriever().search(["x"], top_k=1)
+
+
+@pytest.mark.parametrize(("given", "told"), [(None, "false"), ("true", "true")])
+def test_search_leaves_the_memory_of_a_gpu_to_torch(tmp_path: Path, monkeypatch, given, told) -> None:
+    """bm25s imports JAX where it is installed, and JAX takes 75% of a GPU's memory unless it is told otherwise."""
+    jax, seen = tmp_path / "jax", tmp_path / "seen"
+    jax.mkdir()
+    lines = [
+        "import os, pathlib",
+        f"pathlib.Path({str(seen)!r}).write_text(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])",
+    ]
+    (jax / "__init__.py").write_text("\n".join([*lines, "raise ImportError"]))
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    if given is not None:
+        monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", given)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import retrieval.lexical"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert seen.read_text() == told
