@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluation.grading.grade import grade
 from evaluation.predictions import Prediction, PredictionLog
-from evaluation.statistics import PairedComparison, compare_paired
+from evaluation.statistics import PairedComparison, SeedsComparison, compare_paired, compare_seeds
 from medagent.errors import InputError
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Which questions two evaluations answered rightly, in the modes that are compared."""
+
+    a: dict[str, bool]
+    b: dict[str, bool]
+    mode_a: str
+    mode_b: str
 
 
 def compare_runs(a: Path, b: Path, *, mode: str | None, mode_b: str | None = None, seed: int) -> PairedComparison:
@@ -17,6 +28,36 @@ def compare_runs(a: Path, b: Path, *, mode: str | None, mode_b: str | None = Non
     Without `mode` it takes the first mode of A that B has too. `mode_b` is another mode of B's. The result names both
     modes.
     """
+    pair = _paired(a, b, mode, mode_b)
+    return replace(compare_paired(pair.a, pair.b, seed=seed), mode_a=pair.mode_a, mode_b=pair.mode_b)
+
+
+def compare_over_seeds(
+    a: Sequence[Path], b: Sequence[Path], *, mode: str | None, mode_b: str | None = None, seed: int
+) -> SeedsComparison:
+    """Compare as `compare_runs` does, over seeds: `a[i]` with `b[i]`, on the questions that all of them asked.
+
+    Raises:
+        InputError: not as many folders of A as of B, or two that `compare_runs` refuses.
+    """
+    if len(a) != len(b):
+        raise InputError(f"found {len(a)} folders of A and {len(b)} of B, wanted one of each per seed, in one order.")
+    pairs = [_paired(one, other, mode, mode_b) for one, other in zip(a, b, strict=True)]
+    names = sorted(set.intersection(*(set(pair.a) for pair in pairs)))
+    if not names:
+        raise InputError("the seeds have no question in common. Evaluate all of them on the same file.")
+    if left_out := sum(len(pair.a) for pair in pairs) - len(names) * len(pairs):
+        print(f"note: {left_out} answers to questions that not every seed was asked are left out.")
+    compared = compare_seeds(
+        [{name: pair.a[name] for name in names} for pair in pairs],
+        [{name: pair.b[name] for name in names} for pair in pairs],
+        seed=seed,
+    )
+    each = zip(compared.seeds, pairs, strict=True)
+    return replace(compared, seeds=tuple(replace(own, mode_a=pair.mode_a, mode_b=pair.mode_b) for own, pair in each))
+
+
+def _paired(a: Path, b: Path, mode: str | None, mode_b: str | None) -> _Pair:
     logs = [PredictionLog(folder / "predictions.jsonl").read() for folder in (a, b)]
     for folder, predictions in zip((a, b), logs, strict=True):
         if not predictions:
@@ -50,8 +91,8 @@ def compare_runs(a: Path, b: Path, *, mode: str | None, mode_b: str | None = Non
     if left_out:
         print(f"note: {left_out} questions that only one of them asked are left out.")
     names = sorted(common)
-    result = compare_paired(*({name: grade(kept[name].rollout).correct for name in names} for kept in marks), seed=seed)
-    return replace(result, mode_a=chosen, mode_b=mode_b or chosen)
+    right_a, right_b = ({name: grade(kept[name].rollout).correct for name in names} for kept in marks)
+    return _Pair(right_a, right_b, chosen, mode_b or chosen)
 
 
 def _asked(prediction: Prediction) -> tuple[str, tuple[str, ...], str]:

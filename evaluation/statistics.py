@@ -211,3 +211,62 @@ def compare_paired(a: Mapping[str, bool], b: Mapping[str, bool], *, seed: int = 
         only_b=only_b,
         p_mcnemar=mcnemar_exact(only_a, only_b),
     )
+
+
+@dataclass(frozen=True)
+class SeedsComparison:
+    """Two ways of training with several seeds each, on the same questions: B minus A, and each seed's own comparison.
+
+    `only_a` and `only_b` count questions over all seeds. The interval and `p` take questions as the units, since seeds
+    that answer one question are no independent draws.
+    """
+
+    n: int
+    accuracy_a: float
+    accuracy_b: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    only_a: int
+    only_b: int
+    p: float
+    seeds: tuple[PairedComparison, ...]
+
+
+def compare_seeds(
+    a: Sequence[Mapping[str, bool]], b: Sequence[Mapping[str, bool]], *, seed: int = 0
+) -> SeedsComparison:
+    """Compare by question id over seeds: `a[i]` and `b[i]` are of one seed, and all hold the same ids."""
+    if not a or len(a) != len(b) or any(marks.keys() != a[0].keys() for marks in [*a, *b]):
+        raise ValueError("wanted as many seeds of A as of B, at least one, and the same questions in each")
+    seeds = tuple(compare_paired(one, other, seed=seed) for one, other in zip(a, b, strict=True))
+    gained = [sum(other[name] - one[name] for one, other in zip(a, b, strict=True)) for name in a[0]]
+    low, high = bootstrap_mean([each / len(a) for each in gained], seed=seed)
+    return SeedsComparison(
+        n=len(gained),
+        accuracy_a=sum(each.accuracy_a for each in seeds) / len(seeds),
+        accuracy_b=sum(each.accuracy_b for each in seeds) / len(seeds),
+        difference=sum(gained) / len(gained) / len(seeds),
+        ci_low=low,
+        ci_high=high,
+        only_a=sum(each.only_a for each in seeds),
+        only_b=sum(each.only_b for each in seeds),
+        p=sign_flip_exact(gained),
+        seeds=seeds,
+    )
+
+
+def sign_flip_exact(differences: Sequence[int]) -> float:
+    """Two-sided exact p of a sum of paired differences, each of which would have either sign alike (Fisher 1935).
+
+    With differences of -1, 0 and 1 it is McNemar's exact test.
+
+    >>> sign_flip_exact([1, 1, 1, 1, 1, -1]) == mcnemar_exact(1, 5)
+    True
+    """
+    sizes = [abs(each) for each in differences if each]
+    share = np.ones(1)  # of the 2^n choices of signs: entry i has the sum i less all sizes
+    for size in sizes:
+        share = (np.pad(share, (0, 2 * size)) + np.pad(share, (2 * size, 0))) / 2
+    sums = np.arange(share.size) - sum(sizes)
+    return min(1.0, float(share[np.abs(sums) >= abs(sum(differences))].sum()))

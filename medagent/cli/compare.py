@@ -7,32 +7,59 @@ from dataclasses import asdict
 from pathlib import Path
 
 from evaluation.benchmarks.source import BenchmarkSource
-from evaluation.compare import compare_runs
+from evaluation.compare import compare_over_seeds, compare_runs
 from evaluation.contamination import contamination, question_texts
 from evaluation.corpora import corpus_passages
 from evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
-from evaluation.statistics import PairedComparison
+from evaluation.statistics import PairedComparison, SeedsComparison
 from medagent.errors import InputError
 
 
 def comparison_text(result: PairedComparison) -> str:
     """A comparison as two lines for people."""
     verdict = "differ" if result.p_mcnemar < 0.05 else "cannot be told apart"
-    p = f"= {result.p_mcnemar:.4f}" if result.p_mcnemar >= 0.0001 else "< 0.0001"
     return (
         f"A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} "
         f"[{result.ci_low:+.1%}, {result.ci_high:+.1%}] (paired bootstrap, 95%), n = {result.n}.\nRight in A only: "
-        f"{result.only_a}, in B only: {result.only_b}. McNemar's exact p {p}: at 5% they {verdict}."
+        f"{result.only_a}, in B only: {result.only_b}. McNemar's exact p {_p(result.p_mcnemar)}: at 5% they {verdict}."
     )
 
 
-def print_comparison(a: Path, b: Path, *, mode: str | None, mode_b: str | None, seed: int, as_json: bool) -> None:
-    """Compare and print."""
-    result = compare_runs(a, b, mode=mode, mode_b=mode_b, seed=seed)
-    if as_json:
-        print(json.dumps(asdict(result)))
+def seeds_text(result: SeedsComparison) -> str:
+    """A comparison over seeds: a line for each, and two for all."""
+    lines = [
+        f"{number}: A {own.accuracy_a:.1%}, B {own.accuracy_b:.1%}, right in A only {own.only_a}, in B only "
+        f"{own.only_b}, McNemar's exact p {_p(own.p_mcnemar)}."
+        for number, own in enumerate(result.seeds)
+    ]
+    verdict = "differ" if result.p < 0.05 else "cannot be told apart"
+    return "\n".join(
+        [
+            *lines,
+            f"All: A {result.accuracy_a:.1%}, B {result.accuracy_b:.1%}: B - A = {result.difference:+.1%} "
+            f"[{result.ci_low:+.1%}, {result.ci_high:+.1%}] (bootstrap over questions, 95%), n = {result.n}, "
+            f"{len(result.seeds)} seeds.",
+            f"Right in A only: {result.only_a}, in B only: {result.only_b}. Exact sign-flip test over questions, p "
+            f"{_p(result.p)}: at 5% they {verdict}.",
+        ]
+    )
+
+
+def _p(value: float) -> str:
+    return f"= {value:.4f}" if value >= 0.0001 else "< 0.0001"
+
+
+def print_comparison(
+    a: list[Path], b: list[Path], *, mode: str | None, mode_b: str | None, seed: int, as_json: bool
+) -> None:
+    """Compare and print. Several folders of each are seeds."""
+    if len(a) == len(b) == 1:
+        result = compare_runs(a[0], b[0], mode=mode, mode_b=mode_b, seed=seed)
+        text = f"A: {a[0]}, {result.mode_a}\nB: {b[0]}, {result.mode_b}\n{comparison_text(result)}"
+        print(json.dumps(asdict(result)) if as_json else text)
         return
-    print(f"A: {a}, {result.mode_a}\nB: {b}, {result.mode_b}\n{comparison_text(result)}")
+    pooled = compare_over_seeds(a, b, mode=mode, mode_b=mode_b, seed=seed)
+    print(json.dumps(asdict(pooled)) if as_json else seeds_text(pooled))
 
 
 def print_grades(path: Path, *, letters: str, last_line: bool, out: str | None) -> None:

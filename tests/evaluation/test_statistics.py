@@ -15,10 +15,12 @@ from evaluation.statistics import (
     bootstrap_mean,
     calibration,
     compare_paired,
+    compare_seeds,
     majority_vote,
     mcnemar_exact,
     pass_at_k,
     selective_accuracy,
+    sign_flip_exact,
     wilson_interval,
 )
 
@@ -63,6 +65,43 @@ def test_a_paired_comparison_by_hand() -> None:
     assert result.p_mcnemar == pytest.approx(stats.binomtest(5, 20).pvalue)
     with pytest.raises(ValueError, match="same questions"):
         compare_paired(a, {"other": True})
+
+
+def test_seeds_that_answer_alike_are_no_more_evidence_than_one() -> None:
+    a = {str(i): i < 60 for i in range(100)}
+    b = {str(i): 5 <= i < 75 for i in range(100)}
+    one, three = compare_paired(a, b), compare_seeds([a] * 3, [b] * 3)
+    assert three.p == pytest.approx(one.p_mcnemar)
+    assert (three.difference, three.ci_low, three.ci_high) == pytest.approx((one.difference, one.ci_low, one.ci_high))
+    assert (three.only_a, three.only_b, three.n) == (15, 45, 100)
+    assert [own.p_mcnemar for own in three.seeds] == [one.p_mcnemar] * 3
+
+
+def test_seeds_are_compared_by_question_in_whatever_order_they_stand() -> None:
+    a = [{"x": False, "y": True, "z": False}, {"z": False, "y": True, "x": False}]
+    b = [{"z": True, "x": True, "y": True}, {"x": True, "z": False, "y": False}]
+    result = compare_seeds(a, b)
+    assert (result.accuracy_a, result.accuracy_b) == pytest.approx((1 / 3, 2 / 3))
+    assert result.difference == pytest.approx(1 / 3)  # x +2, y -1, z +1, of six answers
+    assert result.p == 6 / 8, "of the eight choices of signs of 2, 1 and 1 six have a sum of 2 or more in size"
+    for wrong in ([], [b[0]], [b[0], {"x": True}]):
+        with pytest.raises(ValueError, match="as many seeds"):
+            compare_seeds(a, wrong)
+
+
+@pytest.mark.parametrize("differences", [[], [0, 0], [3], [1, 1, -1], [2, -1, 1, 3, 0], [-3, -2, 2, 1, -1]])
+def test_the_sign_flip_test_is_that_of_all_choices_of_signs(differences: list[int]) -> None:
+    sums = [
+        sum(sign * each for sign, each in zip(signs, differences, strict=True))
+        for signs in itertools.product((1, -1), repeat=len(differences))
+    ]
+    wanted = sum(abs(each) >= abs(sum(differences)) for each in sums) / len(sums)
+    assert sign_flip_exact(differences) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(("only_a", "only_b"), [(0, 0), (1, 0), (6, 17), (2, 13), (40, 41)])
+def test_the_sign_flip_test_of_one_seed_is_mcnemars(only_a: int, only_b: int) -> None:
+    assert sign_flip_exact([-1] * only_a + [1] * only_b + [0] * 5) == pytest.approx(mcnemar_exact(only_a, only_b))
 
 
 def test_pass_at_k_counts_subsets() -> None:

@@ -105,13 +105,18 @@ def evaluate(
 
 
 def compare(
-    a: str, b: str, mode: ModeName | None = None, mode_b: ModeName | None = None, seed: int = 0, json: bool = False
+    a: str | list[str],
+    b: str | list[str],
+    mode: ModeName | None = None,
+    mode_b: ModeName | None = None,
+    seed: int = 0,
+    json: bool = False,
 ) -> None:
     """Compare two evaluations question by question: McNemar's exact test, and a paired bootstrap of the difference.
 
     Args:
-        a: Folder of an evaluation.
-        b: Folder of another one on the same questions.
+        a: Folder of an evaluation, or '[FOLDER, ...]' with one for each seed.
+        b: Folder of another one on the same questions, or one for each seed in the same order.
         mode: Mode whose answers are compared. By default it is the first that both have.
         mode_b: Another mode for B, such as closed_book beside search in one folder.
         seed: Seed of the bootstrap.
@@ -119,7 +124,8 @@ def compare(
     """
     from medagent.cli.compare import print_comparison
 
-    print_comparison(Path(a), Path(b), mode=mode, mode_b=mode_b, seed=seed, as_json=json)
+    folders_a, folders_b = ([Path(each) for each in ([x] if isinstance(x, str) else x)] for x in (a, b))
+    print_comparison(folders_a, folders_b, mode=mode, mode_b=mode_b, seed=seed, as_json=json)
 
 
 def grade(file: str, letters: str = "ABCD", last_line: bool = False, out: str | None = None) -> None:

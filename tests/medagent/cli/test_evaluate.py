@@ -91,6 +91,23 @@ def test_comparison_refuses_other_questions(tmp_path: Path) -> None:
         compare_runs(tmp_path / "nothing", tmp_path / "b", mode=None, seed=0)
 
 
+def test_comparison_over_seeds(tmp_path: Path, capsys) -> None:
+    """The first two questions are gained with both seeds, the third with one."""
+    for name, right in (("a0", 0), ("a1", 0), ("b0", 2), ("b1", 3)):
+        policy = scripted(lookup(QUESTIONS[:6], {question.id for question in QUESTIONS[right:6]}))
+        run_plan(policy, QUESTIONS[:6], Plan(), tmp_path / name, identity={})
+    folders = [f"[{tmp_path / x}0, {tmp_path / x}1]" for x in "ab"]
+    assert main(["compare", *folders, "--json", "true"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["n"], found["only_a"], found["only_b"], found["p"]) == (6, 0, 5, 0.25)
+    assert [own["only_b"] for own in found["seeds"]] == [2, 3]
+    assert main(["compare", *folders]) == 0
+    assert "0.0%, B 41.7%: B - A = +41.7%" in (said := capsys.readouterr().out)
+    assert "p = 0.2500: at 5% they cannot be told apart" in said
+    assert main(["compare", folders[0], str(tmp_path / "b0")]) == 1
+    assert "found 2 folders of A and 1 of B, wanted one of each per seed" in capsys.readouterr().err
+
+
 def test_evaluate_reports_wrong_settings_before_any_work(tmp_path: Path) -> None:
     plan, common = (
         Plan(),
