@@ -12,7 +12,8 @@ white space. It departs from it where SQuAD would call two medical answers the s
 - Beyond ASCII: compatibility forms are resolved (NFKC), dashes become hyphens, Greek letters are named.
   A raised figure after a figure is a power: "10^3".
 
-Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". SQuAD's own tokens are in `exact_match`.
+Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". Where the other answer has a space for one between
+letters, it is a space: "next-generation" is "next generation". SQuAD's own tokens are in `exact_match`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _PLAIN = re.compile(
     r"|[\w\s]"
 )
 LONGEST_ABSTENTION = 150  # characters; a longer text says something
+_HYPHENATED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
 _LEADING = re.compile(r"^\s*a\s+(?=\S)")
 _ARTICLES = re.compile(r"(?<!\S)(?:an|the)(?!\S)")
 _DENIED = frozenset(
@@ -99,10 +101,32 @@ def answer_tokens(text: str) -> list[str]:
     return _ARTICLES.sub(" ", kept).replace("_", "").split()
 
 
+def _words(answer: str, gold: str) -> tuple[list[str], list[str]]:
+    """The words of both. A hyphen between letters in the one is a space where the other has one there.
+
+    Hyphens are not spaces everywhere, or "anti-tumor" would hold "tumor".
+    """
+    said, wanted = answer_tokens(answer), answer_tokens(gold)
+    if said == wanted:
+        return said, wanted
+    return answer_tokens(_spaced(answer, wanted)), answer_tokens(_spaced(gold, said))
+
+
+def _spaced(text: str, others: Sequence[str]) -> str:
+    """The text with a space for the hyphens of a word whose parts follow one another in `others`."""
+    plain, around = folded(text), f" {' '.join(others)} "
+
+    def parts(found: re.Match[str]) -> str:
+        spaced = found[0].replace("-", " ")
+        return spaced if f" {spaced.lower()} " in around else found[0]
+
+    return _HYPHENATED.sub(parts, plain)
+
+
 def same(answer: str, golds: Sequence[str]) -> bool:
     """Exact match: whether the answer's words are those of a right answer. An answer without words matches nothing."""
-    words = answer_tokens(answer)
-    return bool(words) and any(words == answer_tokens(gold) for gold in golds)
+    pairs = (_words(answer, gold) for gold in golds)
+    return any(said == wanted for said, wanted in pairs if said)
 
 
 def token_f1(answer: str, golds: Sequence[str]) -> float:
@@ -111,7 +135,7 @@ def token_f1(answer: str, golds: Sequence[str]) -> float:
     >>> round(token_f1("hereditary hemochromatosis", ["Hemochromatosis"]), 4)  # precision 1/2, recall 1
     0.6667
     """
-    return max((_f1(answer_tokens(answer), answer_tokens(gold)) for gold in golds), default=0.0)
+    return max((_f1(*_words(answer, gold)) for gold in golds), default=0.0)
 
 
 def _f1(said: list[str], gold: list[str]) -> float:
@@ -132,7 +156,7 @@ def contains(answer: str, golds: Sequence[str], *, most_extra_words: int) -> boo
 
 
 def _holds(answer: str, gold: str, most_extra_words: int) -> bool:
-    words, wanted = answer_tokens(answer), answer_tokens(gold)
+    words, wanted = _words(answer, gold)
     if not wanted or len(words) > len(wanted) + most_extra_words:
         return False
     places = [at for at in range(len(words) - len(wanted) + 1) if words[at : at + len(wanted)] == wanted]

@@ -85,6 +85,30 @@ def test_what_differs_in_medicine_differs(one: str, other: str) -> None:
     assert not same(one, [other])
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold", "f1", "held"),
+    [
+        ("Next-generation sequencing", "next generation sequencing", 1, True),
+        ("next generation sequencing", "Next-generation sequencing", 1, True),
+        ("β-blockers", "beta blockers", 1, True),
+        ("beta-blockers", "betablockers", 1, True),
+        ("T-cell non-Hodgkin lymphoma", "T cell non-Hodgkin's lymphoma", 3 / 4, False),  # t, cell, nonhodgkin, -s
+        ("a long-acting beta blocker", "long-acting beta-blocker", 1, True),
+        ("oral beta-blockers", "beta blockers", 4 / 5, True),
+        ("well-differentiated", "well differentiated tumour", 4 / 5, False),
+        ("anti-tumor", "tumor", 0, False),
+        ("non-gout", "gout", 0, False),
+        ("co-trimoxazole", "trimoxazole", 0, False),
+        ("PD-1", "PD 1", 0, False),  # of letters alone
+        ("anti-CD-20", "CD 20", 0, False),
+    ],
+)
+def test_a_hyphen_between_letters_is_a_space_where_the_other_has_one(answer, gold, f1, held) -> None:
+    assert token_f1(answer, ["nothing", gold]) == pytest.approx(f1)
+    assert contains(answer, [gold], most_extra_words=1) == held
+    assert same(answer, [gold]) == same(gold, [answer]) == (f1 == 1)
+
+
 def test_plain_words_are_squads_own() -> None:
     draw = random.Random(0)
     letters = "abcxyzABC   -'()!?\"an the"
