@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,20 @@ def test_the_exported_agent_is_the_trained_one(whole: Path, train_index: Path) -
     torch.testing.assert_close(moved, delta, rtol=1e-4, atol=1e-6)
     question = World.load().questions("validation")[0]
     assert readable(agent.run_all([Job(question, temperature=0.0)])[0])["turns"]
+
+
+def test_a_run_that_was_stopped_is_enough_when_no_more_is_asked_for(train_index: Path, tmp_path: Path, capsys) -> None:
+    """It was stopped after an iteration of more. Then one iteration is asked for, and its agent is wanted."""
+    run = train(arguments(tmp_path / "run", train_index, epochs=1))
+    whole = {path.name: path.read_bytes() for path in (run / "agent").rglob("*.safetensors")}
+    shutil.rmtree(run / "agent")  # as a run of more iterations leaves it
+    capsys.readouterr()
+    train(arguments(tmp_path / "run", train_index, epochs=1))
+    told = "Nothing is left to do: 1 iterations are done, --trainer.max_epochs asks for 1."
+    assert told in capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in (run / "agent").rglob("*.safetensors")} == whole
+    assert read_spec(run / "agent").training["iterations"] == "1"
+    assert whole
 
 
 @pytest.mark.slow

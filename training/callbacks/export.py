@@ -21,12 +21,14 @@ class AgentExport(Callback):
     """Writes `agent/` in the run's folder after the last iteration (and after every `every`-th, if set).
 
     It does so before the iteration's checkpoint is saved. A run that is killed in between exports again when it goes
-    on. Where another callback ends the run early, such as EarlyStopping, the export follows at the end.
+    on. Where another callback ends the run early, such as EarlyStopping, the export follows at the end. So it does for a
+    run that was stopped, and is then asked for no more iterations than it has done.
     """
 
     def __init__(self, every: int | None = None) -> None:
         self._every = every
         self._left: int | None = None  # iterations of an agent that is not exported
+        self._trained = False
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Export where it is due."""
@@ -42,6 +44,21 @@ class AgentExport(Callback):
         if self._left is not None:
             self.export(trainer, pl_module, iterations=self._left)
             self._left = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that iterations are left: Lightning skips training where none is."""
+        self._trained = True
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say that nothing was left to do, and export what a run that was stopped before has learnt."""
+        if self._trained or not trainer.current_epoch or not trainer.is_global_zero:
+            return
+        print(
+            f"Nothing is left to do: {trainer.current_epoch} iterations are done, --trainer.max_epochs asks for "
+            f"{trainer.max_epochs}."
+        )
+        if not (Path(trainer.default_root_dir) / "agent").exists():
+            self.export(trainer, pl_module, iterations=trainer.current_epoch)
 
     @staticmethod
     def export(trainer: Trainer, pl_module: LightningModule, iterations: int | None = None) -> None:
