@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +14,11 @@ from medagent.errors import InputError
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """Which questions two evaluations answered rightly, in the modes that are compared."""
+class _Marks:
+    """Which questions each evaluation answered rightly, in the modes that are compared."""
 
-    a: dict[str, bool]
-    b: dict[str, bool]
+    a: list[dict[str, bool]]
+    b: list[dict[str, bool]]
     mode_a: str
     mode_b: str
 
@@ -28,8 +29,8 @@ def compare_runs(a: Path, b: Path, *, mode: str | None, mode_b: str | None = Non
     Without `mode` it takes the first mode of A that B has too. `mode_b` is another mode of B's. The result names both
     modes.
     """
-    pair = _paired(a, b, mode, mode_b)
-    return replace(compare_paired(pair.a, pair.b, seed=seed), mode_a=pair.mode_a, mode_b=pair.mode_b)
+    marks = _marks([a], [b], mode, mode_b)
+    return replace(compare_paired(marks.a[0], marks.b[0], seed=seed), mode_a=marks.mode_a, mode_b=marks.mode_b)
 
 
 def compare_over_seeds(
@@ -38,61 +39,56 @@ def compare_over_seeds(
     """Compare as `compare_runs` does, over seeds: `a[i]` with `b[i]`, on the questions that all of them asked.
 
     Raises:
-        InputError: not as many folders of A as of B, or two that `compare_runs` refuses.
+        InputError: not one folder of A and of B per seed, one folder twice, or folders that cannot be compared.
     """
-    if len(a) != len(b):
-        raise InputError(f"found {len(a)} folders of A and {len(b)} of B, wanted one of each per seed, in one order.")
-    pairs = [_paired(one, other, mode, mode_b) for one, other in zip(a, b, strict=True)]
-    names = sorted(set.intersection(*(set(pair.a) for pair in pairs)))
-    if not names:
-        raise InputError("the seeds have no question in common. Evaluate all of them on the same file.")
-    if left_out := sum(len(pair.a) for pair in pairs) - len(names) * len(pairs):
-        print(f"note: {left_out} answers to questions that not every seed was asked are left out.")
-    compared = compare_seeds(
-        [{name: pair.a[name] for name in names} for pair in pairs],
-        [{name: pair.b[name] for name in names} for pair in pairs],
-        seed=seed,
-    )
-    each = zip(compared.seeds, pairs, strict=True)
-    return replace(compared, seeds=tuple(replace(own, mode_a=pair.mode_a, mode_b=pair.mode_b) for own, pair in each))
+    if len(a) != len(b) or not a:
+        raise InputError(
+            f"found {len(a)} folders of A and {len(b)} of B, wanted one of each per seed, in one order: "
+            "'[seed-0/a, seed-1/a]' '[seed-0/b, seed-1/b]'."
+        )
+    for folders in (a, b):
+        if twice := [str(each) for each in folders if folders.count(each) > 1]:
+            raise InputError(f"found {twice[0]} for several seeds, wanted a folder of its own for each.")
+    marks = _marks(a, b, mode, mode_b)
+    compared = compare_seeds(marks.a, marks.b, seed=seed)
+    named = tuple(replace(each, mode_a=marks.mode_a, mode_b=marks.mode_b) for each in compared.seeds)
+    return replace(compared, seeds=named)
 
 
-def _paired(a: Path, b: Path, mode: str | None, mode_b: str | None) -> _Pair:
-    logs = [PredictionLog(folder / "predictions.jsonl").read() for folder in (a, b)]
-    for folder, predictions in zip((a, b), logs, strict=True):
-        if not predictions:
+def _marks(a: Sequence[Path], b: Sequence[Path], mode: str | None, mode_b: str | None) -> _Marks:
+    """What was right in each folder, of the questions that all of them asked."""
+    folders = [*a, *b]
+    logs = {folder: PredictionLog(folder / "predictions.jsonl").read() for folder in folders}
+    modes = {folder: list(dict.fromkeys(prediction.mode for prediction in log)) for folder, log in logs.items()}
+    for folder, log in logs.items():
+        if not log:
             raise InputError(
                 f"{folder}: holds no predictions.jsonl. Give the folders of two evaluations (medagent evaluate --out)."
             )
-    modes = [list(dict.fromkeys(prediction.mode for prediction in predictions)) for predictions in logs]
-    chosen = mode or next((name for name in modes[0] if name in modes[1]), None)
+    chosen = mode or next((name for name in modes[a[0]] if all(name in held for held in modes.values())), None)
     if chosen is None:
-        raise InputError(
-            f"{a} holds the modes {', '.join(modes[0])}, {b} {', '.join(modes[1])}: none in common. Name one of each "
-            "with --mode and --mode_b."
-        )
-    marks = []
-    for folder, predictions, held, name in zip((a, b), logs, modes, (chosen, mode_b or chosen), strict=True):
-        if name not in held:
-            raise InputError(f"{folder}: holds no answers of mode {name!r}, only of {', '.join(held)}.")
-        marks.append(
-            {p.rollout.question.id: p for p in predictions if (p.mode, p.rotation, p.rollout.sample) == (name, 0, 0)}
-        )
-    common = marks[0].keys() & marks[1].keys()
-    differing = [name for name in common if _asked(marks[0][name]) != _asked(marks[1][name])]
-    if not common or differing:
+        held = ", ".join(f"{folder} holds the modes {', '.join(names)}" for folder, names in modes.items())
+        raise InputError(f"{held}: none in common. Name one of each with --mode and --mode_b.")
+    other = mode_b or chosen
+    asked = []
+    for folder, name in [(each, chosen) for each in a] + [(each, other) for each in b]:
+        if name not in modes[folder]:
+            raise InputError(f"{folder}: holds no answers of mode {name!r}, only of {', '.join(modes[folder])}.")
+        of_mode = [p for p in logs[folder] if (p.mode, p.rotation, p.rollout.sample) == (name, 0, 0)]
+        asked.append({p.rollout.question.id: p for p in of_mode})
+    names = sorted(set.intersection(*(set(each) for each in asked)))
+    differing = [name for name in names if len({_asked(each[name]) for each in asked}) > 1]
+    if not names or differing:
         what = (
             f"question {differing[0]} has another text or answer in each"
             if differing
             else "they have no question in common"
         )
-        raise InputError(f"{a} and {b}: cannot be compared, {what}. Evaluate both on the same file.")
-    left_out = len(marks[0]) + len(marks[1]) - 2 * len(common)
-    if left_out:
-        print(f"note: {left_out} questions that only one of them asked are left out.")
-    names = sorted(common)
-    right_a, right_b = ({name: grade(kept[name].rollout).correct for name in names} for kept in marks)
-    return _Pair(right_a, right_b, chosen, mode_b or chosen)
+        raise InputError(f"{' and '.join(map(str, folders))}: cannot be compared, {what}. Evaluate all on one file.")
+    if left_out := len(set().union(*asked)) - len(names):
+        print(f"note: {left_out} questions that not all of them asked are left out.", file=sys.stderr)
+    right = [{name: grade(each[name].rollout).correct for name in names} for each in asked]
+    return _Marks(right[: len(a)], right[len(a) :], chosen, other)
 
 
 def _asked(prediction: Prediction) -> tuple[str, tuple[str, ...], str]:

@@ -215,10 +215,11 @@ def compare_paired(a: Mapping[str, bool], b: Mapping[str, bool], *, seed: int = 
 
 @dataclass(frozen=True)
 class SeedsComparison:
-    """Two ways of training with several seeds each, on the same questions: B minus A, and each seed's own comparison.
+    """Runs of two kinds with several seeds each, on the same questions: B minus A, and each seed's own comparison.
 
     `only_a` and `only_b` count questions over all seeds. The interval and `p` take questions as the units, since seeds
-    that answer one question are no independent draws.
+    that answer one question are no independent draws. They take the runs as given: how much other seeds would differ
+    enters neither.
     """
 
     n: int

@@ -205,6 +205,10 @@ def newest_checkpoint(run: Path) -> Path | None:
     return None
 
 
+def _iterations_in(checkpoint: Path) -> int:
+    return int(torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["epoch"]) + 1
+
+
 def _discard(run: Path) -> None:
     """Remove what a run writes, and nothing else that the folder may hold."""
     for name in RUN_PARTS:
@@ -215,10 +219,10 @@ def _discard(run: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _claim(folder: RunFolder, resolved: dict[str, Any], *, overwrite: bool) -> None:
-    """Make the folder this run's, or go on with the run it holds.
+def _claim(folder: RunFolder, resolved: dict[str, Any], *, overwrite: bool) -> Path | None:
+    """Make the folder this run's, or go on with the run it holds. The checkpoint that it goes on from, if there is one.
 
-    A folder of other files, or of a run with other settings, is refused.
+    A folder of other files, of a run with other settings, or of one with more iterations is refused.
     """
     run = folder.path
     folder.refuse_others(*RUN_PARTS)
@@ -237,8 +241,17 @@ def _claim(folder: RunFolder, resolved: dict[str, Any], *, overwrite: bool) -> N
                 f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder "
                 "with --trainer.default_root_dir, or --overwrite true to discard that run."
             )
+    checkpoint = newest_checkpoint(run)
+    if checkpoint is not None:
+        done, most = _iterations_in(checkpoint), resolved["trainer"]["max_epochs"]
+        if done > most:
+            raise ConfigError(
+                f"run folder {run}: found {done} iterations done, wanted at most trainer.max_epochs, {most}. With "
+                f"--trainer.max_epochs {done} it exports its agent; with more it goes on."
+            )
     folder.mark()
     write_whole(path, yaml.safe_dump(resolved, sort_keys=False))
+    return checkpoint
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -287,8 +300,7 @@ def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, co
         resolved.pop(how)
     folder = RunFolder(run, "run", "--trainer.default_root_dir")
     with folder.sole_writer() if cli.trainer.is_global_zero else nullcontext():
-        _claim(folder, resolved, overwrite=cli.config["overwrite"])
-        checkpoint = newest_checkpoint(run)
+        checkpoint = _claim(folder, resolved, overwrite=cli.config["overwrite"])
         if checkpoint is not None:
             print(f"Going on from {checkpoint}.")
         # Several ranks are left to their launcher.

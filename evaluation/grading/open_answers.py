@@ -49,7 +49,7 @@ _PLAIN = re.compile(
     r"|[\w\s]"
 )
 LONGEST_ABSTENTION = 150  # characters; a longer text says something
-_HYPHENATED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
+_HYPHENATED = re.compile(r"(?<![^\W\d_])[^\W\d_]+(?:-[^\W\d_]+)+")
 _LEADING = re.compile(r"^\s*a\s+(?=\S)")
 _ARTICLES = re.compile(r"(?<!\S)(?:an|the)(?!\S)")
 _DENIED = frozenset(
@@ -101,32 +101,37 @@ def answer_tokens(text: str) -> list[str]:
     return _ARTICLES.sub(" ", kept).replace("_", "").split()
 
 
-def _words(answer: str, gold: str) -> tuple[list[str], list[str]]:
-    """The words of both. A hyphen between letters in the one is a space where the other has one there.
+def _readings(answer: str, gold: str) -> list[tuple[list[str], list[str]]]:
+    """The words of both, and once more where one has a hyphen between letters and the other a space there.
 
     Hyphens are not spaces everywhere, or "anti-tumor" would hold "tumor".
     """
-    said, wanted = answer_tokens(answer), answer_tokens(gold)
-    if said == wanted:
-        return said, wanted
-    return answer_tokens(_spaced(answer, wanted)), answer_tokens(_spaced(gold, said))
+    texts = folded(answer), folded(gold)
+    joined = [answer_tokens(each) for each in texts]
+    if joined[0] == joined[1] or "-" not in answer + gold:
+        return [(joined[0], joined[1])]
+    spaced = [_HYPHENATED.sub(lambda found: found[0].replace("-", " "), each) for each in texts]
+    around = [answer_tokens(each) for each in spaced]
+    said = _spaced(texts[0], joined[1], around[1])
+    wanted = _spaced(texts[1], joined[0], around[0])
+    return [(joined[0], joined[1]), (answer_tokens(said), answer_tokens(wanted))]
 
 
-def _spaced(text: str, others: Sequence[str]) -> str:
-    """The text with a space for the hyphens of a word whose parts follow one another in `others`."""
-    plain, around = folded(text), f" {' '.join(others)} "
+def _spaced(text: str, joined: Sequence[str], spaced: Sequence[str]) -> str:
+    """The text with spaces for the hyphens of a word that the other, read as `joined` and `spaced`, writes apart."""
+    around = f" {' '.join(spaced)} "
 
     def parts(found: re.Match[str]) -> str:
-        spaced = found[0].replace("-", " ")
-        return spaced if f" {spaced.lower()} " in around else found[0]
+        word = found[0].lower()
+        apart = word.replace("-", "") not in joined and f" {word.replace('-', ' ')} " in around
+        return found[0].replace("-", " ") if apart else found[0]
 
-    return _HYPHENATED.sub(parts, plain)
+    return _HYPHENATED.sub(parts, text)
 
 
 def same(answer: str, golds: Sequence[str]) -> bool:
     """Exact match: whether the answer's words are those of a right answer. An answer without words matches nothing."""
-    pairs = (_words(answer, gold) for gold in golds)
-    return any(said == wanted for said, wanted in pairs if said)
+    return any(said == wanted for gold in golds for said, wanted in _readings(answer, gold) if said)
 
 
 def token_f1(answer: str, golds: Sequence[str]) -> float:
@@ -135,7 +140,7 @@ def token_f1(answer: str, golds: Sequence[str]) -> float:
     >>> round(token_f1("hereditary hemochromatosis", ["Hemochromatosis"]), 4)  # precision 1/2, recall 1
     0.6667
     """
-    return max((_f1(*_words(answer, gold)) for gold in golds), default=0.0)
+    return max((_f1(*words) for gold in golds for words in _readings(answer, gold)), default=0.0)
 
 
 def _f1(said: list[str], gold: list[str]) -> float:
@@ -156,14 +161,20 @@ def contains(answer: str, golds: Sequence[str], *, most_extra_words: int) -> boo
 
 
 def _holds(answer: str, gold: str, most_extra_words: int) -> bool:
-    words, wanted = _words(answer, gold)
+    several = len(_SEVERAL.findall(answer)) > len(_SEVERAL.findall(gold)) or answer.count(",") > gold.count(",") + 1
+    return any(
+        _words_hold(words, wanted, most_extra_words=most_extra_words, several=several)
+        for words, wanted in _readings(answer, gold)
+    )
+
+
+def _words_hold(words: list[str], wanted: list[str], *, most_extra_words: int, several: bool) -> bool:
     if not wanted or len(words) > len(wanted) + most_extra_words:
         return False
     places = [at for at in range(len(words) - len(wanted) + 1) if words[at : at + len(wanted)] == wanted]
     if not places or words == wanted:
         return bool(places)
     beside = words[: places[0]] + words[places[0] + len(wanted) :]
-    several = len(_SEVERAL.findall(answer)) > len(_SEVERAL.findall(gold)) or answer.count(",") > gold.count(",") + 1
     return not (several or _DENIED & set(beside))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,12 +26,12 @@ def comparison_text(result: PairedComparison) -> str:
     )
 
 
-def seeds_text(result: SeedsComparison) -> str:
-    """A comparison over seeds: a line for each, and two for all."""
+def seeds_text(result: SeedsComparison, a: Sequence[Path], b: Sequence[Path]) -> str:
+    """A comparison over seeds: two lines for each, and three for all."""
     lines = [
-        f"{number}: A {own.accuracy_a:.1%}, B {own.accuracy_b:.1%}, right in A only {own.only_a}, in B only "
-        f"{own.only_b}, McNemar's exact p {_p(own.p_mcnemar)}."
-        for number, own in enumerate(result.seeds)
+        f"{one}, {own.mode_a}; {other}, {own.mode_b}:\n  A {own.accuracy_a:.1%}, B {own.accuracy_b:.1%}, right in A "
+        f"only {own.only_a}, in B only {own.only_b}, McNemar's exact p {_p(own.p_mcnemar)}."
+        for one, other, own in zip(a, b, result.seeds, strict=True)
     ]
     verdict = "differ" if result.p < 0.05 else "cannot be told apart"
     return "\n".join(
@@ -41,6 +42,7 @@ def seeds_text(result: SeedsComparison) -> str:
             f"{len(result.seeds)} seeds.",
             f"Right in A only: {result.only_a}, in B only: {result.only_b}. Exact sign-flip test over questions, p "
             f"{_p(result.p)}: at 5% they {verdict}.",
+            "Interval and p are about other questions for these very runs. Other seeds may differ more.",
         ]
     )
 
@@ -50,7 +52,7 @@ def _p(value: float) -> str:
 
 
 def print_comparison(
-    a: list[Path], b: list[Path], *, mode: str | None, mode_b: str | None, seed: int, as_json: bool
+    a: Sequence[Path], b: Sequence[Path], *, mode: str | None, mode_b: str | None, seed: int, as_json: bool
 ) -> None:
     """Compare and print. Several folders of each are seeds."""
     if len(a) == len(b) == 1:
@@ -59,7 +61,7 @@ def print_comparison(
         print(json.dumps(asdict(result)) if as_json else text)
         return
     pooled = compare_over_seeds(a, b, mode=mode, mode_b=mode_b, seed=seed)
-    print(json.dumps(asdict(pooled)) if as_json else seeds_text(pooled))
+    print(json.dumps(asdict(pooled)) if as_json else seeds_text(pooled, a, b))
 
 
 def print_grades(path: Path, *, letters: str, last_line: bool, out: str | None) -> None:

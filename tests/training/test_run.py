@@ -110,17 +110,27 @@ def test_the_exported_agent_is_the_trained_one(whole: Path, train_index: Path) -
 
 
 def test_a_run_that_was_stopped_is_enough_when_no_more_is_asked_for(train_index: Path, tmp_path: Path, capsys) -> None:
-    """It was stopped after an iteration of more. Then one iteration is asked for, and its agent is wanted."""
-    run = train(arguments(tmp_path / "run", train_index, epochs=1))
-    whole = {path.name: path.read_bytes() for path in (run / "agent").rglob("*.safetensors")}
-    shutil.rmtree(run / "agent")  # as a run of more iterations leaves it
-    capsys.readouterr()
-    train(arguments(tmp_path / "run", train_index, epochs=1))
-    told = "Nothing is left to do: 1 iterations are done, --trainer.max_epochs asks for 1."
-    assert told in capsys.readouterr().out
-    assert {path.name: path.read_bytes() for path in (run / "agent").rglob("*.safetensors")} == whole
-    assert read_spec(run / "agent").training["iterations"] == "1"
+    """It was stopped after two iterations of more. Then two are asked for, and its agent is wanted."""
+    run = train(arguments(tmp_path / "run", train_index, epochs=2))
+    agent = run / "agent"
+    whole = {path.name: path.read_bytes() for path in agent.rglob("*.safetensors")}
+    spec = json.loads((agent / "agent.json").read_text())
     assert whole
+    for older in (False, True):  # no agent yet, as in a run of more iterations; one of an earlier end
+        if older:
+            spec["training"]["iterations"] = "4"
+            (agent / "agent.json").write_text(json.dumps(spec))
+        else:
+            shutil.rmtree(agent)
+        capsys.readouterr()
+        train(arguments(tmp_path / "run", train_index, epochs=2))
+        assert "Nothing is left to do: the run has made 2 of the 2 trainer.max_epochs." in capsys.readouterr().out
+        assert {path.name: path.read_bytes() for path in agent.rglob("*.safetensors")} == whole
+        assert read_spec(agent).training["iterations"] == "2"
+    before = (run / "config.yaml").read_bytes()
+    with pytest.raises(ConfigError, match=r"found 2 iterations done, wanted at most trainer\.max_epochs, 1\."):
+        train(arguments(tmp_path / "run", train_index, epochs=1))
+    assert (run / "config.yaml").read_bytes() == before
 
 
 @pytest.mark.slow

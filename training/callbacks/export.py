@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from lightning import Callback, LightningModule, Trainer
 
-from medagent.agent_folder import AgentSpec, RetrieverSpec, save_agent
+from medagent.agent_folder import AgentSpec, RetrieverSpec, read_spec, save_agent
 from medagent.base_models import stored_name
 from retrieval.tools import Toolbox
 from training.agent_data import AgentData
@@ -21,8 +21,8 @@ class AgentExport(Callback):
     """Writes `agent/` in the run's folder after the last iteration (and after every `every`-th, if set).
 
     It does so before the iteration's checkpoint is saved. A run that is killed in between exports again when it goes
-    on. Where another callback ends the run early, such as EarlyStopping, the export follows at the end. So it does for a
-    run that was stopped, and is then asked for no more iterations than it has done.
+    on. Where another callback ends the run early, such as EarlyStopping, the export follows at the end. A run that was
+    stopped, and is then asked for the iterations that it has done, exports too.
     """
 
     def __init__(self, every: int | None = None) -> None:
@@ -51,14 +51,13 @@ class AgentExport(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say that nothing was left to do, and export what a run that was stopped before has learnt."""
-        if self._trained or not trainer.current_epoch or not trainer.is_global_zero:
+        done = trainer.current_epoch
+        if self._trained or not done or not trainer.is_global_zero:
             return
-        print(
-            f"Nothing is left to do: {trainer.current_epoch} iterations are done, --trainer.max_epochs asks for "
-            f"{trainer.max_epochs}."
-        )
-        if not (Path(trainer.default_root_dir) / "agent").exists():
-            self.export(trainer, pl_module, iterations=trainer.current_epoch)
+        print(f"Nothing is left to do: the run has made {done} of the {trainer.max_epochs} trainer.max_epochs.")
+        folder = Path(trainer.default_root_dir) / "agent"
+        if not folder.exists() or read_spec(folder).training.get("iterations") != str(done):
+            self.export(trainer, pl_module, iterations=done)
 
     @staticmethod
     def export(trainer: Trainer, pl_module: LightningModule, iterations: int | None = None) -> None:

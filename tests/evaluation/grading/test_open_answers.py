@@ -96,6 +96,10 @@ def test_what_differs_in_medicine_differs(one: str, other: str) -> None:
         ("a long-acting beta blocker", "long-acting beta-blocker", 1, True),
         ("oral beta-blockers", "beta blockers", 4 / 5, True),
         ("well-differentiated", "well differentiated tumour", 4 / 5, False),
+        ("non-small-cell lung cancer", "non-small cell lung cancer", 1, True),
+        ("pre-T-cell", "pre T-cell", 1, True),
+        ("T-cell lymphoma (T cell type)", "T-cell lymphoma", 4 / 7, False),
+        ("non-Hodgkin lymphoma", "non-Hodgkin", 2 / 3, True),  # both have the hyphen: one word, as before
         ("anti-tumor", "tumor", 0, False),
         ("non-gout", "gout", 0, False),
         ("co-trimoxazole", "trimoxazole", 0, False),
@@ -107,6 +111,11 @@ def test_a_hyphen_between_letters_is_a_space_where_the_other_has_one(answer, gol
     assert token_f1(answer, ["nothing", gold]) == pytest.approx(f1)
     assert contains(answer, [gold], most_extra_words=1) == held
     assert same(answer, [gold]) == same(gold, [answer]) == (f1 == 1)
+
+
+def test_a_hyphen_read_as_a_space_takes_nothing_away() -> None:
+    assert contains("T-cell lymphoma (T cell type)", ["T-cell lymphoma"], most_extra_words=5)
+    assert same("a" * 20_000 + "-b", ["a" * 20_000 + " b"]), "and in a moment"
 
 
 def test_plain_words_are_squads_own() -> None:

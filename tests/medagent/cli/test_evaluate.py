@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -106,6 +107,40 @@ def test_comparison_over_seeds(tmp_path: Path, capsys) -> None:
     assert "p = 0.2500: at 5% they cannot be told apart" in said
     assert main(["compare", folders[0], str(tmp_path / "b0")]) == 1
     assert "found 2 folders of A and 1 of B, wanted one of each per seed" in capsys.readouterr().err
+    assert f"{tmp_path}/a1, search; {tmp_path}/b1, search" in said
+    assert main(["compare", "[]", "[]"]) == 1
+    assert "found 0 folders of A and 0 of B" in capsys.readouterr().err
+    assert main(["compare", f"[{tmp_path}/a0, {tmp_path}/a0]", folders[1]]) == 1
+    assert f"found {tmp_path}/a0 for several seeds" in capsys.readouterr().err
+
+
+def test_seeds_are_compared_in_one_mode_and_on_the_same_questions(tmp_path: Path, capsys) -> None:
+    others = [replace(question, text=f"{question.text} Again?") for question in QUESTIONS[:6]]
+    for name, questions, mode in (
+        ("a0", QUESTIONS[:6], Mode.SEARCH),
+        ("b0", QUESTIONS[:5], Mode.SEARCH),
+        ("a1", QUESTIONS[:6], Mode.CLOSED_BOOK),
+        ("b1", QUESTIONS[:6], Mode.CLOSED_BOOK),
+        ("a2", others, Mode.SEARCH),
+        ("b2", others, Mode.SEARCH),
+        ("a3", QUESTIONS[:6], Mode.SEARCH),
+        ("b3", QUESTIONS[:6], Mode.SEARCH),
+    ):
+        run_plan(scripted(lookup(questions, set())), questions, Plan(modes=(mode,)), tmp_path / name, identity={})
+
+    def compared(*seeds: int) -> int:
+        capsys.readouterr()
+        folders = [f"[{', '.join(str(tmp_path / f'{kind}{seed}') for seed in seeds)}]" for kind in "ab"]
+        return main(["compare", *folders, "--json", "true"])
+
+    assert compared(0, 1) == 1
+    assert "none in common" in capsys.readouterr().err
+    assert compared(0, 2) == 1
+    assert "has another text or answer in each" in capsys.readouterr().err
+    assert compared(0, 3) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["n"] == 5
+    assert "1 questions that not all of them asked are left out" in shown.err
 
 
 def test_evaluate_reports_wrong_settings_before_any_work(tmp_path: Path) -> None:
