@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+
 import pytest
 
 from evaluation.benchmarks import StarterBenchmark
@@ -9,10 +12,22 @@ from medagent.agent import Agent, Job
 from medagent.policies.huggingface import HFPolicy
 from tests.training.support import make_module
 from training.advantages import GAE
+from training.interrupts import ENDING
 from training.module import AgentModule
 from training.prepare import prepare
 from training.rewards import OutcomeReward
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Signals are heard, as in a terminal: nohup and shells in the background have some ignored."""
+    before = {each: signal.getsignal(each) for each in ENDING}
+    for each in ENDING:
+        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,16 +13,7 @@ from training.data import RolloutData
 from training.interrupts import ENDING, signals_interrupt
 from training.run import train
 
-
-@pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
-    """Signals are heard, as in a terminal: nohup and shells in the background have some ignored."""
-    before = {each: signal.getsignal(each) for each in ENDING}
-    for each in ENDING:
-        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
-    yield
-    for each, handler in before.items():
-        signal.signal(each, handler)
+pytestmark = pytest.mark.usefixtures("heard")
 
 
 @pytest.mark.parametrize("number", ENDING)

@@ -145,6 +145,7 @@ def test_finished_runs_are_not_run_again(small: Study, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # SIGTERM takes the path of SIGHUP
 def test_a_stopped_study_ends_its_runs_and_goes_on_when_called_again(small: Study, tmp_path: Path, number: int) -> None:
     out, plan = tmp_path / "study", tmp_path / "plan.yaml"
