@@ -92,7 +92,7 @@ def main() -> None:
     print(describe_machine())
     spec = read_spec(given.agent)
     agent = load_agent(given.agent, index=given.index)
-    questions = BenchmarkSource(given.benchmark, path=given.path, limit=given.questions).open().questions()
+    questions = BenchmarkSource(given.benchmark, path=given.path, limit=given.questions).questions()[0]
     rollouts = answered(agent, questions)
     base = AutoModelForCausalLM.from_pretrained(model_path(spec.base_model), dtype=torch.float32)
     against_transformers(
