@@ -176,6 +176,7 @@ def test_a_stale_reference_is_found(
     assert "reward/average" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_reference_is_written_alike_by_another_process() -> None:
     asked = [sys.executable, str(ROOT / "docs" / "reference" / "generate.py"), "--check"]
     done = subprocess.run(asked, cwd=ROOT.anchor, capture_output=True, text=True)

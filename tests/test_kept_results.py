@@ -109,6 +109,7 @@ def test_every_committed_arm_can_be_run_again(name: str) -> None:
     assert arms <= set(study_named(study_of(name)).arms)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", known_studies())
 def test_every_arm_of_a_study_parses_and_no_two_are_the_same(name: str) -> None:
     arms = [settings_of(name, arm) for arm in study_named(name).arms]

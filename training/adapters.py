@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -26,24 +25,14 @@ from medagent.errors import ConfigError
 from medagent.merging import MergeLoss
 from medagent.plain_lora import check_layers
 from training.execution import Execution, checkpoint_layers, keep_evaluating
+from training.fused_lora import fuse_lora
 from training.lora import LoraSettings, start_from
 from training.passes import PredictingStates, predicting_states
 from training.prefixes import use_shared_prefixes
+from training.token_scores import TokenScores, chosen_scores, frozen_head
 
 POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
 EVIDENCE_WIDTH = 64
-
-
-@dataclass(frozen=True)
-class TokenScores:
-    """Scores per action token, each [B, T] and 0 elsewhere.
-
-    They are log-prob, probability, sum of squared probabilities, and entropy in nats.
-    """
-
-    logprobs_BT: Tensor
-    collision_BT: Tensor
-    entropy_BT: Tensor
 
 
 class SharedBase(nn.Module):
@@ -94,6 +83,7 @@ class SharedBase(nn.Module):
         if policy.start is not None:
             start_from(self.peft, policy.start, policy=POLICY, reference=REFERENCE)
             self._activate(POLICY)
+        fuse_lora(self.peft)
         if execution.shared_prefixes:
             _share_prefixes(self.base)
         if execution.gradient_checkpointing:
@@ -155,6 +145,12 @@ class SharedBase(nn.Module):
         """
         self._activate(POLICY)
         found = self.predicting(token_ids_BT, attention_BT, mask_BT)
+
+        head = frozen_head(self.base)
+        if head is not None and not entropy_gradient:
+            rows = self._execution.logits_rows
+            scores = chosen_scores(head, found.states_UH, found.tokens_U, temperature=temperature, rows=rows)
+            return TokenScores(*map(found.placed, scores))
 
         def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             logprobs_RV = torch.log_softmax(project(self.base, hidden_RH) / temperature, dim=-1)

@@ -42,13 +42,15 @@ def predicting_states(
     """Read the rows once, and keep the states that predict the marked tokens.
 
     Rows are padded on the right, so causal attention alone keeps padding away from every real token. A marked position
-    may also be the first after a row's end. The state of the row's last token predicts it.
+    may also be the first after a row's end. The state of the row's last token predicts it. What follows the state that
+    predicts a row's last marked token is not read.
 
     Raises:
         ValueError: the first token of a row is marked, which nothing predicts.
     """
     if bool(mask_BT[:, 0].any()):
         raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
+    attention_BT = _needed(attention_BT, mask_BT)
     if execution.shared_prefixes:
         tree = PrefixTree.of(token_ids_BT, attention_BT)
         before_A, tokens_A = tree.nodes_BT[:, :-1][mask_BT[:, 1:]], token_ids_BT[mask_BT]
@@ -58,8 +60,10 @@ def predicting_states(
         return PredictingStates(states_UH, keys_U % vocabulary, mask_BT, of_A)
     tokens_A = token_ids_BT[mask_BT]
     if not execution.packed:
-        hidden_BTH = hidden_states(base, input_ids=token_ids_BT, use_cache=False)
-        return PredictingStates(hidden_BTH[:, :-1][mask_BT[:, 1:]], tokens_A, mask_BT)
+        width = int(attention_BT.sum(dim=1).max())
+        hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
+        marked_BT = torch.nn.functional.pad(mask_BT, (0, 1))[:, 1 : width + 1]
+        return PredictingStates(hidden_BTH[marked_BT], tokens_A, mask_BT)
     # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
     positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
     hidden_1NH = hidden_states(
@@ -70,6 +74,13 @@ def predicting_states(
     )
     before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
     return PredictingStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT)
+
+
+def _needed(attention_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """[B, T] bool: the tokens of each row before its last marked one, and at least its first token."""
+    places_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
+    last_B1 = (mask_BT * places_T).amax(dim=1, keepdim=True).clamp(min=1)
+    return attention_BT & (places_T < last_B1)
 
 
 def rows_of_passes(execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor) -> list[list[int]]:

@@ -120,7 +120,7 @@ def prepare(
             proximal_BT[rows, :width] = scores.logprobs_BT.cpu()
         if estimator.needs_critic:
             seen_BKF, where_BT = evidence_BKF[rows].to(module.device), read_BT[rows, :width].to(module.device)
-            found_BT, ends = _values(module, part, seen_BKF, where_BT)
+            found_BT, ends = _values(module, part, seen_BKF, where_BT, ends=truncated == "bootstrap")
             values_BT[rows, :width], ends_B[rows] = found_BT.cpu(), ends.cpu()
     old_BT, truncation_BT = tensors.rollout_logprobs_BT, mask_BT.float()
     if off_policy.importance == "decoupled":
@@ -247,8 +247,17 @@ def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
     return groups + [[shortest]] * (module.most_passes(len(groups)) - len(groups))
 
 
-def _values(module: AgentModule, part: RolloutTensors, evidence_BKF: Tensor, read_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """The critic's values where it is read, [B, T], and of the state after each row's last token, [B]."""
+def _values(
+    module: AgentModule, part: RolloutTensors, evidence_BKF: Tensor, read_BT: Tensor, *, ends: bool
+) -> tuple[Tensor, Tensor]:
+    """The critic's values where it is read, [B, T].
+
+    With `ends` also those of the state after each row's last token, [B], and else zeros.
+    """
+    if not ends:
+        evidence_AF = evidence_at(evidence_BKF, part.turn_ids_BT, read_BT)
+        values_BT = module.roles.values(part.token_ids_BT, part.attention_BT, read_BT, evidence_AF)
+        return values_BT, values_BT.new_zeros(len(values_BT))
     rows = torch.arange(part.token_ids_BT.shape[0], device=read_BT.device)
     lengths_B = part.attention_BT.sum(dim=1)
     # A column more, so that the state after the last token predicts something that can be read.

@@ -22,11 +22,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from medagent.causal_lm import hidden_states, project
 from medagent.errors import PolicyError
 from medagent.policies.decoder_shape import DecoderShape
+from medagent.policies.inversion import sample_tokens
 from medagent.policies.kv_cache import BufferCache
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import SampledTurn
 
 LEAST_COMMON = 16  # tokens at the beginning of all texts, to read them by themselves
+# Slots are read in groups of like length: so many tokens at most, and 10% of padding where there are enough of them.
+MOST_READ, ENOUGH_READ, PADDING = 8192, 512, 1.1
+ENDED_SHARE = 1 / 8  # of the slots, from which on those that go on are moved together
 
 
 @dataclass(eq=False)
@@ -104,7 +108,8 @@ class Batch:
         self._temperatures: list[float] = []  # of each slot
         self._slots: dict[int, int] = {}  # id of a row -> slot
         slots: dict[tuple[float, int, tuple[int, ...]], int] = {}
-        for row, length in zip(rows, lengths, strict=True):
+        # In the order of what they read, so that slots of like length lie side by side.
+        for row, length in sorted(zip(rows, lengths, strict=True), key=lambda each: len(each[0].dialogue.pending)):
             dialogue = row.dialogue
             key = (dialogue.temperature, length, (*dialogue.text, *dialogue.pending))
             if key not in slots:
@@ -116,11 +121,6 @@ class Batch:
             self._slots[id(row)] = slots[key]
             dialogue.cache = None
 
-    @property
-    def num_rows(self) -> int:
-        """Rows that it was made for."""
-        return len(self._rows)
-
     def _save(self, row: TurnRow) -> None:
         slot = self._slots[id(row)]
         row.dialogue.cache = self._buffer[:, :, slot, :, : self._lengths[slot]]
@@ -131,45 +131,82 @@ class Batch:
             if not row.ended:
                 self._save(row)
 
+    def slot_of(self, row: TurnRow) -> int:
+        """The slot of a row."""
+        return self._slots[id(row)]
+
     @torch.no_grad()
     def step(self, rows: list[TurnRow]) -> list[TurnRow]:
         """Read the pending tokens of every row and sample one token each; returns the rows that go on."""
+        self._move_together()
         self._read_common_prefix()
-        hidden_SQH, last_S = self.read()
-        states_SH = hidden_SQH[torch.arange(len(last_S), device=last_S.device), last_S]
-        return self._sample(rows, project(self._model, states_SH))
+        hidden_NH, ends_S = self.read()
+        last_S = torch.tensor([max(0, end - 1) for end in ends_S], device=hidden_NH.device)
+        return self._sample(rows, project(self._model, hidden_NH.index_select(0, last_S)))
 
     @torch.no_grad()
-    def read(self) -> tuple[Tensor, Tensor]:
-        """Read the pending tokens of every slot: hidden states, [S, Q, H], and the place of each slot's last, [S]."""
+    def read(self) -> tuple[Tensor, list[int]]:
+        """Read the pending tokens of every slot.
+
+        Returns hidden states, [N, H], and the place after each slot's last one; a slot's states lie side by side.
+        """
         self._part()
-        device, pad = self._buffer.device, int(self._sampler.tokenizer.pad_token_id or 0)
         pending: list[list[int]] = [[]] * len(self._lengths)
         for row in self._rows:
             if not row.ended:
                 pending[self._slots[id(row)]] = row.dialogue.pending
-        width = max(1, *map(len, pending))
-        ids_SQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=device)
-        lengths_S = torch.tensor(self._lengths, device=device)
-        last_S = torch.tensor([max(0, len(ids) - 1) for ids in pending], device=device)
-        offsets_Q = torch.arange(width, device=device)
-        places_SQ = lengths_S[:, None] + offsets_Q
-        places_SQ = places_SQ.clamp(max=self._buffer.shape[4] - 1)  # slots whose rows have ended
-        reach = int(places_SQ.max()) + 1
-        hidden_SQH = hidden_states(
-            self._model,
-            input_ids=ids_SQ,
-            position_ids=lengths_S[:, None] + torch.minimum(offsets_Q, last_S[:, None]),
-            attention_mask=self._shape.attention_mask(places_SQ, reach),
-            past_key_values=BufferCache(self._buffer[:, :, : len(pending)], places_SQ, reach),
-            use_cache=True,
-        )
+        states, ends, before = [], [], 0
+        for first, after in groups_of_like_length([len(ids) for ids in pending]):
+            hidden_SQH = self._read_group(first, pending[first:after])
+            width = hidden_SQH.shape[1]
+            ends += [before + number * width + len(ids) for number, ids in enumerate(pending[first:after])]
+            states.append(hidden_SQH.flatten(0, 1))
+            before += len(states[-1])
         self._lengths = [length + len(ids) for length, ids in zip(self._lengths, pending, strict=True)]
         for row in self._rows:
             if not row.ended:
                 row.dialogue.text += row.dialogue.pending
                 row.dialogue.pending = []
-        return hidden_SQH, last_S
+        return states[0] if len(states) == 1 else torch.cat(states), ends
+
+    def _read_group(self, first: int, pending: Sequence[list[int]]) -> Tensor:
+        """[S, Q, H] the states of so many slots from `first` on, padded to the widest."""
+        device, pad = self._buffer.device, int(self._sampler.tokenizer.pad_token_id or 0)
+        width = max(1, *map(len, pending))
+        ids_SQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=device)
+        lengths_S = torch.tensor(self._lengths[first : first + len(pending)], device=device)
+        last_S = torch.tensor([max(0, len(ids) - 1) for ids in pending], device=device)
+        offsets_Q = torch.arange(width, device=device)
+        places_SQ = lengths_S[:, None] + offsets_Q
+        places_SQ = places_SQ.clamp(max=self._buffer.shape[4] - 1)  # slots whose rows have ended
+        reach = int(places_SQ.max()) + 1
+        return hidden_states(
+            self._model,
+            input_ids=ids_SQ,
+            position_ids=lengths_S[:, None] + torch.minimum(offsets_Q, last_S[:, None]),
+            attention_mask=self._shape.attention_mask(places_SQ, reach),
+            past_key_values=BufferCache(self._buffer[:, :, first : first + len(pending)], places_SQ, reach),
+            use_cache=True,
+        )
+
+    def _move_together(self) -> None:
+        """Move the slots that go on into the places of ended ones, so that a step reads no more than it must."""
+        going_on = {self._slots[id(row)] for row in self._rows if not row.ended}
+        number = len(going_on)
+        if len(self._lengths) - number < max(1, ENDED_SHARE * len(self._lengths)):
+            return
+        for row in self._rows:  # what an ended row has read is a view of a place that is written now
+            if row.ended and self._sampler.keep_views and row.dialogue.cache is not None:
+                row.dialogue.cache = row.dialogue.cache.clone()
+        self._rows = [row for row in self._rows if not row.ended]
+        free = [slot for slot in range(number) if slot not in going_on]
+        moved = dict(zip(sorted(slot for slot in going_on if slot >= number), free, strict=True))
+        for slot, place in moved.items():
+            length = self._lengths[slot]
+            self._buffer[:, :, place, :, :length] = self._buffer[:, :, slot, :, :length]
+            self._lengths[place], self._temperatures[place] = length, self._temperatures[slot]
+        self._slots = {id(row): moved.get(slot := self._slots[id(row)], slot) for row in self._rows}
+        del self._lengths[number:], self._temperatures[number:]
 
     def _read_common_prefix(self) -> None:
         """Read once what all texts begin with, such as instructions, where nothing was read yet."""
@@ -214,9 +251,6 @@ class Batch:
 
     def _sample(self, rows: Sequence[TurnRow], logits_SV: Tensor) -> list[TurnRow]:
         device = logits_SV.device
-        temperatures_S = torch.tensor(self._temperatures, device=device)
-        greedy_S = temperatures_S == 0
-        logprobs_SV = torch.log_softmax(logits_SV / temperatures_S.masked_fill(greedy_S, 1.0)[:, None], dim=-1)
         slots, columns = [self._slots[id(row)] for row in rows], []
         draws: list[list[float]] = [[] for _ in self._lengths]  # of the rows of each slot
         for row, slot in zip(rows, slots, strict=True):
@@ -226,11 +260,8 @@ class Batch:
         drawn_SM = torch.tensor(
             [each + [0.0] * (most - len(each)) for each in draws], dtype=torch.float64, device=device
         )
-        cumulative_SV = logprobs_SV.double().exp().cumsum(dim=-1)
-        sampled_SM = torch.searchsorted(cumulative_SV, drawn_SM * cumulative_SV[:, -1:], right=True)
-        sampled_SM = sampled_SM.clamp(max=logits_SV.shape[1] - 1)
-        tokens_SM = torch.where(greedy_S[:, None], logits_SV.argmax(dim=-1)[:, None], sampled_SM)
-        token_rows, logprob_rows = tokens_SM.tolist(), logprobs_SV.gather(1, tokens_SM).tolist()
+        tokens_SM, logprobs_SM = sample_tokens(logits_SV, torch.tensor(self._temperatures, device=device), drawn_SM)
+        token_rows, logprob_rows = tokens_SM.tolist(), logprobs_SM.tolist()
         return [
             row
             for row, slot, column in zip(rows, slots, columns, strict=True)
@@ -259,6 +290,25 @@ class Batch:
         row.ended, dialogue.sampling = True, False
         row.tell(dialogue.ends.turn(row.token_ids, row.logprobs, stop))
         return False
+
+
+def groups_of_like_length(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """The first slot of each group, and the one after its last.
+
+    >>> groups_of_like_length([1, 1, 1])
+    [(0, 3)]
+    >>> groups_of_like_length([300, 300, 9000])
+    [(0, 2), (2, 3)]
+    """
+    groups, start, widest, total = [], 0, 0, 0
+    for slot, length in enumerate(lengths):
+        padded = (slot - start + 1) * max(widest, length)
+        wasteful = padded > ENOUGH_READ and padded > PADDING * (total + length)
+        if slot > start and (padded > MOST_READ or wasteful):
+            groups.append((start, slot))
+            start, widest, total = slot, 0, 0
+        widest, total = max(widest, length), total + length
+    return [*groups, (start, len(lengths))]
 
 
 def _not_finite(row: TurnRow) -> PolicyError:

@@ -147,7 +147,7 @@ class HFPolicy:
                     started, rows = bool(reading), rows + reading
                 else:
                     started, rows, joining = bool(joining), rows + joining, []
-                if started or batch is None or 2 * len(rows) <= batch.num_rows:
+                if started or batch is None:
                     if batch is not None:
                         batch.release()
                     batch, steps = Batch(self._sampler, rows), 0

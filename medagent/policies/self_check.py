@@ -80,10 +80,11 @@ def _gap(sampler: Sampler) -> float:
         for index, (row, count) in enumerate(zip(rows, step, strict=True)):
             row.dialogue.pending = texts[index][read[index] : read[index] + count]
         batch = batch or Batch(sampler, rows)
-        hidden_BQH, _ = batch.read()
+        hidden_NH, after = batch.read()
         for index, count in enumerate(step):
             wanted = plain[index][read[index] : read[index] + count]
-            shares[index][min(number, 2)].append(_share(project(sampler.model, hidden_BQH[index, :count]), wanted))
+            end = after[batch.slot_of(rows[index])]
+            shares[index][min(number, 2)].append(_share(project(sampler.model, hidden_NH[end - count : end]), wanted))
             read[index] += count
     return max(_low(torch.cat(found)) for row in shares for found in row)
 

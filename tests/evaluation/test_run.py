@@ -90,6 +90,7 @@ def test_a_plan_that_cannot_be_asked_is_refused_before_any_question(tmp_path: Pa
         )
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     worker = [sys.executable, str(Path(__file__).parent / "kill_worker.py")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

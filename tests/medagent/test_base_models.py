@@ -249,6 +249,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path: Path, monkeypatch, cach
     assert Path(model_path(str(tmp_path / "tiny.gguf"))).is_dir()
 
 
+@pytest.mark.long
 def test_a_killed_process_leaves_nothing_that_is_taken_for_a_base(tmp_path: Path, cache: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", F16)
     killed = child(STOP_INSIDE, tmp_path / "tiny.gguf")
@@ -263,6 +264,7 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_a_base(tmp_path: Path
     assert not part.exists()
 
 
+@pytest.mark.long
 def test_of_two_processes_one_makes_the_folder_and_the_other_waits(tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", F16)
     both = [child(MAKE, tmp_path / "tiny.gguf") for _ in range(2)]

@@ -32,7 +32,10 @@ SUITES = {
     "ranks": ("tests/training/test_distinct.py", "tests/training/test_pretend_ranks.py"),
     "groups": ("tests/training/test_exact_groups.py",),
     "trees": ("tests/training/test_prefixes.py", "tests/medagent/test_grouped_attention.py"),
-    "slots": tuple(f"tests/medagent/policies/test_{name}.py" for name in ("shared_texts", "huggingface")),
+    "slots": tuple(
+        f"tests/medagent/policies/test_{name}.py" for name in ("inversion", "batch", "shared_texts", "huggingface")
+    ),
+    "fused": tuple(f"tests/training/test_{name}.py" for name in ("fused_lora", "token_scores", "passes")),
     "loop": (
         "tests/medagent/test_limits.py",
         "tests/medagent/test_hostile_text.py",

@@ -310,7 +310,7 @@ class Rates(Callback):
         self.seen.setdefault(trainer.current_epoch, set()).add(trainer.optimizers[0].param_groups[0]["lr"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("correction", ["relative_step_logits", "relative_gradient_parameters"])
 def test_the_correction_leaves_the_schedule_alone(correction: str, train_index: Path, tmp_path: Path) -> None:
     extra = tmp_path / "rates.yaml"

@@ -96,6 +96,7 @@ def case(request, base, tmp_path_factory) -> Case:
     return Case(base, tmp_path_factory.mktemp("run"), **dict(zip(names, request.param, strict=True)))
 
 
+@pytest.mark.long
 def test_each_pass_deals_every_rollout_once(case: Case) -> None:
     steps = case.steps()
     assert len(steps) == ITERATIONS * STEPS

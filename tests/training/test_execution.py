@@ -117,7 +117,7 @@ def test_rows_are_grouped_by_tokens() -> None:
     assert split_by_tokens([10, 3, 7, 3, 9], max_tokens=14, packed=False) == [[1, 3], [2], [4], [0]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_split_micro_batches_train_to_the_same_numbers(train_index: Path, tmp_path: Path) -> None:
     runs = {
         limit: read_metrics(

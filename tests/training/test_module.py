@@ -212,7 +212,7 @@ def test_the_entropy_carries_a_gradient_only_where_it_is_in_the_loss(module, exp
     plain = module.roles.policy_scores(*inputs, temperature=1.0)
     asked = module.roles.policy_scores(*inputs, temperature=1.0, entropy_gradient=True)
     assert not plain.entropy_BT.requires_grad
-    assert torch.equal(plain.entropy_BT, asked.entropy_BT)
+    torch.testing.assert_close(plain.entropy_BT, asked.entropy_BT, rtol=1e-4, atol=1e-5)
     asked.entropy_BT.sum().backward()
     assert max(p.grad.abs().max() for p in module.roles.policy_parameters() if p.grad is not None) > 0
 

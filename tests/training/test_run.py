@@ -109,6 +109,7 @@ def test_the_exported_agent_is_the_trained_one(whole: Path, train_index: Path) -
     assert readable(agent.run_all([Job(question, temperature=0.0)])[0])["turns"]
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_is_enough_when_no_more_is_asked_for(train_index: Path, tmp_path: Path, capsys) -> None:
     """It was stopped after two iterations of more. Then two are asked for, and its agent is wanted."""
     run = train(arguments(tmp_path / "run", train_index, epochs=2))
@@ -198,7 +199,7 @@ def test_a_truncated_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
     assert "cannot be read" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_retriever_outage_stops_training(train_index: Path, tmp_path: Path, monkeypatch) -> None:
     def down(self, queries, *, top_k):
         raise RetrieverUnavailableError("Chroma does not answer: test")
@@ -308,6 +309,7 @@ print("went on")
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ranks", "said"), [(False, ["went on", "closed", "finalised"]), (True, ["closed"])])
 def test_a_rank_on_cpus_ends_without_the_finalisation_in_which_gloo_aborts(tmp_path: Path, ranks, said) -> None:
     line = [sys.executable, "-c", RANK, *([str(tmp_path / "store")] if ranks else [])]

@@ -33,6 +33,7 @@ def operations(tokenizer: Any) -> list[Any]:
     return [found.ok() for found in schema.get_all_operations()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(OPERATIONS))
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_response_fits_the_openapi_schema(operations: list[Any], number: int, mode: GenerationMode) -> None:

@@ -229,7 +229,7 @@ def test_the_monitor_hears_of_held_out_accuracy_in_its_own_iteration(train_index
     assert all("validation/accuracy" in event["signs"][0] for event in read_events(run))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_going_back_restores_weights_and_moments_and_halves_the_step(train_index: Path, tmp_path: Path) -> None:
     run = train(sabotaged(tmp_path / "run", train_index, action="rollback"))
     (event,) = read_events(run)
@@ -252,7 +252,7 @@ def test_going_back_with_stale_rollouts_is_refused(train_index: Path, tmp_path: 
         train([*command, "--config", str(ALGORITHMS.parent / "collapse" / "rollback.yaml")])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_stopped_run_exports_the_good_weights_and_stays_stopped(
     train_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

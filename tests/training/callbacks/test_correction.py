@@ -186,7 +186,7 @@ def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, 
         scales += [norms[0] / (norms[0] + norms[1] / 0.5)] if number != 3 else []
         expected += flat * (scales[-1] if number != 3 else 1.0) / parts
     assert min(scales) < 0.9 < max(scales), "rollouts must differ"
-    torch.testing.assert_close(snoop.policy[0], expected, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(snoop.policy[0], expected, rtol=1e-3, atol=3e-6)
     mean = sum(scales) / 15 if applied_to == "rollouts_and_step" else 1.0
     assert snoop.lr[0] == pytest.approx(fresh.policy_lr * mean, rel=1e-4)
     torch.testing.assert_close(snoop.critic[0], without.critic[0])
@@ -214,6 +214,7 @@ def by_rollout(module, row):
     return -surrogate.objective + 0.1 * (row.loss_weights_BT * kl_BT).sum(), norms
 
 
+@pytest.mark.long
 def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp_path) -> None:
     fresh = make_module()
     snoop = gradients(
@@ -227,6 +228,7 @@ def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp
     assert [lr / fresh.policy_lr for lr in snoop.lr] == pytest.approx([1.0, 0.25, 0.25] * 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("applied_to", ["step", "gradient"])
 def test_a_remembered_cut_shortens_later_steps(experience, tmp_path, applied_to) -> None:
     """What stays of a cut shortens the steps after it, where theirs is smaller.

@@ -142,7 +142,7 @@ def test_wrong_servers_and_engines_that_were_not_started_are_refused(module, ser
         VllmEngine().hand_over(module, version=0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_with_servers_trains(servers, train_index: Path, tmp_path: Path) -> None:
     policy = {
         "class_path": "training.engines.ServersEngine",

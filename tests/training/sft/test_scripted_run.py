@@ -99,6 +99,7 @@ def test_within_an_epoch_too(train_index: Path, tmp_path: Path, capsys) -> None:
     assert len(read_metrics(run)) == 1
 
 
+@pytest.mark.long
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(train_index: Path, tmp_path: Path) -> None:
     few = {"data.held_out": 0.1}
     whole = sft(arguments(tmp_path / "whole", train_index, scripted(12), epochs=2, **few))

@@ -69,7 +69,7 @@ def taught(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sft(arguments(tmp_path_factory.mktemp("sft") / "run", train_index, sampled()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fine_tuning_on_own_successes_teaches_to_search(taught: Path, index_folder: Path) -> None:
     questions = StarterBenchmark("validation", limit_per_kind=30).questions()
     results = {}

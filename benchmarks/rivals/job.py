@@ -1,0 +1,159 @@
+"""The job of a training step, which each rival does with the same model, questions, index and limits.
+
+forced   4 questions x 8 samples. Three turns of 32 tokens, whatever they say, and 150 tokens of passages after the
+         first two.
+real     16 questions x 8 samples of an agent that was taught the protocol. It samples freely.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from benchmarks.common import Peaks
+from evaluation.benchmarks import BioASQBenchmark, StarterBenchmark
+from medagent.agent import Limits
+from medagent.agent_folder import read_spec
+from medagent.policies.turn_ends import TurnEnds
+from medagent.policy import TurnStop
+from medagent.protocol import ParsedTurn, TagProtocol, TurnProtocol
+from medagent.types import Question
+from medagent.untrusted_text import harmless_passages
+from retrieval.search import HybridRetriever
+
+RANK, ALPHA, RATE = 16, 32, 3e-4
+FORCED_TOKENS, FORCED_LIMITS = 32, Limits(3, 32, 150, 1024)
+NUM_SAMPLES = 8
+STEPS = 2  # the first warms up
+
+
+@dataclass(frozen=True)
+class ForcedProtocol(TagProtocol):
+    """Every turn searches for what it says."""
+
+    instructions: str = ""
+
+    @staticmethod
+    def parse(text: str) -> ParsedTurn:
+        """The whole text is the query."""
+        return ParsedTurn("", text[:100], None)
+
+
+@dataclass(frozen=True)
+class StepJob:
+    """What a step does; `forced` turns have `FORCED_TOKENS` tokens."""
+
+    model: str
+    protocol: TurnProtocol
+    limits: Limits
+    top_k: int
+    index: str
+    questions: list[Question]
+    forced: bool
+    dtype: str
+    seed: int
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of a step."""
+        return len(self.questions) * NUM_SAMPLES
+
+    def observation(self, tokenizer: PreTrainedTokenizerBase, retriever: HybridRetriever, query: str) -> str:
+        """The text that a search inserts; the first passage is always numbered 1."""
+        hits = retriever.search([query], top_k=self.top_k)[0]
+        ids, _ = self.protocol.encode_observation(
+            tokenizer,
+            harmless_passages(tokenizer, [hit.passage for hit in hits]),
+            first_number=1,
+            max_tokens=self.limits.max_observation_tokens,
+        )
+        return str(tokenizer.decode(ids))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What names a job on the command line."""
+    parser.add_argument("--job", choices=["forced", "real"], default="forced")
+    parser.add_argument("--model", default="smollm2", help="base model; of the job real, an agent's merged folder")
+    parser.add_argument("--index", required=True)
+    parser.add_argument("--bioasq", default="", help="BioASQ files; without them, questions of the starter world")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def job_of(options: argparse.Namespace) -> StepJob:
+    """The job that the command line names. Another seed asks other questions."""
+    forced = options.job == "forced"
+    number = 4 if forced else 16
+    start = options.seed * number
+    if options.bioasq:
+        benchmark = BioASQBenchmark(path=options.bioasq, types=["factoid"], most_words=7)
+        questions = benchmark.questions()
+    else:
+        questions = StarterBenchmark("train").questions()
+    questions = [questions[at % len(questions)] for at in range(start, start + number)]
+    if forced:
+        job = StepJob("", ForcedProtocol(), FORCED_LIMITS, 8, "", questions, forced, options.dtype, options.seed)
+    else:
+        spec = read_spec(Path(options.model))
+        job = StepJob("", spec.protocol, spec.limits, spec.top_k, "", questions, forced, options.dtype, options.seed)
+    return replace(job, model=options.model, index=options.index)
+
+
+def force_turn_length() -> None:
+    """Our turns end after exactly `FORCED_TOKENS` tokens, whatever they say."""
+
+    def stop(self: TurnEnds, sampled: Any, max_tokens: int) -> TurnStop | None:
+        return TurnStop.TAG if len(sampled) >= FORCED_TOKENS else None
+
+    TurnEnds.stop = stop  # type: ignore[method-assign]
+
+
+class Phases:
+    """Seconds by phase. A phase within another counts for the inner one alone."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.counts: dict[str, int] = {}
+        self._inner: list[float] = []
+
+    def wrap(
+        self, owner: Any, name: str, phase: str | Callable[..., str], tokens: Callable[..., int] | None = None
+    ) -> None:
+        """Count the calls of `owner.name` under a phase, or under that which `phase` says of the arguments."""
+        function = getattr(owner, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            label = phase if isinstance(phase, str) else phase(*args, **kwargs)
+            if tokens is not None:
+                self.counts[label] = self.counts.get(label, 0) + tokens(*args, **kwargs)
+            self._inner.append(0.0)
+            began = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                took = time.perf_counter() - began
+                self.seconds[label] = self.seconds.get(label, 0.0) + took - self._inner.pop()
+                if self._inner:
+                    self._inner[-1] += took
+
+        setattr(owner, name, timed)
+
+    def take(self) -> tuple[dict[str, float], dict[str, int]]:
+        """The seconds and counts so far, from which on it counts anew."""
+        found = self.seconds, self.counts
+        self.seconds, self.counts = {}, {}
+        return found
+
+
+def report(**figures: Any) -> None:
+    """Print what a child measured, as the last line."""
+    peaks = Peaks()
+    peaks("whole")
+    print(json.dumps({"peak_bytes": peaks.peaks["whole"], **figures}))

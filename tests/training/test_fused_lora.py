@@ -1,0 +1,98 @@
+"""The fused LoRA layers compute what peft's compute, forward and backward."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora.layer import Linear as LoraLinear
+from torch import Tensor, nn
+
+from training.fused_lora import FEW_ROWS, FusedLoraLinear, fuse_lora
+
+MANY = FEW_ROWS + 5
+
+
+def adapted(*, bias: bool = True, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A linear layer with two adapters that change it, as peft makes it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(24, 40, bias=bias)).to(dtype).requires_grad_(False)
+    config = LoraConfig(r=4, lora_alpha=12, target_modules=["0"])
+    made = get_peft_model(model, config, adapter_name="policy")
+    made.add_adapter("critic", config)
+    for name, parameter in made.named_parameters():
+        if "lora_" in name:
+            nn.init.normal_(parameter, std=0.3)
+    return made
+
+
+def gradients(model: nn.Module, x: Tensor, slope: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The output, and the gradient of the input and of every trained weight."""
+    x = x.clone().requires_grad_(True)
+    model.zero_grad()
+    output = model(x)
+    output.backward(slope, retain_graph=True)
+    output.backward(slope)  # as a second pass over a retained graph
+    found = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    return output.detach(), {"x": x.grad, **found}
+
+
+@pytest.mark.parametrize("adapter", ["policy", "critic"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(MANY,), (2, MANY // 2 + 1), (7,)], ids=["rows", "batch", "few"])
+def test_outputs_and_gradients_are_those_of_peft(shape: tuple[int, ...], bias: bool, adapter: str) -> None:
+    plain = adapted(bias=bias)
+    fused = copy.deepcopy(plain)
+    fuse_lora(fused)
+    assert any(type(each) is FusedLoraLinear for each in fused.modules())
+    x, slope = torch.randn(*shape, 24), torch.randn(*shape, 40)
+    for model in (plain, fused):
+        model.set_adapter(adapter)
+    wanted, found = gradients(plain, x, slope), gradients(fused, x, slope)
+    assert torch.allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)
+    assert found[1].keys() == wanted[1].keys()
+    assert len(found[1]) == 3, "x, A and B of one adapter"
+    for name, value in wanted[1].items():
+        assert torch.allclose(found[1][name], value, rtol=1e-5, atol=1e-5 * float(value.abs().max())), name
+    assert not torch.allclose(wanted[0], plain.get_base_model()[0].get_base_layer()(x), atol=0.1), "LoRA does something"
+
+
+def test_without_adapters_it_is_the_base() -> None:
+    fused = adapted()
+    fuse_lora(fused)
+    x = torch.randn(MANY, 24)
+    with fused.disable_adapter():
+        assert torch.equal(fused(x), fused.get_base_model()[0].get_base_layer()(x))
+
+
+def test_in_sixteen_bits_nothing_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = adapted(dtype=torch.bfloat16)
+    fused = copy.deepcopy(plain)
+    fuse_lora(fused)
+    monkeypatch.setattr(torch, "addmm", None)
+    x = torch.randn(MANY, 24, dtype=torch.bfloat16)
+    assert torch.equal(fused(x), plain(x))
+
+
+def test_frozen_weights_and_inputs_get_no_gradient() -> None:
+    fused = adapted()
+    fuse_lora(fused)
+    fused.set_adapter("policy")
+    for name, parameter in fused.named_parameters():
+        parameter.requires_grad_("lora_B.policy" in name)
+    fused(torch.randn(MANY, 24)).square().sum().backward()
+    assert [name for name, each in fused.named_parameters() if each.grad is not None] == [
+        "base_model.model.0.lora_B.policy.weight"
+    ]
+
+
+def test_other_layers_stay_as_peft_made_them() -> None:
+    model = get_peft_model(
+        nn.Sequential(nn.Embedding(9, 24), nn.Linear(24, 3)), LoraConfig(r=2, target_modules=["0", "1"])
+    )
+    before = type(model.get_base_model()[0])
+    fuse_lora(model)
+    assert type(model.get_base_model()[0]) is before is not LoraLinear
+    assert type(model.get_base_model()[1]) is FusedLoraLinear

@@ -1,0 +1,57 @@
+"""A pass reads a row up to the state that predicts its last marked token, and no further."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import training.passes as passes_module
+import training.prefixes as prefixes_module
+from medagent.causal_lm import load_causal_lm
+from training.adapters import SharedBase
+from training.execution import Execution
+from training.lora import LoraSettings
+
+WAYS = {"padded": Execution(), "packed": Execution(packed=True), "tree": Execution(shared_prefixes=True)}
+LENGTHS, LAST = (20, 14, 17), (11, 14, 0)  # the second's last marked token is the first after its end
+
+
+def rows() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 300, (3, 20), generator=generator)
+    attention = torch.arange(20) < torch.tensor(LENGTHS)[:, None]
+    mask = torch.zeros_like(attention)
+    mask[0, [4, 7, 11]] = True
+    mask[1, [9, 14]] = True
+    return ids, attention, mask
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_follows_the_last_marked_token_is_not_read(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, _ = load_causal_lm("starter")
+    roles = SharedBase(base.requires_grad_(False), policy=LoraSettings(), critic=None, execution=WAYS[way])
+    ids, attention, mask = rows()
+    alone = [
+        roles.policy_scores(ids[row : row + 1], attention[row : row + 1], mask[row : row + 1], temperature=1.0)
+        for row in range(2)
+    ]
+    sizes = []
+    module = prefixes_module if way == "tree" else passes_module
+    original = module.hidden_states
+
+    def counting(model, **inputs):
+        sizes.append(inputs["input_ids"].numel())
+        return original(model, **inputs)
+
+    monkeypatch.setattr(module, "hidden_states", counting)
+    scores = roles.policy_scores(ids, attention, mask, temperature=1.0)
+    needed = [max(1, last) for last in LAST]
+    assert sizes == [3 * max(needed) if way == "padded" else sum(needed)]
+    for row, single in enumerate(alone):
+        torch.testing.assert_close(scores.logprobs_BT[row], single.logprobs_BT[0], rtol=1e-4, atol=1e-5)
+    changed = ids.clone()
+    changed[0, 12:] = 7
+    again = roles.policy_scores(changed, attention, mask, temperature=1.0).logprobs_BT
+    torch.testing.assert_close(again, scores.logprobs_BT, rtol=1e-4, atol=1e-5)
+    assert (scores.logprobs_BT[mask] < 0).all()
+    assert (scores.logprobs_BT[~mask] == 0).all()

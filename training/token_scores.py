@@ -1,0 +1,96 @@
+"""Log-prob, concentration and entropy of chosen tokens, without keeping vocabulary scores for the backward pass.
+
+The gradient of a chosen token's log-prob with respect to its state is (W[token] - p W) / temperature. It is made in
+the forward pass, while p is there. So the scores exist for some rows at a time, and nothing is computed again.
+
+Shapes: R rows, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+
+CPU_ROWS = 128  # whose scores stay in a processor's cache between one operation and the next
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores per action token, each [B, T] and 0 elsewhere.
+
+    They are log-prob, probability, sum of squared probabilities, and entropy in nats.
+    """
+
+    logprobs_BT: Tensor
+    collision_BT: Tensor
+    entropy_BT: Tensor
+
+
+def frozen_head(model: PreTrainedModel) -> nn.Linear | None:
+    """The vocabulary projection where it is a plain linear layer that is not trained, else None."""
+    head = model.get_output_embeddings()
+    return head if type(head) is nn.Linear and not any(each.requires_grad for each in head.parameters()) else None
+
+
+def chosen_scores(
+    head: nn.Linear, states_RH: Tensor, tokens_R: Tensor, *, temperature: float, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each [R]: log-probs of the tokens, sums of the squared probabilities, and entropies in nats.
+
+    Only the log-probs carry a gradient, to the states. Scores of at most `rows` rows exist at a time.
+    """
+    if states_RH.device.type == "cpu":
+        rows = min(rows, CPU_ROWS)
+    found = _ChosenScores.apply(states_RH, head.weight, head.bias, tokens_R, temperature, rows)  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, Tensor, Tensor], found)
+
+
+class _ChosenScores(torch.autograd.Function):
+    """See `chosen_scores`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states_RH: Tensor,
+        weight_VH: Tensor,
+        bias_V: Tensor | None,
+        tokens_R: Tensor,
+        temperature: float,
+        rows: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        slope_RH = torch.empty_like(states_RH) if ctx.needs_input_grad[0] else None
+        parts = []
+        for start in range(0, len(states_RH), rows):
+            part = slice(start, start + rows)
+            tokens = tokens_R[part]
+            scores = linear(states_RH[part], weight_VH, bias_V).float()
+            scores = scores if temperature == 1 else scores.div_(temperature)
+            logprobs = torch.log_softmax(scores, dim=-1)
+            probabilities = torch.exp(logprobs, out=scores)
+            collision, negative = (_dot(probabilities, each) for each in (probabilities, logprobs))
+            if not bool(negative.isfinite().all()):  # p log p is 0 at p = 0, where the log-prob is -inf
+                negative = _dot(probabilities, logprobs.clamp_min(torch.finfo(logprobs.dtype).min))
+            parts.append((logprobs.gather(1, tokens[:, None])[:, 0], collision, -negative))
+            if slope_RH is not None:
+                mean = probabilities.to(weight_VH.dtype) @ weight_VH
+                slope_RH[part] = (weight_VH[tokens] - mean).div_(temperature)
+        ctx.save_for_backward(slope_RH)
+        chosen_R, collision_R, entropy_R = (torch.cat(column) for column in zip(*parts, strict=True))
+        ctx.mark_non_differentiable(collision_R, entropy_R)
+        return chosen_R, collision_R, entropy_R
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient_R: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
+        (slope_RH,) = ctx.saved_tensors
+        return (gradient_R[:, None] * slope_RH).to(slope_RH.dtype), None, None, None, None, None
+
+
+def _dot(left_RV: Tensor, right_RV: Tensor) -> Tensor:
+    """[R] the sums of products, without a matrix of them."""
+    return torch.bmm(left_RV[:, None], right_RV[:, :, None])[:, 0, 0]
