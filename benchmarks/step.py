@@ -38,8 +38,7 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 
 OURS = {"ours, evidence critic": "evidence", "ours, adapter critic and reference": "adapter"}
-MATRIX = 2048  # side of the products that measure the machine's rate
-BACKWARD = ("backward",)
+SAMPLING = ("prefill", "decode", "sample")
 
 
 def matrix_rate(model: str, dtype: torch.dtype, tokens: int = 4096, seconds: float = 2.0) -> float:
@@ -104,6 +103,8 @@ def main() -> None:
                     run("ours", *common, "--seed", str(repeat), "--rollouts", rollouts)
                     arguments = ["--model", model_path(model), "--rollouts", rollouts, "--dtype", options.dtype]
                     figures = run("agilerl", *arguments, python=options.agilerl_python)
+                    figures["steps"] = [{"seconds": each, "phases": {}} for each in figures["seconds"]]
+                    figures["rollouts"] = 0  # it samples none
                 elif name == "trl":
                     figures = run("trl", *common, "--seed", str(repeat))
                 else:
@@ -127,9 +128,14 @@ def _print(results: dict[str, list[dict[str, Any]]], rate: float, model: str) ->
             f"{name:36s} {seconds[name]:7.2f} s a step (of {len(times)}: {min(times):.2f} to {max(times):.2f}), "
             f"{runs[0]['rollouts'] / seconds[name]:6.2f} rollouts/s, peak {memory[name] / 2**30:.2f} GiB"
         )
+    if "agilerl" in results:
+        name = list(OURS)[1]
+        updates = [_update_seconds(step) for each in results[name] for step in each["steps"][1:]]
+        middle = statistics.median(updates)
+        print(f"update alone, {name}: {middle:.2f} s, AgileRL takes {seconds['agilerl'] / middle:.2f} times as long")
     for name in OURS:
         for rival in results:
-            if rival not in OURS:
+            if rival not in (*OURS, "agilerl"):
                 print(
                     f"{name} / {rival}: {seconds[rival] / seconds[name]:.2f} times the rollouts per second, "
                     f"{memory[name] / memory[rival]:.2f} of the memory"
@@ -153,6 +159,12 @@ def _print(results: dict[str, list[dict[str, Any]]], rate: float, model: str) ->
                 f"  {tokens:,.0f} tokens, {distinct / tokens:.0%} of them distinct"
                 + (f"; update at {share:.0%} of the matrix rate (layers alone)" if share else "")
             )
+
+
+def _update_seconds(step: dict[str, Any]) -> float:
+    """What a step takes outside sampling: reference, values, and the update."""
+    phases: dict[str, float] = step["phases"]
+    return sum(took for phase, took in phases.items() if phase not in SAMPLING)
 
 
 if __name__ == "__main__":

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support import ROOT
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "common")
-OPTIONAL = {"against_trl": "trl"}  # the extra `bench`
+RIVALS = {"ours": "torch", "trl": "trl", "agilerl": "agilerl"}  # what each needs
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [*SCRIPTS, *(f"rivals.{rival}" for rival in RIVALS)])
 def test_a_benchmark_is_a_module_that_runs(name: str) -> None:
-    if name in OPTIONAL:
-        pytest.importorskip(OPTIONAL[name], reason="needs the extra bench")
+    if name.startswith("rivals."):
+        pytest.importorskip(RIVALS[name.partition(".")[2]], reason="a rival that is not installed")
     assert callable(importlib.import_module(f"benchmarks.{name}").main)
-    text = (ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
+    text = (ROOT / "benchmarks" / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
     assert f"python -m benchmarks.{name}" in text, "its docstring says how"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("critic", ["evidence", "adapter"])
+def test_our_side_of_the_step_does_its_job(critic: str, index_folder: Path) -> None:
+    arguments = ["--index", str(index_folder), "--model", "starter", "--questions", "2", "--critic", critic]
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.rivals.ours", *arguments], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    )
+    found = json.loads(run.stdout.decode().strip().splitlines()[-1])
+    assert len(found["steps"]) == 2
+    for step in found["steps"]:
+        assert step["sampled"] == 2 * 8 * 3 * 32, "questions, samples, turns, tokens"
+        assert step["sampled"] < step["distinct"] < step["tokens"]
+        assert sum(step["phases"].values()) < step["seconds"]
+        assert {"prefill", "decode", "policy forward", "backward", "optimizer"} <= step["phases"].keys()
+        assert ("reference" in step["phases"]) == (critic == "adapter")
 
 
 def test_the_documents_name_benchmarks_as_they_are_started() -> None:

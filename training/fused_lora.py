@@ -10,6 +10,7 @@ step, are not worth the sum either.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -35,8 +36,8 @@ class FusedLoraLinear(LoraLinear):
         name = active[0]
         down, up = self.lora_A[name].weight, self.lora_B[name].weight
         rows = x.reshape(-1, x.shape[-1])
-        found = _MergedLinear.apply(rows, base.weight, base.bias, down, up, self.scaling[name])  # type: ignore[no-untyped-call]
-        return cast(Tensor, found.view(*x.shape[:-1], -1))
+        apply: Callable[..., Tensor] = _MergedLinear.apply
+        return apply(rows, base.weight, base.bias, down, up, self.scaling[name]).view(*x.shape[:-1], -1)
 
 
 class _MergedLinear(torch.autograd.Function):

@@ -8,8 +8,9 @@ Shapes: R rows, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,8 +47,8 @@ def chosen_scores(
     """
     if states_RH.device.type == "cpu":
         rows = min(rows, CPU_ROWS)
-    found = _ChosenScores.apply(states_RH, head.weight, head.bias, tokens_R, temperature, rows)  # type: ignore[no-untyped-call]
-    return cast(tuple[Tensor, Tensor, Tensor], found)
+    apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _ChosenScores.apply
+    return apply(states_RH, head.weight, head.bias, tokens_R, temperature, rows)
 
 
 class _ChosenScores(torch.autograd.Function):

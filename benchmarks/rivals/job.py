@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.common import Peaks
 from evaluation.benchmarks import BioASQBenchmark, StarterBenchmark
 from medagent.agent import Limits
 from medagent.agent_folder import read_spec
+from medagent.base_models import model_path
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import TurnStop
 from medagent.protocol import ParsedTurn, TagProtocol, TurnProtocol
@@ -32,6 +34,26 @@ RANK, ALPHA, RATE = 16, 32, 3e-4
 FORCED_TOKENS, FORCED_LIMITS = 32, Limits(3, 32, 150, 1024)
 NUM_SAMPLES = 8
 STEPS = 2  # the first warms up
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen2.5-1.5b": {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "vocab_size": 151_936,
+        "tie_word_embeddings": True,
+    },
+    "qwen2.5-7b": {
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152_064,
+        "tie_word_embeddings": False,
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -43,7 +65,7 @@ class ForcedProtocol(TagProtocol):
     @staticmethod
     def parse(text: str) -> ParsedTurn:
         """The whole text is the query."""
-        return ParsedTurn("", text[:100], None)
+        return ParsedTurn("", text[:100] or "medicine", None)
 
 
 @dataclass(frozen=True)
@@ -85,12 +107,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bioasq", default="", help="BioASQ files; without them, questions of the starter world")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--questions", type=int, default=0, help="of a step; 0: as the job says")
+    parser.add_argument("--shape", choices=list(SHAPES), help="random weights of a larger model, made in --model")
 
 
 def job_of(options: argparse.Namespace) -> StepJob:
     """The job that the command line names. Another seed asks other questions."""
     forced = options.job == "forced"
-    number = 4 if forced else 16
+    number = options.questions or (4 if forced else 16)
+    if options.shape and not (Path(options.model) / "config.json").exists():
+        make_model(options.shape, Path(options.model))
     start = options.seed * number
     if options.bioasq:
         benchmark = BioASQBenchmark(path=options.bioasq, types=["factoid"], most_words=7)
@@ -104,6 +130,16 @@ def job_of(options: argparse.Namespace) -> StepJob:
         spec = read_spec(Path(options.model))
         job = StepJob("", spec.protocol, spec.limits, spec.top_k, "", questions, forced, options.dtype, options.seed)
     return replace(job, model=options.model, index=options.index)
+
+
+@torch.no_grad()
+def make_model(shape: str, folder: Path) -> None:
+    """A model of a shape with random weights in bfloat16, and the starter's tokenizer."""
+    config = Qwen2Config(**SHAPES[shape], max_position_embeddings=32_768, dtype="bfloat16")
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = Qwen2ForCausalLM._from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model_path("starter")).save_pretrained(folder)
 
 
 def force_turn_length() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -118,6 +119,7 @@ def main() -> None:
             seconds, counts = phases.take()
             assert len(data.rollouts) == job.rollouts
             steps.append({"seconds": took, "phases": seconds, "counts": counts, **_sizes(data.rollouts)})
+            print(f"step {len(steps)}: {steps[-1]}", file=sys.stderr)
 
     adapter = LoraSettings(rank=RANK, alpha=ALPHA)
     module = Timed(

@@ -9,6 +9,7 @@ a line of JSON.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 import warnings
@@ -36,7 +37,11 @@ from benchmarks.rivals.job import (
 from medagent.causal_lm import load_causal_lm
 from retrieval.search import HybridRetriever
 
-RAW = "{% for m in messages %}{{ m.content }}{% endfor %}"  # messages are our texts as they are
+# Messages are our texts as they are. A call is written where TRL tries whether the template can write one.
+RAW = (
+    "{% for m in messages %}{{ m.content }}{% if m.tool_calls %}{% for c in m.tool_calls %}[{{ c.function.name }} "
+    "{{ c.function.arguments | tojson }}]{% endfor %}{% endif %}{% endfor %}"
+)
 
 
 def main() -> None:
@@ -88,6 +93,7 @@ def main() -> None:
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             steps.append({"seconds": time.perf_counter() - self.began, "phases": phases.take()[0]})
+            print(f"step {len(steps)}: {steps[-1]}", file=sys.stderr)
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(

@@ -47,13 +47,8 @@ def sha(path: Path) -> str:
 
 
 def child(code: str, *words: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, words)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    arguments = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -249,7 +244,6 @@ def test_an_error_while_writing_leaves_nothing(tmp_path: Path, monkeypatch, cach
     assert Path(model_path(str(tmp_path / "tiny.gguf"))).is_dir()
 
 
-@pytest.mark.long
 def test_a_killed_process_leaves_nothing_that_is_taken_for_a_base(tmp_path: Path, cache: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", F16)
     killed = child(STOP_INSIDE, tmp_path / "tiny.gguf")

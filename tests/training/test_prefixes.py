@@ -128,9 +128,9 @@ def test_a_token_and_its_prediction_are_scored_once(monkeypatch) -> None:
     assert sorted(found.tokens_U.tolist()) == [3, 4, 5]
     assert found.each(found.tokens_U).tolist() == [3, 4, 3, 5, 3, 4]
     read = []
-    monkeypatch.setattr(prefixes, "hidden_states", lambda model, **inputs: read.append(inputs) or torch.zeros(1, 5, 32))
+    monkeypatch.setattr(prefixes, "hidden_states", lambda model, **inputs: read.append(inputs) or torch.zeros(1, 3, 32))
     roles.predicting(ids, attention, marked)
-    assert read[0]["input_ids"].tolist() == [[1, 2, 3, 4, 5]]
+    assert read[0]["input_ids"].tolist() == [[1, 2, 3]], "what predicts nothing marked is not read"
 
 
 @pytest.mark.parametrize("seed", range(5))
