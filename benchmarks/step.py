@@ -102,6 +102,7 @@ def main() -> None:
                     rollouts = str(Path(folder) / "rollouts.json")
                     run("ours", *common, "--seed", str(repeat), "--rollouts", rollouts)
                     arguments = ["--model", model_path(model), "--rollouts", rollouts, "--dtype", options.dtype]
+                    arguments += ["--threads", str(options.threads)]
                     figures = run("agilerl", *arguments, python=options.agilerl_python)
                     figures["steps"] = [{"seconds": each, "phases": {}} for each in figures["seconds"]]
                     figures["rollouts"] = 0  # it samples none

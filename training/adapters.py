@@ -56,7 +56,7 @@ class SharedBase(nn.Module):
     ) -> None:
         super().__init__()
         self.sharded = False  # whether the base's layers are held in parts by the ranks, see training.sharding
-        self._execution = execution
+        self._execution, self._active = execution, ""
         try:
             self.peft: PeftModel = get_peft_model(base, policy.config(base), adapter_name=POLICY)
         except ValueError as error:  # layers that read their weight themselves, as state-space models' do
@@ -79,10 +79,9 @@ class SharedBase(nn.Module):
                 nn.Linear(num_evidence_features, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last
             )
         check_layers(self.peft, "model.base_model", remedy="Take a model without experts or shared layers.")
-        self._activate(POLICY)
         if policy.start is not None:
             start_from(self.peft, policy.start, policy=POLICY, reference=REFERENCE)
-            self._activate(POLICY)
+        self._activate(POLICY, again=True)
         fuse_lora(self.peft)
         if execution.shared_prefixes:
             _share_prefixes(self.base)
@@ -121,8 +120,13 @@ class SharedBase(nn.Module):
         adapter = [p for name, p in self.peft.named_parameters() if f".{CRITIC}." in name]
         return [*adapter, *self.value_head.parameters()]
 
-    def _activate(self, adapter: str) -> None:
-        """Switch the adapter; peft freezes the others, so gradients are switched on again for all trained ones."""
+    def _activate(self, adapter: str, *, again: bool = False) -> None:
+        """Switch the adapter; peft freezes the others, so gradients are switched on again for all trained ones.
+
+        An active one is left alone unless `again`: going through all layers takes longer than a small pass.
+        """
+        if not again and adapter == self._active:
+            return
         self._active = adapter
         self.peft.set_adapter(adapter)
         if adapter == REFERENCE:
@@ -217,7 +221,7 @@ class SharedBase(nn.Module):
             with self.peft.disable_adapter():
                 return self._frozen_logprobs(token_ids_BT, attention_BT, mask_BT, temperature=temperature)
         finally:
-            self._activate(POLICY)
+            self._activate(POLICY, again=True)
 
     def _frozen_logprobs(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float

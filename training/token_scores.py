@@ -66,7 +66,7 @@ class _ChosenScores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         slope_RH = torch.empty_like(states_RH) if ctx.needs_input_grad[0] else None
         parts = []
-        for start in range(0, len(states_RH), rows):
+        for start in range(0, max(1, len(states_RH)), rows):  # once where there are none
             part = slice(start, start + rows)
             tokens = tokens_R[part]
             scores = linear(states_RH[part], weight_VH, bias_V).float()

@@ -50,6 +50,15 @@ def test_a_token_that_cannot_be_sampled_adds_no_entropy() -> None:
     assert torch.equal(torch.stack([logprob, collision, entropy]), torch.tensor([[0.0] * 3, [1.0] * 3, [0.0] * 3]))
 
 
+def test_a_pass_without_chosen_tokens_has_scores_and_gradients_of_none() -> None:
+    states = torch.randn(0, 12).requires_grad_(True)
+    found = chosen_scores(head_of(bias=True), states, torch.zeros(0, dtype=torch.long), temperature=1.0, rows=4)
+    assert [each.shape for each in found] == [(0,)] * 3
+    found[0].sum().backward()
+    assert states.grad is not None
+    assert states.grad.shape == (0, 12)
+
+
 def test_in_sixteen_bits_the_gradient_has_the_states_type() -> None:
     head = head_of(bias=False, dtype=torch.bfloat16)
     states = torch.randn(9, 12, dtype=torch.bfloat16).requires_grad_(True)
