@@ -55,3 +55,19 @@ def test_what_follows_the_last_marked_token_is_not_read(way: str, monkeypatch: p
     torch.testing.assert_close(again, scores.logprobs_BT, rtol=1e-4, atol=1e-5)
     assert (scores.logprobs_BT[mask] < 0).all()
     assert (scores.logprobs_BT[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pass_that_chooses_nothing_adds_nothing(way: str) -> None:
+    """As the idle rows of a sharded rank, or rollouts whose prompt left no room for a turn."""
+    base, _ = load_causal_lm("starter")
+    roles = SharedBase(base.requires_grad_(False), policy=LoraSettings(), critic=LoraSettings(), execution=WAYS[way])
+    ids, attention, _ = rows()
+    none = torch.zeros_like(attention)
+    scores = roles.policy_scores(ids, attention, none, temperature=1.0)
+    scores.logprobs_BT.sum().backward()
+    values = roles.values(ids, attention, none)
+    values.sum().backward()
+    assert not scores.logprobs_BT.any()
+    assert not values.any()
+    assert not any(each.grad is not None and each.grad.any() for each in roles.parameters())
