@@ -50,7 +50,9 @@ def predicting_states(
     """
     if bool(mask_BT[:, 0].any()):
         raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
-    attention_BT = _needed(attention_BT, mask_BT)
+    places_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
+    last_B1 = (mask_BT * places_T).amax(dim=1, keepdim=True).clamp(min=1)  # the first token, where none is marked
+    attention_BT = attention_BT & (places_T < last_B1)
     if execution.shared_prefixes:
         tree = PrefixTree.of(token_ids_BT, attention_BT)
         before_A, tokens_A = tree.nodes_BT[:, :-1][mask_BT[:, 1:]], token_ids_BT[mask_BT]
@@ -60,7 +62,7 @@ def predicting_states(
         return PredictingStates(states_UH, keys_U % vocabulary, mask_BT, of_A)
     tokens_A = token_ids_BT[mask_BT]
     if not execution.packed:
-        width = int(attention_BT.sum(dim=1).max())
+        width = int(last_B1.max())
         hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
         marked_BT = torch.nn.functional.pad(mask_BT, (0, 1))[:, 1 : width + 1]
         return PredictingStates(hidden_BTH[marked_BT], tokens_A, mask_BT)
@@ -74,13 +76,6 @@ def predicting_states(
     )
     before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
     return PredictingStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT)
-
-
-def _needed(attention_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B, T] bool: the tokens of each row before its last marked one, and at least its first token."""
-    places_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
-    last_B1 = (mask_BT * places_T).amax(dim=1, keepdim=True).clamp(min=1)
-    return attention_BT & (places_T < last_B1)
 
 
 def rows_of_passes(execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor) -> list[list[int]]:
