@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
@@ -124,10 +123,7 @@ def prepare(roles: SharedBase, rollouts: list[Rollout], *, pad_id: int, settings
         width = max(lengths[row] for row in rows)
         ids, attention, mask, read = (each[rows, :width] for each in (ids_BT, attention_BT, mask_BT, read_BT))
         reference_BT[rows, :width] = roles.reference_logprobs(ids, attention, mask, temperature=settings.temperature)
-        # The trainer also reads the value after the last token, which can bootstrap a truncated rollout. Unused here.
-        after_last = torch.arange(width + 1) == attention.sum(dim=1, keepdim=True)
-        values = roles.values(pad(ids, (0, 1), value=pad_id), pad(attention, (0, 1)), pad(read, (0, 1)) | after_last)
-        values_BT[rows, :width] = torch.where(read, values[:, :-1], 0.0)
+        values_BT[rows, :width] = roles.values(ids, attention, read)
 
     # Generalised advantage estimation (arXiv 1506.02438) with one step per turn: a turn earns what its tokens earn,
     # the next state is that before the next turn, and all tokens of a turn share its advantage.
