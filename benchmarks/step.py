@@ -11,7 +11,7 @@ reference pass. TRL's GRPO has neither. AgileRL's turn-level PPO updates on roll
 Python of its own, named by `--agilerl-python`.
 
 Rivals run in processes of their own, in alternation. The first step of each process warms up and is left out. Prints
-seconds a step, rollouts per second, peak memory, and each ratio to ours; then tokens per second by phase, as a share
+seconds a step, rollouts per second, peak memory, and each ratio to ours; then seconds by phase, and the update's share
 of the machine's matrix rate.
 """
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -57,9 +56,7 @@ def matrix_rate(model: str, dtype: torch.dtype, tokens: int = 4096, seconds: flo
 
 def run(module: str, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
     """What a rival printed, after a run in a process of its own."""
-    found = subprocess.run(
-        [python, "-m", f"benchmarks.rivals.{module}", *arguments], stdout=subprocess.PIPE, env=dict(os.environ)
-    )
+    found = subprocess.run([python, "-m", f"benchmarks.rivals.{module}", *arguments], stdout=subprocess.PIPE)
     if found.returncode:
         raise SystemExit(f"benchmarks.rivals.{module} failed with {found.returncode}; see above.")
     figures: dict[str, Any] = json.loads(found.stdout.decode().strip().splitlines()[-1])
