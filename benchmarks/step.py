@@ -10,9 +10,10 @@ configs/sft/starter-smollm2.yaml` exports. Ours is PPO with the evidence critic,
 reference pass. TRL's GRPO has neither. AgileRL's turn-level PPO updates on rollouts that ours wrote; it runs in a
 Python of its own, named by `--agilerl-python`.
 
-Rivals run in processes of their own, in alternation. The first step of each process warms up and is left out. Prints
-seconds a step, rollouts per second, peak memory, and each ratio to ours; then seconds by phase, and the update's share
-of the machine's matrix rate.
+Rivals run in processes of their own, in alternation. The last step of each process counts. `--warm-up 0` leaves out
+the step before it, where a step takes minutes and its first allocations do not matter. Prints seconds a step, rollouts
+per second, peak memory, and each ratio to ours; then seconds by phase, and the update's share of the machine's matrix
+rate.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ def main() -> None:
     parser.add_argument("--rival", choices=["trl", "agilerl", "ours"], default="trl")
     parser.add_argument("--agilerl-python", default=sys.executable)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--questions", type=int, default=0, help="of a step, 8 samples each; 0: as the job says")
+    parser.add_argument("--warm-up", type=int, default=1, help="steps of a process before the one that counts")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--keep", type=Path, help="write every figure to this file")
@@ -91,6 +94,7 @@ def main() -> None:
             model = str(Path(folder) / "merged")
             export_merged(options.agent, Path(model))
         common = ["--job", options.job, "--model", model, "--index", index, "--dtype", options.dtype]
+        common += ["--questions", str(options.questions), "--warm-up", str(options.warm_up)]
         common += ["--threads", str(options.threads), *(["--bioasq", options.bioasq] if options.bioasq else [])]
         for repeat in range(options.repeats):
             rivals: list[str] = [*OURS, *([] if options.rival == "ours" else [options.rival])]
@@ -99,7 +103,7 @@ def main() -> None:
                     rollouts = str(Path(folder) / "rollouts.json")
                     run("ours", *common, "--seed", str(repeat), "--rollouts", rollouts)
                     arguments = ["--model", model_path(model), "--rollouts", rollouts, "--dtype", options.dtype]
-                    arguments += ["--threads", str(options.threads)]
+                    arguments += ["--threads", str(options.threads), "--updates", str(options.warm_up + 1)]
                     figures = run("agilerl", *arguments, python=options.agilerl_python)
                     figures["steps"] = [{"seconds": each, "phases": {}} for each in figures["seconds"]]
                     figures["rollouts"] = 0  # it samples none
@@ -119,7 +123,7 @@ def _print(results: dict[str, list[dict[str, Any]]], rate: float, model: str) ->
     """The tables."""
     seconds, memory = {}, {}
     for name, runs in results.items():
-        times = [step["seconds"] for each in runs for step in each["steps"][1:]]
+        times = [step["seconds"] for each in runs for step in each["steps"][-1:]]
         seconds[name] = statistics.median(times)
         memory[name] = statistics.median(each["peak_bytes"] for each in runs)
         print(
@@ -128,7 +132,7 @@ def _print(results: dict[str, list[dict[str, Any]]], rate: float, model: str) ->
         )
     if "agilerl" in results:
         name = list(OURS)[1]
-        updates = [_update_seconds(step) for each in results[name] for step in each["steps"][1:]]
+        updates = [_update_seconds(step) for each in results[name] for step in each["steps"][-1:]]
         middle = statistics.median(updates)
         print(f"update alone, {name}: {middle:.2f} s, AgileRL takes {seconds['agilerl'] / middle:.2f} times as long")
     for name in OURS:
@@ -144,7 +148,7 @@ def _print(results: dict[str, list[dict[str, Any]]], rate: float, model: str) ->
     weights = layers * (2 * hidden * hidden + 2 * hidden * width + 3 * hidden * inner)
     print(f"matrix rate {rate / 1e9:,.0f} GFLOP/s; {weights / 1e6:.0f} M weights in the layers")
     for name, runs in results.items():
-        steps = [step for each in runs for step in each["steps"][1:]]
+        steps = [step for each in runs for step in each["steps"][-1:]]
         phases = {phase: statistics.median(s["phases"].get(phase, 0.0) for s in steps) for phase in steps[0]["phases"]}
         print(name)
         for phase, took in sorted(phases.items(), key=lambda item: -item[1]):

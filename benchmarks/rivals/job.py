@@ -33,7 +33,6 @@ from retrieval.search import HybridRetriever
 RANK, ALPHA, RATE = 16, 32, 3e-4
 FORCED_TOKENS, FORCED_LIMITS = 32, Limits(3, 32, 150, 1024)
 NUM_SAMPLES = 8
-STEPS = 2  # the first warms up
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen2.5-1.5b": {
         "hidden_size": 1536,
@@ -108,6 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--questions", type=int, default=0, help="of a step; 0: as the job says")
+    parser.add_argument("--warm-up", type=int, default=1, help="steps before the one that counts")
     parser.add_argument("--shape", choices=list(SHAPES), help="random weights of a larger model, made in --model")
 
 

@@ -24,7 +24,6 @@ from benchmarks.rivals.job import (
     NUM_SAMPLES,
     RANK,
     RATE,
-    STEPS,
     Phases,
     add_arguments,
     force_turn_length,
@@ -76,7 +75,7 @@ def instrument(phases: Phases) -> None:
 
 
 def main() -> None:
-    """Run the step `STEPS` times."""
+    """Run the steps that warm up, and the one that counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     parser.add_argument("--critic", choices=["evidence", "adapter", "none"], default="evidence")
@@ -134,7 +133,7 @@ def main() -> None:
         execution=Execution(shared_prefixes=not options.plain, max_tokens=options.max_tokens),
     )
     trainer = Trainer(
-        max_epochs=STEPS,
+        max_epochs=options.warm_up + 1,
         accelerator="auto",
         devices=1,
         accumulate_grad_batches=parts,

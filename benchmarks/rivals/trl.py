@@ -28,7 +28,6 @@ from benchmarks.rivals.job import (
     NUM_SAMPLES,
     RANK,
     RATE,
-    STEPS,
     Phases,
     add_arguments,
     job_of,
@@ -45,7 +44,7 @@ RAW = (
 
 
 def main() -> None:
-    """Run the step `STEPS` times."""
+    """Run the steps that warm up, and the one that counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     parser.add_argument("--threads", type=int, default=0)
@@ -101,7 +100,7 @@ def main() -> None:
             reward_funcs=lambda completions, **kwargs: [float(len(str(c)) % 7) for c in completions],
             args=GRPOConfig(
                 output_dir=folder,
-                max_steps=STEPS,
+                max_steps=options.warm_up + 1,
                 learning_rate=RATE,
                 per_device_train_batch_size=NUM_SAMPLES,
                 gradient_accumulation_steps=len(prompts),
@@ -133,7 +132,7 @@ def main() -> None:
             model.generate = lambda **kwargs: generate(stopping_criteria=StoppingCriteriaList([ends]), **kwargs)
         trainer.train()
     if job.forced:
-        wanted = job.rollouts * (job.limits.max_turns - 1) * STEPS
+        wanted = job.rollouts * (job.limits.max_turns - 1) * (options.warm_up + 1)
         assert calls == wanted, f"{calls} searches were made, wanted {wanted}"
     report(steps=steps, rollouts=job.rollouts, searches=calls, threads=torch.get_num_threads())
 
