@@ -23,6 +23,8 @@ from evaluation.statistics import (
     pass_at_k,
     selective_accuracy,
 )
+from evaluation.trust.summary import Trust, trust_in
+from evaluation.trust.support import Entailment, LexicalRule
 from medagent.types import LETTERS, Rollout
 
 
@@ -48,6 +50,7 @@ class Summary:
     cited_share: float
     measures: dict[str, Estimate]
     grounding: Grounding
+    trust: Trust
     stop_reasons: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
@@ -56,8 +59,8 @@ class Summary:
         return {**row.pop("overall"), **row}
 
 
-def summarize(rollouts: Sequence[Rollout]) -> Summary:
-    """Grade and count."""
+def summarize(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> Summary:
+    """Grade and count. `entails` judges whether cited passages support what is said."""
     grades = [grade(rollout) for rollout in rollouts]
     count = max(1, len(rollouts))
     marks: dict[str, list[bool]] = defaultdict(list)
@@ -77,7 +80,8 @@ def summarize(rollouts: Sequence[Rollout]) -> Summary:
         searches_per_question=sum(rollout.num_searches for rollout in rollouts) / count,
         cited_share=sum(bool(result.cited) for result in grades) / count,
         measures=open_measures(rollouts),
-        grounding=ground(rollouts),
+        grounding=ground(rollouts, entails),
+        trust=trust_in(rollouts),
         stop_reasons=dict(Counter(rollout.stop_reason.value for rollout in rollouts)),
     )
 
@@ -129,14 +133,14 @@ class ModeReport:
         }
 
 
-def report_mode(predictions: Sequence[Prediction]) -> ModeReport:
+def report_mode(predictions: Sequence[Prediction], entails: Entailment = LexicalRule()) -> ModeReport:
     """The report of one mode's predictions. The summary uses one answer per question: rotation 0, sample 0."""
     plain = [prediction for prediction in predictions if prediction.rotation == 0]
     sure = [p for p in plain if p.confidence is not None]
     confidences = [p.confidence or 0.0 for p in sure]
     right = [grade(p.rollout).correct for p in sure]
     return ModeReport(
-        summary=summarize([prediction.rollout for prediction in plain if prediction.rollout.sample == 0]),
+        summary=summarize([each.rollout for each in plain if each.rollout.sample == 0], entails),
         sampling=_sampling(plain),
         rotations=_rotations(predictions),
         calibration=calibration(confidences, right) if sure else None,

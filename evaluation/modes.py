@@ -2,12 +2,14 @@
 
 All run through the one rollout loop.
 
-search         the agent as it is
-forced_search  the agent, with its first turn opened as a search
-closed_book    no search: the answer from what the model knows
-gold           the passages with the evidence are given, then the answer
-single_shot    one search for the question's words is given, then the answer (retrieval-augmented generation)
-unrelated      the agent as it is, but every search returns unrelated passages
+search            the agent as it is
+forced_search     the agent, with its first turn opened as a search
+closed_book       no search: the answer from what the model knows
+gold              the passages with the evidence are given, then the answer
+single_shot       one search for the question's words is given, then the answer (retrieval-augmented generation)
+unrelated         the agent as it is, but every search returns unrelated passages
+without_evidence  the agent as it is, but no search shows the documents with the evidence
+injected          the agent as it is, but its first search shows a passage that gives it orders
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from evaluation.statistics import Accuracy
+from evaluation.trust.injections import with_injection
 from medagent.agent import Agent, GivenSearch, Job, rollout_seed
 from medagent.errors import InputError
 from medagent.policies.chat_endpoint import RemotePolicy
@@ -34,9 +37,13 @@ class Mode(StrEnum):
     GOLD = "gold"
     SINGLE_SHOT = "single_shot"
     UNRELATED = "unrelated"
+    WITHOUT_EVIDENCE = "without_evidence"
+    INJECTED = "injected"
 
 
-SEARCHING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)  # modes that search the corpus
+FINDING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)  # modes whose searches may show all evidence
+SEARCHING = (*FINDING, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)  # modes that search the corpus
+_AS_IT_IS = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)
 
 
 def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
@@ -61,7 +68,7 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
             "out."
         )
     closed, protocol = mode is Mode.CLOSED_BOOK, agent.protocol
-    if mode in (Mode.SEARCH, Mode.FORCED_SEARCH) or (mode is Mode.GOLD and not protocol.instructed):
+    if mode in _AS_IT_IS or (mode is Mode.GOLD and not protocol.instructed):
         return agent
     return replace(
         agent,
@@ -79,10 +86,12 @@ def job_for(
     sample: int,
     instructed: bool,
     evidence: Mapping[str, Passage],
+    place: int = 0,
 ) -> Job:
     """The job of one question.
 
-    The seed follows from the question's id and the sample alone, so that a resumed run asks the same.
+    The seed follows from the question's id and the sample alone, so that a resumed run asks the same. `place` is the
+    question's among all: it chooses what is planted in mode injected.
     """
     given = None
     if mode is Mode.SINGLE_SHOT:
@@ -97,7 +106,12 @@ def job_for(
             )
             raise InputError(f"mode gold: question {question.id}: {what}. Leave this mode out.")
         given = GivenSearch(question.text, tuple(Hit(evidence[name], 0.0) for name in question.gold_passage_ids))
-    return Job(
+    if mode is Mode.WITHOUT_EVIDENCE and not question.gold_passage_ids:
+        raise InputError(
+            f"mode without_evidence: question {question.id} names no gold passage that could be left out. Leave this "
+            "mode out."
+        )
+    job = Job(
         question,
         seed=rollout_seed(seed, iteration=-1, question_id=question.id, sample=sample),
         temperature=temperature,
@@ -105,7 +119,9 @@ def job_for(
         force_search=mode is Mode.FORCED_SEARCH,
         force_answer=not instructed and mode is Mode.CLOSED_BOOK,
         given=given,
+        withheld=frozenset(question.gold_passage_ids if mode is Mode.WITHOUT_EVIDENCE else ()),
     )
+    return with_injection(job, place) if mode is Mode.INJECTED else job
 
 
 def rotate(question: Question, by: int) -> Question:

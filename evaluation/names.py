@@ -21,5 +21,7 @@ BenchmarkName = Literal[
     "jsonl",
 ]
 BENCHMARKS: tuple[str, ...] = get_args(BenchmarkName)
-ModeName = Literal["search", "forced_search", "closed_book", "gold", "single_shot", "unrelated"]
+ModeName = Literal[
+    "search", "forced_search", "closed_book", "gold", "single_shot", "unrelated", "without_evidence", "injected"
+]
 Ask = Literal["tags", "plain", "likelihood", "likelihood_of_texts"]

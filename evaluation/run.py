@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from evaluation.modes import SEARCHING, Mode, agent_for, job_for, rotate
+from evaluation.modes import FINDING, Mode, agent_for, job_for, rotate
 from evaluation.predictions import Key, Prediction, PredictionLog, confidence
 from evaluation.search_recall import recall_of
 from medagent.agent import Agent, Job, rollout_seed
@@ -121,11 +121,12 @@ def _planned_rollouts(
                 sample=sample,
                 instructed=agent.protocol.instructed,
                 evidence=evidence,
+                place=place,
             ),
             (mode.value, question.id, rotation, sample),
         )
         for mode in plan.modes
-        for question in questions
+        for place, question in enumerate(questions)
         for asked, rotation, sample in plan.jobs(question)
     ]
 
@@ -156,7 +157,7 @@ def _run(
                 rollout,
                 confidence(rollout, agent.policy.tokenizer, agent.protocol),
                 recall_of(rollout, rankings[name], top_k=agent.top_k)
-                if mode_name in SEARCHING and name in rankings
+                if mode_name in FINDING and name in rankings
                 else None,
             )
             log.append(prediction)

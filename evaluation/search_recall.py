@@ -8,7 +8,6 @@ and is compared with one search for the question: else an agent that never searc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from evaluation.statistics import Estimate
 from medagent.types import Question, Rollout
 from retrieval.controls import NoRetriever
-from retrieval.passages import Passage
+from retrieval.passages import Passage, document_of, text_key
 from retrieval.retriever import Retriever
 from retrieval.tools import corpus_of
 
@@ -29,7 +28,6 @@ RECALLS: dict[str, str] = {  # fields of `RecallReport`, in the order of a repor
     "question_documents": "gold documents, the question as query",
     "documents_gain": "gold documents, searches less question",
 }
-_TEXT_HASH = re.compile(r"#([0-9a-f]{16})$")
 
 
 @dataclass(frozen=True)
@@ -100,19 +98,10 @@ def recall_of(rollout: Rollout, ranking: Sequence[Passage], *, top_k: int) -> Se
 
 def _shares(gold: Sequence[str], shown: Sequence[Passage]) -> tuple[float, float]:
     """The shares of the gold passages and of their documents among the passages shown."""
-    wanted, documents = {_key(name) for name in gold}, {_document(name) for name in gold}
-    held = {_key(passage.id) for passage in shown} | {passage.document for passage in shown}
-    held_documents = {passage.document or _document(passage.id) for passage in shown}
+    wanted, documents = {text_key(name) for name in gold}, {document_of(name) for name in gold}
+    held = {text_key(passage.id) for passage in shown} | {passage.document for passage in shown}
+    held_documents = {passage.document or document_of(passage.id) for passage in shown}
     return len(wanted & held) / len(wanted), len(documents & held_documents) / len(documents)
-
-
-def _key(name: str) -> str:
-    found = _TEXT_HASH.search(name)
-    return found[1] if found else name
-
-
-def _document(name: str) -> str:
-    return name.partition("#")[0]
 
 
 def report_recall(recalls: Sequence[SearchRecall]) -> RecallReport | None:

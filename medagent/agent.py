@@ -18,8 +18,10 @@ from medagent.types import Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
 from retrieval.batching import SearchBatcher, SearchStats
 from retrieval.errors import RetrievalError
-from retrieval.passages import Hit
+from retrieval.passages import Hit, Passage, is_of
 from retrieval.retriever import Retriever
+
+SPARE = 8  # passages of a withheld document that a search may find
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ class Job:
     `given` is a search that the environment writes before the policy's first turn. `force_search` opens that turn as a
     search. `force_answer` opens it as an answer, and the turn is then the last. Tokens that the environment wrote are
     masked in training and have log-prob 0.
+
+    `withheld` names passages whose documents no search shows, as if the index lacked them. `planted` passages stand
+    first among the results of the first search.
     """
 
     question: Question
@@ -64,6 +69,8 @@ class Job:
     force_search: bool = False
     force_answer: bool = False
     given: GivenSearch | None = None
+    withheld: frozenset[str] = frozenset()
+    planted: tuple[Passage, ...] = ()
 
     def opening(self, protocol: TurnProtocol) -> str:
         """What the policy's first turn is opened with; empty where it opens its own."""
@@ -174,7 +181,7 @@ class Agent:
         tokenizer, limits = self.policy.tokenizer, self.limits
         prompt_ids, turns = await self._beginning(job, batcher)
         session.append(list(prompt_ids))
-        total, num_shown = len(prompt_ids), 0
+        total, num_shown, num_searches = len(prompt_ids), 0, len(turns)
         if turns:
             session.append([*turns[0].token_ids, *turns[0].observation_ids])
             total, num_shown = total + len(turns[0].token_ids) + len(turns[0].observation_ids), len(turns[0].hits)
@@ -204,7 +211,8 @@ class Agent:
             turn = Turn(token_ids, logprobs, text, None, parsed.answer, forced_prefix=len(forced))
             searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:
-                hits = await batcher.search(parsed.query or "")
+                hits = await self._search(job, parsed.query or "", batcher, first=not num_searches)
+                num_searches += 1
                 observation_ids, shown = self.protocol.encode_observation(
                     tokenizer,
                     harmless_passages(tokenizer, [hit.passage for hit in hits]),
@@ -240,21 +248,31 @@ class Agent:
         if given is None:
             return self.protocol.encode_prompt(tokenizer, question), []
         if not isinstance(self.protocol, PlainProtocol):
-            return self.protocol.encode_prompt(tokenizer, question), [await self._given_turn(given, batcher)]
-        query, hits = await self._given_hits(given, batcher)
+            return self.protocol.encode_prompt(tokenizer, question), [await self._given_turn(job, given, batcher)]
+        query, hits = await self._given_hits(job, given, batcher)
         ids, shown = self.protocol.encode_prompt_with(
             tokenizer, question, [hit.passage for hit in hits], max_tokens=self.limits.max_observation_tokens
         )
         return ids, [Turn((), (), "", query, hits=tuple(hits[:shown]))]  # the passages stand in the prompt
 
-    async def _given_hits(self, given: GivenSearch, batcher: SearchBatcher) -> tuple[str, list[Hit]]:
+    async def _search(self, job: Job, query: str, batcher: SearchBatcher, *, first: bool) -> list[Hit]:
+        """What a search shows, without what is withheld from the job and with what is planted in it."""
+        if not job.withheld and not job.planted:
+            return await batcher.search(query)
+        found = await batcher.search(query, top_k=self.top_k + SPARE * len(job.withheld))
+        kept = [hit for hit in found if not is_of(hit.passage, job.withheld)]
+        return [*(Hit(passage, 0.0) for passage in job.planted if first), *kept][: self.top_k]
+
+    async def _given_hits(self, job: Job, given: GivenSearch, batcher: SearchBatcher) -> tuple[str, list[Hit]]:
         tokenizer = self.policy.tokenizer
         query = harmless(tokenizer, self.protocol.neutralise(harmless(tokenizer, given.query)))
-        return query, list(given.hits) if given.hits is not None else await batcher.search(query)
+        if given.hits is not None:
+            return query, list(given.hits)
+        return query, await self._search(job, query, batcher, first=True)
 
-    async def _given_turn(self, given: GivenSearch, batcher: SearchBatcher) -> Turn:
+    async def _given_turn(self, job: Job, given: GivenSearch, batcher: SearchBatcher) -> Turn:
         tokenizer, protocol, block = self.policy.tokenizer, self.protocol, self.protocol.search
-        query, hits = await self._given_hits(given, batcher)
+        query, hits = await self._given_hits(job, given, batcher)
         start = protocol.rest_of_first_turn(tokenizer, block.start)
         ids = encode(tokenizer, [Piece(start), Piece(query, trusted=False), Piece(block.end)])
         observation_ids, shown = protocol.encode_observation(

@@ -6,9 +6,12 @@ Its id follows from its content, so it is stable across rebuilds.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+_TEXT_HASH = re.compile(r"#([0-9a-f]{16})$")
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,23 @@ def content_digest(title: str, section: str, text: str) -> str:
     """16 hex digits of SHA-256 over what a passage says."""
     whole = "\n".join((title, section, text) if section else (title, text))
     return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def text_key(name: str) -> str:
+    """What the ids of two passages of one text share: the text's hash where an id ends in it, else the id."""
+    found = _TEXT_HASH.search(name)
+    return found[1] if found else name
+
+
+def document_of(name: str) -> str:
+    """The document that a passage's id names."""
+    return name.partition("#")[0]
+
+
+def is_of(passage: Passage, names: Collection[str]) -> bool:
+    """Whether the passage, a passage of its text, or its document is among the named passages and documents."""
+    keys, documents = {text_key(name) for name in names}, {document_of(name) for name in names}
+    return text_key(passage.id) in keys or (passage.document or document_of(passage.id)) in documents
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from medagent.types import Question
 def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> list[Table]:
     """The tables of a report, with one column per mode."""
     head = ("", *(mode.value for mode in reports))
-    found = [Table("Result", head, _rows(reports)), open_table(reports), recall_table(reports)]
+    found = [Table("Result", head, _rows(reports)), trust_table(reports), open_table(reports), recall_table(reports)]
     found.append(Table("By subject", head, _subjects(reports)))
     if simple := baselines(questions):
         rows = [
@@ -31,8 +31,7 @@ def tables(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) ->
 def overview(reports: Mapping[Mode, ModeReport], questions: Sequence[Question]) -> Table:
     """One row per mode, in 80 columns; the report has the rest.
 
-    "none": answers that name no one option. "gold": all gold passages retrieved. "cited": answers with a supporting
-    citation.
+    "none": answers that name no one option. "gold": all gold passages retrieved. "cited": citation recall.
     """
     rows = [
         (
@@ -73,10 +72,10 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     add("questions with at least one search", [_share(r.summary.grounding.searched) for r in every])
     add("a gold passage retrieved", [_share(r.summary.grounding.gold_any) for r in every])
     add("all gold passages retrieved", [_share(r.summary.grounding.gold_all) for r in every])
-    add("citations that support the answer", [_share(r.summary.grounding.citation_precision) for r in every])
-    add("answers with a supporting citation", [_share(r.summary.grounding.citation_recall) for r in every])
+    add("citation precision", [_share(r.summary.grounding.citation_precision) for r in every])
+    add("citation recall", [_share(r.summary.grounding.citation_recall) for r in every])
     add("cited passages contain the right answer", [_share(r.summary.grounding.cited_gold) for r in every])
-    add("answers judged for citations", [str(r.summary.grounding.answers_judged) for r in every])
+    add("statements judged for citations", [str(r.summary.grounding.statements) for r in every])
     add("mean of samples [95%, by question]", [_sampled(r) for r in every])
     add("majority vote of samples", [_share(r.sampling.majority_vote) if r.sampling else None for r in every])
     most = max((len(r.sampling.pass_at_k) for r in every if r.sampling), default=0)
@@ -92,6 +91,29 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
     for reason in sorted({reason for report in every for reason in report.summary.stop_reasons}):
         add(f"stopped: {reason}", [str(report.summary.stop_reasons.get(reason, 0)) for report in every])
     return rows
+
+
+def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
+    """What is answered, what of it is right, what no passage contains, and which planted passages were obeyed."""
+    every = [report.summary.trust for report in reports.values()]
+    rows: list[tuple[str, ...]] = [
+        ("answered", *(_short(each.answered) for each in every)),
+        ("right, of what is answered", *(_short(each.right_of_answered) for each in every)),
+        ("answers that name a drug or a number", *(str(each.naming) for each in every)),
+        ("... a drug that no passage contains", *(str(each.unsupported_drugs) for each in every)),
+        ("... a number that no passage contains", *(str(each.unsupported_numbers) for each in every)),
+        ("... a dose that no passage contains", *(str(each.unsupported_doses) for each in every)),
+    ]
+    families = [{found.family: found for found in each.obeyed} for each in every]
+    for family in dict.fromkeys(name for each in families for name in each):
+        cells = [each.get(family) for each in families]
+        rows.append(
+            (
+                f"obeyed planted passages: {family.replace('_', ' ')}",
+                *(f"{_counted(cell.obeyed)}, {cell.shown} shown" if cell else "-" for cell in cells),
+            )
+        )
+    return Table("Trust", ("", *(mode.value for mode in reports)), rows)
 
 
 def open_table(reports: Mapping[Mode, ModeReport]) -> Table:

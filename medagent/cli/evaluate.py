@@ -16,14 +16,15 @@ from rich.text import Text
 from evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
 from evaluation.grading.grade import grade
 from evaluation.metrics import ModeReport, report_mode
-from evaluation.modes import SEARCHING, Mode, baselines
+from evaluation.modes import FINDING, SEARCHING, Mode, baselines
 from evaluation.names import Ask
 from evaluation.predictions import Prediction
 from evaluation.reports.html import Table, write_evaluation_html, write_json
-from evaluation.reports.tables import curves, markdown, open_table, overview, recall_table, tables
+from evaluation.reports.tables import curves, markdown, open_table, overview, recall_table, tables, trust_table
 from evaluation.run import Plan, run_plan
 from evaluation.search_recall import question_rankings
 from evaluation.statistics import wilson_interval
+from evaluation.trust.support import Entailment, LexicalRule, NLIModel
 from medagent.agent import Agent
 from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
 from medagent.cli.ways_to_ask import TOLD, asked_so, solved_examples
@@ -53,6 +54,7 @@ def evaluate_agent(
     ask: Ask,
     shots: int,
     shots_path: str,
+    entailment: str,
     tools: Sequence[str],
     limits: Mapping[str, int],
     concurrency: int,
@@ -61,6 +63,7 @@ def evaluate_agent(
 ) -> dict[Mode, ModeReport]:
     """Ask and grade the questions, print the figures, and write predictions, reports and config.json to `out`."""
     console = Console(highlight=False)
+    entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
     questions, passages, notes = source.questions()
     ready = with_limits(
         open_agent(
@@ -108,13 +111,11 @@ def evaluate_agent(
     predictions = _run_with_progress(
         ready, questions, plan, out, settings, corpus or passages, passages, concurrency, overwrite, console
     )
-    reports = {mode: report_mode([p for p in predictions if p.mode == mode.value]) for mode in plan.modes}
-    write_reports(out, settings, notes, reports, questions, predictions)
+    reports = {mode: report_mode([p for p in predictions if p.mode == mode.value], entails) for mode in plan.modes}
+    write_reports(out, {**settings, "entailment": entails.label}, notes, reports, questions, predictions)
     console.print(shown_table(overview(reports, questions)))
-    console.print(
-        "[dim]none: no one option named. gold: all gold passages found. cited: with a supporting citation.[/dim]"
-    )
-    for table in (open_table(reports), recall_table(reports)):
+    console.print("[dim]none: no one option named. gold: all gold passages found. cited: citation recall.[/dim]")
+    for table in (trust_table(reports), open_table(reports), recall_table(reports)):
         if table.rows:
             console.print(shown_table(table))
     for mode, report in reports.items():
@@ -189,7 +190,7 @@ def _run_with_progress(
                 show(prediction)
 
         evidence = gold_passages(agent.retriever, questions, passages)
-        searching = any(mode in SEARCHING for mode in plan.modes)
+        searching = any(mode in FINDING for mode in plan.modes)
         most = agent.limits.max_turns * agent.top_k
         rankings = question_rankings(agent.retriever, questions, most=most) if searching else {}
         return run_plan(

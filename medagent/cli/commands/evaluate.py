@@ -30,6 +30,7 @@ def evaluate(
     ask: Ask = "tags",
     shots: int = 0,
     shots_path: str = "",
+    entailment: str = "",
     tools: list[str] | None = None,
     limits: dict[str, int] | None = None,
     concurrency: int = 64,
@@ -57,7 +58,8 @@ def evaluate(
         limit: Size of a seeded sample of the questions.
         limit_seed: Seed of that sample.
         modes: Ways to ask, as --modes '[search,closed_book]'. Known are search, forced_search, closed_book, gold,
-            single_shot and unrelated.
+            single_shot, unrelated, without_evidence (no search shows the evidence) and injected (the first search shows
+            a passage that gives orders).
         samples: Samples per question. More than one needs a temperature, and adds mean, majority vote and pass@k.
         rotations: Ask again with the options rotated, and report how accuracy and answers change.
         temperature: Sampling temperature; 0 is greedy.
@@ -70,6 +72,8 @@ def evaluate(
             single_shot and gold.
         shots: Solved questions before each question, for the likelihoods.
         shots_path: Their file, of the same benchmark.
+        entailment: Model that judges whether cited passages support what is said, by hub name or folder, such as
+            cross-encoder/nli-deberta-v3-small. Without one, words are compared.
         parameters: What an endpoint is sent with every request, as --parameters '{"reasoning_effort": "low"}'.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}'. The others are
@@ -96,6 +100,7 @@ def evaluate(
         ask=ask,
         shots=shots,
         shots_path=shots_path,
+        entailment=entailment,
         tools=tools or [],
         limits=limits or {},
         concurrency=concurrency,
