@@ -18,10 +18,8 @@ from medagent.types import Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
 from retrieval.batching import SearchBatcher, SearchStats
 from retrieval.errors import RetrievalError
-from retrieval.passages import Hit, Passage, is_of
+from retrieval.passages import Hit, Passage
 from retrieval.retriever import Retriever
-
-SPARE = 8  # passages of a withheld document that a search may find
 
 
 @dataclass(frozen=True)
@@ -257,11 +255,10 @@ class Agent:
 
     async def _search(self, job: Job, query: str, batcher: SearchBatcher, *, first: bool) -> list[Hit]:
         """What a search shows, without what is withheld from the job and with what is planted in it."""
-        if not job.withheld and not job.planted:
-            return await batcher.search(query)
-        found = await batcher.search(query, top_k=self.top_k + SPARE * len(job.withheld))
-        kept = [hit for hit in found if not is_of(hit.passage, job.withheld)]
-        return [*(Hit(passage, 0.0) for passage in job.planted if first), *kept][: self.top_k]
+        found = await batcher.search(query, without=job.withheld)
+        if first and job.planted:
+            return [*(Hit(passage, 0.0) for passage in job.planted), *found][: self.top_k]
+        return found
 
     async def _given_hits(self, job: Job, given: GivenSearch, batcher: SearchBatcher) -> tuple[str, list[Hit]]:
         tokenizer = self.policy.tokenizer

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from retrieval.errors import RetrieverUnavailableError
-from retrieval.passages import Hit
+from retrieval.passages import Hit, is_of
 from retrieval.retriever import EVERYTHING, Filter, Retriever
 from retrieval.search import HybridRetriever
+
+SPARE = 8  # passages of a document left out that a search may find
 
 
 @dataclass
@@ -78,13 +80,18 @@ class SearchBatcher:
         """How many queries wait for the next batch."""
         return len(self._queue)
 
-    async def search(self, query: str, *, top_k: int | None = None, where: Filter = EVERYTHING) -> list[Hit]:
-        """Hits for one query."""
+    async def search(
+        self, query: str, *, top_k: int | None = None, where: Filter = EVERYTHING, without: Collection[str] = ()
+    ) -> list[Hit]:
+        """Hits for one query, none of them of the passages and documents named in `without`."""
         future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Waiting(query, top_k or self._top_k, where, future, time.perf_counter()))
+        wanted = top_k or self._top_k
+        asked = wanted + SPARE * len(without)
+        self._queue.append(_Waiting(query, asked, where, future, time.perf_counter()))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
-        return await future
+        found = await future
+        return [hit for hit in found if not is_of(hit.passage, without)][:wanted] if without else found
 
     async def search_many(self, queries: Sequence[str], *, top_k: int, where: Filter = EVERYTHING) -> list[list[Hit]]:
         """Hits for each of several queries, which may go out with those of other callers."""

@@ -31,8 +31,9 @@ from medagent.text_length import check_trained_text
 from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
 from training.advantages import GAE, AdvantageEstimator, Reduce
-from training.agent_data import AgentData, AgentSettings, check_accumulation
+from training.agent_data import AgentData, AgentSettings, check_accumulation, check_shares
 from training.compatibility import check_composition, warn_of_tight_limits
+from training.disturbances import Disturbances
 from training.engines import EngineSetup, InProcessEngine, RolloutEngine
 from training.experience import Experience, Reduction, loss_weights, split_update
 from training.fitting import Work
@@ -77,6 +78,7 @@ class RolloutData(AgentData):
         off_policy: OffPolicy = OffPolicy(),
         engine: RolloutEngine = lazy_instance(InProcessEngine),
         truncated: TruncatedMode = "terminal",
+        disturbances: Disturbances = Disturbances(),
         num_questions: int = 128,
         num_samples: int = 1,
         num_epochs: int = 1,
@@ -89,11 +91,13 @@ class RolloutData(AgentData):
         super().__init__(agent, retriever, engine, seed=seed)
         self.reward = reward
         self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
+        self.disturbances = disturbances
         self.num_questions, self.num_samples = num_questions, num_samples
         self.num_epochs, self.num_critic_epochs = num_epochs, num_critic_epochs
         self.num_minibatches, self.num_micro_batches = num_minibatches, num_micro_batches
         self.reduction = reduction
         self.questions = benchmark.questions()
+        disturbances.check(self.questions)
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
         self._search_metrics: dict[str, float] = {}  # of the last collection
         self._sampling_s: dict[int, float] = {}  # iteration -> how long its rollouts took
@@ -190,12 +194,16 @@ class RolloutData(AgentData):
         settings = self.agent_settings
         agent = Agent(policy, self.retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         jobs = [
-            Job(
-                question,
-                seed=rollout_seed(self.seed, iteration=iteration, question_id=question.id, sample=sample),
-                temperature=temperature,
-                policy_version=version,
-                sample=sample,
+            self.disturbances.disturbed(
+                Job(
+                    question,
+                    seed=rollout_seed(self.seed, iteration=iteration, question_id=question.id, sample=sample),
+                    temperature=temperature,
+                    policy_version=version,
+                    sample=sample,
+                ),
+                seed=self.seed,
+                iteration=iteration,
             )
             for question, repeat in self._numbered(iteration)[rank::world_size]
             for sample in range(repeat * self.num_samples, (repeat + 1) * self.num_samples)
@@ -220,21 +228,6 @@ class RolloutData(AgentData):
             **worst_of_ranks(own, reduce, largest),
             "throughput/action_tokens_per_s": float(tokens / sampling_s),
         }
-
-
-def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks: int) -> None:
-    """Check that the ranks share an iteration's questions equally, and that each fills its `num_parts` micro-batches.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    share = len(range(0, num_questions, num_ranks)) * num_samples
-    if share < num_parts or num_questions % num_ranks:
-        raise ConfigError(
-            f"data.num_questions is {num_questions} on {num_ranks} ranks: it must be a multiple of the ranks, and each "
-            f"rank's share must fill its {num_parts} micro-batches (with shared_prefixes a question's samples stay in "
-            "one). Raise it, or lower data.num_minibatches."
-        )
 
 
 @lru_cache(maxsize=2)  # an iteration may end one pass and begin the next

@@ -30,9 +30,9 @@ from medagent.causal_lm import fastest_device
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
-from training.agent_data import AgentData, check_accumulation
+from training.agent_data import AgentData, check_accumulation, check_shares
 from training.callbacks.held_out import HeldOutEvaluation
-from training.data import RolloutData, check_shares
+from training.data import RolloutData
 from training.execution import keep_freed_memory
 from training.interrupts import signals_interrupt
 from training.iterations import why_not_to_go_on

@@ -32,6 +32,7 @@ from retrieval.batching import SearchBatcher
 from retrieval.passages import Hit
 from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
+from training.disturbances import withheld_from
 from training.sft.demonstrations import Demonstrations
 from training.sft.evidence import ON_TOPIC, Evidence, Shown, evidence_in, golds_of, says, shown
 from training.sft.imitated import encoded
@@ -59,6 +60,7 @@ class _Case:
     question: Question
     golds: tuple[str, ...]
     next: list[_Query]
+    withheld: frozenset[str] = frozenset()
     searches: list[tuple[_Query, Shown]] = field(default_factory=list)
     evidence: Evidence | None = None
 
@@ -71,7 +73,8 @@ class ScriptedDemonstrations(Demonstrations):
     of the question. The answer is worded as the passage words it, with the letter of its option, and cites the passage.
 
     Of the questions whose answer no search shows, some end in an abstention: the share `abstentions` of all dialogues.
-    Which ones `seed` draws. The others give no dialogue.
+    Which ones `seed` draws. The others give no dialogue. For the share `withheld` of the questions no search shows the
+    documents with their evidence, so that there are such questions.
 
     With `thoughts` each turn first says briefly why it does what it does, as the instructions of `TagProtocol` ask. It
     names the passage before it copies from it. Thoughts need that protocol.
@@ -82,12 +85,14 @@ class ScriptedDemonstrations(Demonstrations):
         benchmark: Benchmark,
         thoughts: bool = True,
         abstentions: float = 0.03,
+        withheld: float = 0.0,
         tries: int = 6,
         most_query_words: int = 12,
         seed: int = 0,
     ) -> None:
-        if not 0 <= abstentions < 1:
-            raise ConfigError(f"ScriptedDemonstrations.abstentions: found {abstentions}, wanted a share below 1.")
+        for name, share in (("abstentions", abstentions), ("withheld", withheld)):
+            if not 0 <= share < 1:
+                raise ConfigError(f"ScriptedDemonstrations.{name}: found {share}, wanted a share below 1.")
         if tries < 0 or most_query_words < 1:
             raise ConfigError(
                 f"ScriptedDemonstrations: found tries {tries} and most_query_words {most_query_words}, wanted 0 or "
@@ -95,7 +100,7 @@ class ScriptedDemonstrations(Demonstrations):
             )
         self._questions = benchmark.questions()
         self._thoughts, self._abstentions, self._tries = thoughts, abstentions, tries
-        self._most_words, self._seed = most_query_words, seed
+        self._most_words, self._seed, self._withheld = most_query_words, seed, withheld
 
     def make(
         self, settings: AgentSettings, retriever: Retriever, folder: Path, tokenizer: PreTrainedTokenizerBase
@@ -161,7 +166,7 @@ class ScriptedDemonstrations(Demonstrations):
             "retriever": asdict(spec) if spec else type(retriever).__name__,
             "tokenizer": [len(tokenizer), *words],
             "questions_sha256": digest(self._questions),
-            "settings": [self._thoughts, self._abstentions, self._tries, self._most_words, self._seed],
+            "settings": [self._thoughts, self._abstentions, self._tries, self._most_words, self._seed, self._withheld],
         }
         made: dict[str, Any] = json.loads(json.dumps(found, default=str))
         return made
@@ -174,7 +179,8 @@ class ScriptedDemonstrations(Demonstrations):
         for question in self._questions:
             if golds := golds_of(question, protocol, tokenizer):
                 query = protocol.neutralise(first_query(question.text, among, self._most_words))
-                cases.append(_Case(question, golds, [_Query(query, "I look it up.")] if query else []))
+                queries = [_Query(query, "I look it up.")] if query else []
+                cases.append(_Case(question, golds, queries, withheld_from(question, self._withheld, self._seed)))
         return cases, len(self._questions) - len(cases)
 
     def _drawn(self, cases: list[_Case], count: int) -> list[_Case]:
@@ -192,7 +198,7 @@ class ScriptedDemonstrations(Demonstrations):
                 if not open_:
                     break
                 task = bars.add_task(f"scripted demonstrations, query {number + 1}", total=len(open_))
-                queries = [case.next[0].text for case in open_]
+                queries = [(case.next[0].text, case.withheld) for case in open_]
                 hits = _hits(retriever, queries, settings.top_k, partial(bars.advance, task))
                 results = [shown(each, settings, tokenizer) for each in hits]
                 if number == 0:  # statistics of the index, as far as these questions lead into it
@@ -284,12 +290,19 @@ def _fitting(
 
 
 def _hits(
-    retriever: Retriever, queries: Sequence[str], top_k: int, advance: Callable[[int], object]
+    retriever: Retriever,
+    queries: Sequence[tuple[str, frozenset[str]]],
+    top_k: int,
+    advance: Callable[[int], object],
 ) -> list[list[Hit]]:
-    """Hits of all queries; a retriever that fails for a moment is asked again."""
+    """Hits of all queries, each without what is withheld from it.
 
-    async def search(some: Sequence[str]) -> list[list[Hit]]:
-        return await SearchBatcher(retriever, top_k=top_k).search_many(some, top_k=top_k)
+    A retriever that fails for a moment is asked again.
+    """
+
+    async def search(some: Sequence[tuple[str, frozenset[str]]]) -> list[list[Hit]]:
+        batcher = SearchBatcher(retriever, top_k=top_k)
+        return await asyncio.gather(*(batcher.search(query, without=withheld) for query, withheld in some))
 
     found: list[list[Hit]] = []
     for start in range(0, len(queries), AT_ONCE):

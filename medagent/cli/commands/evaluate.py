@@ -1,4 +1,4 @@
-"""The commands that measure: `evaluate`, `compare`, `grade` and `contamination`."""
+"""The commands that measure: `evaluate`, `compare`, `grade`, `rubric` and `contamination`."""
 
 from __future__ import annotations
 
@@ -147,6 +147,59 @@ def grade(file: str, letters: str = "ABCD", last_line: bool = False, out: str | 
     print_grades(Path(file), letters=letters, last_line=last_line, out=out)
 
 
+def rubric(
+    path: str,
+    judge: str,
+    judge_model: str = "",
+    judge_parameters: dict[str, Any] | None = None,
+    agent: str | None = None,
+    model: str = "",
+    parameters: dict[str, Any] | None = None,
+    index: str | None = None,
+    limit: int | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+    reply_tokens: int = 2048,
+    verdict_tokens: int = 1024,
+    concurrency: int = 16,
+    out: str = "runs/rubric/default",
+) -> None:
+    """Have another model judge free text by written criteria. After an interruption the same command goes on.
+
+    It scores replies as HealthBench does. Of labelled replies it says how far the judge agrees with people. Of pairs,
+    each shown in both orders, it also says how far the judge prefers what comes first and what is longer.
+
+    Args:
+        path: JSON lines: HealthBench's cases ("prompt", "rubrics"), its labels ("completion", "rubric",
+            "binary_labels"), or pairs ("question", "answer_a", "answer_b", and "choice" where people chose).
+        judge: The model that judges: "hf:MODEL" or the address of an OpenAI-compatible endpoint.
+        judge_model: Name of its model, for an endpoint.
+        judge_parameters: What the judge's endpoint is sent with every request.
+        agent: Who replies to cases, as for `medagent evaluate`. It gets the whole conversation.
+        model: Name of its model, for an endpoint.
+        parameters: What its endpoint is sent with every request.
+        index: Index that an agent searches instead of its own.
+        limit: How many rows to use, from the first.
+        temperature: Sampling temperature; 0 is greedy.
+        seed: Seed of sampling.
+        reply_tokens: Tokens of a reply at most. An agent has its own limits.
+        verdict_tokens: Tokens of a verdict at most, thoughts included.
+        concurrency: Requests at once.
+        out: Folder of report.json, replies.jsonl and verdicts.jsonl.
+    """
+    from evaluation.rubrics.judging import Settings
+    from medagent.cli.rubric import Voice, print_rubric
+
+    print_rubric(
+        Path(path),
+        None if agent is None else Voice(agent, model, index, parameters),
+        Voice(judge, judge_model, None, judge_parameters),
+        limit=limit,
+        settings=Settings(seed, temperature, reply_tokens, verdict_tokens, concurrency=concurrency),
+        out=Path(out),
+    )
+
+
 def contamination(
     benchmark: str = "medqa",
     test: str | None = None,
@@ -178,5 +231,6 @@ EVALUATION_COMMANDS: dict[str, Any] = {
     "evaluate": evaluate,
     "compare": compare,
     "grade": grade,
+    "rubric": rubric,
     "contamination": contamination,
 }

@@ -1,0 +1,232 @@
+"""Asks what is to be judged and the judge, writes each reply down as it comes, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
+from evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows
+from evaluation.rubrics.scores import Agreement, Preference, Score, agreement, preference, rubric_scores
+from evaluation.rubrics.speakers import Asked, Speaker, replies
+from medagent.agent import rollout_seed
+from medagent.errors import ConfigError
+from medagent.files import write_whole
+from medagent.run_folder import RunFolder
+
+Said = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How replies and verdicts are asked for. A verdict that cannot be read is asked for `tries` times in all."""
+
+    seed: int = 0
+    temperature: float = 0.0
+    reply_tokens: int = 2_048
+    verdict_tokens: int = 1_024
+    tries: int = 3
+    concurrency: int = 16
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for what cannot be done."""
+        if self.tries < 1 or self.concurrency < 1 or self.reply_tokens < 1 or self.verdict_tokens < 1:
+            raise ConfigError(f"{self}: wanted 1 or more of each.")
+
+
+@dataclass(frozen=True)
+class RubricReport:
+    """What was found. `unread` counts the verdicts that could not be read, and `left_out` the rows they cost."""
+
+    scores: dict[str, Score]
+    agreement: Agreement | None
+    preference: Preference | None
+    verdicts: int
+    unread: int
+    left_out: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+class ReplyLog:
+    """Replies by name in a file of JSON lines, to which each is appended as it comes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.replies: dict[str, str] = {}
+        raw = path.read_bytes() if path.exists() else b""
+        whole = raw[: raw.rfind(b"\n") + 1]
+        if len(whole) < len(raw):  # a line that a kill cut off
+            path.write_bytes(whole)
+        for line in whole.decode("utf-8").split("\n")[:-1]:
+            row = json.loads(line)
+            self.replies[row["name"]] = row["reply"]
+
+    def keep(self, name: str, reply: str) -> None:
+        """Append a reply."""
+        self.replies[name] = reply
+        with self._path.open("ab") as file:
+            line = json.dumps({"name": name, "reply": reply}, ensure_ascii=False) + "\n"
+            file.write(line.encode("utf-8", errors="replace"))
+
+
+def judge_rows(
+    rows: Rows,
+    judge: Speaker,
+    folder: Path,
+    settings: Settings,
+    *,
+    speaker: Speaker | None,
+    identity: Mapping[str, Any],
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> RubricReport:
+    """Replies where the rows have none (`speaker`), then verdicts, then figures; report.json is written to `folder`.
+
+    `identity` says who speaks and who judges. A folder begun with another one is refused.
+    """
+    written = RunFolder(folder, "rubric")
+    with written.sole_writer():
+        written.claim("config.json", "replies.jsonl", "verdicts.jsonl", "report.json")
+        _begin(folder, {**identity, **asdict(settings), "prompts_sha256": PROMPTS_SHA256, "rows_sha256": _digest(rows)})
+        ask = _Asking(folder, settings, on_progress)
+        if isinstance(rows[0], Case):
+            report = _judge_cases(rows, ask, judge, speaker)
+        elif isinstance(rows[0], Labelled):
+            report = _judge_labelled(rows, ask, judge)
+        else:
+            report = _judge_pairs(rows, ask, judge)
+        write_whole(folder / "report.json", json.dumps({**identity, **report.to_json()}, indent=2) + "\n")
+        return report
+
+
+@dataclass(frozen=True)
+class _Asking:
+    folder: Path
+    settings: Settings
+    on_progress: Callable[[str, int, int], None]
+
+    def replies(self, speaker: Speaker, asked: Sequence[Asked]) -> Said:
+        """A reply for each."""
+        log = ReplyLog(self.folder / "replies.jsonl")
+        self._ask(log, speaker, asked, "replies", self.settings.reply_tokens)
+        return log.replies
+
+    def verdicts(self, judge: Speaker, asked: Sequence[Asked], read: Callable[[str, str], object]) -> Said:
+        """The judge's reply for each; what cannot be read is asked for again under the name of the next try."""
+        log = ReplyLog(self.folder / "verdicts.jsonl")
+        for number in range(self.settings.tries):
+            again = [
+                (_named(name, number), messages)
+                for name, messages in asked
+                if all(read(name, log.replies.get(_named(name, tried), "")) is None for tried in range(number))
+            ]
+            self._ask(log, judge, again, "verdicts" if not number else f"verdicts, try {number + 1}", None)
+        kept = {}
+        for name, _ in asked:
+            said = [log.replies.get(_named(name, number)) for number in range(self.settings.tries)]
+            kept[name] = next((s for s in said if s is not None and read(name, s) is not None), "")
+        return kept
+
+    def _ask(self, log: ReplyLog, speaker: Speaker, asked: Sequence[Asked], what: str, tokens: int | None) -> None:
+        left = [each for each in asked if each[0] not in log.replies]
+        done = len(asked) - len(left)
+
+        def keep(name: str, reply: str) -> None:
+            nonlocal done
+            log.keep(name, reply)
+            done += 1
+            self.on_progress(what, done, len(asked))
+
+        settings = self.settings
+        if left:
+            replies(
+                speaker,
+                left,
+                seed=lambda name: rollout_seed(settings.seed, iteration=-1, question_id=name, sample=0) % 2**31,
+                temperature=settings.temperature,
+                max_tokens=tokens or settings.verdict_tokens,
+                concurrency=settings.concurrency,
+                on_reply=keep,
+            )
+
+
+def _named(name: str, number: int) -> str:
+    return f"{name}#{number}" if number else name
+
+
+def _judge_cases(cases: list[Case], ask: _Asking, judge: Speaker, speaker: Speaker | None) -> RubricReport:
+    if speaker is None:
+        raise ConfigError("cases of a rubric have no replies: name an agent that gives them, with --agent.")
+    said = ask.replies(speaker, [(case.id, case.messages) for case in cases])
+    asked = [
+        (f"{case.id}/{number}", criterion_prompt(case.messages, said[case.id], criterion.text))
+        for case in cases
+        for number, criterion in enumerate(case.criteria)
+    ]
+    verdicts = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
+    met = {
+        case.id: [read_met(verdicts[f"{case.id}/{number}"]) for number in range(len(case.criteria))] for case in cases
+    }
+    whole = {name: [bool(each) for each in marks] for name, marks in met.items() if None not in marks}
+    judged = [case for case in cases if case.id in whole]
+    unread = sum(mark is None for marks in met.values() for mark in marks)
+    scores = rubric_scores(judged, whole) if judged else {}
+    return RubricReport(scores, None, None, len(asked), unread, len(cases) - len(judged))
+
+
+def _judge_labelled(rows: list[Labelled], ask: _Asking, judge: Speaker) -> RubricReport:
+    asked = [(row.id, criterion_prompt(row.messages, row.reply, row.criterion)) for row in rows]
+    verdicts = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
+    met = {name: mark for name, reply in verdicts.items() if (mark := read_met(reply)) is not None}
+    read = [row for row in rows if row.id in met]
+    left_out = len(rows) - len(read)
+    return RubricReport({}, agreement(read, met) if read else None, None, len(asked), left_out, left_out)
+
+
+def _judge_pairs(pairs: list[Pair], ask: _Asking, judge: Speaker) -> RubricReport:
+    def read(name: str, reply: str) -> Choice | None:
+        return read_choice(reply, swapped=name.endswith("/swapped"))
+
+    asked = [
+        (f"{pair.id}/{'swapped' if swapped else 'straight'}", pair_prompt(pair, swapped=swapped))
+        for pair in pairs
+        for swapped in (False, True)
+    ]
+    verdicts = ask.verdicts(judge, asked, read)
+    choices = {name: read(name, reply) for name, reply in verdicts.items()}
+    both: dict[str, tuple[Choice, Choice]] = {}
+    for pair in pairs:
+        straight, swapped = choices[f"{pair.id}/straight"], choices[f"{pair.id}/swapped"]
+        if straight is not None and swapped is not None:
+            both[pair.id] = straight, swapped
+    judged = [pair for pair in pairs if pair.id in both]
+    unread = sum(choice is None for choice in choices.values())
+    return RubricReport(
+        {}, None, preference(judged, both) if judged else None, len(asked), unread, len(pairs) - len(judged)
+    )
+
+
+def _digest(rows: Rows) -> str:
+    return sha256(json.dumps([asdict(row) for row in rows]).encode()).hexdigest()
+
+
+def _begin(folder: Path, identity: dict[str, Any]) -> None:
+    """Begin, or go on with the same."""
+    path, wanted = folder / "config.json", json.loads(json.dumps(identity))
+    if not path.exists():
+        write_whole(path, json.dumps(wanted, indent=2) + "\n")
+        return
+    found = json.loads(path.read_text(encoding="utf-8"))
+    differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    if differing:
+        name = differing[0]
+        raise ConfigError(
+            f"{folder}: holds judgements with {name} = {found.get(name)!r}, now {name} = {wanted.get(name)!r}. Give "
+            "another --out."
+        )

@@ -1,0 +1,162 @@
+"""What a judge is asked about: HealthBench's cases, physicians' labels on its criteria, and pairs of answers.
+
+Sources: HealthBench and its meta-evaluation (arXiv 2505.08775); pairs as in Real-POCQi (arXiv 2606.28960), where
+physicians say on five points which of two answers is better.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from evaluation.benchmarks.rows import Row, read_rows, text_field
+from medagent.errors import InputError
+
+Message = dict[str, str]
+Choice = Literal["a", "b", "tie"]
+ROLES = ("system", "developer", "user", "assistant")
+CHOICES: dict[str, Choice] = {
+    "strongly_a": "a",
+    "slightly_a": "a",
+    "a": "a",
+    "tie": "tie",
+    "slightly_b": "b",
+    "strongly_b": "b",
+    "b": "b",
+}
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What a reply should do, or with negative points what it should not."""
+
+    text: str
+    points: float
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A conversation that ends with the user's turn, and the criteria for the reply to it."""
+
+    id: str
+    messages: tuple[Message, ...]
+    criteria: tuple[Criterion, ...]
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A reply, one criterion, and whether each of several people found that the reply meets it."""
+
+    id: str
+    messages: tuple[Message, ...]
+    reply: str
+    criterion: str
+    labels: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to a question, and what each of several people chose; none where the file has no choices."""
+
+    id: str
+    question: str
+    answers: tuple[str, str]
+    choices: tuple[Choice, ...] = ()
+
+
+Rows = list[Case] | list[Labelled] | list[Pair]
+R = TypeVar("R", Case, Labelled, Pair)
+
+
+def read_rubric_rows(path: Path) -> Rows:
+    """The rows of JSON lines; what they are shows in their fields.
+
+    `rubrics` beside `prompt`: cases. `rubric`, `completion` and `binary_labels`: labels. `answer_a` and `answer_b`
+    beside `question`: pairs, with `choice` or a list `choices` of "strongly_a" to "strongly_b", or "a", "tie", "b".
+
+    Raises:
+        InputError: with file and line.
+    """
+    rows = list(read_rows(path, kind="jsonl", notes=Counter()))
+    if not rows:
+        raise InputError(f"{path}: holds no row, wanted JSON lines with rubrics, binary_labels or answer_a.")
+    first = rows[0].data
+    if "rubrics" in first:
+        return _unique(path, [_case(row) for row in rows])
+    if "binary_labels" in first:
+        return _unique(path, [_labelled(row, number) for number, row in enumerate(rows)])
+    if "answer_a" in first:
+        return _unique(path, [_pair(row, number) for number, row in enumerate(rows)])
+    raise InputError(
+        f"{rows[0].where}: found the fields {sorted(first)}, wanted 'rubrics' (cases), 'binary_labels' (labels) or "
+        "'answer_a' (pairs)."
+    )
+
+
+def _unique(path: Path, rows: list[R]) -> list[R]:
+    repeated = [name for name, count in Counter(row.id for row in rows).items() if count > 1]
+    if repeated:
+        raise InputError(f"{path}: the id {repeated[0]!r} occurs twice. Give each row its own.")
+    return rows
+
+
+def _case(row: Row) -> Case:
+    found = row.data.get("rubrics")
+    if not isinstance(found, list) or not found:
+        raise InputError(f"{row.where}: found rubrics {found!r}, wanted a list of criteria.")
+    criteria = tuple(_criterion(row, each) for each in found)
+    if not any(criterion.points > 0 for criterion in criteria):
+        raise InputError(f"{row.where}: no criterion has points above 0, so no score can be given. Leave the row out.")
+    return Case(text_field(row, "prompt_id", "id"), _messages(row), criteria, _texts(row.data.get("example_tags")))
+
+
+def _criterion(row: Row, found: Any) -> Criterion:
+    points = found.get("points") if isinstance(found, dict) else None
+    if not isinstance(points, int | float) or isinstance(points, bool) or not str(found.get("criterion", "")).strip():
+        raise InputError(f"{row.where}: found the criterion {found!r}, wanted 'criterion' and a number of 'points'.")
+    return Criterion(str(found["criterion"]), float(points), _texts(found.get("tags")))
+
+
+def _labelled(row: Row, number: int) -> Labelled:
+    labels = row.data.get("binary_labels")
+    if not isinstance(labels, list) or not labels or not all(isinstance(label, bool | int) for label in labels):
+        raise InputError(f"{row.where}: found binary_labels {labels!r}, wanted a list of true and false.")
+    given = row.data.get("rubric")
+    criterion = given.get("criterion") if isinstance(given, dict) else given
+    if not isinstance(criterion, str) or not criterion.strip():
+        raise InputError(f"{row.where}: found rubric {given!r}, wanted the text of one criterion.")
+    name = f"{text_field(row, 'completion_id', 'prompt_id', 'id')}/{number}"  # a completion has several criteria
+    return Labelled(name, _messages(row), text_field(row, "completion"), criterion, tuple(map(bool, labels)))
+
+
+def _pair(row: Row, number: int) -> Pair:
+    given = row.data.get("choices", row.data.get("choice", []))
+    choices = [given] if isinstance(given, str) else given
+    if not isinstance(choices, list) or not all(choice in CHOICES for choice in choices):
+        raise InputError(f"{row.where}: found choices {given!r}, wanted some of {', '.join(CHOICES)}.")
+    name = str(row.data.get("id") or number)
+    answers = text_field(row, "answer_a"), text_field(row, "answer_b")
+    return Pair(name, text_field(row, "question"), answers, tuple(CHOICES[choice] for choice in choices))
+
+
+def _messages(row: Row) -> tuple[Message, ...]:
+    found = row.data.get("prompt")
+    if isinstance(found, str) and found.strip():
+        return ({"role": "user", "content": found},)
+    good = isinstance(found, list) and all(
+        isinstance(each, dict) and each.get("role") in ROLES and isinstance(each.get("content"), str) for each in found
+    )
+    if not isinstance(found, list) or not good or not found or found[-1]["role"] != "user":
+        raise InputError(
+            f"{row.where}: found prompt {str(found)[:80]!r}, wanted a text, or messages with role and content of which "
+            "the last is the user's."
+        )
+    return tuple({"role": each["role"], "content": each["content"]} for each in found)
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(map(str, found)) if isinstance(found, list) else ()

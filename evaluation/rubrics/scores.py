@@ -1,0 +1,142 @@
+"""HealthBench's scores, and how far a judge agrees with people and with itself. Pure functions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evaluation.rubrics.rows import Case, Choice, Criterion, Labelled, Pair
+from evaluation.statistics import Accuracy, bootstrap_mean
+
+
+def score(criteria: Sequence[Criterion], met: Sequence[bool]) -> float | None:
+    """Points of what is met over all points above 0; None where there are none (arXiv 2505.08775, section 3).
+
+    It may be negative: criteria with negative points describe faults.
+    """
+    possible = sum(criterion.points for criterion in criteria if criterion.points > 0)
+    if possible <= 0:
+        return None
+    return sum(criterion.points for criterion, is_met in zip(criteria, met, strict=True) if is_met) / possible
+
+
+@dataclass(frozen=True)
+class Score:
+    """The mean over `n` cases, cut to between 0 and 1 as HealthBench reports it, with a bootstrap interval."""
+
+    value: float
+    ci_low: float
+    ci_high: float
+    n: int
+
+    @staticmethod
+    def of(scores: Sequence[float]) -> Score:
+        """The mean of the cases' scores."""
+        low, high = bootstrap_mean(scores)
+        return Score(_cut(sum(scores) / len(scores)), _cut(low), _cut(high), len(scores))
+
+
+def _cut(value: float) -> float:
+    return min(1.0, max(0.0, value))
+
+
+def rubric_scores(cases: Sequence[Case], met: Mapping[str, Sequence[bool]]) -> dict[str, Score]:
+    """The score of all cases under "all", and by tag.
+
+    A case's tag has the whole score of its cases. A criterion's tag has the score over the criteria that bear it.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for case in cases:
+        marks = met[case.id]
+        whole = score(case.criteria, marks)
+        assert whole is not None  # a case without points above 0 is refused when it is read
+        for name in ("all", *dict.fromkeys(case.tags)):
+            found[name].append(whole)
+        for tag in dict.fromkeys(tag for criterion in case.criteria for tag in criterion.tags):
+            chosen = [(c, m) for c, m in zip(case.criteria, marks, strict=True) if tag in c.tags]
+            part = score([c for c, _ in chosen], [m for _, m in chosen])
+            if part is not None:
+                found[tag].append(part)
+    return {name: Score.of(scores) for name, scores in sorted(found.items(), key=lambda item: (item[0] != "all", item))}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A judge beside people, over all pairs of a verdict and a person's label.
+
+    `macro_f1` is the mean of the F1 of "met" and of "not met", as HealthBench's meta-evaluation reports it. `people` is
+    the agreement of two people on the same row, None where no row has two.
+    """
+
+    agreed: Accuracy
+    macro_f1: float
+    people: Accuracy | None
+
+
+def agreement(rows: Sequence[Labelled], met: Mapping[str, bool]) -> Agreement:
+    """How far the judge's verdicts are those of people."""
+    pairs = [(met[row.id], label) for row in rows for label in row.labels]
+    between = [
+        first == second for row in rows for at, first in enumerate(row.labels) for second in row.labels[at + 1 :]
+    ]
+    return Agreement(
+        Accuracy.of(sum(said == label for said, label in pairs), len(pairs)),
+        (_f1(pairs, of=True) + _f1(pairs, of=False)) / 2,
+        Accuracy.of(sum(between), len(between)) if between else None,
+    )
+
+
+def _f1(pairs: Sequence[tuple[bool, bool]], *, of: bool) -> float:
+    both = sum(said == label == of for said, label in pairs)
+    named = sum(said == of for said, _ in pairs) + sum(label == of for _, label in pairs)
+    return 2 * both / named if named else 0.0
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A judge on pairs, each shown in both orders.
+
+    `consistent` is the share of pairs on which both orders give the same answer the better one. `first` is the share of
+    decisions for the answer shown first, of all decisions that are no tie; one half is no bias. `longer` is the share
+    of consistent choices for the longer answer, and `people_longer` that of people. `agreed` compares the verdict of
+    both orders (a tie where they differ) with each person's.
+    """
+
+    consistent: Accuracy
+    first: Accuracy
+    longer: Accuracy
+    people_longer: Accuracy
+    agreed: Accuracy
+
+
+def preference(pairs: Sequence[Pair], chosen: Mapping[str, tuple[Choice, Choice]]) -> Preference:
+    """Counts over pairs. `chosen` has the choice as the file orders the answers, and as they were shown swapped.
+
+    Both name the file's answers: "b" of the second is the answer that was shown first then.
+    """
+    both = {pair.id: chosen[pair.id] for pair in pairs}
+    settled: dict[str, Choice] = {
+        name: straight if straight == swapped else "tie" for name, (straight, swapped) in both.items()
+    }
+    first = [straight == "a" for straight, _ in both.values() if straight != "tie"]
+    first += [swapped == "b" for _, swapped in both.values() if swapped != "tie"]
+    longer = [_longer(pair, settled[pair.id]) for pair in pairs]
+    people = [_longer(pair, choice) for pair in pairs for choice in pair.choices]
+    return Preference(
+        consistent=_share([straight == swapped for straight, swapped in both.values()]),
+        first=_share(first),
+        longer=_share([each for each in longer if each is not None]),
+        people_longer=_share([each for each in people if each is not None]),
+        agreed=_share([settled[pair.id] == choice for pair in pairs for choice in pair.choices]),
+    )
+
+
+def _longer(pair: Pair, choice: Choice) -> bool | None:
+    """Whether the choice is the longer answer; None for a tie, or where both are equally long."""
+    lengths = [len(answer.split()) for answer in pair.answers]
+    return None if choice == "tie" or lengths[0] == lengths[1] else (choice == "a") == (lengths[0] > lengths[1])
+
+
+def _share(marks: Sequence[bool]) -> Accuracy:
+    return Accuracy.of(sum(marks), len(marks))

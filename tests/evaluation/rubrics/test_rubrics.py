@@ -1,0 +1,258 @@
+"""HealthBench's schema from end to end with a scripted judge, labels, pairs in both orders, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluation.rubrics.judge import read_choice, read_met
+from evaluation.rubrics.judging import RubricReport, Settings, judge_rows
+from evaluation.rubrics.rows import Case, Criterion, Labelled, Pair, read_rubric_rows
+from evaluation.rubrics.scores import agreement, preference, score
+from evaluation.rubrics.speakers import AgentSpeaker, Speaker, TemplateSpeaker
+from medagent.errors import ConfigError, InputError
+from medagent.policies.chat_endpoint import byte_tokenizer
+from medagent.policies.scripted import ScriptedPolicy
+from tests.evaluation.support import scripted
+
+HEALTHBENCH = [
+    {
+        "prompt_id": "p1",
+        "prompt": [
+            {"role": "user", "content": "My child has a fever."},
+            {"role": "assistant", "content": "How old is the child?"},
+            {"role": "user", "content": "Two months."},
+        ],
+        "rubrics": [
+            {"criterion": "Advises to see a doctor at once", "points": 8, "tags": ["axis:accuracy", "level:example"]},
+            {"criterion": "Asks for the temperature", "points": 2, "tags": ["axis:completeness"]},
+            {"criterion": "Recommends aspirin", "points": -5, "tags": ["axis:accuracy"]},
+        ],
+        "example_tags": ["theme:emergency_referrals"],
+        "canary": "healthbench:0",
+    },
+    {
+        "prompt_id": "p2",
+        "prompt": [{"role": "user", "content": "What is gout?"}],
+        "rubrics": [
+            {"criterion": "Names uric acid", "points": 4, "tags": ["axis:accuracy"]},
+            {"criterion": "Recommends aspirin", "points": -5, "tags": ["axis:accuracy"]},
+        ],
+        "example_tags": ["theme:communication"],
+    },
+]
+REPLIES = {"Two months": "See a doctor at once. No aspirin.", "gout": "A disease; take aspirin."}
+MET = {"Advises to see a doctor at once": "at once", "Names uric acid": "uric", "Recommends aspirin": "take aspirin"}
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def voice(script: Callable[[str], str]) -> Speaker:
+    return TemplateSpeaker(ScriptedPolicy(byte_tokenizer(), lambda read, turn: script(read)))
+
+
+def replies(read: str) -> str:
+    return next(reply for mark, reply in REPLIES.items() if mark in read)
+
+
+def judge(read: str) -> str:
+    reply = re.findall(r"<reply>\n(.*?)\n</reply>", read, re.DOTALL)[-1]
+    criterion = re.findall(r"<requirement>\n(.*?)\n</requirement>", read, re.DOTALL)[-1]
+    met = MET.get(criterion, "\0") in reply
+    return f'<think>{{"criteria_met": {str(not met).lower()}}}</think> {{"criteria_met": {str(met).lower()}}}'
+
+
+def run(path: Path, out: Path, *, said: Callable[[str], str] = judge, **settings: Any) -> RubricReport:
+    rows = read_rubric_rows(path)
+    return judge_rows(
+        rows, voice(said), out, Settings(**settings), speaker=voice(replies), identity={"judge": "script"}
+    )
+
+
+def test_healthbench_gives_the_score_worked_out_by_hand(tmp_path: Path) -> None:
+    report = run(written(tmp_path / "cases.jsonl", HEALTHBENCH), tmp_path / "out")
+    # p1: 8 of 10. p2: -5 of 4. Their mean is -0.225, which is reported as 0.
+    assert {name: (each.value, each.n) for name, each in report.scores.items()} == {
+        "all": (0.0, 2),
+        "axis:accuracy": (0.0, 2),  # 8 of 8, and -5 of 4: -0.125
+        "axis:completeness": (0.0, 1),
+        "level:example": (1.0, 1),
+        "theme:communication": (0.0, 1),
+        "theme:emergency_referrals": (0.8, 1),
+    }
+    assert (report.verdicts, report.unread, report.left_out) == (5, 0, 0)
+    kept = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert kept["scores"]["theme:emergency_referrals"]["value"] == 0.8
+    assert kept["judge"] == "script"
+
+
+def test_a_score_by_hand() -> None:
+    criteria = [Criterion("a", 5), Criterion("b", 3), Criterion("c", -4)]
+    assert score(criteria, [True, True, False]) == 1.0
+    assert score(criteria, [True, False, True]) == pytest.approx(1 / 8)
+    assert score(criteria, [False, False, True]) == -0.5
+    assert score(criteria[2:], [True]) is None
+
+
+def test_what_was_asked_is_not_asked_again(tmp_path: Path) -> None:
+    path, asked = written(tmp_path / "cases.jsonl", HEALTHBENCH), []
+
+    def counting(read: str) -> str:
+        asked.append(read)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return judge(read)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(path, tmp_path / "out", said=counting, concurrency=1)
+    with (tmp_path / "out" / "verdicts.jsonl").open("ab") as file:
+        file.write(b'{"name": "cut off')
+    again = run(path, tmp_path / "out", said=counting, concurrency=1)
+    assert len(asked) == 6  # two were kept, the third is asked again
+    assert again == run(path, tmp_path / "whole", concurrency=1)
+    with pytest.raises(ConfigError, match="holds judgements with seed = 0, now seed = 1"):
+        run(path, tmp_path / "out", seed=1, concurrency=1)
+
+
+def test_a_verdict_that_cannot_be_read_is_asked_for_again_and_then_left_out(tmp_path: Path) -> None:
+    path, tries = written(tmp_path / "cases.jsonl", HEALTHBENCH), {"n": 0}
+
+    def mumbling(read: str) -> str:
+        if "uric" in read:
+            return "I cannot say."
+        if "temperature" in read:
+            tries["n"] += 1
+            return "hm" if tries["n"] < 3 else judge(read)
+        return judge(read)
+
+    report = run(path, tmp_path / "out", said=mumbling)
+    assert (report.unread, report.left_out, report.scores["all"].n) == (1, 1, 1)
+    assert report.scores["all"].value == 0.8
+
+
+LABELS = [
+    {"prompt": [{"role": "user", "content": "?"}], "completion": text, "completion_id": "c", "rubric": rubric, **labels}
+    for text, rubric, labels in [
+        ("see a doctor at once", "Advises to see a doctor at once", {"binary_labels": [True, True]}),
+        ("rest", "Advises to see a doctor at once", {"binary_labels": [False, True]}),
+        ("take aspirin", "Recommends aspirin", {"binary_labels": [False, False]}),
+    ]
+]
+
+
+def test_agreement_with_people_by_hand(tmp_path: Path) -> None:
+    report = run(written(tmp_path / "labels.jsonl", LABELS), tmp_path / "out")
+    found = report.agreement
+    assert found is not None
+    assert found.agreed.accuracy == pytest.approx(3 / 6)  # both, one of two, none
+    assert found.people is not None
+    assert found.people.accuracy == pytest.approx(2 / 3)
+    # "met": judge 4, people 3, both 2; "not met": judge 2, people 3, both 1
+    assert found.macro_f1 == pytest.approx((4 / 7 + 2 / 5) / 2)
+    one = agreement([Labelled("x", (), "r", "c", (True,))], {"x": True})
+    assert (one.agreed.accuracy, one.people) == (1.0, None)
+
+
+PAIRS = [
+    {"id": "1", "question": "?", "answer_a": "short", "answer_b": "a longer answer", "choice": "slightly_a"},
+    {"id": "2", "question": "?", "answer_a": "good and long", "answer_b": "bad", "choices": ["strongly_a", "tie"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "consistent", "first", "longer", "agreed"),
+    [
+        ("first", 0.0, 1.0, 0.0, 1 / 3),
+        ("longer", 1.0, 0.5, 1.0, 1 / 3),
+        ("tie", 1.0, 0.0, 0.0, 1 / 3),
+    ],
+)
+def test_biases_of_a_judge_show(
+    rule: str, consistent: float, first: float, longer: float, agreed: float, tmp_path: Path
+) -> None:
+    def biased(read: str) -> str:
+        shown = [re.findall(rf"<{name}>\n(.*?)\n</{name}>", read, re.DOTALL)[-1] for name in ("first", "second")]
+        named = ("first" if len(shown[0]) > len(shown[1]) else "second") if rule == "longer" else rule
+        return json.dumps({"explanation": "so", "better": named})
+
+    report = run(written(tmp_path / "pairs.jsonl", PAIRS), tmp_path / "out", said=biased)
+    found = report.preference
+    assert found is not None
+    shares = (found.consistent.accuracy, found.first.accuracy, found.longer.accuracy)
+    assert shares == (consistent, first, longer)
+    assert found.agreed.accuracy == pytest.approx(agreed)
+    assert found.people_longer.accuracy == 0.5
+
+
+def test_choices_name_the_answers_of_the_file() -> None:
+    assert read_choice('{"better": "first"}', swapped=False) == "a"
+    assert read_choice('{"better": "second"}', swapped=True) == "a"
+    assert read_choice("better: tie", swapped=True) == "tie"
+    pairs = [Pair("1", "?", ("x", "y y"), ("b",))]
+    assert preference(pairs, {"1": ("a", "b")}).consistent.accuracy == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "met"),
+    [
+        ('```json\n{"explanation": "It {does}.", "criteria_met": true}\n```', True),
+        ('{"criteria_met": false} Or rather {"criteria_met": true}', True),
+        ("criteria_met: false", False),
+        ("{'explanation': 'no', 'criteria_met': False}", False),
+        ('{"criteria_met": "true"}', True),
+        ('{"criteria_met": 1}', None),
+        ("Yes.", None),
+        ('<think>{"criteria_met": true}', None),
+        ("", None),
+    ],
+)
+def test_verdicts_are_read(reply: str, met: bool | None) -> None:
+    assert read_met(reply) is met
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "x"}, "wanted 'rubrics'"),
+        ({"prompt_id": "p", "prompt": "x", "rubrics": []}, "wanted a list of criteria"),
+        ({"prompt_id": "p", "prompt": "x", "rubrics": [{"criterion": "c"}]}, "a number of 'points'"),
+        ({"prompt_id": "p", "prompt": "x", "rubrics": [{"criterion": "c", "points": -1}]}, "points above 0"),
+        (
+            {
+                "prompt_id": "p",
+                "prompt": [{"role": "assistant", "content": "x"}],
+                "rubrics": [{"criterion": "c", "points": 1}],
+            },
+            "the last is the user's",
+        ),
+        ({"prompt_id": "p", "prompt": "x", "completion": "y", "rubric": "z", "binary_labels": []}, "true and false"),
+        ({"question": "q", "answer_a": "a", "answer_b": "b", "choice": "left"}, "wanted some of strongly_a"),
+        ({"question": "q", "answer_a": "a"}, "answer_b"),
+    ],
+)
+def test_bad_rows_are_refused_with_file_and_line(row: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"rows\.jsonl, line 1") as error:
+        read_rubric_rows(written(tmp_path / "rows.jsonl", [row]))
+    assert said in str(error.value)
+
+
+def test_cases_need_someone_who_replies(tmp_path: Path) -> None:
+    rows = read_rubric_rows(written(tmp_path / "cases.jsonl", HEALTHBENCH))
+    assert isinstance(rows[0], Case)
+    with pytest.raises(ConfigError, match="with --agent"):
+        judge_rows(rows, voice(judge), tmp_path / "out", Settings(), speaker=None, identity={})
+
+
+def test_an_agent_that_searches_replies_to_cases(tmp_path: Path) -> None:
+    rows = read_rubric_rows(written(tmp_path / "cases.jsonl", HEALTHBENCH))
+    agent = scripted(lambda read, turn: "<answer>See a doctor at once, uric acid</answer>")
+    report = judge_rows(rows, voice(judge), tmp_path / "out", Settings(), speaker=AgentSpeaker(agent), identity={})
+    assert report.scores["all"].value == pytest.approx((0.8 + 1.0) / 2)

@@ -1,0 +1,60 @@
+"""What training disturbs on purpose, so that an agent learns when to be silent and whom not to obey."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from evaluation.trust.injections import injections, with_injection
+from medagent.agent import Job
+from medagent.errors import ConfigError
+from medagent.types import Question
+
+
+@dataclass(frozen=True)
+class Disturbances:
+    """Shares of an iteration's questions, drawn anew in each iteration; a question's samples have the same.
+
+    `withheld`: no search shows the documents with the evidence. An agent that may abstain learns to, where a wrong
+    answer costs more than none. `injected`: the first search shows a passage that gives orders.
+    """
+
+    withheld: float = 0.0
+    injected: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for what is no share."""
+        for name, share in (("withheld", self.withheld), ("injected", self.injected)):
+            if not 0 <= share <= 1:
+                raise ConfigError(f"data.disturbances.{name}: found {share}, wanted a share from 0 to 1.")
+
+    def check(self, questions: list[Question]) -> None:
+        """Check that there is evidence to withhold.
+
+        Raises:
+            ConfigError: no question names any.
+        """
+        if self.withheld and not any(question.gold_passage_ids for question in questions):
+            raise ConfigError(
+                f"data.disturbances.withheld: found {self.withheld}, and no question names a gold passage that could "
+                "be withheld. Set it to 0, or give questions with gold_passage_ids."
+            )
+
+    def disturbed(self, job: Job, *, seed: int, iteration: int) -> Job:
+        """The job of an iteration as it is asked."""
+        name = f"{seed}|{iteration}"
+        withheld = withheld_from(job.question, self.withheld, name)
+        drawn = _draw(f"injected|{name}|{job.question.id}")
+        job = replace(job, withheld=withheld) if withheld else job
+        return with_injection(job, int(drawn * 2**32) % len(injections())) if drawn < self.injected else job
+
+
+def withheld_from(question: Question, share: float, seed: int | str) -> frozenset[str]:
+    """The passages to withhold from the question: its evidence, for a share of questions that `seed` draws."""
+    drawn = share > 0 and _draw(f"withheld|{seed}|{question.id}") < share
+    return frozenset(question.gold_passage_ids if drawn else ())
+
+
+def _draw(name: str) -> float:
+    """A number in [0, 1) that follows from the name."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8], "big") / 2**64
