@@ -19,6 +19,7 @@ WORDS_AT_MOST = {
     "docs/training-runs.md": 600,
     "docs/evaluation.md": 1200,
     "docs/open-answers.md": 900,
+    "docs/trust.md": 900,
     "docs/retrieval.md": 1200,
     "docs/serving.md": 1200,
     "docs/questions.md": 700,

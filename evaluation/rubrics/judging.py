@@ -22,7 +22,7 @@ Said = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Settings:
+class JudgeSettings:
     """How replies and verdicts are asked for. A verdict that cannot be read is asked for `tries` times in all."""
 
     seed: int = 0
@@ -80,7 +80,7 @@ def judge_rows(
     rows: Rows,
     judge: Speaker,
     folder: Path,
-    settings: Settings,
+    settings: JudgeSettings,
     *,
     speaker: Speaker | None,
     identity: Mapping[str, Any],
@@ -108,7 +108,7 @@ def judge_rows(
 @dataclass(frozen=True)
 class _Asking:
     folder: Path
-    settings: Settings
+    settings: JudgeSettings
     on_progress: Callable[[str, int, int], None]
 
     def replies(self, speaker: Speaker, asked: Sequence[Asked]) -> Said:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from evaluation.reports.html import Table
 from evaluation.rubrics.judge import PROMPTS_SHA256
-from evaluation.rubrics.judging import RubricReport, Settings, judge_rows
+from evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
 from evaluation.rubrics.rows import Case, read_rubric_rows
 from evaluation.rubrics.speakers import Speaker, speaker_of
 from evaluation.statistics import Accuracy
@@ -55,7 +55,7 @@ class Voice:
 
 
 def print_rubric(
-    path: Path, agent: Voice | None, judge: Voice, *, limit: int | None, settings: Settings, out: Path
+    path: Path, agent: Voice | None, judge: Voice, *, limit: int | None, settings: JudgeSettings, out: Path
 ) -> RubricReport:
     """Judge, print the figures, and write report.json."""
     console = Console(highlight=False)

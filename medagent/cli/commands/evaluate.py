@@ -187,7 +187,7 @@ def rubric(
         concurrency: Requests at once.
         out: Folder of report.json, replies.jsonl and verdicts.jsonl.
     """
-    from evaluation.rubrics.judging import Settings
+    from evaluation.rubrics.judging import JudgeSettings
     from medagent.cli.rubric import Voice, print_rubric
 
     print_rubric(
@@ -195,7 +195,7 @@ def rubric(
         None if agent is None else Voice(agent, model, index, parameters),
         Voice(judge, judge_model, None, judge_parameters),
         limit=limit,
-        settings=Settings(seed, temperature, reply_tokens, verdict_tokens, concurrency=concurrency),
+        settings=JudgeSettings(seed, temperature, reply_tokens, verdict_tokens, concurrency=concurrency),
         out=Path(out),
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evaluation.rubrics.judge import read_choice, read_met
-from evaluation.rubrics.judging import RubricReport, Settings, judge_rows
+from evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
 from evaluation.rubrics.rows import Case, Criterion, Labelled, Pair, read_rubric_rows
 from evaluation.rubrics.scores import agreement, preference, score
 from evaluation.rubrics.speakers import AgentSpeaker, Speaker, TemplateSpeaker
@@ -73,7 +73,7 @@ def judge(read: str) -> str:
 def run(path: Path, out: Path, *, said: Callable[[str], str] = judge, **settings: Any) -> RubricReport:
     rows = read_rubric_rows(path)
     return judge_rows(
-        rows, voice(said), out, Settings(**settings), speaker=voice(replies), identity={"judge": "script"}
+        rows, voice(said), out, JudgeSettings(**settings), speaker=voice(replies), identity={"judge": "script"}
     )
 
 
@@ -248,11 +248,11 @@ def test_cases_need_someone_who_replies(tmp_path: Path) -> None:
     rows = read_rubric_rows(written(tmp_path / "cases.jsonl", HEALTHBENCH))
     assert isinstance(rows[0], Case)
     with pytest.raises(ConfigError, match="with --agent"):
-        judge_rows(rows, voice(judge), tmp_path / "out", Settings(), speaker=None, identity={})
+        judge_rows(rows, voice(judge), tmp_path / "out", JudgeSettings(), speaker=None, identity={})
 
 
 def test_an_agent_that_searches_replies_to_cases(tmp_path: Path) -> None:
     rows = read_rubric_rows(written(tmp_path / "cases.jsonl", HEALTHBENCH))
     agent = scripted(lambda read, turn: "<answer>See a doctor at once, uric acid</answer>")
-    report = judge_rows(rows, voice(judge), tmp_path / "out", Settings(), speaker=AgentSpeaker(agent), identity={})
+    report = judge_rows(rows, voice(judge), tmp_path / "out", JudgeSettings(), speaker=AgentSpeaker(agent), identity={})
     assert report.scores["all"].value == pytest.approx((0.8 + 1.0) / 2)
