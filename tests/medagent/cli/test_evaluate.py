@@ -153,6 +153,7 @@ def test_evaluate_reports_wrong_settings_before_any_work(tmp_path: Path) -> None
             "ask": "tags",
             "shots": 0,
             "shots_path": "",
+            "entailment": "",
             "tools": (),
             "limits": {},
             "concurrency": 4,
