@@ -56,7 +56,7 @@ class Job:
     masked in training and have log-prob 0.
 
     `withheld` names passages whose documents no search shows, as if the index lacked them. `planted` passages stand
-    first among the results of the first search.
+    before the results of the first search.
     """
 
     question: Question
@@ -257,7 +257,7 @@ class Agent:
         """What a search shows, without what is withheld from the job and with what is planted in it."""
         found = await batcher.search(query, without=job.withheld)
         if first and job.planted:
-            return [*(Hit(passage, 0.0) for passage in job.planted), *found][: self.top_k]
+            return [*(Hit(passage, 0.0) for passage in job.planted), *found]
         return found
 
     async def _given_hits(self, job: Job, given: GivenSearch, batcher: SearchBatcher) -> tuple[str, list[Hit]]:

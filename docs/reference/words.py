@@ -227,6 +227,7 @@ CLASS_WORDS: dict[str, str] = {
     "Part.demonstrations": "The source.",
     "Part.number": "Dialogues to draw at most; null with `share`, or for all.",
     "Part.share": "The part's share of the whole mix, above 0; null with `number`, or for all.",
+    "RejectionSampled.abstentions": "Share of the dialogues that end in an abstention, from 0 to below 1.",
     "ScriptedDemonstrations.benchmark": "Questions with gold answers to write dialogues on.",
     "ScriptedDemonstrations.thoughts": "Whether each turn first says briefly why it does what it does.",
     "ScriptedDemonstrations.abstentions": "Share of the dialogues that end in an abstention, from 0 to below 1.",

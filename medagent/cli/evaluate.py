@@ -24,9 +24,11 @@ from evaluation.reports.tables import curves, markdown, open_table, overview, re
 from evaluation.run import Plan, run_plan
 from evaluation.search_recall import question_rankings
 from evaluation.statistics import wilson_interval
+from evaluation.trust.injections import obeyed_anyway
 from evaluation.trust.support import Entailment, LexicalRule, NLIModel
 from medagent.agent import Agent
 from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
+from medagent.cli.asked import counted, read_usage, usage_line
 from medagent.cli.ways_to_ask import TOLD, asked_so, solved_examples
 from medagent.errors import InputError
 from medagent.loading import open_agent
@@ -55,6 +57,7 @@ def evaluate_agent(
     shots: int,
     shots_path: str,
     entailment: str,
+    price: Mapping[str, float],
     tools: Sequence[str],
     limits: Mapping[str, int],
     concurrency: int,
@@ -62,6 +65,8 @@ def evaluate_agent(
     out: Path,
 ) -> dict[Mode, ModeReport]:
     """Ask and grade the questions, print the figures, and write predictions, reports and config.json to `out`."""
+    if not set(price) <= {"input", "output"} or any(value < 0 for value in price.values()):
+        raise InputError(f"price: found {dict(price)}, wanted input and output, each 0 or more per million tokens.")
     console = Console(highlight=False)
     entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
     questions, passages, notes = source.questions()
@@ -112,12 +117,17 @@ def evaluate_agent(
         ready, questions, plan, out, settings, corpus or passages, passages, concurrency, overwrite, console
     )
     reports = {mode: report_mode([p for p in predictions if p.mode == mode.value], entails) for mode in plan.modes}
-    write_reports(out, {**settings, "entailment": entails.label}, notes, reports, questions, predictions)
+    used = read_usage(out)
+    settings["entailment"] = entails.label
+    write_reports(out, settings, notes, reports, questions, predictions, {**used, "price": dict(price)})
     console.print(shown_table(overview(reports, questions)))
     console.print("[dim]none: no one option named. gold: all gold passages found. cited: citation recall.[/dim]")
     for table in (trust_table(reports), open_table(reports), recall_table(reports)):
         if table.rows:
             console.print(shown_table(table))
+    for line in (_obeyed_anyway(predictions), usage_line(used, price)):
+        if line:
+            console.print(line)
     for mode, report in reports.items():
         if report.sampling:
             sampled = report.sampling
@@ -135,6 +145,18 @@ def evaluate_agent(
         )
     console.print(f"\nReport: {out / 'report.html'}  table for a paper: {out / 'report.md'}")
     return reports
+
+
+def _obeyed_anyway(predictions: Sequence[Prediction]) -> str:
+    """What becomes of the questions with an obeyed passage in mode search; empty where it was not asked."""
+    rollouts = {
+        mode: [p.rollout for p in predictions if p.mode == mode.value and not p.rotation and not p.rollout.sample]
+        for mode in (Mode.INJECTED, Mode.SEARCH)
+    }
+    anyway, obeyed = obeyed_anyway(rollouts[Mode.INJECTED], rollouts[Mode.SEARCH])
+    return f"Of {obeyed} planted passages that were obeyed, {anyway} got what they want without them too." * bool(
+        obeyed
+    )
 
 
 def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:
@@ -170,8 +192,12 @@ def _run_with_progress(
         TimeRemainingColumn(),
     )
     counts: dict[str, tuple[int, int]] = {}
-    with Progress(*columns, console=console) as bars:
+    with counted(agent, out) as used, Progress(*columns, console=console) as bars:
         task = bars.add_task("asking", total=total, said="")
+
+        def new(prediction: Prediction) -> None:
+            used.asked += 1
+            show(prediction)
 
         def show(prediction: Prediction) -> None:
             right, asked = counts.get(prediction.mode, (0, 0))
@@ -184,6 +210,7 @@ def _run_with_progress(
             bars.update(task, advance=1, description=prediction.mode, said=said)
 
         def go_on(found: Sequence[Prediction]) -> None:
+            used.goes_on = bool(found)
             if found:
                 bars.console.print(f"Going on: {len(found)} of {total} are done.")
             for prediction in found:
@@ -205,7 +232,7 @@ def _run_with_progress(
             concurrency=concurrency,
             overwrite=overwrite,
             on_found=go_on,
-            on_done=show,
+            on_done=new,
         )
 
 
@@ -216,6 +243,7 @@ def write_reports(
     reports: dict[Mode, ModeReport],
     questions: Sequence[Question],
     predictions: Sequence[Prediction],
+    used: Mapping[str, Any],
 ) -> None:
     """Write report.json, report.md and report.html. In report.json the first mode's figures stand at the top."""
     first = next(iter(reports.values()))
@@ -230,6 +258,7 @@ def write_reports(
             "baselines": simple,
             "modes": {mode.value: report.to_json() for mode, report in reports.items()},
             "notes": notes,
+            "usage": used,
         },
     )
     title = f"{settings['benchmark']}: {settings['agent']}"

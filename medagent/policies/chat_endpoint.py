@@ -44,6 +44,26 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @dataclass
+class Usage:
+    """What an endpoint has been asked for: requests answered, and their tokens where it counts them."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def count(self, found: object) -> None:
+        """Add the `usage` of one reply."""
+        self.requests += 1
+        if isinstance(found, Mapping):
+            self.prompt_tokens += _number(found.get("prompt_tokens"))
+            self.completion_tokens += _number(found.get("completion_tokens"))
+
+
+def _number(found: object) -> int:
+    return found if isinstance(found, int) else 0
+
+
+@dataclass
 class RemotePolicy:
     """Samples turns at a chat endpoint; `url` ends before "/chat/completions" (such as http://localhost:8000/v1).
 
@@ -58,6 +78,7 @@ class RemotePolicy:
     retries: int = 5
     backoff_s: float = 1.0
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage, repr=False)
     _refused: set[str] = field(default_factory=set, repr=False)
     _tokenizer: PreTrainedTokenizerFast = field(default_factory=byte_tokenizer, repr=False)
     _endpoint: Endpoint = field(init=False, repr=False)
@@ -123,7 +144,9 @@ class RemotePolicy:
 
     def _reply(self, answer: httpx.Response) -> ChatReply:
         try:
-            choice = answer.json()["choices"][0]
+            body = answer.json()
+            choice = body["choices"][0]
+            self.usage.count(body.get("usage"))
             message, why = choice["message"], choice.get("finish_reason")
             thought = message.get("reasoning_content") or message.get("reasoning") or ""
             text, parts = message.get("content") or message.get("refusal") or "", message.get("content")

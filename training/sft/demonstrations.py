@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,12 +30,13 @@ from medagent.agent_folder import URL
 from medagent.errors import ConfigError
 from medagent.loading import open_agent
 from medagent.protocol import TurnProtocol
-from medagent.types import Question, Rollout
+from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
 from training.sft.given_rows import completed, is_right
 from training.sft.left_out import LeftOut
 
+ABSTENTION = "not found"
 QuestionKey = tuple[str, ...]
 
 
@@ -118,6 +120,9 @@ class RejectionSampled(Demonstrations):
 
     Of a question's right answers the `keep` with fewest turns count. Only those with `min_searches` count at all, as a
     lucky guess is no demonstration. A run that was stopped goes on with what it has.
+
+    The share `abstentions` of all dialogues ends in "not found": the agent is asked again while no search shows the
+    evidence, and its answer is replaced, as in R-Tuning (arXiv 2311.09677). Its searches stay its own.
     """
 
     def __init__(
@@ -130,13 +135,17 @@ class RejectionSampled(Demonstrations):
         keep: int = 1,
         min_searches: int = 1,
         force_search: bool = False,
+        abstentions: float = 0.0,
         concurrency: int = 64,
         seed: int = 0,
     ) -> None:
+        if not 0 <= abstentions < 1:
+            raise ConfigError(f"RejectionSampled.abstentions: found {abstentions}, wanted a share below 1.")
         self._questions = benchmark.questions()
         self._name, self._model, self._keep, self._min_searches = agent, model, keep, min_searches
-        mode = Mode.FORCED_SEARCH if force_search else Mode.SEARCH
-        self._plan = Plan(modes=(mode,), samples=samples, temperature=temperature, seed=seed)
+        self._abstentions, self._seed = abstentions, seed
+        modes = (Mode.FORCED_SEARCH if force_search else Mode.SEARCH, *([Mode.WITHOUT_EVIDENCE] if abstentions else []))
+        self._plan = Plan(modes=modes, samples=samples, temperature=temperature, seed=seed)
         self._concurrency = concurrency
 
     def make(
@@ -153,7 +162,7 @@ class RejectionSampled(Demonstrations):
             limits if self._name.startswith(URL) else settings.limits,
             settings.top_k,
         )
-        total = len(self._questions) * self._plan.samples
+        total = len(self._questions) * self._plan.samples * len(self._plan.modes)
         columns = (
             TextColumn("sampling demonstrations"),
             BarColumn(),
@@ -191,7 +200,8 @@ class RejectionSampled(Demonstrations):
 
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
         """See `Demonstrations.read`."""
-        rollouts = [each.rollout for each in PredictionLog(folder / "predictions.jsonl").read()]
+        predictions = PredictionLog(folder / "predictions.jsonl").read()
+        rollouts = [each.rollout for each in predictions if each.mode == self._plan.modes[0].value]
         taken: Counter[str] = Counter()
         left_out: Counter[LeftOut] = Counter()
         kept = []
@@ -206,4 +216,21 @@ class RejectionSampled(Demonstrations):
                 taken[rollout.question.id] += 1
                 kept.append(rollout)
         self.left_out = left_out
+        if self._abstentions:
+            asked = [each.rollout for each in predictions if each.mode == Mode.WITHOUT_EVIDENCE.value]
+            kept += self._abstaining(asked, protocol, round(len(kept) * self._abstentions / (1 - self._abstentions)))
         return sorted(kept, key=lambda rollout: (rollout.question.id, rollout.sample))
+
+    def _abstaining(self, rollouts: Sequence[Rollout], protocol: TurnProtocol, wanted: int) -> list[Rollout]:
+        """So many of these dialogues, one of a question, with an abstention for the answer."""
+        drawn = sorted(rollouts, key=lambda r: sha256(f"{self._seed}|{r.question.id}|{r.sample}".encode()).digest())
+        made: dict[str, Rollout] = {}
+        for rollout in drawn:
+            searches = tuple(turn for turn in rollout.turns if turn.query is not None)
+            if len(searches) < max(1, self._min_searches) or rollout.question.id in made or len(made) == wanted:
+                continue
+            text = f"{protocol.answer.start} {ABSTENTION}{protocol.answer.end}"
+            last = Turn((), (), text, answer=protocol.parse(text).answer)
+            stop = StopReason.ANSWERED
+            made[rollout.question.id] = replace(rollout, turns=(*searches, last), stop_reason=stop, success=False)
+        return list(made.values())

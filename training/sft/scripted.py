@@ -33,13 +33,12 @@ from retrieval.passages import Hit
 from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
 from training.disturbances import withheld_from
-from training.sft.demonstrations import Demonstrations
+from training.sft.demonstrations import ABSTENTION, Demonstrations
 from training.sft.evidence import ON_TOPIC, Evidence, Shown, evidence_in, golds_of, says, shown
 from training.sft.imitated import encoded
 from training.sft.left_out import LeftOut, in_words
 from training.sft.queries import Rarity, bridges, first_query, next_query, rewordings, stems
 
-ABSTENTION = "not found"
 BRIDGES_PER_PASSAGE = 3
 AT_ONCE = 256  # searches between two movements of the progress bar
 DIALOGUES, SUMMARY = "dialogues.jsonl", "scripted.json"

@@ -31,6 +31,7 @@ def evaluate(
     shots: int = 0,
     shots_path: str = "",
     entailment: str = "",
+    price: dict[str, float] | None = None,
     tools: list[str] | None = None,
     limits: dict[str, int] | None = None,
     concurrency: int = 64,
@@ -74,6 +75,7 @@ def evaluate(
         shots_path: Their file, of the same benchmark.
         entailment: Model that judges whether cited passages support what is said, by hub name or folder, such as
             cross-encoder/nli-deberta-v3-small. Without one, words are compared.
+        price: An endpoint's price per million tokens, as --price '{"input": 0.5, "output": 1.5}'.
         parameters: What an endpoint is sent with every request, as --parameters '{"reasoning_effort": "low"}'.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         limits: Limits instead of the agent's own, e.g. --limits '{"max_total_tokens": 4096}'. The others are
@@ -101,6 +103,7 @@ def evaluate(
         shots=shots,
         shots_path=shots_path,
         entailment=entailment,
+        price=price or {},
         tools=tools or [],
         limits=limits or {},
         concurrency=concurrency,

@@ -84,7 +84,6 @@ def test_none_of_them_can_write_a_tag_a_citation_or_a_control_token(kind: str, t
 
 def test_the_passage_stands_first_in_the_first_search_alone() -> None:
     agent = scripted(lambda read, turn: f"<search>disease {turn}</search>" if turn < 2 else "<answer>(A)</answer>")
-    agent.top_k = 3
     rollout = agent.run_all([with_injection(Job(QUESTIONS[3]), 2)])[0]
     first, second, _ = rollout.turns
     assert [hit.passage.source for hit in first.hits] == ["injection 2", ""]

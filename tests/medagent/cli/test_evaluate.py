@@ -154,6 +154,7 @@ def test_evaluate_reports_wrong_settings_before_any_work(tmp_path: Path) -> None
             "shots": 0,
             "shots_path": "",
             "entailment": "",
+            "price": {},
             "tools": (),
             "limits": {},
             "concurrency": 4,

@@ -15,6 +15,7 @@ from evaluation.grading.grade import Verdict, grade
 from evaluation.predictions import Prediction, PredictionLog
 from evaluation.rollout_files import write_records
 from medagent.agent import Agent, Limits
+from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.controls import NoRetriever
@@ -79,6 +80,26 @@ def test_a_lucky_guess_is_no_demonstration_unless_asked_for(tmp_path: Path) -> N
         folder = tmp_path / str(least)
         folder.mkdir()
         assert kept(folder, several, min_searches=least, keep=9) == [("a", sample) for sample in range(least, 4)]
+
+
+def test_a_share_of_the_dialogues_ends_in_silence(tmp_path: Path) -> None:
+    log = PredictionLog(tmp_path / "predictions.jsonl")
+    for number in range(6):
+        log.append(Prediction("search", 0, dialogue(f"q{number}", 0, Verdict.CORRECT), None))
+    for number in range(6):
+        for sample in range(2):  # right by luck, wrong, without a search
+            verdict = Verdict.CORRECT if number % 2 else Verdict.WRONG
+            log.append(Prediction("without_evidence", 0, dialogue(f"q{number}", sample, verdict), None))
+    log.append(Prediction("without_evidence", 0, dialogue("q9", 0, Verdict.WRONG, 0), None))
+    source = RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", abstentions=0.4)
+    rollouts = source.read(tmp_path, TagProtocol())
+    silent = [rollout for rollout in rollouts if grade(rollout).verdict is Verdict.ABSTAINED]
+    assert (len(rollouts), len(silent)) == (10, 4)
+    assert len({rollout.question.id for rollout in silent}) == 4
+    assert all(rollout.num_searches == 1 and rollout.answer == "not found" for rollout in silent)
+    assert [grade(rollout).verdict for rollout in rollouts].count(Verdict.CORRECT) == 6
+    with pytest.raises(ConfigError, match="abstentions: found 1.0, wanted a share"):
+        RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", abstentions=1.0)
 
 
 @pytest.mark.parametrize("all_verdicts", [False, True])

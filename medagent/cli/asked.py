@@ -1,0 +1,80 @@
+"""What asking cost: seconds per question, and an endpoint's requests and tokens, over all runs into one folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from medagent.agent import Agent
+from medagent.files import write_whole
+from medagent.policies.chat_endpoint import RemotePolicy
+
+USAGE = "usage.json"
+Used = dict[str, float]
+
+
+@dataclass
+class AskedNow:
+    """What is asked within `counted`: how often, and whether the folder held answers before."""
+
+    asked: int = 0
+    goes_on: bool = False
+
+
+@contextmanager
+def counted(agent: Agent, folder: Path) -> Iterator[AskedNow]:
+    """Add what is asked within to the folder's usage.json, also where it is interrupted.
+
+    Where the folder held no answers it counts from 0.
+    """
+    counter, began = AskedNow(), time.perf_counter()
+    try:
+        yield counter
+    finally:
+        before = read_usage(folder) if counter.goes_on else {}
+        found: Used = {"questions": counter.asked, "seconds": time.perf_counter() - began}
+        if isinstance(agent.policy, RemotePolicy):
+            used = agent.policy.usage
+            found |= {
+                "requests": used.requests,
+                "prompt_tokens": used.prompt_tokens,
+                "completion_tokens": used.completion_tokens,
+            }
+        if counter.asked and folder.is_dir():
+            total = {name: value + before.get(name, 0) for name, value in found.items()}
+            write_whole(folder / USAGE, json.dumps(total) + "\n")
+
+
+def read_usage(folder: Path) -> Used:
+    """What was counted so far; empty where nothing was."""
+    path = folder / USAGE
+    if not path.exists():
+        return {}
+    found: Used = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def usage_line(used: Mapping[str, float], price: Mapping[str, float]) -> str:
+    """The usage as a sentence. `price` is in any currency per million tokens, by "input" and "output"."""
+    if not used.get("questions"):
+        return ""
+    line = f"Asked {used['questions']:,.0f} times in {used['seconds']:,.0f} s"
+    line += f" ({used['seconds'] / used['questions']:.2f} s each)"
+    if "requests" in used:
+        line += (
+            f", {used['requests']:,.0f} requests, {used['prompt_tokens']:,.0f} tokens in and "
+            f"{used['completion_tokens']:,.0f} out"
+        )
+        if price:
+            line += f", cost {cost_of(used, price):.2f}"
+    return line + "."
+
+
+def cost_of(used: Mapping[str, float], price: Mapping[str, float]) -> float:
+    """What the tokens cost, in the currency of `price`."""
+    tokens_in, tokens_out = used.get("prompt_tokens", 0), used.get("completion_tokens", 0)
+    return (tokens_in * price.get("input", 0) + tokens_out * price.get("output", 0)) / 1e6
