@@ -171,13 +171,19 @@ def curves(reports: Mapping[Mode, ModeReport]) -> list[Curve]:
 
 
 def markdown(
-    title: str, settings: Mapping[str, object], reports: Mapping[Mode, ModeReport], questions: Sequence[Question]
+    title: str,
+    settings: Mapping[str, object],
+    reports: Mapping[Mode, ModeReport],
+    questions: Sequence[Question],
+    said: Sequence[str] = (),
 ) -> str:
-    """The tables in Markdown, with the settings that a paper must name."""
+    """The tables in Markdown, under the conclusions `said`, with the settings that a paper must name."""
     lines = [
         f"# {title}",
         "",
         f"{NOT_ADVICE}",
+        "",
+        *(f"- {each}" for each in said),
         "",
         f"{len(questions)} questions. "
         + "; ".join(f"{k} {str(v)[:12] if k.endswith('sha256') else v}" for k, v in settings.items() if v)

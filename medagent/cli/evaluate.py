@@ -19,6 +19,7 @@ from evaluation.metrics import ModeReport, report_mode
 from evaluation.modes import FINDING, SEARCHING, Mode, baselines
 from evaluation.names import Ask
 from evaluation.predictions import Prediction
+from evaluation.reports.conclusions import conclusions
 from evaluation.reports.html import Table, write_evaluation_html, write_json
 from evaluation.reports.tables import curves, markdown, open_table, overview, recall_table, tables, trust_table
 from evaluation.run import Plan, run_plan
@@ -250,6 +251,9 @@ def write_reports(
     simple = {
         name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()
     }
+    agent = str(settings["agent"])
+    trained = not agent.startswith(("hf:", "http://", "https://"))
+    said = conclusions(reports, questions, benchmark=str(settings["benchmark"]), trained_here=trained)
     write_json(
         out / "report.json",
         {
@@ -259,15 +263,16 @@ def write_reports(
             "modes": {mode.value: report.to_json() for mode, report in reports.items()},
             "notes": notes,
             "usage": used,
+            "conclusions": said,
         },
     )
     title = f"{settings['benchmark']}: {settings['agent']}"
-    (out / "report.md").write_text(markdown(title, settings, reports, questions), encoding="utf-8")
+    (out / "report.md").write_text(markdown(title, settings, reports, questions, said), encoding="utf-8")
     write_evaluation_html(
         out / "report.html",
         title=title,
-        summary=f"{len(questions)} questions, temperature {settings['temperature']}, seed {settings['seed']}. All "
-        "settings are in config.json.",
+        summary=f"{' '.join(said)} Temperature {settings['temperature']}, seed {settings['seed']}; all settings are in "
+        "config.json.",
         tables=tables(reports, questions),
         curves=curves(reports),
         predictions=predictions,

@@ -1,0 +1,55 @@
+"""What a person may conclude from an evaluation, and what not, in one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evaluation.metrics import ModeReport
+from evaluation.modes import Mode, baselines
+from evaluation.statistics import Accuracy
+from medagent.types import Question
+
+FEW = 100  # questions, below which an interval is wide
+UNREAD = 0.05  # share of replies that are not read, from which it matters
+
+
+def conclusions(
+    reports: Mapping[Mode, ModeReport], questions: Sequence[Question], *, benchmark: str, trained_here: bool
+) -> list[str]:
+    """The sentences, of the first mode and of those about trust. `trained_here`: an agent that this project trained."""
+    mode, report = next(iter(reports.items()))
+    overall = report.summary.overall
+    found = [
+        f"On {overall.n} questions of {benchmark}, in mode {mode.value}, {overall.accuracy:.1%} of the answers are "
+        f"right; for other questions of this kind expect {_between(overall)}."
+    ]
+    majority = baselines(questions).get("majority")
+    if isinstance(majority, Accuracy):
+        beaten = overall.ci_low > majority.accuracy
+        found.append(
+            f"That is {'better than' if beaten else 'not shown to be better than'} naming the most frequent letter "
+            f"every time, which is right for {majority.accuracy:.1%}."
+        )
+    unread = (report.summary.unparsed + report.summary.no_answer) / max(1, overall.n)
+    if unread > UNREAD:
+        found.append(
+            f"{unread:.0%} of the replies name no one option and count as wrong, so the model may know more than this."
+        )
+    if overall.n < FEW:
+        found.append(f"{overall.n} questions are few: two agents that differ by ten points may look alike.")
+    if (without := reports.get(Mode.WITHOUT_EVIDENCE)) is not None:
+        answered = without.summary.trust.answered
+        found.append(f"Where the evidence is missing it answers all the same for {answered.accuracy:.1%}.")
+    if (injected := reports.get(Mode.INJECTED)) is not None and injected.summary.trust.obeyed:
+        every = injected.summary.trust.obeyed[-1].obeyed
+        found.append(f"It does what a passage with orders wants for {every.accuracy:.1%} of the questions.")
+    found.append(
+        "It cannot be concluded that the agent is safe to use, or that it does as well on patients' own questions."
+    )
+    if not trained_here:
+        found.append("Whether the model saw these questions in its training is not known.")
+    return found
+
+
+def _between(part: Accuracy) -> str:
+    return f"{100 * part.ci_low:.1f} to {100 * part.ci_high:.1f}% (95% interval)"
