@@ -12,8 +12,10 @@ from typing import Protocol
 
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 
+from evaluation.grading.citations import citations_of
 from evaluation.grading.grade import Verdict, grade
 from evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
+from evaluation.trust.support import Entailment, LexicalRule
 from medagent.answer_forms import entries, without_citations
 from medagent.errors import ConfigError
 from medagent.types import Rollout, StopReason, Turn
@@ -201,3 +203,37 @@ class TurnRewards:
             paid = self.gold_hit * len(found) - (self.search_cost if turn.query is not None else 0.0)
             turns.append(replace(turn, reward=paid))
         return self.outcome(replace(rollout, turns=tuple(turns)))
+
+
+class SupportedCitations:
+    """Pays citations on top of the outcome, by ALCE's counts (arXiv 2305.14627).
+
+    `supported` is paid in the share of the answer's statements that their cited passages entail. `needless` is taken
+    off every citation that does not count: its statement is not entailed, or is so without it. Together they pay less
+    than an answer, or citing would be an end in itself. Only right answers are paid: else a wrong answer would be worth
+    the passage that says it.
+
+    `entails` judges by words, or names a model: `evaluation.trust.support.NLIModel`.
+    """
+
+    def __init__(
+        self,
+        outcome: Reward = lazy_instance(OutcomeReward),
+        supported: float = 0.2,
+        needless: float = 0.05,
+        entails: Entailment = lazy_instance(LexicalRule),
+    ) -> None:
+        if supported < 0 or needless < 0:
+            raise ConfigError(
+                f"SupportedCitations: supported {supported} and needless {needless} found, wanted 0 or more."
+            )
+        self.outcome, self.supported, self.needless, self.entails = outcome, supported, needless, entails
+
+    def __call__(self, rollout: Rollout) -> Rollout:
+        """The rollout with its outcome, and what its citations earn."""
+        done = self.outcome(rollout)
+        found = citations_of(rollout, grade(rollout), self.entails)
+        if not done.success or found is None:
+            return done
+        earned = self.supported * found.entailed / found.statements - self.needless * (found.citations - found.counted)
+        return done.graded(done.reward + earned, success=True)

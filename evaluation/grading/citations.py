@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.grading.grade import grade
+from evaluation.grading.grade import Grade, grade
 from evaluation.grading.open_answers import first_answer
 from evaluation.trust.support import Entailment, LexicalRule, Support, content_words, statements_of, support_of
 from medagent.types import LETTERS, Question, Rollout
@@ -54,6 +54,16 @@ def claim_of(question: Question, letter: str | None, answer: str) -> str | None:
     return None if text.lower() in DECISIONS else text
 
 
+def citations_of(rollout: Rollout, found: Grade, entails: Entailment) -> Support | None:
+    """ALCE's counts of one graded answer; None where it claims nothing that words could support."""
+    claim = claim_of(rollout.question, found.letter, rollout.answer or "")
+    if claim is None or not content_words(claim):
+        return None
+    texts = [hit.passage.indexed_text for hit in rollout.hits]
+    statements = statements_of(rollout.answer or "", claim, rollout.question.text, shown=len(texts))
+    return support_of(statements, texts, entails)
+
+
 def ground(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> Grounding:
     """Count over rollouts."""
     known = [rollout for rollout in rollouts if rollout.question.gold_passage_ids]
@@ -61,13 +71,11 @@ def ground(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> 
     judged = gold = 0
     total = Support()
     for rollout in rollouts:
-        result, hits, answer = grade(rollout), rollout.hits, rollout.answer or ""
-        claim = claim_of(rollout.question, result.letter, answer)
-        if claim is None or not content_words(claim):
+        result, hits = grade(rollout), rollout.hits
+        counted = citations_of(rollout, result, entails)
+        if counted is None:
             continue
-        judged += 1
-        statements = statements_of(answer, claim, rollout.question.text, shown=len(hits))
-        total += support_of(statements, [hit.passage.indexed_text for hit in hits], entails)
+        judged, total = judged + 1, total + counted
         cited = [hits[number - 1] for number in result.cited]
         gold += any(supports(hit, text) for hit in cited for text in gold_texts(rollout.question))
     return Grounding(

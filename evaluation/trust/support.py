@@ -95,7 +95,10 @@ class LexicalRule:
     it.
     """
 
-    label: str = "words"
+    @property
+    def label(self) -> str:
+        """See `Entailment`."""
+        return "words"
 
     def __call__(self, pairs: Sequence[tuple[str, Statement]]) -> list[bool]:
         """See `Entailment`."""
@@ -133,7 +136,8 @@ def _windows(text: str) -> list[str]:
 class NLIModel:
     """A cross-encoder for natural language inference, by name or folder, such as cross-encoder/nli-deberta-v3-small.
 
-    Its labels must hold one that begins with "entail". A statement is entailed where that label is the likeliest.
+    Its labels must hold one that begins with "entail". A statement is entailed where that label is the likeliest. Pairs
+    are judged `batch` at once; of a pair above `most_tokens` the passage is cut.
 
     Raises:
         InputError: the model cannot be loaded, or has no such label.

@@ -18,6 +18,7 @@ from training.rewards import (
     OpenAnswerReward,
     OutcomeReward,
     Reward,
+    SupportedCitations,
     TurnRewards,
     graded,
 )
@@ -181,3 +182,29 @@ def test_rollouts_that_wait_on_disk_keep_a_list(tmp_path: Path) -> None:
     some = [answered("b; alpha", LISTED), answered("gout", replace(IRON, form="ranked"))]
     write_rollouts(tmp_path / "some.jsonl", some)
     assert read_rollouts(tmp_path / "some.jsonl") == some
+
+
+CITED = (
+    Hit(Passage("p1", "gout", "Allopurinol lowers uric acid."), 1.0),
+    Hit(Passage("p2", "gout", "Colchicine relieves attacks."), 0.5),
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [
+        ("(A) [1]", 1.2),
+        ("(A)", 1.0),
+        ("(A) [2]", 0.95),
+        ("(A) [1] [2]", 1.15),
+        ("(B) [2]", 0.1),  # wrong answers are not paid for their citations
+        ("not found", 0.0),
+    ],
+)
+def test_citations_that_support_a_right_answer_are_paid(answer: str, reward: float) -> None:
+    question = Question("q", "What lowers uric acid?", ("allopurinol", "colchicine"), "A")
+    turns = (Turn((), (), "", query="x", hits=CITED), Turn((), (), answer, answer=answer))
+    rollout = Rollout(question, (), turns, StopReason.ANSWERED)
+    assert SupportedCitations(supported=0.2, needless=0.05)(rollout).reward == pytest.approx(reward)
+    with pytest.raises(ConfigError, match="wanted 0 or more"):
+        SupportedCitations(needless=-0.1)
