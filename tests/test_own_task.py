@@ -56,7 +56,7 @@ def test_no_dose_is_in_two_splits_and_the_reward_is_exact_match(here: Path) -> N
     assert graded(None, searched=True).reward == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long  # trains
 def test_the_example_runs(here: Path, index_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(index_folder, "runs/open-index")
     example = runpy.run_path("open_qa.py", run_name="__main__")

@@ -244,6 +244,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path: Path, monkeypatch, cach
     assert Path(model_path(str(tmp_path / "tiny.gguf"))).is_dir()
 
 
+@pytest.mark.long  # a process of its own
 def test_a_killed_process_leaves_nothing_that_is_taken_for_a_base(tmp_path: Path, cache: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", F16)
     killed = child(STOP_INSIDE, tmp_path / "tiny.gguf")

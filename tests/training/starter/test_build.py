@@ -64,7 +64,7 @@ def test_an_interrupted_warm_start_goes_on_with_the_next_stage(tmp_path: Path, m
         start("one")
 
 
-@pytest.mark.slow
+@pytest.mark.long  # trains a base
 def test_a_skill_that_does_not_form_is_an_error(tmp_path: Path, monkeypatch) -> None:
     full = module.curriculum
 

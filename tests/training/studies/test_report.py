@@ -155,6 +155,7 @@ def test_an_arm_is_stable_only_if_it_also_learns(tmp_path: Path) -> None:
     assert "collapses,1,0.9000,0.3000,0.3333,0.6000,2,3" in (tmp_path / "runs.csv").read_text()
 
 
+@pytest.mark.long  # writes many runs
 def test_runs_that_differ_in_what_made_them_are_told_apart(tmp_path: Path) -> None:
     study = Study("a title", [], {"PPO": Arm([])}, [1, 2])
     cells = [Cell("PPO", seed, tmp_path / str(seed)) for seed in study.seeds]
