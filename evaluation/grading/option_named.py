@@ -77,7 +77,7 @@ _GUESSED = re.compile(
     r"tell|guess)\b|\?\s*$",
     re.IGNORECASE,
 )
-_CORRECTED = re.compile(  # "A. No, B", "A, wait"; an option may be "Wait and watch"
+CORRECTED = re.compile(  # "A. No, B", "A, wait"; an option may be "Wait and watch"
     r"\bno,?\s+\(?[A-J]\b|[—–,.;-]\s*(?:no,?\s+)?(?:wait|actually|correction|on second thought)\b", re.IGNORECASE
 )
 _DECLINED = re.compile(
@@ -147,7 +147,7 @@ def read_answer(answer: str, letters: str, options: Sequence[str] = ()) -> Readi
         said = rest.replace(wording, " ") if wording else rest
         # Beside "B." stands the option's text, which may say "possibly". Around "(B)" stands what is said of it.
         guessed = rest == text and _GUESSED.search(said)
-        if not (_DENIED.search(said) or guessed or _DECLINED.match(said) or _CORRECTED.search(said)):
+        if not (_DENIED.search(said) or guessed or _DECLINED.match(said) or CORRECTED.search(said)):
             return Reading(named[0], named[0], Outcome.ANSWERED)
     lenient = stated(text, letters, options) or by_option_text(text, letters, options)
     if lenient is None and not named and (small := re.fullmatch(r"([a-j])(?:[.):].*)?", text, re.DOTALL)):

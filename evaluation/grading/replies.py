@@ -14,7 +14,15 @@ import json
 import re
 from collections.abc import Sequence
 
-from evaluation.grading.option_named import ABSTENTION, FULL_WIDTH, Outcome, Reading, by_option_text, read_answer
+from evaluation.grading.option_named import (
+    ABSTENTION,
+    CORRECTED,
+    FULL_WIDTH,
+    Outcome,
+    Reading,
+    by_option_text,
+    read_answer,
+)
 from evaluation.grading.statements import is_list, stated
 from evaluation.grading.thoughts import without_thoughts
 from medagent.protocol import marked_letters, tagged_answers
@@ -46,6 +54,7 @@ _ANSWER_IS = re.compile(
         (?:answer|choice|option|respuesta|réponse|antwort|resposta|정답|답|答案|正确答案)(?:\s+is\b|은|是|为)?[\s*_]*[:：]?\s*""",
     re.IGNORECASE | re.VERBOSE,
 )
+_BOX = re.compile(r"^[\s*_>-]*\[([ xX✓✔]?)\]\W*([A-J])\b", re.MULTILINE)
 _SHORT = 150  # characters of an answer by itself; a longer text is a reply with reasoning in it
 _OPENING = 300  # characters in which a refusal stands
 
@@ -78,11 +87,15 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
         reading = read_answer(text, letters, options)
         if reading.strict and said and said != reading.strict:
             return Reading(None, said, Outcome.UNPARSED)  # "A. Analysis: ... Answer: B"
+        if reading.outcome is Outcome.MULTIPLE and (corrected := list(CORRECTED.finditer(text))):
+            after = stated(text[corrected[-1].end() :], letters, options)  # "A. Wait, it is B"
+            return Reading(None, after, Outcome.MULTIPLE)
         if reading.strict or reading.outcome is Outcome.MULTIPLE:
             return reading
     line = None if _ends_a_list(text) else _answer_line(last, letters, options)
     lenient = (
-        (line and (line.strict or line.lenient))
+        _checked(text, letters)
+        or (line and (line.strict or line.lenient))
         or said
         or _by_sentences(text, letters, options)
         or _by_lines(text, letters, options)
@@ -129,6 +142,13 @@ def _answer_line(line: str, letters: str, options: Sequence[str]) -> Reading:
 def _ends_a_list(text: str) -> bool:
     """Whether the last two lines enumerate options."""
     return is_list("\n".join([line for line in text.splitlines() if line.strip()][-2:]))
+
+
+def _checked(text: str, letters: str) -> str | None:
+    """The only option of a list that is ticked: "- [x] C"."""
+    boxes = _BOX.findall(text)
+    ticked = [letter for mark, letter in boxes if mark.strip() and letter in letters]
+    return ticked[0] if len(ticked) == 1 and len(boxes) > 1 else None
 
 
 def _by_sentences(text: str, letters: str, options: Sequence[str]) -> str | None:

@@ -16,7 +16,7 @@ _OPENING = r"[\s*_:\"'“«(\[$`<]*"
 _KIND = r"(?:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
 _LEADS = (
     # "The answer is", "Final answer:", "### Answer", "My pick would be"
-    r"\b(?:answer|ans|choice|option|pick|conclusion|verdict|diagnosis)\b[\s*_]*(?:choice[\s*_]*)?"
+    r"\b(?:answer|ans|choice|option|pick|conclusion|verdict|diagnosis|letter|selection)\b[\s*_]*(?:choice[\s*_]*)?"
     r"(?:\b(?:is|was|would be|should be|must be|has to be)\b|[:=.→–—-]|\n)"
     r"[\s*_:]*(?:(?:most likely|likely|therefore|clearly|probably|definitely|indeed)\s+)?" + _KIND,
     r"\\boxed\{\s*(?:\\text\{|\\mathrm\{|\\textbf\{)?",
@@ -28,6 +28,8 @@ _LEADS = (
     + _KIND,
     r"\b(?:not\s+\(?[A-J]\)?,?\s+but\s+(?:rather\s+)?|sino|sondern|mas sim)\s*" + _KIND,
     r"\b(?:it(?:['’]s|\s+is)\s+(?:probably\s+)?|(?:more|most)\s+likely\s+(?:is\s+)?)" + _KIND,
+    r"\b(?:most|best)\s+(?:appropriate|suitable|accurate|fitting|plausible|probable|consistent)\b(?:\s+\w+){0,3}?\s+"
+    r"(?:is|would be)\s+" + _KIND,
     # Spanish, Portuguese, French, German
     r"\b(?:respuestas?|opci[oó]n|alternativa|resposta|op[cç][aã]o|letra|gabarito|r[ée]ponse|antwort|l[oö]sung"
     r"|korrekt ist|richtig ist)\b"
@@ -46,6 +48,17 @@ _IS_RIGHT = re.compile(
     r"(?=(?:\s+(?:answer|option|choice|one|diagnosis))?\s*(?:[.,;:!\n]|$|because|since|as\b|here))|fits\s+best\b"
     r"|es la (?:respuesta |opción )?correcta\b"
     r"|é a (?:resposta |alternativa )?correta\b|est la (?:bonne |réponse correcte)|ist (?:richtig|korrekt)\b|选项正确)"
+)
+# "Therefore B.", "so no": nothing stands between the word and the end of the sentence but the option.
+_SO = re.compile(
+    r"\b(?:therefore|thus|hence|consequently|so)\b[\s,:]+(?:it(?:['’]s|\s+is)\s+)?[*(\"]{0,3}", re.IGNORECASE
+)
+_ENDS = re.compile(r"[)*\"]{0,3}\s*(?:[.!\n]|$)")
+_ALL_BUT = re.compile(
+    r"\b(?:all|every|each)\s+(?:of\s+)?(?:the\s+|these\s+)?(?:other\s+)?(?:options?|choices?|answers?)\b[^.\n]{0,20}"
+    r"\b(?:except|but)\s+(?:for\s+)?(?:option\s+)?\(?([A-J])\)?\s+(?:is|are|were|can be)\s+"
+    r"(?:wrong|incorrect|false|ruled out|excluded|eliminated)\b",
+    re.IGNORECASE,
 )
 _CLAUSE = re.compile(
     r"[.!?。！？;；,，:：\n]\s*|\s(?=(?:so|therefore|thus|hence|but|and|leaving|which|then|sino)\s)", re.IGNORECASE
@@ -94,6 +107,18 @@ def _statements(text: str, letters: str, options: Sequence[str]) -> Iterator[tup
     for right in _IS_RIGHT.finditer(text):
         if right[1] in letters and not _is_denied(text, right.start(), ""):
             yield right.start(), right[1]
+    for all_but in _ALL_BUT.finditer(text):
+        if all_but[1] in letters:
+            yield all_but.start(), all_but[1]
+    for so in _SO.finditer(text):
+        rest = text[so.end() :]
+        letter, by_text = rest[:1], wording_at(rest, letters, options)
+        if species(rest, letters, options)[0]:
+            continue
+        if letter and letter in letters and _ENDS.match(text, so.end() + 1):
+            yield so.start(), letter
+        elif by_text and _ENDS.match(text, so.end() + by_text[1]):
+            yield so.start(), by_text[0]
 
 
 def _named_at(text: str, at: int, letters: str, options: Sequence[str]) -> str | None:
