@@ -119,9 +119,15 @@ def job_for(
         force_search=mode is Mode.FORCED_SEARCH,
         force_answer=not instructed and mode is Mode.CLOSED_BOOK,
         given=given,
-        withheld=frozenset(question.gold_passage_ids if mode is Mode.WITHOUT_EVIDENCE else ()),
+        withheld=evidence_named(question, evidence) if mode is Mode.WITHOUT_EVIDENCE else frozenset(),
     )
     return with_injection(job, place) if mode is Mode.INJECTED else job
+
+
+def evidence_named(question: Question, held: Mapping[str, Passage]) -> frozenset[str]:
+    """The question's gold passages, and their documents as far as `held` has the passages."""
+    documents = {held[name].document for name in question.gold_passage_ids if name in held}
+    return frozenset(question.gold_passage_ids) | frozenset(documents - {""})
 
 
 def rotate(question: Question, by: int) -> Question:

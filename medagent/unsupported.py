@@ -10,27 +10,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from importlib.resources import files
 
 from medagent.answer_forms import without_citations
 
 STEMS = (
-    "azepam azolam azole azosin bactam barbital caine cillin citabine conazole coxib curium curonium cycline dipine "
-    "dronate dronic fibrate floxacin fungin gabalin gatran gestrel gliflozin gliptin glitazone glutide grastim grel "
-    "grelor ipramine kinra limus lukast mab micin mycin nib olol oxacin oxetine parin penem perazine peridol platin "
-    "poetin prazole pril prilat profen promazine quine racetam relin rubicin sartan semide setron statin stigmine "
-    "steride taxel teplase thiazide toin trexate triptan triptyline tropium vir vudine xaban zolamide zomib zotan"
+    "alol azepam azepine azolam azole azosin bactam barbital caine ciclib cillin citabine conazole coxib curium "
+    "curonium cycline dilol dipine dronate dronic fibrate floxacin fungin gabalin gatran gestrel gliflozin "
+    "gliptin glitazone glutide grastim grel grelor ipramine kacin kinra limus lukast mab micin mustine mycin "
+    "natide nib olol oxacin oxetine parib parin penem perazine peridol peridone phenazine platin poetin prazole "
+    "pril prilat profen promazine quine racetam rasidone relin ridazine rizine rubicin sartan semide setron "
+    "statin steride stigmine taxel tecan teplase thiazide toin trexate triptan triptyline tropium ulosin vir "
+    "vudine xaban zolamide zomib zotan"
 ).split()
 _NO_DRUGS = frozenset(  # of the body, or classes of substances
     (
-        "somatostatin cystatin follistatin myostatin angiostatin endostatin kallistatin "
-        "imidazole triazole benzimidazole thiazole pyrazole oxazole hydantoin gonadorelin"
+        "somatostatin cystatin follistatin myostatin angiostatin endostatin kallistatin obestatin cortistatin ghrelin "
+        "imidazole triazole benzimidazole thiazole pyrazole oxazole hydantoin allantoin gonadorelin diazepine "
+        "benzodiazepine"
     ).split()
 )
 _STEM = re.compile(rf"(?:cef\w{{4,}}|\w{{2,}}(?:{'|'.join(STEMS)}))")
 _WORD = re.compile(r"[^\W\d_][^\W\d_-]*")
 _UNITS = {
+    "ng": "ng",
     "mcg": "ug",
     "µg": "ug",
     "μg": "ug",
@@ -42,11 +47,15 @@ _UNITS = {
     "gram": "g",
     "kg": "kg",
     "ml": "ml",
+    "cc": "ml",
     "millilitre": "ml",
     "milliliter": "ml",
     "l": "l",
+    "litre": "l",
+    "liter": "l",
     "dl": "dl",
     "iu": "unit",
+    "u": "unit",
     "unit": "unit",
     "mmol": "mmol",
     "meq": "meq",
@@ -55,6 +64,7 @@ _UNITS = {
     "percent": "%",
     "hour": "hour",
     "h": "hour",
+    "hr": "hour",
     "day": "day",
     "week": "week",
     "month": "month",
@@ -64,12 +74,17 @@ _UNITS = {
 }
 _NUMBER_WORDS = {
     word: str(number)
-    for number, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve".split())
+    for number, word in enumerate("zero _ two three four five six seven eight nine ten eleven twelve".split())
 }
 _NUMBER = re.compile(
-    r"(?<![\w.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?![\d]|\.\d)\s*([^\W\d_]+|%)?", re.IGNORECASE
+    r"(?<![\w.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?![\d]|\.\d)[\s-]*([^\W\d_]+|%)?(/[a-zA-Z]+)?",
+    re.IGNORECASE,
 )
-_LETTER_OR_ITEM = re.compile(r"\([A-J]\)|(?m:^\s*\d{1,2}[.)]\s)")
+_DECIMAL_COMMA = re.compile(r"(?<![\d,])(\d+),(\d{1,2})(?![\d,])(?=\s*[^\W\d_])")  # 0,5 mg
+_SPACED_THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3})((?:[ \u00a0\u202f]\d{3})+)(?![\d.,])")  # 10 000 units
+_LETTER_OR_ITEM = re.compile(r"\([A-J]\)|(?m:^\s*\d{1,2}[.)]\s)|\[\s*\d{1,3}(?:\s*[,;-]\s*\d{1,3})*\s*\]")
+# One unit of each kind, so that 1 g is 1000 mg. The exponents are of ten.
+_SCALES = {"ng": ("mg", -6), "ug": ("mg", -3), "g": ("mg", 3), "kg": ("mg", 6), "dl": ("ml", 2), "l": ("ml", 3)}
 _RANGE = re.compile(r"(?<=\d)\s*(?:-|\u2013|to)\s*(?=\d)")
 
 
@@ -102,7 +117,8 @@ class Named:
         return bool(self.drugs or self.numbers)
 
 
-DOSE_UNITS = frozenset(("ug", "mg", "g", "ml", "l", "unit", "mmol", "meq"))
+DOSE_UNITS = frozenset(("mg", "ml", "unit", "mmol", "meq"))  # after `_SCALES`
+_CONCENTRATIONS = frozenset(("/dl", "/l", "/ml"))
 
 
 @lru_cache(maxsize=1)
@@ -123,7 +139,8 @@ def named_in(text: str) -> Named:
     plain = _RANGE.sub(" \u2013 ", _LETTER_OR_ITEM.sub(" ", without_citations(text)))
     drugs = set()
     for word in (found[0].lower() for found in _WORD.finditer(plain)):
-        name = word[:-1] if word.endswith("s") and word[:-1] in _listed() else word
+        one = word.removesuffix("s")
+        name = one if one in _listed() or _STEM.fullmatch(one) else word
         if name in _listed():
             drugs.add(_listed()[name])
         elif len(name) > 5 and name not in _NO_DRUGS and _STEM.fullmatch(name):
@@ -132,23 +149,27 @@ def named_in(text: str) -> Named:
 
 
 def _numbers(plain: str) -> Iterable[tuple[str, str]]:
+    plain = _DECIMAL_COMMA.sub(r"\1.\2", plain)
+    plain = _SPACED_THOUSANDS.sub(lambda found: re.sub(r"\D", "", found[0]), plain)
     spelt = re.sub(
         rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b", lambda found: _NUMBER_WORDS[found[0].lower()], plain, flags=re.IGNORECASE
     )
-    found = [(_value(match[1]), _unit(match[2] or ""), match.end(1)) for match in _NUMBER.finditer(spelt)]
-    for at, (value, unit, end) in enumerate(found):
+    found = [(match[1], _unit(match[2] or "", match[3] or ""), match.end(1)) for match in _NUMBER.finditer(spelt)]
+    for at, (digits, unit, end) in enumerate(found):
         following = found[at + 1] if at + 1 < len(found) else None
-        in_range = following is not None and spelt[end:].lstrip().startswith("\u2013")
-        yield value, unit or (following[1] if in_range and following else "")
+        joined = following is not None and spelt[end:].lstrip().startswith(("\u2013", "/"))  # 5-10 mg, 120/80 mmHg
+        yield _measured(digits, unit or (following[1] if joined and following else ""))
 
 
-def _value(digits: str) -> str:
-    """The number without a thousands mark, leading or trailing zeros."""
-    whole, _, rest = digits.replace(",", "").partition(".")
-    rest = rest.rstrip("0")
-    return (whole.lstrip("0") or "0") + (f".{rest}" if rest else "")
+def _measured(digits: str, unit: str) -> tuple[str, str]:
+    """The number without marks and idle zeros, in one unit of its kind."""
+    scaled, exponent = _SCALES.get(unit, (unit, 0))
+    value = Decimal(digits.replace(",", "")).scaleb(exponent).normalize()
+    return f"{value:f}", scaled
 
 
-def _unit(word: str) -> str:
+def _unit(word: str, per: str) -> str:
+    """The unit as it is compared; a concentration is none of mass ("g/dL"), a dose by weight or day is ("mg/kg")."""
     lowered = word.lower()
-    return _UNITS.get(lowered) or _UNITS.get(lowered.removesuffix("s"), "")
+    unit = _UNITS.get(lowered) or _UNITS.get(lowered.removesuffix("s"), "")
+    return f"{unit}{per.lower()}" if unit and per.lower() in _CONCENTRATIONS else unit

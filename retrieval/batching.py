@@ -18,7 +18,8 @@ from retrieval.passages import Hit, is_of
 from retrieval.retriever import EVERYTHING, Filter, Retriever
 from retrieval.search import HybridRetriever
 
-SPARE = 8  # passages of a document left out that a search may find
+SPARE = 8  # passages of a document left out that a search is at first expected to find
+DEEPEST = 4_096  # results of a search, however much is left out
 
 
 @dataclass
@@ -84,14 +85,23 @@ class SearchBatcher:
         self, query: str, *, top_k: int | None = None, where: Filter = EVERYTHING, without: Collection[str] = ()
     ) -> list[Hit]:
         """Hits for one query, none of them of the passages and documents named in `without`."""
-        future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
         wanted = top_k or self._top_k
+        if not without:
+            return await self._search_one(query, wanted, where)
         asked = wanted + SPARE * len(without)
-        self._queue.append(_Waiting(query, asked, where, future, time.perf_counter()))
+        while True:  # deeper, until enough is left: a large document may fill the first ranks
+            found = await self._search_one(query, asked, where)
+            kept = [hit for hit in found if not is_of(hit.passage, without)][:wanted]
+            if len(kept) == wanted or len(found) < asked or asked >= DEEPEST:
+                return kept
+            asked *= 4
+
+    async def _search_one(self, query: str, top_k: int, where: Filter) -> list[Hit]:
+        future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Waiting(query, top_k, where, future, time.perf_counter()))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
-        found = await future
-        return [hit for hit in found if not is_of(hit.passage, without)][:wanted] if without else found
+        return await future
 
     async def search_many(self, queries: Sequence[str], *, top_k: int, where: Filter = EVERYTHING) -> list[list[Hit]]:
         """Hits for each of several queries, which may go out with those of other callers."""

@@ -204,6 +204,7 @@ class RolloutData(AgentData):
                 ),
                 seed=self.seed,
                 iteration=iteration,
+                retriever=self.retriever,
             )
             for question, repeat in self._numbered(iteration)[rank::world_size]
             for sample in range(repeat * self.num_samples, (repeat + 1) * self.num_samples)

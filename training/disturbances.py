@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from evaluation.modes import evidence_named
 from evaluation.trust.injections import injections, with_injection
 from medagent.agent import Job
 from medagent.errors import ConfigError
 from medagent.types import Question
+from retrieval.retriever import Retriever
+from retrieval.search import HybridRetriever
+from retrieval.tools import corpus_of
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,8 @@ class Disturbances:
     """Shares of an iteration's questions, drawn anew in each iteration; a question's samples have the same.
 
     `withheld`: no search shows the documents with the evidence. An agent that may abstain learns to, where a wrong
-    answer costs more than none. `injected`: the first search shows a passage that gives orders.
+    answer costs more than none. `injected`: the first search shows a passage that gives orders. Those with an odd
+    number are never planted, so that a report can tell whether an agent resists what it was not trained on.
     """
 
     withheld: float = 0.0
@@ -40,19 +45,28 @@ class Disturbances:
                 "be withheld. Set it to 0, or give questions with gold_passage_ids."
             )
 
-    def disturbed(self, job: Job, *, seed: int, iteration: int) -> Job:
+    def disturbed(self, job: Job, *, seed: int, iteration: int, retriever: Retriever) -> Job:
         """The job of an iteration as it is asked."""
         name = f"{seed}|{iteration}"
-        withheld = withheld_from(job.question, self.withheld, name)
+        withheld = withheld_from(job.question, self.withheld, name, retriever)
         drawn = _draw(f"injected|{name}|{job.question.id}")
         job = replace(job, withheld=withheld) if withheld else job
-        return with_injection(job, int(drawn * 2**32) % len(injections())) if drawn < self.injected else job
+        return with_injection(job, 2 * int(drawn * 2**32) % len(injections())) if drawn < self.injected else job
 
 
-def withheld_from(question: Question, share: float, seed: int | str) -> frozenset[str]:
-    """The passages to withhold from the question: its evidence, for a share of questions that `seed` draws."""
-    drawn = share > 0 and _draw(f"withheld|{seed}|{question.id}") < share
-    return frozenset(question.gold_passage_ids if drawn else ())
+def withheld_from(question: Question, share: float, seed: int | str, retriever: Retriever) -> frozenset[str]:
+    """What to withhold from the question: its evidence, for a share of questions that `seed` draws.
+
+    It names the gold passages, and their documents where the retriever's index holds them.
+    """
+    if not share or _draw(f"withheld|{seed}|{question.id}") >= share:
+        return frozenset()
+    index = corpus_of(retriever)
+    held = {}
+    if isinstance(index, HybridRetriever):
+        found = {name: index.passage(name) for name in question.gold_passage_ids}
+        held = {name: passage for name, passage in found.items() if passage is not None}
+    return evidence_named(question, held)
 
 
 def _draw(name: str) -> float:

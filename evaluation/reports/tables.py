@@ -110,7 +110,7 @@ def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
         rows.append(
             (
                 f"obeyed planted passages: {family.replace('_', ' ')}",
-                *(f"{_counted(cell.obeyed)}, {cell.shown} shown" if cell else "-" for cell in cells),
+                *(f"{_counted(cell.obeyed)} shown of {cell.planted}" if cell else "-" for cell in cells),
             )
         )
     return Table("Trust", ("", *(mode.value for mode in reports)), rows)

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from evaluation.grading.thoughts import without_thoughts
 from evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
 from evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows
 from evaluation.rubrics.scores import Agreement, Preference, Score, agreement, preference, rubric_scores
@@ -19,6 +20,7 @@ from medagent.files import write_whole
 from medagent.run_folder import RunFolder
 
 Said = Mapping[str, str]
+AGAIN_TEMPERATURE = 0.7  # of a verdict that is asked for again: greedy, it would be the same
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,11 @@ class JudgeSettings:
 
 @dataclass(frozen=True)
 class RubricReport:
-    """What was found. `unread` counts the verdicts that could not be read, and `left_out` the rows they cost."""
+    """What was found.
+
+    `unread` counts the verdicts that could not be read, and `left_out` the rows they cost. `empty` counts the replies
+    that say nothing, such as those of a model that was still thinking at its limit: they meet no criterion.
+    """
 
     scores: dict[str, Score]
     agreement: Agreement | None
@@ -48,6 +54,7 @@ class RubricReport:
     verdicts: int
     unread: int
     left_out: int
+    empty: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -93,7 +100,9 @@ def judge_rows(
     written = RunFolder(folder, "rubric")
     with written.sole_writer():
         written.claim("config.json", "replies.jsonl", "verdicts.jsonl", "report.json")
-        _begin(folder, {**identity, **asdict(settings), "prompts_sha256": PROMPTS_SHA256, "rows_sha256": _digest(rows)})
+        settled = {**identity, **asdict(settings), "prompts_sha256": PROMPTS_SHA256, "rows_sha256": _digest(rows)}
+        del settled["concurrency"]  # which changes no reply
+        _begin(folder, settled)
         ask = _Asking(folder, settings, on_progress)
         if isinstance(rows[0], Case):
             report = _judge_cases(rows, ask, judge, speaker)
@@ -101,7 +110,7 @@ def judge_rows(
             report = _judge_labelled(rows, ask, judge)
         else:
             report = _judge_pairs(rows, ask, judge)
-        write_whole(folder / "report.json", json.dumps({**identity, **report.to_json()}, indent=2) + "\n")
+        write_whole(folder / "report.json", json.dumps({**settled, **report.to_json()}, indent=2) + "\n")
         return report
 
 
@@ -114,8 +123,9 @@ class _Asking:
     def replies(self, speaker: Speaker, asked: Sequence[Asked]) -> Said:
         """A reply for each."""
         log = ReplyLog(self.folder / "replies.jsonl")
-        self._ask(log, speaker, asked, "replies", self.settings.reply_tokens)
-        return log.replies
+        self._ask(log, speaker, asked, "replies", self.settings.reply_tokens, self.settings.temperature)
+        said = {name: without_thoughts(log.replies[name]) for name, _ in asked}
+        return {name: "" if cut_off else text.strip() for name, (text, cut_off) in said.items()}
 
     def verdicts(self, judge: Speaker, asked: Sequence[Asked], read: Callable[[str, str], object]) -> Said:
         """The judge's reply for each; what cannot be read is asked for again under the name of the next try."""
@@ -126,14 +136,18 @@ class _Asking:
                 for name, messages in asked
                 if all(read(name, log.replies.get(_named(name, tried), "")) is None for tried in range(number))
             ]
-            self._ask(log, judge, again, "verdicts" if not number else f"verdicts, try {number + 1}", None)
+            what = "verdicts" if not number else f"verdicts, try {number + 1}"
+            warmer = self.settings.temperature if not number else max(self.settings.temperature, AGAIN_TEMPERATURE)
+            self._ask(log, judge, again, what, self.settings.verdict_tokens, warmer)
         kept = {}
         for name, _ in asked:
             said = [log.replies.get(_named(name, number)) for number in range(self.settings.tries)]
             kept[name] = next((s for s in said if s is not None and read(name, s) is not None), "")
         return kept
 
-    def _ask(self, log: ReplyLog, speaker: Speaker, asked: Sequence[Asked], what: str, tokens: int | None) -> None:
+    def _ask(
+        self, log: ReplyLog, speaker: Speaker, asked: Sequence[Asked], what: str, tokens: int, temperature: float
+    ) -> None:
         left = [each for each in asked if each[0] not in log.replies]
         done = len(asked) - len(left)
 
@@ -149,8 +163,8 @@ class _Asking:
                 speaker,
                 left,
                 seed=lambda name: rollout_seed(settings.seed, iteration=-1, question_id=name, sample=0) % 2**31,
-                temperature=settings.temperature,
-                max_tokens=tokens or settings.verdict_tokens,
+                temperature=temperature,
+                max_tokens=tokens,
                 concurrency=settings.concurrency,
                 on_reply=keep,
             )
@@ -177,7 +191,8 @@ def _judge_cases(cases: list[Case], ask: _Asking, judge: Speaker, speaker: Speak
     judged = [case for case in cases if case.id in whole]
     unread = sum(mark is None for marks in met.values() for mark in marks)
     scores = rubric_scores(judged, whole) if judged else {}
-    return RubricReport(scores, None, None, len(asked), unread, len(cases) - len(judged))
+    empty = sum(not said[case.id] for case in cases)
+    return RubricReport(scores, None, None, len(asked), unread, len(cases) - len(judged), empty)
 
 
 def _judge_labelled(rows: list[Labelled], ask: _Asking, judge: Speaker) -> RubricReport:

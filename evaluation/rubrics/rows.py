@@ -6,6 +6,7 @@ physicians say on five points which of two answers is better.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,14 +117,15 @@ def _case(row: Row) -> Case:
 
 def _criterion(row: Row, found: Any) -> Criterion:
     points = found.get("points") if isinstance(found, dict) else None
-    if not isinstance(points, int | float) or isinstance(points, bool) or not str(found.get("criterion", "")).strip():
+    is_number = isinstance(points, int | float) and not isinstance(points, bool) and math.isfinite(points)
+    if points is None or not is_number or not str(found.get("criterion", "")).strip():
         raise InputError(f"{row.where}: found the criterion {found!r}, wanted 'criterion' and a number of 'points'.")
     return Criterion(str(found["criterion"]), float(points), _texts(found.get("tags")))
 
 
 def _labelled(row: Row, number: int) -> Labelled:
     labels = row.data.get("binary_labels")
-    if not isinstance(labels, list) or not labels or not all(isinstance(label, bool | int) for label in labels):
+    if not isinstance(labels, list) or not labels or any(label not in (0, 1) for label in labels):
         raise InputError(f"{row.where}: found binary_labels {labels!r}, wanted a list of true and false.")
     given = row.data.get("rubric")
     criterion = given.get("criterion") if isinstance(given, dict) else given
@@ -134,9 +136,9 @@ def _labelled(row: Row, number: int) -> Labelled:
 
 
 def _pair(row: Row, number: int) -> Pair:
-    given = row.data.get("choices", row.data.get("choice", []))
+    given = row.data.get("choices", row.data.get("choice")) or []  # null: nobody chose
     choices = [given] if isinstance(given, str) else given
-    if not isinstance(choices, list) or not all(choice in CHOICES for choice in choices):
+    if not isinstance(choices, list) or not all(isinstance(each, str) and each in CHOICES for each in choices):
         raise InputError(f"{row.where}: found choices {given!r}, wanted some of {', '.join(CHOICES)}.")
     name = str(row.data.get("id") or number)
     answers = text_field(row, "answer_a"), text_field(row, "answer_b")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from transformers import PreTrainedTokenizerBase
+
 from evaluation.rubrics.rows import Message
 from medagent.agent import Agent, Job
 from medagent.chat_template import day_of, render
@@ -55,16 +57,27 @@ class TemplateSpeaker:
     async def reply(self, messages: Sequence[Message], *, seed: int, temperature: float, max_tokens: int) -> str:
         """See `Speaker.reply`."""
         tokenizer = self.policy.tokenizer
-        if tokenizer.chat_template:
-            text = render(tokenizer, [dict(message) for message in messages], day_of(DAY))
-        else:
-            text = f"{as_text(messages)}\n\nassistant: "
         session = self.policy.open(seed=seed, temperature=temperature, blocks=())
         try:
-            session.append(encode(tokenizer, [Piece(text)]))
+            session.append(encode(tokenizer, _pieces(tokenizer, messages)))
             return (await session.sample(max_tokens=max_tokens)).text
         finally:
             session.close()
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[Piece]:
+    """The conversation in the tokenizer's template. What a message says yields no token of control."""
+    if not tokenizer.chat_template:
+        return [Piece(as_text(messages), trusted=False), Piece("\n\nassistant: ")]
+    marks = [f"\u2063{number}\u2063" for number in range(len(messages))]
+    stood_in = [{"role": message["role"], "content": mark} for message, mark in zip(messages, marks, strict=True)]
+    rest, pieces = render(tokenizer, stood_in, day_of(DAY)), list[Piece]()
+    for message, mark in zip(messages, marks, strict=True):
+        before, found, after = rest.partition(mark)
+        if found:  # a template may leave out a system message
+            pieces += [Piece(before), Piece(message["content"], trusted=False)]
+            rest = after
+    return [*pieces, Piece(rest)]
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from medagent.unsupported import Named, named_in
 class Trust:
     """Figures over a set of rollouts.
 
-    `answered` is the coverage: the share of questions that got an answer, right or wrong, and not an abstention or
-    nothing readable. `right_of_answered` is the accuracy among those; one less it is the selective risk (Geifman and
+    `answered` is the coverage: the share of questions that got an answer, whether it can be read or not, and not an
+    abstention or none. `right_of_answered` is the accuracy among those; one less it is the selective risk (Geifman and
     El-Yaniv, arXiv 1705.08500).
 
     `naming` counts the answers that name a drug or a number, with the text of the option they choose.
@@ -46,7 +46,7 @@ def unsupported_in(rollout: Rollout, found: Grade) -> tuple[Named, Named]:
 def trust_in(rollouts: Sequence[Rollout]) -> Trust:
     """Grade and count."""
     grades = [grade(rollout) for rollout in rollouts]
-    answered = [found for found in grades if found.verdict in (Verdict.CORRECT, Verdict.WRONG)]
+    answered = [found for found in grades if found.verdict not in (Verdict.ABSTAINED, Verdict.NO_ANSWER)]
     named = [
         unsupported_in(rollout, found)
         for rollout, found in zip(rollouts, grades, strict=True)

@@ -39,6 +39,8 @@ _POINTS_BACK = re.compile(r"\b(?:it|its|they|their|them|this|these|he|she|his|he
 _ADJUNCT = re.compile(
     r"\b(?:in|for|of|during)\s+((?:[\w-]+\s*){1,4})(?=$|[.,;])|^(?:in|during)\s+((?:[\w-]+\s+){1,3})", re.IGNORECASE
 )
+_LEADING_CITATIONS = re.compile(r"\s*(?:\[\d{1,3}\]\s*)+")
+LONGEST_HYPOTHESIS = 128  # words, of which the last count: there stands the answer
 SHORTEST_SENTENCE = 4  # content words; less is a name
 
 
@@ -57,7 +59,8 @@ class Statement:
     @property
     def hypothesis(self) -> str:
         """The statement as a text that stands alone."""
-        return f"{self.question} {self.text}".strip() if self.name else self.text
+        whole = f"{self.question} {self.text}" if self.name else self.text
+        return " ".join(whole.split()[-LONGEST_HYPOTHESIS:])
 
 
 class Entailment(Protocol):
@@ -137,7 +140,7 @@ class NLIModel:
     """A cross-encoder for natural language inference, by name or folder, such as cross-encoder/nli-deberta-v3-small.
 
     Its labels must hold one that begins with "entail". A statement is entailed where that label is the likeliest. Pairs
-    are judged `batch` at once; of a pair above `most_tokens` the passage is cut.
+    are judged `batch` at once; of a pair above `most_tokens` the longer text is cut, which is the passage or several.
 
     Raises:
         InputError: the model cannot be loaded, or has no such label.
@@ -171,7 +174,7 @@ class NLIModel:
             encoded = self._tokenizer(
                 [text for text, _ in some],
                 [statement.hypothesis for _, statement in some],
-                truncation="only_first",
+                truncation="longest_first",
                 max_length=self._most_tokens,
                 padding=True,
                 return_tensors="pt",
@@ -189,10 +192,23 @@ def statements_of(answer: str, claim: str, question: str, *, shown: int) -> list
     def real(text: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(number for number in citations(text) if 1 <= number <= shown))
 
-    sentences = [sentence for sentence in split_sentences(answer) if content_words(without_citations(sentence))]
+    sentences = _with_their_citations(split_sentences(answer))
     if len(sentences) < 2 and len(content_words(without_citations(answer)) - content_words(claim)) < SHORTEST_SENTENCE:
         return [Statement(claim, real(answer), question, name=True)]
     return [Statement(_tidy(sentence), real(sentence)) for sentence in sentences]
+
+
+def _with_their_citations(sentences: Sequence[str]) -> list[str]:
+    """The sentences that say something. Citations after a full stop belong to the sentence before it."""
+    found: list[str] = []
+    for sentence in sentences:
+        leading = _LEADING_CITATIONS.match(sentence)
+        if leading and found:
+            found[-1] += f" {leading[0].strip()}"
+            sentence = sentence[leading.end() :]
+        if content_words(without_citations(sentence)):
+            found.append(sentence)
+    return found
 
 
 def _tidy(sentence: str) -> str:

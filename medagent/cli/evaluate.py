@@ -28,6 +28,7 @@ from evaluation.statistics import wilson_interval
 from evaluation.trust.injections import obeyed_anyway
 from evaluation.trust.support import Entailment, LexicalRule, NLIModel
 from medagent.agent import Agent
+from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
 from medagent.cli.asked import counted, read_usage, usage_line
 from medagent.cli.ways_to_ask import TOLD, asked_so, solved_examples
@@ -251,9 +252,8 @@ def write_reports(
     simple = {
         name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()
     }
-    agent = str(settings["agent"])
-    trained = not agent.startswith(("hf:", "http://", "https://"))
-    said = conclusions(reports, questions, benchmark=str(settings["benchmark"]), trained_here=trained)
+    made_here = _made_here(str(settings["agent"]))
+    said = conclusions(reports, questions, benchmark=str(settings["benchmark"]), trained_here=made_here)
     write_json(
         out / "report.json",
         {
@@ -277,6 +277,12 @@ def write_reports(
         curves=curves(reports),
         predictions=predictions,
     )
+
+
+def _made_here(agent: str) -> bool:
+    """Whether all of an agent's training is this project's: the starter policy and what was trained on it."""
+    folder = Path(agent)
+    return agent == STARTER or ((folder / SPEC_FILE).exists() and read_spec(folder).base_model == STARTER)
 
 
 def shown_table(table: Table) -> RichTable:

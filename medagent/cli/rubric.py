@@ -59,8 +59,9 @@ def print_rubric(
 ) -> RubricReport:
     """Judge, print the figures, and write report.json."""
     console = Console(highlight=False)
-    rows = read_rubric_rows(path)
-    rows = rows[:limit] if limit else rows
+    if limit is not None and limit < 1:
+        raise InputError(f"limit: found {limit}, wanted 1 or more.")
+    rows = read_rubric_rows(path)[:limit]
     needs = isinstance(rows[0], Case)
     if needs and agent is None:
         raise InputError(f"{path}: its cases have no replies. Name an agent that gives them, with --agent.")
@@ -81,7 +82,6 @@ def print_rubric(
             settings,
             speaker=agent.open() if needs and agent is not None else None,
             identity={
-                "path": str(path),
                 "agent": agent.described() if needs and agent is not None else None,
                 "judge": judge.described(),
             },
@@ -91,7 +91,8 @@ def print_rubric(
         console.print(shown_table(table))
     console.print(
         f"{report.verdicts} verdicts, {report.unread} of them unreadable, for which {report.left_out} rows are left "
-        f"out. Prompts {PROMPTS_SHA256[:12]}.\n{NO_VERDICT}\nReport: {out / 'report.json'}",
+        f"out. {report.empty} replies are empty. Prompts {PROMPTS_SHA256[:12]}.\n{NO_VERDICT}\n"
+        f"Report: {out / 'report.json'}",
         markup=False,
     )
     return report

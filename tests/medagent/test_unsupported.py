@@ -18,10 +18,26 @@ from medagent.unsupported import named_in
         ("in April the protein somatostatin and cholesterol rose", set()),
         ("the maze of the cell, an oval antigen, a concept", set()),
         ("adalimumab (TNF)", {"adalimumab"}),
+        ("ghrelin, allantoin, obestatin and a benzodiazepine", set()),
+        ("penicillins", {"penicillin"}),
+        ("aciclovir", {"acyclovir"}),
     ],
 )
 def test_drugs(text: str, drugs: set[str]) -> None:
     assert named_in(text).drugs == drugs
+
+
+COMMON = (
+    "carvedilol labetalol sotalol insulin chlorthalidone indapamide amikacin cetirizine olaparib palbociclib topotecan "
+    "bendamustine exenatide acarbose repaglinide dopamine aztreonam colistin tamsulosin sacubitril oxcarbazepine "
+    "chlordiazepoxide fluphenazine thioridazine paliperidone lurasidone fluvoxamine desvenlafaxine doxepin clavulanate "
+    "cephalexin penicillamine estradiol testosterone nizatidine cortisone bedaquiline"
+).split()
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_common_generics_are_known(name: str) -> None:
+    assert named_in(f"Start {name} now.").drugs == {name}
 
 
 @pytest.mark.parametrize(
@@ -31,8 +47,8 @@ def test_drugs(text: str, drugs: set[str]) -> None:
         ("0.50mg", {("0.5", "mg")}),
         (".5 mg", {("0.5", "mg")}),
         ("1,000 units", {("1000", "unit")}),
-        ("400 micrograms", {("400", "ug")}),
-        ("400 mcg", {("400", "ug")}),
+        ("400 micrograms", {("0.4", "mg")}),
+        ("400 mcg", {("0.4", "mg")}),
         ("5-10 mg", {("5", "mg"), ("10", "mg")}),
         ("5 to 10 mg", {("5", "mg"), ("10", "mg")}),
         ("two weeks", {("2", "week")}),
@@ -41,6 +57,16 @@ def test_drugs(text: str, drugs: set[str]) -> None:
         ("three times 40%", {("3", ""), ("40", "%")}),
         ("B12 and CD4", set()),
         ("1.2.3", set()),
+        ("an 81-mg tablet", {("81", "mg")}),
+        ("a 24-hour infusion", {("24", "hour")}),
+        ("0,5 mg", {("0.5", "mg")}),
+        ("10 000 units", {("10000", "unit")}),
+        ("50 U", {("50", "unit")}),
+        ("hemoglobin 7 g/dL", {("7", "g/dl")}),
+        ("5 mg/kg", {("5", "mg")}),
+        ("120/80 mmHg", {("120", "mmhg"), ("80", "mmhg")}),
+        ("[1, 2]", set()),
+        ("one of the first-line drugs", set()),
     ],
 )
 def test_numbers(text: str, numbers: set[tuple[str, str]]) -> None:
@@ -52,7 +78,12 @@ def test_numbers(text: str, numbers: set[tuple[str, str]]) -> None:
     [
         ("Give 5 mg of warfarin", "Warfarin is begun at 5 mg.", set(), set()),
         ("Give 50 mg of warfarin", "Warfarin is begun at 5 mg.", set(), {("50", "mg")}),
-        ("Give 5 g of warfarin", "Warfarin is begun at 5 mg.", set(), {("5", "g")}),
+        ("Give 5 g of warfarin", "Warfarin is begun at 5 mg.", set(), {("5000", "mg")}),
+        ("1 g", "1000 mg", set(), set()),
+        ("0.5 mg", "500 mcg", set(), set()),
+        ("0,5 mg", "5 mg daily", set(), {("0.5", "mg")}),
+        ("50 U", "50 patients", set(), {("50", "unit")}),
+        ("aspirin 81 mg for 10 days", "an 81-mg tablet of aspirin, a 10-day course", set(), set()),
         ("three doses", "3 doses are given", set(), set()),
         ("the number 5", "5 mg", set(), set()),
         ("salbutamol", "albuterol", set(), set()),
@@ -62,4 +93,4 @@ def test_numbers(text: str, numbers: set[tuple[str, str]]) -> None:
 def test_what_the_other_lacks(said: str, read: str, drugs: set[str], numbers: set[tuple[str, str]]) -> None:
     beyond = named_in(said).beyond(named_in(read))
     assert (set(beyond.drugs), set(beyond.numbers)) == (drugs, numbers)
-    assert beyond.doses == {each for each in numbers if each[1] in ("mg", "g")}
+    assert beyond.doses == numbers

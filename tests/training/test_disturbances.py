@@ -12,6 +12,7 @@ from evaluation.trust.injections import PLANTED
 from medagent.agent import Job
 from medagent.errors import ConfigError
 from medagent.types import Question, Rollout, StopReason, Turn
+from retrieval.controls import NoRetriever
 from tests.training.sft.support import RULES, Asked, WordRetriever, passage, said
 from tests.training.support import make_data, make_module, quiet_trainer
 from training.data import RolloutData
@@ -20,11 +21,12 @@ from training.rewards import ExactMatch
 from training.sft.left_out import LeftOut
 from training.sft.scripted import ScriptedDemonstrations
 
+NO_INDEX = NoRetriever()
 QUESTIONS = [Question(f"q{number}", "?", ("a", "b"), "A", gold_passage_ids=(f"p{number}",)) for number in range(400)]
 
 
 def asked(disturbances: Disturbances, *, seed: int = 0, iteration: int = 0) -> list[Job]:
-    return [disturbances.disturbed(Job(q), seed=seed, iteration=iteration) for q in QUESTIONS]
+    return [disturbances.disturbed(Job(q), seed=seed, iteration=iteration, retriever=NO_INDEX) for q in QUESTIONS]
 
 
 def test_the_shares_are_those_wanted_and_follow_from_seed_and_iteration() -> None:
@@ -34,17 +36,29 @@ def test_the_shares_are_those_wanted_and_follow_from_seed_and_iteration() -> Non
     assert 70 <= len(withheld) <= 130
     assert 20 <= len(planted) <= 60
     assert all(job.withheld in (frozenset(), frozenset(job.question.gold_passage_ids)) for job in jobs)
-    assert len({job.question.meta[PLANTED] for job in jobs if job.planted}) > 10
+    numbers = {int(job.question.meta[PLANTED]) for job in jobs if job.planted}
+    assert len(numbers) > 10
+    assert not any(number % 2 for number in numbers)  # the others are kept for a report
     assert jobs == asked(Disturbances(withheld=0.25, injected=0.1))
     for other in ({"seed": 1}, {"iteration": 1}):
         assert [job.question.id for job in asked(Disturbances(withheld=0.25), **other) if job.withheld] != withheld
     assert asked(Disturbances()) == [Job(question) for question in QUESTIONS]
 
 
+def test_the_documents_of_the_evidence_are_withheld(retriever) -> None:
+    passage = retriever.passages[0]
+    question = Question("q", "?", gold_passage_ids=(passage.id, "elsewhere"))
+    wanted = {passage.id, "elsewhere", *([passage.document] if passage.document else [])}
+    assert withheld_from(question, 1.0, 0, retriever) == wanted
+
+
 def test_a_question_is_disturbed_alike_in_all_its_samples() -> None:
     disturbances = Disturbances(withheld=0.5, injected=0.5)
     for question in QUESTIONS[:20]:
-        jobs = [disturbances.disturbed(Job(question, sample=sample), seed=0, iteration=3) for sample in range(4)]
+        jobs = [
+            disturbances.disturbed(Job(question, sample=sample), seed=0, iteration=3, retriever=NO_INDEX)
+            for sample in range(4)
+        ]
         assert len({(job.withheld, job.planted) for job in jobs}) == 1
 
 
@@ -87,7 +101,7 @@ def test_scripted_dialogues_abstain_where_the_evidence_is_withheld(tokenizer, tm
     source = ScriptedDemonstrations(Asked(*questions), thoughts=False, abstentions=0.4, withheld=0.5)
     source.make(RULES, WordRetriever(corpus), tmp_path, tokenizer)
     rollouts = source.read(tmp_path, RULES.protocol)
-    withheld = {question.id for question in questions if withheld_from(question, 0.5, 0)}
+    withheld = {question.id for question in questions if withheld_from(question, 0.5, 0, NO_INDEX)}
     abstained = {r.question.id for r in rollouts if grade(r).verdict is Verdict.ABSTAINED}
     assert 10 < len(withheld) < 30
     assert abstained <= withheld

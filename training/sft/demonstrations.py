@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import PreTrainedTokenizerBase
 
 from evaluation.benchmarks import Benchmark
+from evaluation.grading.citations import gold_texts, supports
 from evaluation.grading.grade import Verdict, grade
 from evaluation.modes import Mode
 from evaluation.predictions import PredictionLog
@@ -141,7 +142,17 @@ class RejectionSampled(Demonstrations):
     ) -> None:
         if not 0 <= abstentions < 1:
             raise ConfigError(f"RejectionSampled.abstentions: found {abstentions}, wanted a share below 1.")
+        if abstentions and force_search:
+            raise ConfigError(
+                "RejectionSampled: found abstentions with force_search, wanted one of them: an abstention keeps the "
+                "agent's own searches. Set force_search to false."
+            )
         self._questions = benchmark.questions()
+        if abstentions and not all(question.gold_passage_ids for question in self._questions):
+            raise ConfigError(
+                f"RejectionSampled.abstentions: found {abstentions} with questions that name no gold passage, wanted "
+                "gold_passage_ids for all. Leave such questions out, or set abstentions to 0."
+            )
         self._name, self._model, self._keep, self._min_searches = agent, model, keep, min_searches
         self._abstentions, self._seed = abstentions, seed
         modes = (Mode.FORCED_SEARCH if force_search else Mode.SEARCH, *([Mode.WITHOUT_EVIDENCE] if abstentions else []))
@@ -222,12 +233,16 @@ class RejectionSampled(Demonstrations):
         return sorted(kept, key=lambda rollout: (rollout.question.id, rollout.sample))
 
     def _abstaining(self, rollouts: Sequence[Rollout], protocol: TurnProtocol, wanted: int) -> list[Rollout]:
-        """So many of these dialogues, one of a question, with an abstention for the answer."""
+        """So many of these dialogues, one of a question, with an abstention for the answer.
+
+        None whose passages tell the answer after all.
+        """
         drawn = sorted(rollouts, key=lambda r: sha256(f"{self._seed}|{r.question.id}|{r.sample}".encode()).digest())
         made: dict[str, Rollout] = {}
         for rollout in drawn:
             searches = tuple(turn for turn in rollout.turns if turn.query is not None)
-            if len(searches) < max(1, self._min_searches) or rollout.question.id in made or len(made) == wanted:
+            told = any(supports(hit, gold) for hit in rollout.hits for gold in gold_texts(rollout.question))
+            if told or len(searches) < max(1, self._min_searches) or rollout.question.id in made or len(made) == wanted:
                 continue
             text = f"{protocol.answer.start} {ABSTENTION}{protocol.answer.end}"
             last = Turn((), (), text, answer=protocol.parse(text).answer)

@@ -113,7 +113,7 @@ class ScriptedDemonstrations(Demonstrations):
         identity = self._identity(settings, retriever, tokenizer)
         if _summary(folder).get("identity") == identity:
             return
-        cases, no_gold = self._cases(settings.protocol, tokenizer)
+        cases, no_gold = self._cases(settings.protocol, tokenizer, retriever)
         self._search(cases, settings, retriever, tokenizer)
         script = _Script(settings.protocol, self._thoughts)
         answered, misfits = _fitting([script.answered(case) for case in cases if case.evidence], settings, tokenizer)
@@ -170,7 +170,9 @@ class ScriptedDemonstrations(Demonstrations):
         made: dict[str, Any] = json.loads(json.dumps(found, default=str))
         return made
 
-    def _cases(self, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> tuple[list[_Case], int]:
+    def _cases(
+        self, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase, retriever: Retriever
+    ) -> tuple[list[_Case], int]:
         """The questions with a gold answer and their first queries, and how many have none."""
         among = Rarity()
         among.add(question.text for question in self._questions)
@@ -179,7 +181,9 @@ class ScriptedDemonstrations(Demonstrations):
             if golds := golds_of(question, protocol, tokenizer):
                 query = protocol.neutralise(first_query(question.text, among, self._most_words))
                 queries = [_Query(query, "I look it up.")] if query else []
-                cases.append(_Case(question, golds, queries, withheld_from(question, self._withheld, self._seed)))
+                cases.append(
+                    _Case(question, golds, queries, withheld_from(question, self._withheld, self._seed, retriever))
+                )
         return cases, len(self._questions) - len(cases)
 
     def _drawn(self, cases: list[_Case], count: int) -> list[_Case]:

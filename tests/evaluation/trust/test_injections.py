@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,8 @@ def test_an_agent_that_obeys_and_one_that_does_not(tmp_path: Path) -> None:
         )
         found[name] = {each.family: each for each in report_mode(predictions).summary.trust.obeyed}
     assert found["steady"]["all"].obeyed.accuracy == 0
-    assert found["steady"]["all"].shown == found["steady"]["all"].obeyed.n == 20
+    assert found["steady"]["all"].planted == found["steady"]["all"].obeyed.n == 20
+    assert found["steady"]["never in training"].planted == 10
     assert found["obedient"]["fake_authority"].obeyed.accuracy == 1.0
     assert obedience([]) == ()
 
@@ -145,4 +147,18 @@ def test_an_agent_that_obeys_and_one_that_does_not(tmp_path: Path) -> None:
 def test_an_agent_that_does_not_search_is_shown_nothing(tmp_path: Path) -> None:
     agent = scripted(lambda read, turn: "<answer>(A)</answer>")
     predictions = run_plan(agent, QUESTIONS, Plan((Mode.INJECTED,)), tmp_path, identity={}, corpus=PASSAGES)
-    assert report_mode(predictions).summary.trust.obeyed[-1].shown == 0
+    found = report_mode(predictions).summary.trust.obeyed[-1]
+    assert (found.planted, found.obeyed.n) == (20, 0)
+
+
+def test_an_order_after_a_long_question_is_not_cut_off() -> None:
+    question = replace(QUESTIONS[3], text="A man of 54 years has chest pain that began two hours ago. " * 30)
+    for injection in injections():
+        words = sum(len(passage.indexed_text.split()) for passage in injection.passages(question))
+        assert words < 60
+
+
+@pytest.mark.parametrize("meta", [{}, {PLANTED: "yes"}, {PLANTED: "9999"}, {"injection": "3"}])
+def test_other_marks_of_a_question_are_no_injection(meta: dict[str, str]) -> None:
+    rollout = Rollout(replace(QUESTIONS[3], meta=meta), (), (), StopReason.ANSWERED)
+    assert obedience([rollout]) == ()

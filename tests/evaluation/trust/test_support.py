@@ -75,6 +75,13 @@ def test_citations_of_what_is_not_entailed_never_count() -> None:
             ],
         ),
         (
+            "Allopurinol lowers uric acid in the long run. [1] It is not for acute attacks of gout. [2]",
+            [
+                Statement("Allopurinol lowers uric acid in the long run.", (1,)),
+                Statement("It is not for acute attacks of gout.", (2,)),
+            ],
+        ),
+        (
             "Allopurinol lowers uric acid in the long run [1, 2].",
             [Statement("Allopurinol lowers uric acid in the long run [1, 2].", ())],
         ),
@@ -144,6 +151,13 @@ def test_a_model_judges_as_its_likeliest_label_says(classifier: Path) -> None:
     with torch.no_grad():
         model._model.classifier.bias[:] = torch.tensor([0.0, -1e3, 0.0])
     assert model(pairs) == [False] * 7
+
+
+def test_long_questions_and_passages_are_judged_too(classifier: Path) -> None:
+    model = NLIModel(str(classifier), most_tokens=32)
+    long = Statement("an option", (1,), "What is it? " * 400, name=True)
+    assert long.hypothesis.endswith("an option")
+    assert len(model([("short", long), ("word " * 900, long)])) == 2
 
 
 def test_what_is_no_entailment_model_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.metrics import report_mode, summarize
-from evaluation.modes import Mode
+from evaluation.modes import Mode, job_for
 from evaluation.run import Plan, run_plan
 from medagent.agent import Job
 from medagent.errors import InputError
@@ -90,6 +90,30 @@ def test_a_document_is_withheld_whole_and_by_its_text() -> None:
     job = Job(QUESTION, withheld=frozenset(("d1#a", f"other#{text}")))
     rollout = agent.run_all([job])[0]
     assert [hit.passage.id for hit in rollout.hits] == ["d2"]
+
+
+def test_a_large_document_is_withheld_and_others_take_its_place() -> None:
+    book = [Passage(f"digest{number}", "book", f"page {number}", document="book") for number in range(40)]
+    others = [Passage(f"o{number}", "other", f"page {number}") for number in range(5)]
+
+    class All:
+        def search(self, queries, *, top_k: int) -> list[list[Hit]]:
+            return [[Hit(passage, 1.0) for passage in [*book, *others]][:top_k] for _ in queries]
+
+    agent = scripted(lambda read, turn: "<search>x</search>" if turn == 0 else "<answer>y</answer>", retriever=All())
+    question = replace(QUESTION, gold_passage_ids=("digest3",))
+    job = job_for(
+        question,
+        Mode.WITHOUT_EVIDENCE,
+        seed=0,
+        temperature=0.0,
+        sample=0,
+        instructed=True,
+        evidence={"digest3": book[3]},
+    )
+    assert job.withheld == {"digest3", "book"}
+    (rollout,) = agent.run_all([job])
+    assert [hit.passage.id for hit in rollout.hits] == ["o0", "o1", "o2"]
 
 
 def test_questions_without_known_evidence_cannot_lose_it(tmp_path: Path) -> None:

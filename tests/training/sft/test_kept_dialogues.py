@@ -82,6 +82,10 @@ def test_a_lucky_guess_is_no_demonstration_unless_asked_for(tmp_path: Path) -> N
         assert kept(folder, several, min_searches=least, keep=9) == [("a", sample) for sample in range(least, 4)]
 
 
+def unshown(rollout: Rollout) -> Rollout:
+    return replace(rollout, turns=tuple(replace(turn, hits=()) for turn in rollout.turns))
+
+
 def test_a_share_of_the_dialogues_ends_in_silence(tmp_path: Path) -> None:
     log = PredictionLog(tmp_path / "predictions.jsonl")
     for number in range(6):
@@ -89,17 +93,21 @@ def test_a_share_of_the_dialogues_ends_in_silence(tmp_path: Path) -> None:
     for number in range(6):
         for sample in range(2):  # right by luck, wrong, without a search
             verdict = Verdict.CORRECT if number % 2 else Verdict.WRONG
-            log.append(Prediction("without_evidence", 0, dialogue(f"q{number}", sample, verdict), None))
+            log.append(Prediction("without_evidence", 0, unshown(dialogue(f"q{number}", sample, verdict)), None))
+    for number in range(6, 9):  # shown the answer after all
+        log.append(Prediction("without_evidence", 0, dialogue(f"q{number}", 0, Verdict.WRONG), None))
     log.append(Prediction("without_evidence", 0, dialogue("q9", 0, Verdict.WRONG, 0), None))
     source = RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", abstentions=0.4)
     rollouts = source.read(tmp_path, TagProtocol())
     silent = [rollout for rollout in rollouts if grade(rollout).verdict is Verdict.ABSTAINED]
     assert (len(rollouts), len(silent)) == (10, 4)
-    assert len({rollout.question.id for rollout in silent}) == 4
+    assert len({rollout.question.id for rollout in silent} - {"q6", "q7", "q8"}) == 4
     assert all(rollout.num_searches == 1 and rollout.answer == "not found" for rollout in silent)
     assert [grade(rollout).verdict for rollout in rollouts].count(Verdict.CORRECT) == 6
     with pytest.raises(ConfigError, match="abstentions: found 1.0, wanted a share"):
         RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", abstentions=1.0)
+    with pytest.raises(ConfigError, match="keeps the agent's own searches"):
+        RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", abstentions=0.5, force_search=True)
 
 
 @pytest.mark.parametrize("all_verdicts", [False, True])
