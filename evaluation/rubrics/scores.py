@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from evaluation.rubrics.rows import Case, Choice, Criterion, Labelled, Pair
-from evaluation.statistics import Accuracy, bootstrap_mean
+from evaluation.statistics import Accuracy, Estimate, bootstrap_mean
 
 
 def score(criteria: Sequence[Criterion], met: Sequence[bool]) -> float | None:
@@ -63,28 +64,33 @@ def rubric_scores(cases: Sequence[Case], met: Mapping[str, Sequence[bool]]) -> d
 
 @dataclass(frozen=True)
 class Agreement:
-    """A judge beside people, over all pairs of a verdict and a person's label.
+    """A judge beside people.
 
-    `macro_f1` is the mean of the F1 of "met" and of "not met", as HealthBench's meta-evaluation reports it. `people` is
-    the agreement of two people on the same row, None where no row has two.
+    `agreed` is the share of a row's people whose label the verdict is, and `people` the share of its pairs of people
+    with equal labels. Both are means over rows, which are the units of the intervals.
+    `macro_f1` is the mean of the F1 of "met" and of "not met" over all labels, as HealthBench's meta-evaluation has it.
     """
 
-    agreed: Accuracy
+    agreed: Estimate | None
     macro_f1: float
-    people: Accuracy | None
+    people: Estimate | None
 
 
 def agreement(rows: Sequence[Labelled], met: Mapping[str, bool]) -> Agreement:
     """How far the judge's verdicts are those of people."""
     pairs = [(met[row.id], label) for row in rows for label in row.labels]
-    between = [
-        first == second for row in rows for at, first in enumerate(row.labels) for second in row.labels[at + 1 :]
-    ]
+    between = [[first == second for first, second in combinations(row.labels, 2)] for row in rows]
     return Agreement(
-        Accuracy.of(sum(said == label for said, label in pairs), len(pairs)),
+        _by_row([[met[row.id] == label for label in row.labels] for row in rows]),
         (_f1(pairs, of=True) + _f1(pairs, of=False)) / 2,
-        Accuracy.of(sum(between), len(between)) if between else None,
+        _by_row(between),
     )
+
+
+def _by_row(marks: Sequence[Sequence[bool]]) -> Estimate | None:
+    """The mean of the rows' shares. Rows without a mark are left out; None where all are."""
+    shares = [sum(row) / len(row) for row in marks if row]
+    return Estimate.mean(shares) if shares else None
 
 
 def _f1(pairs: Sequence[tuple[bool, bool]], *, of: bool) -> float:
@@ -98,16 +104,16 @@ class Preference:
     """A judge on pairs, each shown in both orders.
 
     `consistent` is the share of pairs on which both orders give the same answer the better one. `first` is the share of
-    decisions for the answer shown first, of all decisions that are no tie; one half is no bias. `longer` is the share
+    a pair's decisions, ties aside, for the answer shown first; one half is no bias. `longer` is the share
     of consistent choices for the longer answer, and `people_longer` that of people. `agreed` compares the verdict of
     both orders (a tie where they differ) with each person's.
     """
 
     consistent: Accuracy
-    first: Accuracy
+    first: Estimate | None
     longer: Accuracy
-    people_longer: Accuracy
-    agreed: Accuracy
+    people_longer: Estimate | None
+    agreed: Estimate | None
 
 
 def preference(pairs: Sequence[Pair], chosen: Mapping[str, tuple[Choice, Choice]]) -> Preference:
@@ -119,16 +125,18 @@ def preference(pairs: Sequence[Pair], chosen: Mapping[str, tuple[Choice, Choice]
     settled: dict[str, Choice] = {
         name: straight if straight == swapped else "tie" for name, (straight, swapped) in both.items()
     }
-    first = [straight == "a" for straight, _ in both.values() if straight != "tie"]
-    first += [swapped == "b" for _, swapped in both.values() if swapped != "tie"]
+    first = [
+        [choice == shown for choice, shown in ((straight, "a"), (swapped, "b")) if choice != "tie"]
+        for straight, swapped in both.values()
+    ]
     longer = [_longer(pair, settled[pair.id]) for pair in pairs]
-    people = [_longer(pair, choice) for pair in pairs for choice in pair.choices]
+    people = [[found for choice in pair.choices if (found := _longer(pair, choice)) is not None] for pair in pairs]
     return Preference(
         consistent=_share([straight == swapped for straight, swapped in both.values()]),
-        first=_share(first),
+        first=_by_row(first),
         longer=_share([each for each in longer if each is not None]),
-        people_longer=_share([each for each in people if each is not None]),
-        agreed=_share([settled[pair.id] == choice for pair in pairs for choice in pair.choices]),
+        people_longer=_by_row(people),
+        agreed=_by_row([[settled[pair.id] == choice for choice in pair.choices] for pair in pairs]),
     )
 
 

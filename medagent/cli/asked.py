@@ -58,8 +58,11 @@ def read_usage(folder: Path) -> Used:
     return found
 
 
-def usage_line(used: Mapping[str, float], price: Mapping[str, float]) -> str:
-    """The usage as a sentence. `price` is in any currency per million tokens, by "input" and "output"."""
+def usage_line(used: Mapping[str, float], price: Mapping[str, float], *, answers: int) -> str:
+    """The usage as a sentence. `price` is in any currency per million tokens, by "input" and "output".
+
+    Of `answers` in the folder some may not be counted: those before a kill, and those of earlier versions.
+    """
     if not used.get("questions"):
         return ""
     line = f"Asked {used['questions']:,.0f} times in {used['seconds']:,.0f} s"
@@ -71,6 +74,8 @@ def usage_line(used: Mapping[str, float], price: Mapping[str, float]) -> str:
         )
         if price:
             line += f", cost {cost_of(used, price):.2f}"
+    if used["questions"] < answers:
+        line += f"; {answers - used['questions']:,.0f} answers of the folder are not counted in this"
     return line + "."
 
 

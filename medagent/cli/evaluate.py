@@ -127,7 +127,7 @@ def evaluate_agent(
     for table in (trust_table(reports), open_table(reports), recall_table(reports)):
         if table.rows:
             console.print(shown_table(table))
-    for line in (_obeyed_anyway(predictions), usage_line(used, price)):
+    for line in (_obeyed_anyway(predictions), usage_line(used, price, answers=len(predictions))):
         if line:
             console.print(line)
     for mode, report in reports.items():

@@ -14,7 +14,7 @@ from evaluation.rubrics.judge import PROMPTS_SHA256
 from evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
 from evaluation.rubrics.rows import Case, read_rubric_rows
 from evaluation.rubrics.speakers import Speaker, speaker_of
-from evaluation.statistics import Accuracy
+from evaluation.statistics import Accuracy, Estimate
 from medagent.base_models import STARTER
 from medagent.cli.evaluate import fingerprint, shown_table
 from medagent.errors import InputError
@@ -109,11 +109,10 @@ def tables(report: RubricReport) -> list[Table]:
         ]
         found.append(Table("Score by rubric", ("", "score [95%]", "cases"), rows))
     if report.agreement:
-        people = report.agreement.people
         rows = [
             ("judge and a person agree", _counted(report.agreement.agreed)),
             ("macro F1 of the judge", f"{report.agreement.macro_f1:.3f}"),
-            *([("two people agree", _counted(people))] if people else []),
+            ("two people agree", _counted(report.agreement.people)),
         ]
         found.append(Table("Agreement with people", ("", ""), rows))
     if report.preference:
@@ -123,7 +122,7 @@ def tables(report: RubricReport) -> list[Table]:
             ("choices for the answer shown first (no bias: 50%)", _counted(each.first)),
             ("choices for the longer answer", _counted(each.longer)),
         ]
-        if each.agreed.n:
+        if each.agreed is not None:
             rows += [
                 ("people's choices for the longer answer", _counted(each.people_longer)),
                 ("judge and a person agree (of three: better, worse, tie)", _counted(each.agreed)),
@@ -132,5 +131,9 @@ def tables(report: RubricReport) -> list[Table]:
     return found
 
 
-def _counted(share: Accuracy) -> str:
-    return f"{share.accuracy:.1%} [{100 * share.ci_low:.1f}, {100 * share.ci_high:.1f}], {share.n}"
+def _counted(share: Accuracy | Estimate | None) -> str:
+    """A share with its interval, and over how many rows."""
+    if share is None:
+        return "-"
+    value = share.accuracy if isinstance(share, Accuracy) else share.value
+    return f"{value:.1%} [{100 * share.ci_low:.1f}, {100 * share.ci_high:.1f}], {share.n}"

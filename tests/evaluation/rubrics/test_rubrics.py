@@ -154,13 +154,15 @@ def test_agreement_with_people_by_hand(tmp_path: Path) -> None:
     report = run(written(tmp_path / "labels.jsonl", LABELS), tmp_path / "out")
     found = report.agreement
     assert found is not None
-    assert found.agreed.accuracy == pytest.approx(3 / 6)  # both, one of two, none
+    assert found.agreed is not None
+    assert (found.agreed.value, found.agreed.n) == (pytest.approx(3 / 6), 3)  # both, one of two, none
     assert found.people is not None
-    assert found.people.accuracy == pytest.approx(2 / 3)
+    assert (found.people.value, found.people.n) == (pytest.approx(2 / 3), 3)
     # "met": judge 4, people 3, both 2; "not met": judge 2, people 3, both 1
     assert found.macro_f1 == pytest.approx((4 / 7 + 2 / 5) / 2)
     one = agreement([Labelled("x", (), "r", "c", (True,))], {"x": True})
-    assert (one.agreed.accuracy, one.people) == (1.0, None)
+    assert one.agreed is not None
+    assert (one.agreed.value, one.people) == (1.0, None)
 
 
 PAIRS = [
@@ -172,13 +174,13 @@ PAIRS = [
 @pytest.mark.parametrize(
     ("rule", "consistent", "first", "longer", "agreed"),
     [
-        ("first", 0.0, 1.0, 0.0, 1 / 3),
-        ("longer", 1.0, 0.5, 1.0, 1 / 3),
-        ("tie", 1.0, 0.0, 0.0, 1 / 3),
+        ("first", 0.0, 1.0, 0.0, (0 + 1 / 2) / 2),
+        ("longer", 1.0, 0.5, 1.0, (0 + 1 / 2) / 2),
+        ("tie", 1.0, None, 0.0, (0 + 1 / 2) / 2),
     ],
 )
 def test_biases_of_a_judge_show(
-    rule: str, consistent: float, first: float, longer: float, agreed: float, tmp_path: Path
+    rule: str, consistent: float, first: float | None, longer: float, agreed: float, tmp_path: Path
 ) -> None:
     def biased(read: str) -> str:
         shown = [re.findall(rf"<{name}>\n(.*?)\n</{name}>", read, re.DOTALL)[-1] for name in ("first", "second")]
@@ -188,10 +190,12 @@ def test_biases_of_a_judge_show(
     report = run(written(tmp_path / "pairs.jsonl", PAIRS), tmp_path / "out", said=biased)
     found = report.preference
     assert found is not None
-    shares = (found.consistent.accuracy, found.first.accuracy, found.longer.accuracy)
-    assert shares == (consistent, first, longer)
-    assert found.agreed.accuracy == pytest.approx(agreed)
-    assert found.people_longer.accuracy == 0.5
+    assert (found.consistent.accuracy, found.longer.accuracy) == (consistent, longer)
+    assert (found.first and found.first.value) == first
+    assert found.agreed is not None
+    assert found.agreed.value == pytest.approx(agreed)
+    assert found.people_longer is not None
+    assert (found.people_longer.value, found.people_longer.n) == (0.5, 2)
 
 
 def test_choices_name_the_answers_of_the_file() -> None:

@@ -54,11 +54,12 @@ def test_what_was_asked_before_an_interrupt_counts(tmp_path: Path) -> None:
 
 def test_a_line_for_people() -> None:
     used = {"questions": 4, "seconds": 10.0, "requests": 4, "prompt_tokens": 2_000_000, "completion_tokens": 500_000}
-    assert usage_line(used, {"input": 0.5, "output": 2.0}) == (
+    assert usage_line(used, {"input": 0.5, "output": 2.0}, answers=4) == (
         "Asked 4 times in 10 s (2.50 s each), 4 requests, 2,000,000 tokens in and 500,000 out, cost 2.00."
     )
-    assert usage_line({"questions": 4, "seconds": 10.0}, {}) == "Asked 4 times in 10 s (2.50 s each)."
-    assert usage_line({}, {}) == ""
+    assert usage_line({"questions": 4, "seconds": 10.0}, {}, answers=4) == "Asked 4 times in 10 s (2.50 s each)."
+    assert "; 6 answers of the folder are not counted" in usage_line({"questions": 4, "seconds": 9.0}, {}, answers=10)
+    assert usage_line({}, {}, answers=4) == ""
 
 
 def test_a_policy_in_process_has_no_requests(tmp_path: Path) -> None:

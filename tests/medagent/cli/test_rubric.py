@@ -94,7 +94,7 @@ def test_pairs_show_a_judge_that_prefers_the_first(server, tmp_path: Path, capsy
     main(["rubric", path, url, "--judge_model", "j", "--out", str(tmp_path / "out")])
     said = capsys.readouterr().out
     assert "choices for the answer shown first (no bias: 50%)" in said
-    assert "100.0% [34.2, 100.0], 2" in said
+    assert "100.0% [100.0, 100.0], 1" in said  # one pair, shown twice
 
 
 def test_a_small_model_judges_in_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
