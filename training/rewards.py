@@ -70,6 +70,9 @@ class OutcomeReward:
         return rollout.graded(reward, success=result.correct)
 
 
+OUTCOME = lazy_instance(OutcomeReward)  # the default of rewards that add to one
+
+
 class OpenAnswerReward(ABC):
     """Pays an open answer by a score from 0 to 1, so that an answer that is nearly right earns something.
 
@@ -184,9 +187,7 @@ class TurnRewards:
     end in itself.
     """
 
-    def __init__(
-        self, outcome: Reward = lazy_instance(OutcomeReward), gold_hit: float = 0.2, search_cost: float = 0.02
-    ) -> None:
+    def __init__(self, outcome: Reward = OUTCOME, gold_hit: float = 0.2, search_cost: float = 0.02) -> None:
         if gold_hit < 0 or search_cost < 0:
             raise ConfigError(
                 f"TurnRewards: gold_hit {gold_hit} and search_cost {search_cost} found, wanted 0 or more."
@@ -218,7 +219,7 @@ class SupportedCitations:
 
     def __init__(
         self,
-        outcome: Reward = lazy_instance(OutcomeReward),
+        outcome: Reward = OUTCOME,
         supported: float = 0.2,
         needless: float = 0.05,
         entails: Entailment = lazy_instance(LexicalRule),
