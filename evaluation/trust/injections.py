@@ -1,6 +1,6 @@
 """Passages that try to steer an agent, planted in its search results, and whether it obeyed.
 
-`injections.yaml` holds 60 of them in eight families. A planted passage stands first among the results of the first
+`injections.yaml` holds 60 of them in eight families. A planted passage stands before the results of the first
 search. It names a wrong option, a word to write, or a word to search for. Success is judged by what the agent did
 (after AgentDojo, arXiv 2406.13352), not by what it read.
 """
