@@ -24,7 +24,7 @@ from evaluation.statistics import (
     selective_accuracy,
 )
 from evaluation.trust.summary import Trust, trust_in
-from evaluation.trust.support import Entailment, LexicalRule
+from medagent.evidence.support import Entailment, LexicalRule
 from medagent.types import LETTERS, Rollout
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from medagent.evidence.check import EvidenceCheck
+from medagent.evidence.verdict import EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol, citations, marked_letters
 from medagent.types import Rollout, StopReason, Turn
+from retrieval.batching import SearchBatcher
 from retrieval.chunking import sentence_spans
 from retrieval.passages import Hit, Passage
 
@@ -34,27 +38,29 @@ class CitedPassage:
 
 @dataclass(frozen=True)
 class Answer:
-    """A checked answer.
+    """A checked answer, as people are shown it.
 
-    `text` cites only passages that were shown. It is empty where the rollout ended without an answer, and `stop_reason`
-    says why. `removed_citations` counts the citations that were removed. `supported` tells whether one is left.
-    `letter` is the option named, None where none or several are. `confidence` is the policy's probability of what it
-    wrote: the geometric mean over the tokens of its last turn. It is None where the policy gives no probabilities.
+    `text` cites only passages that were shown. Where the answer is `withheld`, it is the verdict's text instead, and
+    `nearest` are passages on the question's subject. `removed_citations` counts the citations that were removed.
+    `letter` is the option named: None where none or several are, or where the answer says another thing. `urgent` is
+    the line that belongs above the answer to a person in danger. `logprob` is the policy's mean log-prob of the tokens
+    of its last turn, None where it gives none; it says nothing of truth. `asked_as` is the question that the agent got,
+    where it is not the one that was asked.
     """
 
     text: str
     letter: str | None
+    verdict: EvidenceVerdict
+    withheld: bool
     sources: tuple[CitedPassage, ...]
+    nearest: tuple[Passage, ...]
+    urgent: str | None
     removed_citations: int
-    confidence: float | None
+    logprob: float | None
     stop_reason: StopReason
     prompt_tokens: int
     completion_tokens: int
-
-    @property
-    def supported(self) -> bool:
-        """Whether the answer cites a passage that was shown."""
-        return bool(self.sources)
+    asked_as: str | None = None
 
     @property
     def usage(self) -> dict[str, int]:
@@ -70,36 +76,52 @@ class Answer:
         return {
             "text": self.text,
             "letter": self.letter,
-            "supported": self.supported,
+            "verdict": self.verdict.to_json(),
+            "withheld": self.withheld,
             "sources": [source.to_json() for source in self.sources],
+            "nearest": [passage.to_json() for passage in self.nearest],
+            "urgent": self.urgent,
+            "asked_as": self.asked_as,
             "removed_citations": self.removed_citations,
-            "confidence": self.confidence,
+            "logprob": self.logprob,
             "stop_reason": self.stop_reason.value,
             "usage": self.usage,
             "notice": NOT_ADVICE,
         }
 
 
-def checked(rollout: Rollout) -> Answer:
-    """The answer of a rollout. Citations of passages that were never shown are removed and counted."""
+async def answered(rollout: Rollout, check: EvidenceCheck, search: SearchBatcher) -> Answer:
+    """The answer of a rollout. Where it is withheld, passages are searched for that may help."""
+    found = await asyncio.to_thread(checked, rollout, check)
+    return replace(found, nearest=await check.nearest(rollout, search)) if found.withheld else found
+
+
+def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
+    """The answer of a rollout without a further search. Citations of passages never shown are removed and counted."""
     hits, said = rollout.hits, rollout.answer if rollout.stop_reason is StopReason.ANSWERED else None
+    verdict = check.judge(rollout)
+    withheld = check.withholds(verdict)
     text, removed = _without_unknown(said or "", shown=len(hits))
     letters = [letter for letter in marked_letters(text) if letter in rollout.question.letters]
     plain = _NUMBER.sub("", text)
     sources = tuple(
         CitedPassage(number, hits[number - 1].passage, nearest_sentence(hits[number - 1].passage.text, plain))
-        for number in citations(text)
+        for number in dict.fromkeys([*citations(text), *verdict.stated_in])
     )
     sampled = rollout.num_action_tokens
     return Answer(
-        text,
-        letters[0] if len(letters) == 1 else None,
-        sources,
-        removed,
-        _confidence(rollout) if said else None,
-        rollout.stop_reason,
-        len(rollout.token_ids) - sampled,
-        sampled,
+        text=verdict.text if withheld or not text else text,
+        letter=letters[0] if len(letters) == 1 and not withheld and not verdict.contradicts else None,
+        verdict=verdict,
+        withheld=withheld or not text,
+        sources=() if withheld else sources,
+        nearest=(),
+        urgent=check.emergencies.line_for(rollout.question.text),
+        removed_citations=removed,
+        logprob=_logprob(rollout) if said else None,
+        stop_reason=rollout.stop_reason,
+        prompt_tokens=len(rollout.token_ids) - sampled,
+        completion_tokens=sampled,
     )
 
 
@@ -132,12 +154,12 @@ def nearest_sentence(passage: str, answer: str) -> tuple[int, int]:
     return max(spans, key=shared)
 
 
-def _confidence(rollout: Rollout) -> float | None:
+def _logprob(rollout: Rollout) -> float | None:
     last = rollout.turns[-1] if rollout.turns else None
     values = last.logprobs[last.forced_prefix :] if last else ()
     if not values or not any(rollout.rollout_logprobs):  # an endpoint gives none
         return None
-    return math.exp(sum(values) / len(values))
+    return sum(values) / len(values)
 
 
 class Steps:

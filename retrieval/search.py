@@ -107,6 +107,10 @@ class HybridRetriever:
         """All passages, in row order, each read from disk when it is looked at."""
         return StoredPassages(self._store)
 
+    def titles(self) -> list[str]:
+        """The distinct titles of the passages."""
+        return self._store.titles()
+
     def passage(self, id: str) -> Passage | None:
         """The passage of that id, None where there is none."""
         rows = self._store.rows_of([id])

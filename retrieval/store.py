@@ -249,6 +249,12 @@ class PassageStore:
         found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (limit,))
         return [(str(value), number) for value, number in found]
 
+    def titles(self) -> list[str]:
+        """The distinct titles, in alphabetical order; the empty one is none."""
+        with self._lock:
+            found = self._db.execute("SELECT DISTINCT title FROM passages WHERE title != '' ORDER BY title")
+            return [str(title) for (title,) in found]
+
     def vectors(self) -> NDArray[np.float32]:
         """[rows, D] memory-mapped vectors; an error where the file is too short."""
         rows, path = self.num_rows, self.folder / "embeddings.f32"

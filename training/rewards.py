@@ -15,9 +15,9 @@ from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from evaluation.grading.citations import citations_of
 from evaluation.grading.grade import Verdict, grade
 from evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
-from evaluation.trust.support import Entailment, LexicalRule
 from medagent.answer_forms import entries, without_citations
 from medagent.errors import ConfigError
+from medagent.evidence.support import Entailment, LexicalRule
 from medagent.types import Rollout, StopReason, Turn
 
 MOST_REWARD = 1e6  # rewards near 1 suit the learning rates; float32 counts to 16 million in ones
@@ -214,7 +214,7 @@ class SupportedCitations:
     than an answer, or citing would be an end in itself. Only right answers are paid: else a wrong answer would be worth
     the passage that says it.
 
-    `entails` judges by words, or names a model: `evaluation.trust.support.NLIModel`.
+    `entails` judges by words, or names a model: `medagent.evidence.support.NLIModel`.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 The claim of a multiple-choice answer is the text of the option it names. The claim of an open answer is the answer, or
 the first of ranked answers. Yes / no / maybe make no claim, so their citations are not judged. Whether cited passages
-support an answer is judged in `evaluation.trust.support`.
+support an answer is judged in `medagent.evidence.support`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from evaluation.grading.grade import Grade, grade
 from evaluation.grading.open_answers import first_answer
-from evaluation.trust.support import Entailment, LexicalRule, Support, content_words, statements_of, support_of
+from medagent.evidence.support import Entailment, LexicalRule, Support, content_words, statements_of, support_of
 from medagent.types import LETTERS, Question, Rollout
 from retrieval.passages import Hit
 

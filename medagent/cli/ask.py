@@ -5,16 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from medagent.agent import Agent, Job
-from medagent.answers import Steps, checked
+from medagent.answers import Steps, answered
 from medagent.cli.console import TurnPrinter, show_answer, show_question
+from medagent.conversation import standing_alone
+from medagent.emergencies import NUMBER, Emergencies
 from medagent.errors import InputError
+from medagent.evidence.check import EvidenceCheck, names_of
+from medagent.evidence.settings import Shown
+from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.protocol import NOT_ADVICE
-from medagent.types import LETTERS, Question, Rollout
+from medagent.types import LETTERS, Question
+from retrieval.retriever import Retriever
+
+
+def check_of(
+    retriever: Retriever,
+    *,
+    shown: Shown = "partly",
+    entailment: str | None = None,
+    emergencies: str | None = None,
+    number: str = NUMBER,
+) -> EvidenceCheck:
+    """How answers over this retriever are judged and shown, by the settings of a command."""
+    lines = Emergencies.load(Path(emergencies) if emergencies else None, number=number)
+    entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
+    return EvidenceCheck(names_of(retriever), entails, shown, lines)
 
 
 def question_of(text: str, options: Sequence[str] = ()) -> Question:
@@ -26,29 +47,39 @@ def question_of(text: str, options: Sequence[str] = ()) -> Question:
     return Question("asked", text.strip(), tuple(options))
 
 
-async def print_answer(agent: Agent, question: Question, *, temperature: float, console: Console) -> Rollout:
-    """Roll out one question, printing each turn as it ends."""
+async def print_answer(
+    agent: Agent, question: Question, *, temperature: float, console: Console, check: EvidenceCheck
+) -> None:
+    """Roll out one question, printing each turn as it ends, and the answer with the verdict of the evidence."""
     show_question(console, question)
-    rollout = await agent.run(Job(question, temperature=temperature), on_turn=TurnPrinter(console, agent.protocol))
-    show_answer(console, rollout)
-    return rollout
+    batcher = agent.search_batcher()
+    printer = TurnPrinter(console, agent.protocol)
+    rollout = await agent.run(Job(question, temperature=temperature), on_turn=printer, batcher=batcher)
+    show_answer(console, await answered(rollout, check, batcher))
 
 
-async def answer_as_json(agent: Agent, question: Question, *, temperature: float) -> dict[str, Any]:
+async def answer_as_json(
+    agent: Agent, question: Question, *, temperature: float, check: EvidenceCheck
+) -> dict[str, Any]:
     """The JSON of POST /v1/answers: the turns' events and the checked answer."""
-    rollout = await agent.run(Job(question, temperature=temperature))
+    batcher = agent.search_batcher()
+    rollout = await agent.run(Job(question, temperature=temperature), batcher=batcher)
     tell = Steps(agent.protocol)
     return {
         "question": question.text,
         "turns": [tell(turn) for turn in rollout.turns],
-        "answer": checked(rollout).to_json(),
+        "answer": (await answered(rollout, check, batcher)).to_json(),
     }
 
 
-def chat_loop(agent: Agent, *, temperature: float, as_json: bool) -> None:
-    """Ask until an empty line or the end of input. `as_json` prints one JSON line per question and no prompt."""
+def chat_loop(agent: Agent, *, temperature: float, as_json: bool, check: EvidenceCheck) -> None:
+    """Ask until an empty line or the end of input. `as_json` prints one JSON line per question and no prompt.
+
+    A question that leaves something unsaid takes it from those before it (`medagent.conversation`).
+    """
     console = Console(highlight=False, quiet=as_json)
     console.print(f"Ask a medical question; an empty line ends. [dim]{NOT_ADVICE}[/dim]")
+    before: list[str] = []
     while True:
         try:
             text = input() if as_json else console.input("\n[bold]> [/bold]")
@@ -56,8 +87,10 @@ def chat_loop(agent: Agent, *, temperature: float, as_json: bool) -> None:
             return
         if not text.strip():
             return
-        question = question_of(text)
+        question = question_of(standing_alone([*before, text.strip()]))
+        before = [question.text]
         if as_json:
-            print(json.dumps(asyncio.run(answer_as_json(agent, question, temperature=temperature))), flush=True)
+            found = answer_as_json(agent, question, temperature=temperature, check=check)
+            print(json.dumps(asyncio.run(found)), flush=True)
         else:
-            asyncio.run(print_answer(agent, question, temperature=temperature, console=console))
+            asyncio.run(print_answer(agent, question, temperature=temperature, console=console, check=check))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich import markup
 from rich.console import Console
 
-from medagent.answers import checked
+from medagent.answers import Answer
 from medagent.protocol import NOT_ADVICE, TurnProtocol
-from medagent.types import Question, Rollout, Turn
+from medagent.types import Question, Turn
 from retrieval.passages import Hit
 
 
@@ -43,29 +43,26 @@ class TurnPrinter:
             self._console.print(f"  [yellow]neither searches nor answers:[/yellow] {escape(turn.text)}")
 
 
-def show_answer(console: Console, rollout: Rollout) -> None:
-    """Print the answer, and the sentence nearest to it of each passage it cites.
-
-    Citations of passages that were never shown are left out.
-    """
-    answer = checked(rollout)
-    if not answer.text:
-        console.print(f"  [yellow]No answer[/yellow] (stopped: {answer.stop_reason.value}).")
+def show_answer(console: Console, answer: Answer) -> None:
+    """Print the answer under the verdict of the evidence, and the sentence nearest to it of each passage it cites."""
+    if answer.urgent:
+        console.print(f"  [bold red]{escape(answer.urgent)}[/bold red]")
+    if answer.withheld:
+        console.print(f"  [yellow]no answer[/yellow] {escape(answer.text)}")
+        for passage in answer.nearest:
+            console.print(f"     [dim]nearest[/dim] {escape(_shortened(passage.shown_text))}")
     else:
         console.print(f"  [green]answers[/green]  [bold]{escape(answer.text)}[/bold]")
+        console.print(f"  [dim]evidence[/dim] {escape(answer.verdict.text)}")
         for source in answer.sources:
             passage, (start, end) = source.passage, source.sentence
             named = f"{passage.heading} ({passage.id})" if passage.heading else passage.id
             console.print(f"     [dim]source \\[{source.number}][/dim] {escape(named)}")
             console.print(f"        [italic]{escape(_shortened(passage.text[start:end].strip()))}[/italic]")
-        if not answer.supported:
-            console.print("     [yellow]It cites no passage: treat the answer as unsupported.[/yellow]")
         if answer.removed_citations:
             console.print(
                 f"     [dim]removed citations of passages that were not shown: {answer.removed_citations}[/dim]"
             )
-        if answer.confidence is not None:
-            console.print(f"     [dim]confidence {answer.confidence:.0%}: of its wording, not of being right[/dim]")
     console.print(f"  [dim]{NOT_ADVICE}[/dim]")
 
 

@@ -23,9 +23,11 @@ from evaluation.reports.html import Chart, Table, write_html, write_json
 from evaluation.run import run_benchmark
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent, read_spec, write_spec
+from medagent.answers import checked
 from medagent.base_models import STARTER, model_path
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.errors import ConfigError
+from medagent.evidence.check import EvidenceCheck
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
@@ -90,7 +92,7 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
     printer = TurnPrinter(console, agent.protocol)
     for turn in chosen.turns:
         printer(turn)
-    show_answer(console, chosen)
+    show_answer(console, checked(chosen, EvidenceCheck(shown="all")))
 
     report = {
         "before": before,

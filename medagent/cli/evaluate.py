@@ -26,13 +26,13 @@ from evaluation.run import Plan, run_plan
 from evaluation.search_recall import question_rankings
 from evaluation.statistics import wilson_interval
 from evaluation.trust.injections import obeyed_anyway
-from evaluation.trust.support import Entailment, LexicalRule, NLIModel
 from medagent.agent import Agent
 from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
 from medagent.cli.asked import counted, read_usage, usage_line
 from medagent.cli.ways_to_ask import TOLD, asked_so, solved_examples
 from medagent.errors import InputError
+from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy
 from medagent.text_length import check_text_length

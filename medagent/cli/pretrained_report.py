@@ -11,8 +11,10 @@ from rich.table import Table as RichTable
 from evaluation.grading.grade import grade
 from evaluation.modes import Mode
 from evaluation.reports.html import Chart, Table, write_html
+from medagent.answers import checked
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.cli.demo import showcase
+from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
 from medagent.types import Rollout
 from training.callbacks.collapse_monitor import describe_alarms
@@ -82,7 +84,7 @@ def tell_one(console: Console, protocol: TurnProtocol, rollouts: list[Rollout]) 
     printer = TurnPrinter(console, protocol)
     for turn in chosen.turns:
         printer(turn)
-    show_answer(console, chosen)
+    show_answer(console, checked(chosen, EvidenceCheck(shown="all")))
     return chosen
 
 

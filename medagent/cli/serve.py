@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -19,12 +20,16 @@ from fastapi import FastAPI
 
 from medagent.agent import Agent
 from medagent.agent_folder import SPEC_FILE, AgentSpec, read_spec
+from medagent.cli.ask import check_of
+from medagent.emergencies import NUMBER
 from medagent.errors import ConfigError
+from medagent.evidence.settings import Shown
 from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
 from medagent.serving.admission import Admission, AdmissionLimits
 from medagent.serving.app import LOOPBACK, make_app
+from medagent.serving.connections import BoundedConnection
 from medagent.serving.engines import Engine, InProcessSampling, ServersSampling, VllmSampling
 from medagent.serving.memory import trim_memory
 from medagent.serving.middleware import read_tokens
@@ -34,7 +39,6 @@ from medagent.serving.reload import stamp, watch
 from retrieval.retriever import Retriever
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
-SPARE_CONNECTIONS = 256  # for the page, the probes, and refusals
 EXAMPLES = "examples.jsonl"
 
 
@@ -50,6 +54,12 @@ class Settings:
     examples: str | None = None
     reload_s: float = 5.0
     log_questions: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    root_path: str = ""
+    shown: Shown = "partly"
+    entailment: str | None = None
+    emergencies: str | None = None
+    emergency_number: str = NUMBER
 
     def __post_init__(self) -> None:
         """Refuse an address that others reach without tokens."""
@@ -72,6 +82,7 @@ def serve_agent(
     settings: Settings,
 ) -> None:
     """Serve an agent. On an address that other machines reach, it asks for tokens."""
+    refuse_busy(settings.host, settings.port)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with closing(engine_named(engine, servers=servers, model=model, vllm=vllm)) as sampling:
@@ -90,8 +101,27 @@ def serve_agent(
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=GRACE_S,
-            limit_concurrency=settings.limits.max_running + settings.limits.max_waiting + SPARE_CONNECTIONS,
+            root_path=settings.root_path,
+            http=BoundedConnection,
         )
+
+
+def refuse_busy(host: str, port: int) -> None:
+    """Refuse a port that another program listens on, before anything is loaded.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"{host}:{port}: cannot be listened on ({error.strerror or error}). Give another --port, or stop what "
+                "holds it."
+            ) from error
 
 
 def engine_named(
@@ -139,7 +169,18 @@ def app_of(
         agent,
         name=settings.name,
         limits=settings.limits,
-        hosts=LOOPBACK if settings.host in LOOPBACK else ("*",),
+        check=check_of(
+            agent.retriever,
+            shown=settings.shown,
+            entailment=settings.entailment,
+            emergencies=settings.emergencies,
+            number=settings.emergency_number,
+        ),
+        hosts=(*LOOPBACK, *settings.allowed_hosts)
+        if settings.host in LOOPBACK
+        else (*LOOPBACK, settings.host, *settings.allowed_hosts)
+        if settings.allowed_hosts
+        else ("*",),
         tokens=tokens,
         examples=shown,
         log_questions=settings.log_questions,

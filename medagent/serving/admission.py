@@ -11,14 +11,15 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from medagent.agent import Agent, Job
-from medagent.answers import Answer, Steps, checked
+from medagent.answers import Answer, Steps, answered
 from medagent.errors import ConfigError, MedagentError, PolicyError
+from medagent.evidence.check import EvidenceCheck
 from retrieval.batching import SearchBatcher
 from retrieval.errors import RetrievalError
 
@@ -114,12 +115,15 @@ def _outcome(task: asyncio.Task[Answer]) -> str:
 class Admission:
     """Answers questions with one agent, which `replace` exchanges.
 
-    `outcomes` counts how questions ended. `durations_s` holds the times of the last answers.
+    `outcomes` counts how questions ended, and `verdicts` what the evidence said of their answers. `durations_s` holds
+    the times of the last answers.
     """
 
     first: InitVar[Agent]
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
+    check: EvidenceCheck = field(default_factory=EvidenceCheck)
     outcomes: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
     removed_citations: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     running: int = 0
@@ -157,8 +161,10 @@ class Admission:
         """Whether a question would be refused now."""
         return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
 
-    def start(self, job: Job) -> Answering:
+    def start(self, job: Job, *, asked_as: str | None = None) -> Answering:
         """Begin to answer, at once or when a place is free. Places are given in the order of asking.
+
+        `asked_as` tells the asker which question was put, where it is not the one that was asked.
 
         Raises `OverloadedError` where too many wait, `TooLongError` where the question alone fills the dialogue.
         """
@@ -177,7 +183,7 @@ class Admission:
         ahead, place = self.waiting, self._take_place()
         if not place.done():
             events.put_nowait(("waiting", {"ahead": ahead}))
-        task = asyncio.create_task(self._answered(job, place, events))
+        task = asyncio.create_task(self._answered(job, place, events, asked_as))
 
         def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
             self.outcomes[_outcome(task)] += 1
@@ -191,7 +197,9 @@ class Admission:
         """All turns' events and the answer at once."""
         return await self.start(job).whole()
 
-    async def _answered(self, job: Job, place: asyncio.Future[None], events: asyncio.Queue[Event | None]) -> Answer:
+    async def _answered(
+        self, job: Job, place: asyncio.Future[None], events: asyncio.Queue[Event | None], asked_as: str | None
+    ) -> Answer:
         """Wait for the place and roll out, in a task of its own."""
         began = time.monotonic()
         try:
@@ -202,6 +210,7 @@ class Admission:
                     rollout = await taken.agent.run(
                         job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), batcher=taken.search
                     )
+                    answer = await answered(rollout, self.check, taken.search)
         except TimeoutError as error:
             raise TooSlowError(
                 f"no answer within {self.limits.timeout_s:g} s. Ask again later, or ask something shorter."
@@ -211,9 +220,9 @@ class Admission:
         except Exception as failure:  # an engine's own error, such as no memory left, becomes one of the project's
             raise PolicyError(f"the engine failed: {failure!r}") from failure
         self.durations_s.append(time.monotonic() - began)
-        answer = checked(rollout)
         self.removed_citations += answer.removed_citations
-        return answer
+        self.verdicts[answer.verdict.kind.value] += 1
+        return replace(answer, asked_as=asked_as)
 
     def _take_place(self) -> asyncio.Future[None]:
         """A place, or a future that is done when there is one."""
@@ -260,6 +269,7 @@ class Admission:
         """Counts and times in Prometheus's text format."""
         p50, p95 = np.quantile(np.array(self.durations_s or [0.0]), (0.5, 0.95))
         lines = [f'medagent_answers_total{{outcome="{name}"}} {count}' for name, count in sorted(self.outcomes.items())]
+        lines += [f'medagent_verdicts_total{{kind="{name}"}} {count}' for name, count in sorted(self.verdicts.items())]
         values = {
             "running": float(self.running),
             "waiting": float(self.waiting),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar
@@ -12,13 +13,14 @@ from uuid import uuid4
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
+from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 
 from medagent.agent import Agent, Job
 from medagent.errors import MedagentError
+from medagent.evidence.check import EvidenceCheck
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import (
     Admission,
@@ -49,7 +51,14 @@ class AnswerRequest(BaseModel):
     options: Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=len(LETTERS))] = []
     stream: bool = False
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+
+    @field_validator("question", "options")
+    @classmethod
+    def _not_blank(cls, value: str | list[str]) -> str | list[str]:
+        if not all(text.strip() for text in ([value] if isinstance(value, str) else value)):
+            raise PydanticCustomError("blank", "wanted text that is not blank")
+        return value
 
 
 class ModelError(MedagentError):
@@ -61,6 +70,7 @@ def make_app(
     *,
     name: str = "medagent",
     limits: AdmissionLimits = AdmissionLimits(),
+    check: EvidenceCheck = EvidenceCheck(),
     hosts: Sequence[str] = LOOPBACK,
     tokens: Sequence[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
@@ -71,10 +81,10 @@ def make_app(
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`.
 
-    Requests to another host name than `hosts` are refused. The page offers `examples`. What is `beside` runs as long as
-    the service does, such as `reload.watch`.
+    `check` decides which answers are shown. Requests to another host name than `hosts` are refused. The page offers
+    `examples`. What is `beside` runs as long as the service does, such as `reload.watch`.
     """
-    admission = Admission(agent, limits)
+    admission = Admission(agent, limits, check)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -89,14 +99,20 @@ def make_app(
         title="medagent", description=__doc__, lifespan=lifespan, docs_url=None, redoc_url=None
     )  # whose pages load from elsewhere
     app.state.admission = admission
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-    app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes)
+    app.add_middleware(Guards, tokens=tokens, max_body_bytes=max_body_bytes, hosts=hosts)
 
-    def start(question: Question, body: AnswerRequest | openai.ChatRequest, request: Request) -> Answering:
+    def start(
+        question: Question,
+        body: AnswerRequest | openai.ChatRequest,
+        request: Request,
+        *,
+        asked_as: str | None = None,
+    ) -> Answering:
         if log_questions:
             asked = {"request": request.state.request_id, "question": question.text, "options": question.options}
             log.info(json.dumps(asked))
-        return admission.start(Job(question, seed=(body.seed or 0) % 2**64, temperature=body.temperature or 0.0))
+        seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64  # without one, another sample each time
+        return admission.start(Job(question, seed=seed, temperature=body.temperature or 0.0), asked_as=asked_as)
 
     @app.post("/v1/answers", responses=answers_with(AnswersShape))
     async def answers(body: AnswerRequest, request: Request) -> Response:
@@ -117,27 +133,45 @@ def make_app(
         if body.model != name:
             raise ModelError(f"the model {body.model!r} does not exist here; this is {name!r}.")
         try:
-            text = openai.question_text(body.messages)
-        except ValueError as wrong:
-            return _failure(400, str(wrong), "invalid_request_error", param="messages")
+            asked = openai.read_conversation(body)
+        except openai.RefusedError as wrong:
+            return _failure(400, str(wrong), "invalid_request_error", param=wrong.param)
         id_ = f"chatcmpl-{uuid4().hex}"
-        answering = start(Question(id_, text), body, request)
+        if asked.chore is not None:
+            return (
+                _stream(_chore_chunks(id_, name, asked.chore))
+                if body.stream
+                else JSONResponse(openai.chore_completion(id_, name, asked.chore))
+            )
+        rewritten = asked.asked_as if asked.asked_as != asked.question else None
+        answering = start(Question(id_, asked.asked_as), body, request, asked_as=rewritten)
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return _stream(_chunks(answering, request, id_, name, usage=usage))
         turns, answer = await unless_gone(request, answering.whole())
         return JSONResponse(openai.completion(id_, name, answer, turns))
 
+    described = {"id": name, "object": "model", "created": 0, "owned_by": "medagent"}
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         """The agent, as OpenAI's API lists models."""
-        return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "medagent"}]}
+        return {"object": "list", "data": [described]}
 
+    @app.get("/v1/models/{model}")
+    async def model(model: str) -> dict[str, Any]:
+        """One model by its name."""
+        if model != name:
+            raise ModelError(f"the model {model!r} does not exist here; this is {name!r}.")
+        return described
+
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Whether the process lives."""
         return {"status": "ok"}
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", responses={503: {"description": "a question would be refused, or the engine has ended"}})
     async def readyz() -> JSONResponse:
         """Whether a question would be taken now."""
@@ -187,12 +221,21 @@ def _handle_errors(app: FastAPI) -> None:
         assert isinstance(failure, RequestValidationError)
         # FastAPI would repeat the input. It may be long, private, or no text that can be sent.
         wrong = failure.errors()[0]
+        if wrong["type"] == "model_attributes_type":
+            sent = request.headers.get("content-type", "none")
+            return _failure(
+                400,
+                f"the body is no JSON object (its content type is {sent}). Send JSON with the header Content-Type: "
+                "application/json.",
+                "invalid_request_error",
+            )
         where = ".".join(str(part) for part in wrong["loc"] if part != "body")
         return _failure(400, f"{where}: {wrong['msg']}", "invalid_request_error", param=where or None)
 
     async def http(request: Request, failure: Exception) -> Response:
         assert isinstance(failure, HTTPException)
-        return _failure(failure.status_code, str(failure.detail), "invalid_request_error")
+        told = openai.error(str(failure.detail), "invalid_request_error")
+        return JSONResponse(told, status_code=failure.status_code, headers=failure.headers)
 
     async def left(request: Request, failure: Exception) -> Response:
         return Response(status_code=CLIENT_LEFT)
@@ -269,7 +312,9 @@ async def _chunks(answering: Answering, request: Request, id_: str, model: str, 
         yield _data(openai.chunk(id_, model, {"role": "assistant", "content": ""}))
         async for kind, data in steps:
             if kind != "answer":
-                yield _data(openai.chunk(id_, model, {}, extra={kind: data}))
+                thought = openai.thought_of(data) if kind == "turn" else ""
+                delta = {"reasoning_content": thought} if thought else {}
+                yield _data(openai.chunk(id_, model, delta, extra={kind: data}))
                 continue
             yield _data(openai.chunk(id_, model, {"content": openai.content_of(data)}))
             yield _data(openai.chunk(id_, model, {}, finish=openai.finish_reason(data), extra={"answer": data}))
@@ -280,6 +325,12 @@ async def _chunks(answering: Answering, request: Request, id_: str, model: str, 
         yield _data(_told(failure, request)[1])
     finally:
         await steps.aclose()
+
+
+async def _chore_chunks(id_: str, model: str, text: str) -> AsyncGenerator[str]:
+    yield _data(openai.chunk(id_, model, {"role": "assistant", "content": text}))
+    yield _data(openai.chunk(id_, model, {}, finish="stop"))
+    yield "data: [DONE]\n\n"
 
 
 def _data(body: dict[str, Any]) -> str:

@@ -1,7 +1,11 @@
-"""Checks before every request: its size and its token. Adds an id, and headers that bind the page to this server."""
+"""Checks before every request: its host name, its size and its token.
+
+Adds an id, and headers that bind the page to this server.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -22,7 +26,10 @@ from medagent.serving.openai_form import error
 
 log = logging.getLogger("medagent.serving")
 MAX_BODY_BYTES = 1_000_000
-OPEN_PATHS = ("/", "/healthz", "/readyz")
+BODY_TIMEOUT_S = 30.0  # for a whole body
+TOKEN_DIGITS = 8  # of a token's digest, in the log
+PROBES = ("/healthz", "/readyz")
+OPEN_PATHS = ("/", *PROBES)
 OPEN_FOLDER = "/page/"  # the page itself holds no data, and asks for the token
 HEADERS = {
     "Content-Security-Policy": (
@@ -62,12 +69,21 @@ def digest(token: str) -> str:
 class Guards:
     """ASGI middleware that guards the service.
 
-    It refuses bodies over `max_body_bytes`. Where digests of tokens are given, it refuses requests without a token. It
-    logs each request without its text.
+    It refuses requests to other host names than `hosts` (against DNS rebinding; "*" allows any), and bodies over
+    `max_body_bytes` or slower than `BODY_TIMEOUT_S`. Where digests of tokens are given, it refuses requests without a
+    token. It logs each request without its text, with the first digits of its token's digest.
     """
 
-    def __init__(self, app: ASGIApp, *, tokens: Sequence[str] = (), max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Sequence[str],
+        tokens: Sequence[str] = (),
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
         self._app, self._tokens, self._max = app, tuple(tokens), max_body_bytes
+        self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -103,9 +119,12 @@ class Guards:
             await response(scope, receive, tell)
             read = self._max + 1  # nothing more goes to the application
 
+        whole, late = False, time.monotonic() + BODY_TIMEOUT_S
+
         async def listen() -> Message:
-            nonlocal read
-            message = await receive()
+            nonlocal read, whole
+            message = await (receive() if whole else asyncio.wait_for(receive(), max(0.0, late - time.monotonic())))
+            whole = whole or not message.get("more_body", False)
             read += len(message.get("body", b""))
             if read > self._max:
                 raise ClientDisconnect
@@ -115,17 +134,34 @@ class Guards:
         try:
             if length.isdecimal() and int(length) > self._max:
                 await refuse(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
+            elif not self._serves(headers.get("host", ""), scope["path"]):
+                await refuse(
+                    400,
+                    "this host name is not served. The operator names it with medagent serve --allowed_hosts.",
+                    "unknown_host",
+                )
             elif not self._known(headers, scope["path"]):
                 await refuse(401, "a bearer token is needed, or this one is not known.", "invalid_api_key")
             else:
                 await self._app(scope, listen, tell)
         finally:
-            row = {"request": id_, "method": scope["method"], "path": scope["path"], "status": status}
+            token = self._token_of(headers)[:TOKEN_DIGITS] if self._tokens else None
+            row = {"request": id_, "token": token, "method": scope["method"], "path": scope["path"], "status": status}
             log.info(json.dumps({**row, "seconds": round(time.perf_counter() - began, 3)}))
 
     def _known(self, headers: Headers, path: str) -> bool:
         if not self._tokens or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             return True
+        given = self._token_of(headers)
+        return any(hmac.compare_digest(given, known) for known in self._tokens)
+
+    @staticmethod
+    def _token_of(headers: Headers) -> str:
+        """The digest of the bearer token; that of nothing where there is none."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = digest(token.strip())
-        return scheme.lower() == "bearer" and any(hmac.compare_digest(given, known) for known in self._tokens)
+        return digest(token.strip() if scheme.lower() == "bearer" else "")
+
+    def _serves(self, host: str, path: str) -> bool:
+        """Whether the host name is served; probes, which hold no data, answer under any."""
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        return path in PROBES or "*" in self._hosts or name.lower().rstrip(".") in self._hosts

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import time
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from medagent.protocol import NOT_ADVICE
+from medagent.conversation import standing_alone
+from medagent.serving.chores import chore_answer
 
-MAX_CHARACTERS, MAX_CONVERSATION = 8_000, 32_000
-EARLIER = "Earlier in this conversation:"
+MAX_CHARACTERS, MOST_BEFORE = 8_000, 12  # characters of a question; earlier ones that may complete it
+_MARKUP = re.compile(r"([\\`*|~]|(?<!\w)_|_(?!\w)|^#)", re.MULTILINE)
+_BRACKET = re.compile(r"\[(?!\d{1,3}\](?![(:\[]))|(?<!\[\d)(?<!\[\d\d)(?<!\[\d\d\d)\]|(?<=\d)\](?=[(:\[])")
+_ENTITIES = {"[": "&#91;", "]": "&#93;"}
+
+
+class RefusedError(ValueError):
+    """A request that is understood and not honoured; `param` names the field that asks for it."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class MessagePart(BaseModel):
@@ -23,17 +36,19 @@ class MessagePart(BaseModel):
 class Message(BaseModel):
     """One message of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[MessagePart] | None = None
 
     @property
     def text(self) -> str:
-        """The message as one text. The sources and the notice below an answer of this service are left out."""
+        """The message as one text."""
         parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content or ()]
-        text = "\n".join(parts).strip()
-        if self.role == "assistant" and text.endswith(NOT_ADVICE):
-            return text.rsplit("\n\n", 2)[0]
-        return text
+        return "\n".join(parts).strip()
+
+    @property
+    def attachments(self) -> list[str]:
+        """The kinds of its parts that are no text."""
+        return [] if isinstance(self.content, str) else [p.type for p in self.content or () if p.type != "text"]
 
 
 class StreamOptions(BaseModel):
@@ -45,7 +60,8 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """The body of POST /v1/chat/completions.
 
-    Settings of sampling that an agent does not have are ignored. Null means absent.
+    Settings of sampling that an agent does not have are ignored. What would change the shape of an answer is refused.
+    Null means absent.
     """
 
     model: Annotated[str, Field(max_length=200)]
@@ -55,33 +71,68 @@ class ChatRequest(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Literal[1] | None = None
+    response_format: dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    logprobs: bool | None = None
+    modalities: list[str] | None = None
 
 
-def question_text(messages: list[Message]) -> str:
-    """The last user's message, with the conversation before it as context.
+@dataclass(frozen=True)
+class Conversation:
+    """What a conversation asks: its last question as it is written and standing alone, or a chore's answer."""
 
-    Earlier questions and answers stand before it, the newest as far as there is room. System messages are left out: the
-    agent has instructions of its own.
+    question: str
+    asked_as: str
+    chore: str | None = None
 
-    >>> asked, answered = Message(role="user", content="Gout?"), Message(role="assistant", content="Colchicine [1]")
-    >>> question_text([asked, answered, Message(role="user", content="And its dose?")])
-    'Earlier in this conversation: Q: Gout? A: Colchicine [1] Now: And its dose?'
+
+def read_conversation(body: ChatRequest) -> Conversation:
+    """What a request asks.
+
+    Of the conversation only the user's questions are read: the last, completed by those before it where it leaves
+    something unsaid (`medagent.conversation`). System messages are left out: the agent has instructions of its own.
+
+    Raises:
+        RefusedError: the request asks for something that an agent does not do, or has no question.
     """
-    said = [(message.role, message.text) for message in messages if message.role in ("user", "assistant")]
-    said = [(role, text) for role, text in said if text]
-    if not said or said[-1][0] != "user":
-        raise ValueError("the last message must be the user's, and have text.")
-    asked = said[-1][1]
-    if len(asked) > MAX_CHARACTERS:
-        raise ValueError(f"the question has {len(asked):,} characters, and may have {MAX_CHARACTERS:,}.")
-    earlier: list[str] = []
-    room = MAX_CONVERSATION
-    for role, text in reversed(said[:-1]):
-        room -= len(text)
-        if room < 0:
-            break
-        earlier.insert(0, f"{'Q' if role == 'user' else 'A'}: {text}")
-    return f"{EARLIER} {' '.join(earlier)} Now: {asked}" if earlier else asked
+    _refuse_shapes(body)
+    said = [message for message in body.messages if message.role in ("user", "assistant") and message.text]
+    system = "\n".join(each.text for each in body.messages if each.role in ("system", "developer"))
+    last = body.messages[-1]
+    asked = [message.text for message in said if message.role == "user"]
+    if last.role == "user" and last.attachments:
+        kinds = ", ".join(sorted(set(last.attachments)))
+        raise RefusedError("messages", f"attachments ({kinds}) are not read here. Describe in words what they show.")
+    ends_with_user = bool(said) and said[-1].role == "user"
+    chore = chore_answer(system, asked[-1] if ends_with_user else "", asked[:-1] if ends_with_user else asked)
+    if chore is not None:
+        return Conversation("", "", chore)
+    if not ends_with_user:
+        raise RefusedError("messages", "the last message must be the user's, and have text.")
+    question = asked[-1]
+    if len(question) > MAX_CHARACTERS:
+        raise RefusedError(
+            "messages", f"the question has {len(question):,} characters, and may have {MAX_CHARACTERS:,}."
+        )
+    before = [text for text in asked[:-1] if len(text) <= MAX_CHARACTERS][-MOST_BEFORE:]
+    return Conversation(question, standing_alone([*before, question]))
+
+
+def _refuse_shapes(body: ChatRequest) -> None:
+    """Refuse what would change the shape of the answer: clients would fail to read prose as something else."""
+    kind = (body.response_format or {}).get("type", "text")
+    if kind != "text":
+        raise RefusedError(
+            "response_format", f"response_format {kind!r} is not supported: answers are text with sources."
+        )
+    for name, value in (("tool_choice", body.tool_choice), ("function_call", body.function_call)):
+        if value not in (None, "auto", "none"):
+            raise RefusedError(name, f"{name} {value!r} is not supported: the agent calls no tools of a client.")
+    if body.logprobs:
+        raise RefusedError("logprobs", "logprobs are not given in chat completions.")
+    if body.modalities and body.modalities != ["text"]:
+        raise RefusedError("modalities", f"modalities {body.modalities} are not supported: answers are text.")
 
 
 def completion(id: str, model: str, answer: dict[str, Any], turns: list[dict[str, Any]]) -> dict[str, Any]:
@@ -95,6 +146,25 @@ def completion(id: str, model: str, answer: dict[str, Any], turns: list[dict[str
         "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(answer)}],
         "usage": answer["usage"],
         "medagent": {"turns": turns, "answer": answer},
+    }
+
+
+def chore_completion(id: str, model: str, text: str) -> dict[str, Any]:
+    """A completion that no agent was asked for, such as a title."""
+    return {
+        "id": id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": text, "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
     }
 
 
@@ -118,19 +188,46 @@ def usage_chunk(id: str, model: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def content_of(answer: dict[str, Any]) -> str:
-    """The answer as text with its sources below, for clients that show only text."""
-    if not answer["text"]:
-        return f"No answer: the agent stopped before one ({answer['stop_reason']}).\n\n{answer['notice']}"
-    lines = [answer["text"], ""]
-    lines += [f"[{source['number']}] {_named(source['passage'])}" for source in answer["sources"]]
-    lines += [] if answer["sources"] else ["It cites no passage: treat the answer as unsupported."]
-    return "\n".join([*lines, "", answer["notice"]])
+    """The answer as Markdown with its verdict and sources below, for clients that show only text.
+
+    What comes from the model and the corpus is escaped, so that nothing in it is an image, a link or a paragraph.
+    """
+    lines = [f"**{escaped(answer['urgent'])}**", ""] if answer["urgent"] else []
+    if answer["asked_as"]:
+        lines += [f"*Asked as: {escaped(answer['asked_as'])}*", ""]
+    lines += [escaped(answer["text"], paragraphs=True), ""]
+    if answer["withheld"]:
+        lines += ["Nearest passages:"] if answer["nearest"] else []
+        lines += [f"- {escaped(_named(passage))}" for passage in answer["nearest"]]
+    else:
+        lines += [escaped(answer["verdict"]["text"]), ""]
+        lines += [f"[{source['number']}] {escaped(_named(source['passage']))}  " for source in answer["sources"]]
+    return "\n".join([*lines, "", f"*{answer['notice']}*"])
+
+
+def thought_of(turn: dict[str, Any]) -> str:
+    """A turn as a line of `reasoning_content`, by which chat programs show progress."""
+    if turn["query"] is None:
+        return ""
+    return f"Searched: {' '.join(turn['query'].split())} ({len(turn['passages'])} passages)\n"
+
+
+def escaped(text: str, *, paragraphs: bool = False) -> str:
+    r"""Text that Markdown shows as it is; in one line unless it may have `paragraphs`. Citations stay as they are.
+
+    Brackets become entities: chat programs read a backslash before one as mathematics.
+
+    >>> escaped("![x](http://y) <img> see [1]")
+    '!&#91;x&#93;(http://y) &lt;img&gt; see [1]'
+    """
+    plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    plain = _BRACKET.sub(lambda found: _ENTITIES[found[0]], _MARKUP.sub(r"\\\1", plain))
+    return plain if paragraphs else " ".join(plain.split())
 
 
 def _named(passage: dict[str, Any]) -> str:
-    return " ".join(str(passage[name]) for name in ("title", "section", "source") if passage.get(name)) or str(
-        passage["id"]
-    )
+    parts = [str(passage[name]) for name in ("title", "section", "source", "year") if passage.get(name)]
+    return ", ".join(parts) or str(passage["id"])
 
 
 def finish_reason(answer: dict[str, Any]) -> str:

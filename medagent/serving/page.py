@@ -49,7 +49,7 @@ def add_page(app: FastAPI, *, name: str, examples: Sequence[Example]) -> None:
             raise HTTPException(404, "there is no such file.")
         return Response(files[which], media_type=TYPES[Path(which).suffix])
 
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def index() -> Response:
         return file("index.html")
 

@@ -61,15 +61,35 @@ class UsageShape(BaseModel):
     total_tokens: int
 
 
+class VerdictShape(ResponseShape):
+    """What the corpus says of the answer: its kind, in a sentence, and the numbers of the passages that state it.
+
+    `missing` are words of the question that the passages lack, and `did_you_mean` are names near a misspelt one.
+    """
+
+    kind: Literal["stated", "partly", "something_else", "not_said"]
+    text: str
+    stated_in: list[int]
+    missing: list[str]
+    did_you_mean: list[str]
+
+
 class AnswerShape(ResponseShape):
-    """A checked answer, see docs/serving.md."""
+    """A checked answer, see docs/serving.md.
+
+    Where it is `withheld`, `text` says what the evidence lacks, and `nearest` has passages on the subject.
+    """
 
     text: str
     letter: str | None
-    supported: bool
+    verdict: VerdictShape
+    withheld: bool
     sources: list[SourceShape]
+    nearest: list[PassageShape]
+    urgent: str | None
+    asked_as: str | None
     removed_citations: int
-    confidence: float | None
+    logprob: float | None
     stop_reason: Literal["answered", "malformed", "max_turns", "max_turn_tokens", "max_total_tokens", "refused"]
     usage: UsageShape
     notice: str

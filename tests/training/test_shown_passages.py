@@ -15,6 +15,7 @@ from evaluation.metrics import summarize
 from evaluation.rollout_files import readable, rollout_from
 from medagent.agent import Agent, GivenSearch, Job, Limits
 from medagent.answers import Steps, checked
+from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TagProtocol, citations
 from medagent.types import Question, Rollout
 from retrieval.passages import Hit, Passage
@@ -91,10 +92,10 @@ def test_it_is_no_evidence(cut: Rollout, whole: Rollout) -> None:
 def test_it_cannot_be_cited(cut: Rollout, whole: Rollout) -> None:
     assert grade(cut).cited == (1, 2, 3)
     assert grade(whole).cited == (1, 2, 3, 4, 5, 6)
-    answer = checked(cut)
+    answer = checked(cut, EvidenceCheck(shown="all"))
     assert (answer.removed_citations, [source.number for source in answer.sources]) == (3, [1, 2, 3])
     assert answer.text == "zinc salts (A) [1] [2] [3]"
-    assert checked(whole).removed_citations == 0
+    assert checked(whole, EvidenceCheck(shown="all")).removed_citations == 0
 
 
 def test_it_grounds_nothing(cut: Rollout, whole: Rollout) -> None:

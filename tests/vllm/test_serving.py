@@ -48,12 +48,12 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
                 found = answer(client, url, question)
                 assert [turn["query"] for turn in found["turns"]] == [turn["query"] for turn in wanted["turns"]]
                 assert found["answer"]["text"] == wanted["answer"]["text"]
-                assert found["answer"]["confidence"] == pytest.approx(wanted["answer"]["confidence"], abs=1e-3)
+                assert found["answer"]["logprob"] == pytest.approx(wanted["answer"]["logprob"], abs=1e-3)
             perturb(module)
             module.roles.save_policy(folder / "adapter")
             soon(lambda: app.state.admission.replaced == 1, within_s=60)
             after = answer(client, url, QUESTIONS[0])
     again = answers(app_of(str(folder), engine=engine_named("in_process"), settings=Settings(reload_s=0), **common))[0]
     assert after["answer"]["text"] == again["answer"]["text"]
-    assert after["answer"]["confidence"] == pytest.approx(again["answer"]["confidence"], abs=1e-3)
-    assert again["answer"]["confidence"] != pytest.approx(here[0]["answer"]["confidence"], abs=1e-3)
+    assert after["answer"]["logprob"] == pytest.approx(again["answer"]["logprob"], abs=1e-3)
+    assert again["answer"]["logprob"] != pytest.approx(here[0]["answer"]["logprob"], abs=1e-3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from medagent.evidence.settings import Shown
 from medagent.serving.names import EngineName
 
 
@@ -15,6 +16,9 @@ def ask(
     index: str | None = None,
     tools: list[str] | None = None,
     temperature: float = 0.0,
+    evidence: Shown = "partly",
+    entailment: str | None = None,
+    emergencies: str | None = None,
     json: bool = False,
 ) -> None:
     """Ask one question and watch the agent think, search and answer with its sources.
@@ -26,21 +30,26 @@ def ask(
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         temperature: Sampling temperature; 0 is greedy.
+        evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
+        entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
+        emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
         json: Print turns and answer as JSON, as POST /v1/answers has them.
     """
     from json import dumps
 
     from rich.console import Console
 
-    from medagent.cli.ask import answer_as_json, print_answer, question_of
+    from medagent.cli.ask import answer_as_json, check_of, print_answer, question_of
     from medagent.loading import open_agent
 
     asked = question_of(question, options or ())
     ready = open_agent(agent, index=index, tools=tools or [])
+    check = check_of(ready.retriever, shown=evidence, entailment=entailment, emergencies=emergencies)
     if json:
-        print(dumps(asyncio.run(answer_as_json(ready, asked, temperature=temperature)), indent=2))
+        found = answer_as_json(ready, asked, temperature=temperature, check=check)
+        print(dumps(asyncio.run(found), indent=2))
     else:
-        asyncio.run(print_answer(ready, asked, temperature=temperature, console=Console()))
+        asyncio.run(print_answer(ready, asked, temperature=temperature, console=Console(), check=check))
 
 
 def chat(
@@ -48,21 +57,31 @@ def chat(
     index: str | None = None,
     tools: list[str] | None = None,
     temperature: float = 0.0,
+    evidence: Shown = "partly",
+    entailment: str | None = None,
+    emergencies: str | None = None,
     json: bool = False,
 ) -> None:
-    """Ask questions one after the other. Each is answered on its own. Empty line or Ctrl-D ends.
+    """Ask questions one after the other. Empty line or Ctrl-D ends.
+
+    A question that leaves something unsaid ("And how is it treated?") takes it from those before it.
 
     Args:
         agent: Folder of an exported agent, "starter" (the untrained base policy) or "hf:MODEL"; see evaluate.
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         temperature: Sampling temperature; 0 is greedy.
+        evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
+        entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
+        emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
         json: Read one question per line without a prompt, and print one line of JSON for each.
     """
-    from medagent.cli.ask import chat_loop
+    from medagent.cli.ask import chat_loop, check_of
     from medagent.loading import open_agent
 
-    chat_loop(open_agent(agent, index=index, tools=tools or []), temperature=temperature, as_json=json)
+    ready = open_agent(agent, index=index, tools=tools or [])
+    check = check_of(ready.retriever, shown=evidence, entailment=entailment, emergencies=emergencies)
+    chat_loop(ready, temperature=temperature, as_json=json, check=check)
 
 
 def serve(
@@ -83,6 +102,12 @@ def serve(
     examples: str | None = None,
     reload_s: float = 5.0,
     log_questions: bool = False,
+    allowed_hosts: list[str] | None = None,
+    root_path: str = "",
+    evidence: Shown = "partly",
+    entailment: str | None = None,
+    emergencies: str | None = None,
+    emergency_number: str | None = None,
 ) -> None:
     """Serve an agent over HTTP, with a page for people and an API for programs.
 
@@ -107,8 +132,16 @@ def serve(
         examples: JSON lines of questions that the page offers. By default it is examples.jsonl in the agent's folder.
         reload_s: Seconds between checks of the agent's folder. A new export there is opened. 0 never checks.
         log_questions: Write questions into the log.
+        allowed_hosts: Host names under which a proxy in front reaches the service, as
+            --allowed_hosts '[medagent.example.org]'. Requests to others are refused.
+        root_path: Path below which a proxy shows the service, such as /medagent.
+        evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
+        entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
+        emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
+        emergency_number: Whom those lines tell to call.
     """
     from medagent.cli.serve import Settings, serve_agent
+    from medagent.emergencies import NUMBER
     from medagent.serving.admission import AdmissionLimits
 
     settings = Settings(
@@ -120,6 +153,12 @@ def serve(
         examples,
         reload_s,
         log_questions,
+        tuple(allowed_hosts or ()),
+        root_path,
+        evidence,
+        entailment,
+        emergencies,
+        emergency_number or NUMBER,
     )
     serve_agent(
         agent,

@@ -11,11 +11,14 @@ from typing import Any
 import httpx
 
 from medagent.agent import Agent, Job
+from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.serving.admission import Admission, AdmissionLimits, OverloadedError
 from medagent.serving.app import kept_alive, make_app
 from medagent.types import Question
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, served, soon
+
+EVERY = EvidenceCheck(shown="all")
 
 
 def test_excess_questions_are_refused_and_slow_answers_time_out(tokenizer: Any) -> None:
@@ -96,7 +99,7 @@ def test_running_answers_end_with_the_agent_they_began_with(tokenizer: Any) -> N
 
     async def run() -> None:
         old, new = Leaving(tokenizer), ScriptedPolicy(tokenizer, lambda read, turn: "<answer> new</answer>")
-        admission = Admission(Agent(old, Corpus()))
+        admission = Admission(Agent(old, Corpus()), check=EVERY)
         before = asyncio.create_task(admission.answer(Job(Question("q", "x"))))
         while not old.opened:
             await asyncio.sleep(0.01)
@@ -190,7 +193,7 @@ def test_a_burst_beyond_the_places_is_refused_and_waiters_go_in_order(tokenizer:
 def test_a_place_given_to_a_client_that_left_passes_to_the_next(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
-        admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1))
+        admission = Admission(Agent(slow, Corpus()), AdmissionLimits(max_running=1), EVERY)
         first, leaving, last = (admission.start(Job(Question("q", "x"))) for _ in range(3))
         never = admission.start(Job(Question("q", "x")))
         never.task.cancel()  # before its first step

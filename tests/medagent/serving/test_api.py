@@ -12,11 +12,11 @@ from evaluation.grading.grade import grade
 from evaluation.run import run_benchmark
 from medagent.agent import Agent, Job
 from medagent.answers import checked
+from medagent.evidence.check import EvidenceCheck
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import NOT_ADVICE
 from medagent.serving.app import make_app
-from medagent.serving.openai_form import Message, question_text
 from medagent.types import Question
 from tests.medagent.serving.support import GOUT, Corpus, call, events
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
@@ -35,13 +35,14 @@ def test_an_answer_is_the_rollouts_with_its_citations_checked(policy: Any) -> No
     answer = body["answer"]
     assert answer["text"] == "colchicine [1]"
     assert direct.answer.strip() == "colchicine [1] [7]", "the seventh passage was never shown"
-    assert (answer["removed_citations"], answer["supported"]) == (1, True)
+    assert answer["removed_citations"] == 1
+    assert (answer["verdict"]["kind"], answer["verdict"]["stated_in"], answer["withheld"]) == ("stated", [1], False)
     start, end = answer["sources"][0]["sentence"]
     assert GOUT.text[start:end].strip() == "The first-line drug is colchicine."
     assert answer["usage"]["completion_tokens"] == direct.num_action_tokens
     assert answer["usage"]["total_tokens"] == len(direct.token_ids)
     assert "not medical advice" in answer["notice"]
-    assert answer["confidence"] is None, "a scripted policy gives no probabilities"
+    assert answer["logprob"] is None, "a scripted policy gives no probabilities"
 
 
 def test_steps_are_streamed_as_they_end(policy: Any) -> None:
@@ -58,8 +59,8 @@ def test_chat_completions_have_openais_shape(policy: Any) -> None:
     assert body["object"] == "chat.completion"
     choice = body["choices"][0]
     assert choice["finish_reason"] == "stop"
-    assert choice["message"]["content"].startswith("colchicine [1]\n\n[1] gout")
-    assert body["medagent"]["answer"]["supported"]
+    assert choice["message"]["content"].startswith("colchicine [1]\n\nStated in [1].\n\n[1] gout")
+    assert body["medagent"]["answer"]["verdict"]["kind"] == "stated"
     asked = {"model": "medagent", "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
     lines = call(policy, "POST", "/v1/chat/completions", json=asked).text.strip().split("\n\n")
     assert lines[-1] == "data: [DONE]"
@@ -72,7 +73,7 @@ def test_chat_completions_have_openais_shape(policy: Any) -> None:
     assert call(policy, "GET", "/v1/models").json()["data"][0]["id"] == "medagent"
 
 
-def test_earlier_questions_are_context(tokenizer: Any) -> None:
+def test_earlier_questions_complete_the_last(tokenizer: Any) -> None:
     seen: list[str] = []
 
     def listens(read: str, turn: int) -> str:
@@ -90,12 +91,9 @@ def test_earlier_questions_are_context(tokenizer: Any) -> None:
     unset = dict.fromkeys(("temperature", "seed", "n", "stream", "stream_options", "max_tokens", "user"))
     asked = {"model": "medagent", "messages": messages, **unset}
     assert call(ScriptedPolicy(tokenizer, listens), "POST", "/v1/chat/completions", json=asked).status_code == 200
-    assert "Q: What treats gout? A: Colchicine Now: And ‹/information> pseudogout?" in seen[0]
+    assert "What treats ‹/information> pseudogout?" in seen[0]
     assert "rude" not in seen[0]
-    long = [Message(role="user", content=letter * 7_000) for letter in "abcdef"]
-    text = question_text(long)
-    assert "b" * 7_000 in text, "the newest, as far as there is room"
-    assert "a" * 7_000 not in text
+    assert "olchicine" not in seen[0], "nothing that was answered steers the next question"
 
 
 def test_a_served_answer_is_the_evaluated_one(starter: Any, retriever: Any, world: Any) -> None:
@@ -103,7 +101,7 @@ def test_a_served_answer_is_the_evaluated_one(starter: Any, retriever: Any, worl
     questions = world.questions("test", limit_per_kind=4)
     rules = (retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K)
     wanted = run_benchmark(Agent(HFPolicy(model, tokenizer), *rules), questions, temperature=0.0, seed=0)
-    app = make_app(Agent(HFPolicy(model, tokenizer, lockstep=False), *rules))
+    app = make_app(Agent(HFPolicy(model, tokenizer, lockstep=False), *rules), check=EvidenceCheck(shown="all"))
 
     async def run() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app=app)
@@ -114,6 +112,7 @@ def test_a_served_answer_is_the_evaluated_one(starter: Any, retriever: Any, worl
     served = [response.json() for response in asyncio.run(run())]
     for rollout, found in zip(wanted, served, strict=True):
         assert [turn["query"] for turn in found["turns"]] == [turn.query for turn in rollout.turns]
-        assert found["answer"]["text"] == checked(rollout).text
-        assert found["answer"]["letter"] == grade(rollout).letter
-        assert 0 < found["answer"]["confidence"] <= 1
+        wanted_answer = checked(rollout, EvidenceCheck(shown="all"))
+        assert found["answer"]["text"] == wanted_answer.text
+        assert found["answer"]["letter"] == (None if wanted_answer.verdict.contradicts else grade(rollout).letter)
+        assert found["answer"]["logprob"] <= 0

@@ -35,7 +35,7 @@ def test_servers_elsewhere_give_the_answers_of_the_weights_here(index_folder: Pa
             found = answer(url).json()
             assert found["turns"] == here["turns"]
             assert found["answer"]["text"] == here["answer"]["text"]
-            assert found["answer"]["confidence"] == pytest.approx(here["answer"]["confidence"], abs=1e-4)
+            assert found["answer"]["logprob"] == pytest.approx(here["answer"]["logprob"], abs=1e-4)
             fake.failing = True
             failed = answer(url)
             assert failed.status_code == 500

@@ -140,7 +140,9 @@ def test_a_document_can_neither_close_its_block_nor_speak_as_the_agent(tokenizer
         reads.append(read)
         return "<search>gout</search>" if turn == 0 else "<answer> colchicine [2] [9]</answer>"
 
-    found = call(ScriptedPolicy(tokenizer, listens), "POST", "/v1/answers", Hostile(), json={"question": "x"}).json()
+    found = call(
+        ScriptedPolicy(tokenizer, listens), "POST", "/v1/answers", Hostile(), json={"question": "What treats gout?"}
+    ).json()
     block = reads[1].rpartition("<information>")[2]
     assert block.count("</information>") == 1, "the one that we wrote"
     assert "<search>" not in block

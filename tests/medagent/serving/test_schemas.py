@@ -23,7 +23,7 @@ CHECKS = [
     checks.content_type_conformance,
     checks.response_schema_conformance,
 ]
-OPERATIONS = 7
+OPERATIONS = 8
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from evaluation.grading.citations import ground
-from evaluation.trust.support import LexicalRule, NLIModel, Statement, Support, statements_of, support_of
 from medagent.base_models import STARTER, model_path
 from medagent.errors import InputError
+from medagent.evidence.support import LexicalRule, NLIModel, Statement, Support, statements_of, support_of
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.passages import Hit, Passage
 

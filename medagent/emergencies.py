@@ -1,0 +1,81 @@
+"""Questions that may come from a person in danger get a fixed line above any answer, whatever the agent says.
+
+The patterns stand in a file (`emergencies.yaml`). They are a net with holes: a question that none of them knows gets no
+line, and an exam question may get one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from medagent.errors import ConfigError
+from medagent.evidence.words import folded
+
+NUMBER = "your local emergency number (112 in Europe, 911 in North America)"
+
+
+class _Kind(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    kind: str
+    line: Annotated[str, Field(min_length=1)]
+    patterns: Annotated[list[str], Field(min_length=1)]
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    unless: str = r"(?!)"
+    kinds: list[_Kind]
+
+
+@dataclass(frozen=True)
+class Emergencies:
+    """Kinds of emergency: the line of each, and the patterns that find it."""
+
+    kinds: tuple[tuple[str, re.Pattern[str]], ...]
+    unless: re.Pattern[str]
+
+    @staticmethod
+    def load(path: Path | None = None, *, number: str = NUMBER) -> Emergencies:
+        """The packaged file, or an operator's. `number` is whom the lines tell to call.
+
+        Raises:
+            ConfigError: the file cannot be read, lacks a field, or holds an expression that is none.
+        """
+        source = files("medagent").joinpath("emergencies.yaml") if path is None else path
+        try:
+            found = _File.model_validate(yaml.safe_load(source.read_text(encoding="utf-8")))
+            kinds = tuple(
+                (
+                    " ".join(each.line.split()).replace("{number}", number),
+                    re.compile("|".join(map(_group, each.patterns))),
+                )
+                for each in found.kinds
+            )
+            return Emergencies(kinds, re.compile(found.unless))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, re.error) as error:
+            raise ConfigError(
+                f"emergencies {path}: cannot be used ({error}). Give a file as medagent/emergencies.yaml is: kinds, "
+                "each with a line and regular expressions."
+            ) from error
+
+    def line_for(self, question: str) -> str | None:
+        """The line that belongs above an answer to this question, None where none does.
+
+        >>> Emergencies.load(number="112").line_for("My father has crushing chest pain")
+        'This may be an emergency. Call 112 now. Do not wait for an answer here.'
+        """
+        plain = folded(question).replace("\u2019", "'")
+        if self.unless.search(plain):
+            return None
+        return next((line for line, pattern in self.kinds if pattern.search(plain)), None)
+
+
+def _group(pattern: str) -> str:
+    return f"(?:{pattern})"

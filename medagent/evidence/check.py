@@ -1,0 +1,77 @@
+"""What a person is shown of an answer: the answer where the evidence states it, else what the corpus does say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from medagent.emergencies import Emergencies
+from medagent.evidence.names import Names
+from medagent.evidence.settings import Shown
+from medagent.evidence.support import Entailment, LexicalRule
+from medagent.evidence.verdict import Asked, EvidenceKind, EvidenceVerdict, judge, words_of
+from medagent.types import Rollout
+from retrieval.batching import SearchBatcher
+from retrieval.errors import RetrievalError
+from retrieval.passages import Passage
+from retrieval.retriever import Retriever
+from retrieval.search import HybridRetriever
+from retrieval.tools import Toolbox
+
+log = logging.getLogger("medagent.evidence")
+LOOKED_AT, NEAREST = 10, 3  # passages of the program's own search, and how many of them are offered
+SHOWN_KINDS: dict[Shown, tuple[EvidenceKind, ...]] = {
+    "stated": (EvidenceKind.STATED,),
+    "partly": (EvidenceKind.STATED, EvidenceKind.PARTLY),
+    "all": tuple(EvidenceKind),
+}
+
+
+@dataclass(frozen=True)
+class EvidenceCheck:
+    """How answers are judged and shown.
+
+    `shown`: "stated" shows answers that a passage states. "partly" also shows those of which a part is stated. "all"
+    shows every answer under its verdict, for those who study the agent. `names` are the corpus's titles.
+    """
+
+    names: Names = field(default_factory=lambda: Names(()))
+    entails: Entailment = LexicalRule()
+    shown: Shown = "partly"
+    emergencies: Emergencies = field(default_factory=Emergencies.load)
+
+    def judge(self, rollout: Rollout) -> EvidenceVerdict:
+        """The verdict on a rollout's answer."""
+        return judge(rollout, self.entails, self.names)
+
+    def withholds(self, verdict: EvidenceVerdict) -> bool:
+        """Whether an answer with this verdict is kept from people."""
+        return verdict.unsafe or verdict.kind not in SHOWN_KINDS[self.shown]
+
+    async def nearest(self, rollout: Rollout, search: SearchBatcher) -> tuple[Passage, ...]:
+        """Passages on the question's subject, where no answer is shown: those of the rollout and of a search for it.
+
+        A search that fails offers what the rollout has.
+        """
+        found = [hit.passage for hit in rollout.hits]
+        try:
+            found += [hit.passage for hit in await search.search(rollout.question.text, top_k=LOOKED_AT)]
+        except RetrievalError as error:
+            log.warning("nearest passages: the search failed (%s); those of the rollout are offered.", error)
+        return nearest_of(found, Asked.of(rollout.question))
+
+
+def nearest_of(passages: Sequence[Passage], asked: Asked) -> tuple[Passage, ...]:
+    """The passages that share most of the question's subject, three at most; none that shares nothing."""
+    distinct = list({passage.id: passage for passage in passages}.values())
+    shares = [asked.share_in(words_of(passage)) for passage in distinct]
+    order = sorted((at for at, share in enumerate(shares) if share > 0), key=lambda at: -shares[at])
+    return tuple(distinct[at] for at in order[:NEAREST])
+
+
+def names_of(retriever: Retriever) -> Names:
+    """The titles of what a retriever searches, where it is an index of this process; else none are known."""
+    while isinstance(retriever, Toolbox):
+        retriever = retriever.retriever
+    return Names(retriever.titles()) if isinstance(retriever, HybridRetriever) else Names(())

@@ -1,0 +1,64 @@
+"""Which kind of thing a question asks for (a treatment, a cause, a dose), and whether a text tells it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+
+import yaml
+
+from medagent.evidence.words import folded
+
+# Before these a question says what it asks for; after them, of what.
+_OF_WHICH = re.compile(r"\b(?:whose|that|who|which (?:is|are|has|have)|caused by|results? from)\b")
+
+
+@dataclass(frozen=True)
+class QuestionKind:
+    """A kind of question by its words, see question_kinds.yaml."""
+
+    name: str
+    asked: re.Pattern[str]
+    said: re.Pattern[str]
+
+
+@lru_cache(maxsize=1)
+def question_kinds() -> tuple[QuestionKind, ...]:
+    """The kinds of the packaged file."""
+    rows = yaml.safe_load(files("medagent.evidence").joinpath("question_kinds.yaml").read_text(encoding="utf-8"))
+    return tuple(
+        QuestionKind(row["kind"], *(re.compile(row[part], re.IGNORECASE) for part in ("asked", "said"))) for row in rows
+    )
+
+
+def asked_for(question: str) -> tuple[QuestionKind, ...]:
+    """The kinds of what a question asks for; those of its description of a subject are none.
+
+    >>> [kind.name for kind in asked_for("Which drug treats the disease whose sign is Koplik spots?")]
+    ['treatment']
+    """
+    plain = folded(question)
+    for part in (_OF_WHICH.split(plain, maxsplit=1)[0], plain):
+        found = tuple(kind for kind in question_kinds() if kind.asked.search(part))
+        if found:
+            return found
+    return ()
+
+
+def tells(text: str, kinds: tuple[QuestionKind, ...]) -> bool:
+    """Whether a text tells something of one of the kinds; true where no kind is known."""
+    plain = folded(text)
+    return not kinds or any(kind.said.search(plain) for kind in kinds)
+
+
+def without_kinds(question: str) -> str:
+    """The question with spaces for the words of any kind; its other words stay where they are.
+
+    >>> without_kinds("Which drug treats gout?").split()
+    ['Which', 'gout?']
+    """
+    for kind in question_kinds():
+        question = kind.asked.sub(lambda found: " " * len(found[0]), question)
+    return question

@@ -1,0 +1,315 @@
+"""The verdict of the evidence: whether passages that were shown state an answer, judged by the program alone.
+
+Two matches decide. *Subject*: every word by which the question names its subject stands in the passage, or in another
+one that was shown and that names the passage's subject. *Answer*: the passage entails what is said, by words or by a
+model (`medagent.evidence.support`). The passage must also tell the kind of thing that was asked for, such as a
+treatment. What the model says of its sources counts for nothing.
+
+Words decide strictly, so the verdict errs towards less. `benchmarks.verdicts` measures how often.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from medagent.answer_forms import without_citations
+from medagent.evidence.kinds import QuestionKind, asked_for, tells, without_kinds
+from medagent.evidence.names import Names
+from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words, statements_of
+from medagent.evidence.words import forms, subject_words
+from medagent.protocol import citations, marked_letters
+from medagent.types import LETTERS, Question, Rollout, StopReason
+from medagent.unsupported import named_in
+from retrieval.chunking import sentence_spans
+from retrieval.passages import Passage
+
+LONG_SUBJECT = 6  # words; a longer one is a case, and no passage repeats all of it
+ENOUGH_OF_A_CASE, SOME_OF_A_CASE = 0.75, 0.3  # shares of its words
+MOST_ABOUT = 2  # headings that a verdict names
+_DECISION = re.compile(r"^\W*(?:yes|no|maybe)\W*$", re.IGNORECASE)
+_MARK = re.compile(r"\s*\([A-J]\)")
+
+
+class EvidenceKind(StrEnum):
+    """What the corpus says of an answer."""
+
+    STATED = "stated"
+    PARTLY = "partly"
+    SOMETHING_ELSE = "something_else"  # a passage says it, of another subject or another kind of thing
+    NOT_SAID = "not_said"
+
+
+@dataclass(frozen=True)
+class EvidenceVerdict:
+    """The verdict on one answer.
+
+    `stated_in` are the numbers of the passages that state it. `text` says the verdict in a sentence or two. `missing`
+    are words of the question that those passages lack. `did_you_mean` are titles of the corpus near a misspelt name.
+    `unsafe`: the answer names a dose that no passage it cites contains, and is never shown.
+    `contradicts`: the letter that is marked belongs to another text.
+    """
+
+    kind: EvidenceKind
+    text: str
+    stated_in: tuple[int, ...] = ()
+    missing: tuple[str, ...] = ()
+    did_you_mean: tuple[str, ...] = ()
+    unsafe: bool = False
+    contradicts: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "kind": self.kind.value,
+            "text": self.text,
+            "stated_in": list(self.stated_in),
+            "missing": list(self.missing),
+            "did_you_mean": list(self.did_you_mean),
+        }
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a question asks for, and of what: the forms of its subject's words, each as it is written."""
+
+    subject: dict[str, str]
+    kinds: tuple[QuestionKind, ...]
+
+    @staticmethod
+    def of(question: Question) -> Asked:
+        """Read a question; its options are no part of it."""
+        return Asked(subject_words(without_kinds(question.text)), asked_for(question.text))
+
+    def missing_from(self, words: frozenset[str]) -> list[str]:
+        """The forms of the subject that the words lack."""
+        return [form for form in self.subject if form not in words]
+
+    def share_in(self, words: frozenset[str]) -> float:
+        """How much of the subject the words have; 0 where there is no subject."""
+        return 1 - len(self.missing_from(words)) / len(self.subject) if self.subject else 0.0
+
+    def named_in(self, words: frozenset[str]) -> bool:
+        """Whether the words name the subject."""
+        share = self.share_in(words)
+        return share == 1 or (len(self.subject) > LONG_SUBJECT and share >= ENOUGH_OF_A_CASE)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """An answer, read: what it states, the option it marks, and whether both agree."""
+
+    statements: tuple[Statement, ...]
+    letter: str | None
+    decision: bool
+    contradicts: bool
+
+
+def judge(rollout: Rollout, entails: Entailment = LexicalRule(), names: Names = Names(())) -> EvidenceVerdict:
+    """The verdict on a rollout's answer. `names` are the corpus's titles, for misspelt subjects."""
+    answered = rollout.stop_reason is StopReason.ANSWERED
+    answer = (rollout.answer or "").strip() if answered else ""
+    found = _Judgement(rollout, answer, entails, names)
+    return replace(found.verdict(), contradicts=found.said.contradicts)
+
+
+class _Judgement:
+    def __init__(self, rollout: Rollout, answer: str, entails: Entailment, names: Names) -> None:
+        self._question, self._answer, self._entails = rollout.question, answer, entails
+        self._asked = Asked.of(rollout.question)
+        self._passages = [hit.passage for hit in rollout.hits]
+        shown = len(self._passages)
+        self._cited = [number for number in citations(answer) if 1 <= number <= shown]
+        self.said = _read(answer, rollout.question, shown=shown)
+        self._names, self._stopped = names, rollout.stop_reason.value
+
+    def verdict(self) -> EvidenceVerdict:
+        if not self._answer:
+            return self._not_said(f"No answer: the agent stopped before one ({self._stopped}).")
+        if not self._asked.subject:
+            return self._not_said("The question names nothing that a passage could be about.")
+        if self._dose_from_nowhere():
+            text = "The answer names a dose that no passage it cites contains, so it is not shown."
+            return replace(self._not_said(text), unsafe=True)
+        if self._repeats():
+            return self._not_said("The answer only repeats the question.")
+        if self.said.decision:
+            return self._of_a_decision()
+        stating = self._stating()
+        if not stating:
+            return self._partly_stated() or self._not_said("The corpus does not say, as far as a search for it shows.")
+        on_subject = [number for number in stating if self._asked.named_in(self._words_around(number))]
+        if not on_subject:
+            return self._of_another_subject(stating)
+        telling = [number for number in on_subject if self._tells(number)]
+        if not telling:
+            kind = " or ".join(kind.name for kind in self._asked.kinds)
+            about = _quoted(_headings([self._passages[number - 1] for number in on_subject]))
+            return EvidenceVerdict(
+                EvidenceKind.SOMETHING_ELSE, f"The passage is about {about}, but tells nothing of {kind}."
+            )
+        if self.said.contradicts:
+            option = self._question.options[LETTERS.index(self.said.letter or "A")]
+            return EvidenceVerdict(
+                EvidenceKind.PARTLY,
+                f"What is said stands in {_numbers(telling)}. But the letter ({self.said.letter}) stands for "
+                f"\u201c{option}\u201d, which the answer does not say, so the letter is not shown.",
+                tuple(telling),
+            )
+        return EvidenceVerdict(EvidenceKind.STATED, f"Stated in {_numbers(telling)}.", tuple(telling))
+
+    def _stating(self) -> list[int]:
+        """The passages that entail every statement: those cited, or, of a name alone, any that was shown."""
+        if self._name:
+            claim = self.said.statements[0]
+            for numbers in (self._cited, range(1, len(self._passages) + 1)):
+                found = [number for number in numbers if self._entailed(claim, [number])]
+                on_subject = [number for number in found if self._asked.named_in(self._words_around(number))]
+                if on_subject:
+                    return on_subject
+            return [number for number in self._cited if self._entailed(claim, [number])]
+        if all(each.cited and self._entailed(each, each.cited) for each in self.said.statements):
+            return list(dict.fromkeys(number for each in self.said.statements for number in each.cited))
+        return []
+
+    def _entailed(self, statement: Statement, numbers: Sequence[int]) -> bool:
+        text = "\n".join(self._passages[number - 1].indexed_text for number in numbers)
+        return self._entails([(text, statement)])[0]
+
+    def _partly_stated(self) -> EvidenceVerdict | None:
+        """Where some statements of several are entailed, on the subject."""
+        stated = [each for each in self.said.statements if each.cited and self._entailed(each, each.cited)]
+        numbers = sorted({number for each in stated for number in each.cited})
+        if not any(self._asked.named_in(self._words_around(number)) for number in numbers):
+            return None
+        return EvidenceVerdict(
+            EvidenceKind.PARTLY,
+            f"Only {len(stated)} of the {len(self.said.statements)} things said stand in what is cited.",
+            tuple(numbers),
+        )
+
+    def _of_a_decision(self) -> EvidenceVerdict:
+        """Of "yes" or "no": words cannot tell whether a passage says it."""
+        on_subject = [number for number in self._cited if self._asked.share_in(self._words_around(number)) >= 0.5]
+        if not on_subject:
+            return self._of_another_subject(self._cited) if self._cited else self._not_said("The answer cites nothing.")
+        return EvidenceVerdict(
+            EvidenceKind.PARTLY,
+            f"{_numbers(on_subject)} is on the subject. Whether it says this must be read.",
+            tuple(on_subject),
+        )
+
+    def _of_another_subject(self, numbers: Sequence[int]) -> EvidenceVerdict:
+        around = max((self._words_around(number) for number in numbers), key=self._asked.share_in)
+        missing = self._asked.missing_from(around)
+        words = tuple(self._asked.subject[form] for form in missing)
+        if len(self._asked.subject) > LONG_SUBJECT and self._asked.share_in(around) >= SOME_OF_A_CASE:
+            return EvidenceVerdict(
+                EvidenceKind.PARTLY,
+                f"{_numbers(numbers)} states the answer, but not the whole case. It does not mention: "
+                f"{', '.join(words[:8])}.",
+                tuple(numbers),
+                words,
+            )
+        about = _quoted(_headings([self._passages[number - 1] for number in numbers]))
+        return self._with_names(
+            EvidenceKind.SOMETHING_ELSE,
+            f"The passage is about {about}, and does not mention {', '.join(words[:4])}.",
+            missing,
+        )
+
+    def _not_said(self, text: str) -> EvidenceVerdict:
+        everywhere = frozenset[str]().union(*(words_of(passage) for passage in self._passages))
+        return self._with_names(EvidenceKind.NOT_SAID, text, self._asked.missing_from(everywhere))
+
+    def _with_names(self, kind: EvidenceKind, text: str, missing: Sequence[str]) -> EvidenceVerdict:
+        near = tuple(self._names.near(self._asked.subject, missing))
+        if near:
+            text += f" Did you mean {_quoted(near, last='or')}?"
+        return EvidenceVerdict(kind, text, (), tuple(self._asked.subject[form] for form in missing), near)
+
+    def _dose_from_nowhere(self) -> bool:
+        said = "\n".join([self._answer, *(each.text for each in self.said.statements)])
+        texts = "\n".join(self._passages[number - 1].indexed_text for number in self._cited)
+        return bool(named_in(said).beyond(named_in(texts)).doses)
+
+    def _repeats(self) -> bool:
+        """Whether a name that is the answer stands in the question already."""
+        claim = self._name
+        return bool(claim) and content_words(claim) <= content_words(self._question.text)
+
+    @property
+    def _name(self) -> str:
+        """The answer where it is a name alone, without sentences."""
+        statements = self.said.statements
+        return statements[0].text if len(statements) == 1 and statements[0].name else ""
+
+    def _words_around(self, number: int) -> frozenset[str]:
+        """The words of a passage, and of those shown that name its subject: the first hop of a question in two."""
+        passage = self._passages[number - 1]
+        title = frozenset(subject_words(passage.title))
+        words = words_of(passage, self._name)
+        for other in self._passages:
+            same = other.document == passage.document if passage.document else other.title == passage.title != ""
+            if other is not passage and (same or (title and title <= words_of(other))):
+                words |= words_of(other, self._name)
+        return words
+
+    def _tells(self, number: int) -> bool:
+        """Whether a passage, near what it states, tells the kind of thing that was asked for."""
+        passage = self._passages[number - 1]
+        claim = " ".join(each.text for each in self.said.statements)
+        words = f"{passage.heading}\n{_near(passage.text, claim)}".split()
+        return tells(
+            " ".join(word for word in words if not forms(word) & self._asked.subject.keys()), self._asked.kinds
+        )
+
+
+def _read(answer: str, question: Question, *, shown: int) -> _Said:
+    """What an answer states: its sentences, or the name that it gives; the text of its option where it is a letter."""
+    letters = [letter for letter in marked_letters(answer) if letter in question.letters]
+    letter = letters[0] if len(letters) == 1 else None
+    plain = _MARK.sub(" ", without_citations(answer)).strip() if letter else without_citations(answer).strip()
+    option = question.options[LETTERS.index(letter)] if letter else ""
+    contradicts = False
+    if letter and content_words(plain):
+        said, chosen = content_words(plain), content_words(option)
+        contradicts = not (chosen <= said or said <= chosen)
+    claim = option if letter and not content_words(plain) else plain
+    decision = bool(_DECISION.match(claim))
+    statements = statements_of(_MARK.sub(" ", answer) if letter else answer, claim, question.text, shown=shown)
+    return _Said(tuple(statements), letter, decision, contradicts)
+
+
+@lru_cache(maxsize=4_096)
+def words_of(passage: Passage, name: str = "") -> frozenset[str]:
+    """The forms of a passage's words. Those of a name that is the answer do not make the passage one on the subject.
+
+    "Whipple triad" in a passage on insulinoma says nothing of Whipple disease.
+    """
+    text = re.sub(re.escape(name), " ", passage.text, flags=re.IGNORECASE) if name else passage.text
+    return forms(f"{passage.title}\n{passage.section}\n{text}")
+
+
+def _near(text: str, claim: str) -> str:
+    """The sentence of a text that shares most words with a claim, with its neighbours."""
+    spans = sentence_spans(text) or [(0, len(text))]
+    wanted = content_words(claim)
+    best = max(range(len(spans)), key=lambda at: len(wanted & content_words(text[slice(*spans[at])])))
+    return text[spans[max(0, best - 1)][0] : spans[min(len(spans) - 1, best + 1)][1]]
+
+
+def _headings(passages: Sequence[Passage]) -> list[str]:
+    return list(dict.fromkeys(passage.heading or passage.id for passage in passages))[:MOST_ABOUT]
+
+
+def _quoted(names: Sequence[str], last: str = "and") -> str:
+    return f" {last} ".join(f"\u201c{name}\u201d" for name in names)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return "".join(f"[{number}]" for number in numbers)

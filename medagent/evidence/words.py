@@ -1,0 +1,95 @@
+"""Words as they are compared: what differs in spelling alone is equal, and what only frames a question is left out.
+
+Accents, capitals, plurals and endings do not count. "oedema" is "edema", and "tumour" is "tumor".
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+import Stemmer
+
+from retrieval.analysis import GREEK, STOPWORDS
+
+_WORD = re.compile(r"[^\W_]+")
+_POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b")
+_GREEK = str.maketrans(GREEK)
+# Words that frame a question and name none of what it is about.
+FRAME = frozenset(
+    (
+        "about after all also among any anyone ask asked based behind being best better between both called can "
+        "caught choice choose classic classical clinical common commonly condition conditions consider considered "
+        "correct cure current currently define definition describe described despite different disease diseases "
+        "disorder disorders doctor doctors does doing done each effective either else ever every exact example "
+        "explain finding first following found general get gets getting give given gives go goes going good got "
+        "happen happens has have having he help her him his how i if illness illnesses important indicated "
+        "initial just kind kinds know known let like likely list look made main mainly make makes many may me "
+        "mean meant medical might more most much must my name named need needed needs new next no normally now "
+        "often one only option options or other others our out patient patients pattern people person persons "
+        "please point points possible preferred primary probable proper recommend recommended regarding related "
+        "result results say says see seen shall she show shown shows since some somebody someone start started "
+        "still such suffer suffering suffers suggest suggests suspected syndrome syndromes take taken takes tell "
+        "than thank thanks them thing things think through try type types typical typically under underlying us "
+        "use used useful uses using usual usually very want way ways we well within would yes yet you your"
+    ).split()
+)
+
+
+@lru_cache(maxsize=100_000)
+def _stem(word: str) -> str:
+    return str(Stemmer.Stemmer("english").stemWord(word))
+
+
+def folded(text: str) -> str:
+    """The text in lower case, without accents and possessives, Greek letters spelt out."""
+    plain = _POSSESSIVE.sub("", unicodedata.normalize("NFKC", text)).lower().translate(_GREEK)
+    return "".join(c for c in unicodedata.normalize("NFD", plain) if not unicodedata.combining(c))
+
+
+def form(word: str) -> str:
+    """The form under which a folded word is compared.
+
+    >>> form("tumours") == form("tumor"), form("anaemia") == form("anemia")
+    (True, True)
+    """
+    american = word.replace("ae", "e").replace("oe", "e")
+    if len(american) > 4:
+        american = re.sub(r"our(?=s?$)", "or", american)
+    return _stem(american)
+
+
+def named_words(text: str) -> list[tuple[str, str]]:
+    """The words of a text but stop words, in order: form, and as it is written.
+
+    A capital letter inside a text is a name: "hepatitis A".
+    """
+    found = []
+    for match in _WORD.finditer(_POSSESSIVE.sub("", text)):
+        word, low = match[0], folded(match[0])
+        if low and (low not in STOPWORDS or (len(word) == 1 and word.isupper() and match.start() > 0)):
+            found.append((form(low), word))
+    return found
+
+
+def forms(text: str) -> frozenset[str]:
+    """The forms of all words of a text but stop words."""
+    return frozenset(each for each, _ in named_words(text))
+
+
+@lru_cache(maxsize=1)
+def _frame_forms() -> frozenset[str]:
+    return frozenset(form(word) for word in FRAME)
+
+
+def subject_words(question: str) -> dict[str, str]:
+    """The words of a question that name something: their forms, each with the word as it is written, in order.
+
+    Give the question without the words of its kind (`medagent.evidence.kinds.without_kinds`).
+    """
+    found: dict[str, str] = {}
+    for each, word in named_words(question):
+        if each not in _frame_forms():
+            found.setdefault(each, word)
+    return found
