@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from medagent.evidence.check import EvidenceCheck
-from medagent.evidence.verdict import EvidenceVerdict
+from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol, citations, marked_letters
 from medagent.types import Rollout, StopReason, Turn
 from retrieval.batching import SearchBatcher
@@ -63,6 +63,11 @@ class Answer:
     asked_as: str | None = None
 
     @property
+    def supported(self) -> bool:
+        """Whether passages that were shown state the answer, on the question's subject: the verdict in a word."""
+        return self.verdict.kind is EvidenceKind.STATED
+
+    @property
     def usage(self) -> dict[str, int]:
         """Tokens read (question and passages) and sampled, as OpenAI's API counts them."""
         return {
@@ -76,6 +81,7 @@ class Answer:
         return {
             "text": self.text,
             "letter": self.letter,
+            "supported": self.supported,
             "verdict": self.verdict.to_json(),
             "withheld": self.withheld,
             "sources": [source.to_json() for source in self.sources],

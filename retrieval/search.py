@@ -111,6 +111,18 @@ class HybridRetriever:
         """The distinct titles of the passages."""
         return self._store.titles()
 
+    def sources(self, *, limit: int) -> list[str]:
+        """The sources with the most passages, largest first."""
+        return [name for name, _ in self._store.tally("source", limit=limit) if name]
+
+    def num_sources(self) -> int:
+        """How many distinct sources there are."""
+        return self._store.num_sources()
+
+    def years(self) -> tuple[int, int] | None:
+        """The first and the last year of a passage, None where no passage has one."""
+        return self._store.years()
+
     def passage(self, id: str) -> Passage | None:
         """The passage of that id, None where there is none."""
         rows = self._store.rows_of([id])

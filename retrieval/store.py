@@ -246,14 +246,26 @@ class PassageStore:
         """The most frequent values of a column with their counts."""
         assert column in COLUMNS
         counted = f"SELECT {column}, COUNT(*) AS n FROM passages"  # noqa: S608 (checked above)
-        found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (limit,))
-        return [(str(value), number) for value, number in found]
+        with self._lock:
+            found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (limit,))
+            return [(str(value), number) for value, number in found]
 
     def titles(self) -> list[str]:
         """The distinct titles, in alphabetical order; the empty one is none."""
         with self._lock:
             found = self._db.execute("SELECT DISTINCT title FROM passages WHERE title != '' ORDER BY title")
             return [str(title) for (title,) in found]
+
+    def num_sources(self) -> int:
+        """How many distinct sources there are; the empty one is none."""
+        with self._lock:
+            return int(self._db.execute("SELECT COUNT(DISTINCT source) FROM passages WHERE source != ''").fetchone()[0])
+
+    def years(self) -> tuple[int, int] | None:
+        """The first and the last year, None where no passage has one."""
+        with self._lock:
+            first, last = self._db.execute("SELECT MIN(year), MAX(year) FROM passages WHERE year > 0").fetchone()
+            return (int(first), int(last)) if first is not None else None
 
     def vectors(self) -> NDArray[np.float32]:
         """[rows, D] memory-mapped vectors; an error where the file is too short."""

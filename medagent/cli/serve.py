@@ -31,6 +31,7 @@ from medagent.serving.admission import Admission, AdmissionLimits
 from medagent.serving.app import LOOPBACK, make_app
 from medagent.serving.connections import BoundedConnection
 from medagent.serving.engines import Engine, InProcessSampling, ServersSampling, VllmSampling
+from medagent.serving.feedback import Feedback
 from medagent.serving.memory import trim_memory
 from medagent.serving.middleware import read_tokens
 from medagent.serving.names import EngineName
@@ -54,6 +55,7 @@ class Settings:
     examples: str | None = None
     reload_s: float = 5.0
     log_questions: bool = False
+    feedback: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     root_path: str = ""
     shown: Shown = "partly"
@@ -184,6 +186,7 @@ def app_of(
         tokens=tokens,
         examples=shown,
         log_questions=settings.log_questions,
+        feedback=Feedback(Path(settings.feedback)) if settings.feedback else None,
         beside=beside,
         engine_lives=engine.lives,
     )

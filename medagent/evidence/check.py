@@ -21,6 +21,7 @@ from retrieval.tools import Toolbox
 
 log = logging.getLogger("medagent.evidence")
 LOOKED_AT, NEAREST = 10, 3  # passages of the program's own search, and how many of them are offered
+NEAR = 0.3  # share of the subject's words from which a passage is near
 SHOWN_KINDS: dict[Shown, tuple[EvidenceKind, ...]] = {
     "stated": (EvidenceKind.STATED,),
     "partly": (EvidenceKind.STATED, EvidenceKind.PARTLY),
@@ -42,8 +43,9 @@ class EvidenceCheck:
     emergencies: Emergencies = field(default_factory=Emergencies.load)
 
     def judge(self, rollout: Rollout) -> EvidenceVerdict:
-        """The verdict on a rollout's answer."""
-        return judge(rollout, self.entails, self.names)
+        """The verdict on a rollout's answer. A person in danger is offered no names."""
+        urgent = self.emergencies.line_for(rollout.question.text)
+        return judge(rollout, self.entails, Names(()) if urgent else self.names)
 
     def withholds(self, verdict: EvidenceVerdict) -> bool:
         """Whether an answer with this verdict is kept from people."""
@@ -63,10 +65,10 @@ class EvidenceCheck:
 
 
 def nearest_of(passages: Sequence[Passage], asked: Asked) -> tuple[Passage, ...]:
-    """The passages that share most of the question's subject, three at most; none that shares nothing."""
+    """The passages that share most of the question's subject, three at most; none that shares little."""
     distinct = list({passage.id: passage for passage in passages}.values())
     shares = [asked.share_in(words_of(passage)) for passage in distinct]
-    order = sorted((at for at, share in enumerate(shares) if share > 0), key=lambda at: -shares[at])
+    order = sorted((at for at, share in enumerate(shares) if share >= NEAR), key=lambda at: -shares[at])
     return tuple(distinct[at] for at in order[:NEAREST])
 
 

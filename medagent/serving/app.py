@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Annotated, Any
 from uuid import uuid4
 
 from fastapi import FastAPI, Request, Response
@@ -19,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 
 from medagent.agent import Agent, Job
+from medagent.conversation import standing_alone
 from medagent.errors import MedagentError
 from medagent.evidence.check import EvidenceCheck
 from medagent.serving import openai_form as openai
@@ -30,25 +32,30 @@ from medagent.serving.admission import (
     TooLongError,
     TooSlowError,
 )
+from medagent.serving.feedback import Feedback, Report
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
-from medagent.serving.page import Example, add_page
-from medagent.serving.schemas import AnswersShape, CompletionShape, answers_with
+from medagent.serving.page import Example, add_page, corpus_of
+from medagent.serving.schemas import ERRORS, AnswersShape, CompletionShape, answers_with
+from medagent.serving.streams import ClientLeftError, kept_alive, unless_gone
 from medagent.types import LETTERS, Question
 from retrieval.errors import RetrievalError
 
 log = logging.getLogger("medagent.serving")
 LOOPBACK = ("localhost", "127.0.0.1")
 Text = Annotated[str, Field(min_length=1, max_length=openai.MAX_CHARACTERS)]
-Found = TypeVar("Found")
 CLIENT_LEFT = 499
 SILENCE_S = 15.0
 
 
 class AnswerRequest(BaseModel):
-    """The body of POST /v1/answers. With `options` the question is multiple choice."""
+    """The body of POST /v1/answers. With `options` the question is multiple choice.
+
+    `earlier` questions of the conversation complete one that leaves something unsaid ("How is it treated?").
+    """
 
     question: Text
     options: Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=len(LETTERS))] = []
+    earlier: Annotated[list[Text], Field(max_length=openai.MOST_BEFORE)] = []
     stream: bool = False
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
@@ -76,13 +83,15 @@ def make_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     examples: Sequence[Example] = (),
     log_questions: bool = False,
+    feedback: Feedback | None = None,
     beside: Sequence[Callable[[Admission], Coroutine[Any, Any, None]]] = (),
     engine_lives: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`.
 
-    `check` decides which answers are shown. Requests to another host name than `hosts` are refused. The page offers
-    `examples`. What is `beside` runs as long as the service does, such as `reload.watch`.
+    `check` decides which answers are shown. Requests to another host than `hosts` are refused. The page offers
+    `examples`. Reported answers go to `feedback`. What is `beside` runs as long as the service does, such as
+    `reload.watch`.
     """
     admission = Admission(agent, limits, check)
 
@@ -118,14 +127,28 @@ def make_app(
     async def answers(body: AnswerRequest, request: Request) -> Response:
         """An answer with the steps that led to it.
 
-        A stream has the events `waiting`, `turn`, `answer` and, where it fails, `error`.
+        A stream has the events `id`, `waiting`, `turn`, `answer` and, where it fails, `error`.
         """
-        id_ = f"answer-{uuid4().hex}"
-        answering = start(Question(id_, body.question.strip(), tuple(body.options)), body, request)
+        id_, text = f"answer-{uuid4().hex}", body.question.strip()
+        asked_as = standing_alone([*body.earlier, text])
+        question = Question(id_, asked_as, tuple(body.options))
+        answering = start(question, body, request, asked_as=asked_as if asked_as != text else None)
+        keep = partial(feedback.remember, id_, question) if feedback else None
         if body.stream:
-            return _stream(_events(answering, request))
+            return _stream(_events(answering, request, id_, keep))
         turns, answer = await unless_gone(request, answering.whole())
+        if keep:
+            keep(turns, answer)
         return JSONResponse({"id": id_, "turns": turns, "answer": answer})
+
+    if feedback is not None:
+
+        @app.post("/v1/feedback", responses=ERRORS)
+        async def report(body: Report) -> Response:
+            """Report an answer as wrong, by its id. It is written to the operator's file with its whole rollout."""
+            if not await asyncio.to_thread(feedback.write, body):
+                return _failure(404, "this answer is not remembered any more.", "invalid_request_error", param="id")
+            return JSONResponse({"status": "noted"})
 
     @app.post("/v1/chat/completions", responses=answers_with(CompletionShape))
     async def chat(body: openai.ChatRequest, request: Request) -> Response:
@@ -183,7 +206,7 @@ def make_app(
         """Counts and times in Prometheus's text format."""
         return PlainTextResponse(admission.prometheus())
 
-    add_page(app, name=name, examples=examples)
+    add_page(app, name=name, examples=examples, corpus=lambda: corpus_of(admission.agent.retriever))
     _handle_errors(app)
     return app
 
@@ -247,58 +270,25 @@ def _handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(ClientLeftError, left)
 
 
-class ClientLeftError(Exception):
-    """Nobody waits for the answer any more."""
-
-
-async def unless_gone(request: Request, work: Awaitable[Found]) -> Found:
-    """The result, or `ClientLeftError` (and the work stopped) once the client has gone."""
-    working, gone = asyncio.ensure_future(work), asyncio.create_task(_gone(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientLeftError
-        return working.result()
-    finally:
-        for task in (working, gone):
-            task.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def _stream(pieces: AsyncGenerator[str]) -> StreamingResponse:
     kept = kept_alive(pieces, silence_s=SILENCE_S)
     return StreamingResponse(kept, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
-async def kept_alive(pieces: AsyncGenerator[str], *, silence_s: float) -> AsyncGenerator[str]:
-    """The pieces, with a comment after each `silence_s` without one: proxies cut silent connections."""
-    following = asyncio.ensure_future(anext(pieces))
+async def _events(
+    answering: Answering,
+    request: Request,
+    id_: str,
+    keep: Callable[[list[dict[str, Any]], dict[str, Any]], None] | None,
+) -> AsyncGenerator[str]:
+    steps, turns = answering.events(), list[dict[str, Any]]()
     try:
-        while True:
-            done, _ = await asyncio.wait({following}, timeout=silence_s)
-            if not done:
-                yield ": working\n\n"
-                continue
-            try:
-                yield following.result()
-            except StopAsyncIteration:
-                return
-            following = asyncio.ensure_future(anext(pieces))
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await pieces.aclose()
-
-
-async def _events(answering: Answering, request: Request) -> AsyncGenerator[str]:
-    steps = answering.events()
-    try:
+        yield f"event: id\ndata: {json.dumps({'id': id_})}\n\n"
         async for kind, data in steps:
+            if kind == "turn":
+                turns.append(data)
+            elif kind == "answer" and keep:
+                keep(turns, data)
             yield f"event: {kind}\ndata: {json.dumps(data)}\n\n"
     except (MedagentError, RetrievalError) as failure:
         yield f"event: error\ndata: {json.dumps(_told(failure, request)[1])}\n\n"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,14 @@ from medagent.errors import ConfigError
 from medagent.protocol import NOT_ADVICE
 from medagent.serving.openai_form import MAX_CHARACTERS
 from medagent.types import LETTERS
+from retrieval.retriever import Retriever
+from retrieval.search import HybridRetriever
+from retrieval.tools import Toolbox
 
 PAGE = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 MAX_EXAMPLES = 6
+MOST_SOURCES = 4
 
 
 class Example(BaseModel):
@@ -40,7 +45,24 @@ def read_examples(path: Path) -> list[Example]:
         ) from error
 
 
-def add_page(app: FastAPI, *, name: str, examples: Sequence[Example]) -> None:
+def corpus_of(retriever: Retriever) -> dict[str, Any] | None:
+    """What an index of this process holds: passages, the largest sources, years. None of what is elsewhere."""
+    while isinstance(retriever, Toolbox):
+        retriever = retriever.retriever
+    if not isinstance(retriever, HybridRetriever):
+        return None
+    sources, years = retriever.sources(limit=MOST_SOURCES + 1), retriever.years()
+    return {
+        "passages": len(retriever),
+        "sources": sources[:MOST_SOURCES],
+        "more_sources": max(0, retriever.num_sources() - MOST_SOURCES),
+        "years": list(years) if years else None,
+    }
+
+
+def add_page(
+    app: FastAPI, *, name: str, examples: Sequence[Example], corpus: Callable[[], dict[str, Any] | None]
+) -> None:
     """Serve the page at "/", its files under "/page/", and the description of the agent that it reads."""
     files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
 
@@ -59,11 +81,12 @@ def add_page(app: FastAPI, *, name: str, examples: Sequence[Example]) -> None:
 
     @app.get("/v1/agent")
     async def agent() -> dict[str, Any]:
-        """The agent's name, the longest question, the most options, and example questions."""
+        """The agent's name, its limits, example questions, and what its corpus covers."""
         return {
             "name": name,
             "max_characters": MAX_CHARACTERS,
             "max_options": len(LETTERS),
             "examples": [example.model_dump() for example in examples],
+            "corpus": await asyncio.to_thread(corpus),
             "notice": NOT_ADVICE,
         }

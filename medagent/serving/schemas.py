@@ -77,11 +77,13 @@ class VerdictShape(ResponseShape):
 class AnswerShape(ResponseShape):
     """A checked answer, see docs/serving.md.
 
-    Where it is `withheld`, `text` says what the evidence lacks, and `nearest` has passages on the subject.
+    `supported`: the verdict is "stated". Where the answer is `withheld`, `text` says what the evidence lacks, and
+    `nearest` has passages on the subject.
     """
 
     text: str
     letter: str | None
+    supported: bool
     verdict: VerdictShape
     withheld: bool
     sources: list[SourceShape]

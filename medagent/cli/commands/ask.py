@@ -102,6 +102,7 @@ def serve(
     examples: str | None = None,
     reload_s: float = 5.0,
     log_questions: bool = False,
+    feedback: str | None = None,
     allowed_hosts: list[str] | None = None,
     root_path: str = "",
     evidence: Shown = "partly",
@@ -132,6 +133,7 @@ def serve(
         examples: JSON lines of questions that the page offers. By default it is examples.jsonl in the agent's folder.
         reload_s: Seconds between checks of the agent's folder. A new export there is opened. 0 never checks.
         log_questions: Write questions into the log.
+        feedback: File to which answers are written that people report as wrong, with their whole rollouts.
         allowed_hosts: Host names under which a proxy in front reaches the service, as
             --allowed_hosts '[medagent.example.org]'. Requests to others are refused.
         root_path: Path below which a proxy shows the service, such as /medagent.
@@ -153,6 +155,7 @@ def serve(
         examples,
         reload_s,
         log_questions,
+        feedback,
         tuple(allowed_hosts or ()),
         root_path,
         evidence,

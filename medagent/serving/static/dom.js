@@ -23,6 +23,13 @@ export function origin(passage) {
   return [passage.source, passage.year, passage.licence, `id ${passage.id}`].filter(Boolean).join(" · ");
 }
 
+/** Where a passage is from, with its address as a link where it has one. */
+export function link(passage) {
+  const text = origin(passage);
+  if (!/^https?:\/\/[^\s]+$/.test(passage.source ?? "")) return document.createTextNode(text);
+  return make("a", { href: passage.source, rel: "noopener noreferrer", target: "_blank" }, text);
+}
+
 /** Text cut at the service's positions, which count characters and not UTF-16 units. */
 export function cut(text, [start, end]) {
   const characters = Array.from(text);

@@ -1,12 +1,14 @@
 // The page: what is asked, what runs, and what this tab remembers.
 
 import { byId, make } from "./dom.js";
+import { bindPassageToHistory } from "./card.js";
 import { Entry } from "./entry.js";
-import { asMarkdown, toClipboard } from "./markdown.js";
-import { about, ask, Failure, keepToken } from "./stream.js";
+import { asMarkdown, save, sessionAsMarkdown, toClipboard } from "./markdown.js";
+import { about, ask, Failure, keepToken, report } from "./stream.js";
 
 const KEPT = "medagent-history";
 const LONGEST_HISTORY = 50;
+const SEARCHABLE_HISTORY = 6; // entries from which a list wants a search
 const entries = []; // newest last
 const empty = byId("empty"); // shown while there is no entry
 let shown = null;
@@ -22,7 +24,7 @@ function kept(read) {
 }
 
 function remember() {
-  const records = entries.filter((entry) => entry !== running?.entry).map((entry) => entry.record);
+  const records = entries.map((entry) => ({ ...entry.record, running: entry === running?.entry }));
   kept(() => sessionStorage.setItem(KEPT, JSON.stringify(records.slice(-LONGEST_HISTORY))));
 }
 
@@ -30,9 +32,12 @@ function show(entry) {
   shown = entry;
   byId("entry").replaceChildren(entry ? entry.element : empty);
   byId("history").hidden = entries.length === 0;
+  byId("find").hidden = entries.length < SEARCHABLE_HISTORY;
+  const wanted = byId("find").hidden ? "" : byId("find").value.trim().toLowerCase();
+  const found = entries.filter(({ record }) => `${record.question} ${record.answer?.text ?? ""}`.toLowerCase().includes(wanted));
   byId("asked").replaceChildren(
-    ...entries.toReversed().map((each) => {
-      const button = make("button", { type: "button", aria: { current: String(each === shown) } }, each.record.question);
+    ...found.toReversed().map((each) => {
+      const button = make("button", { type: "button", dir: "auto", aria: { current: String(each === shown) } }, each.record.question);
       button.addEventListener("click", () => {
         show(each);
         byId("entry").focus();
@@ -43,7 +48,7 @@ function show(entry) {
 }
 
 function newEntry(record) {
-  const entry = new Entry(record, { retry: again, copy: (each) => toClipboard(asMarkdown(each)) });
+  const entry = new Entry(record, { retry: again, ask: again, copy: (each) => toClipboard(asMarkdown(each)), report });
   entries.push(entry);
   return entry;
 }
@@ -55,22 +60,26 @@ function again({ question, options }) {
 }
 
 async function start({ question, options }) {
+  const earlier = entries.map((each) => each.record).filter((record) => record.answer && !record.options.length);
   const entry = newEntry({ question, options, turns: [], answer: null, failure: null, stopped: false });
   const stopper = new AbortController();
   running = { entry, stopper };
   setRunning(true);
   show(entry);
+  remember(); // a reload asks it again
   entry.element.scrollIntoView({ block: "nearest" });
   entry.say("Thinking.", { working: true });
   const began = performance.now();
   const tell = (kind, data) => {
     if (kind === "waiting") entry.waits(data);
     else if (kind === "turn") entry.turn(data);
+    else if (kind === "id") entry.record.id = data.id;
     else if (kind === "answer") entry.answer(data, (performance.now() - began) / 1000);
   };
   let access = false;
   try {
-    await ask({ question, options }, { signal: stopper.signal, tell });
+    const before = options.length ? [] : earlier.slice(-1).map((record) => record.answer.asked_as ?? record.question);
+    await ask({ question, options, earlier: before }, { signal: stopper.signal, tell });
   } catch (error) {
     if (error.name === "AbortError") entry.stops();
     else if (error instanceof Failure) {
@@ -131,7 +140,11 @@ function submit(event) {
   const wrong = question ? (options.length > 10 ? `Found ${options.length} options; at most 10 can be given.` : "") : "Write a question first.";
   say(wrong);
   if (wrong) byId(question ? "options" : "question").focus();
-  else start({ question, options });
+  else {
+    start({ question, options });
+    byId("options").value = ""; // they belong to this question alone
+    byId("choice").open = false;
+  }
 }
 
 function setTheme(theme) {
@@ -168,8 +181,18 @@ async function introduce() {
     });
     return button;
   });
+  byId("coverage").textContent = covered(agent.corpus);
   const list = empty.querySelector("#examples");
   list.replaceChildren(...(examples.length ? [make("h3", {}, "For example"), ...examples] : []));
+}
+
+/** What the corpus holds, in a sentence; nothing where the service does not know. */
+function covered(corpus) {
+  if (!corpus) return "";
+  const count = `${corpus.passages.toLocaleString("en")} passages`;
+  const from = corpus.sources.length ? ` from ${corpus.sources.join("; ")}${corpus.more_sources ? ` and ${corpus.more_sources} more sources` : ""}` : "";
+  const years = corpus.years ? `, of the years ${corpus.years[0]} to ${corpus.years[1]}` : "";
+  return `The corpus has ${count}${from}${years}. What it does not hold, the agent does not answer.`;
 }
 
 setTheme(kept(() => localStorage.getItem("medagent-theme")) ?? "");
@@ -189,6 +212,15 @@ byId("forget").addEventListener("click", () => {
   show(running?.entry ?? null);
   byId("question").focus();
 });
-for (const record of kept(() => JSON.parse(sessionStorage.getItem(KEPT))) ?? []) newEntry(record);
+byId("find").addEventListener("input", () => show(shown));
+byId("save-text").addEventListener("click", () => save("medagent.md", sessionAsMarkdown(entries.map((each) => each.record)), "text/markdown"));
+byId("save-json").addEventListener("click", () => save("medagent.json", JSON.stringify(entries.map((each) => each.record), null, 2), "application/json"));
+bindPassageToHistory();
+let interrupted = null;
+for (const { running: ran, ...record } of kept(() => JSON.parse(sessionStorage.getItem(KEPT))) ?? []) {
+  if (ran) interrupted = record;
+  else newEntry(record);
+}
 show(entries.at(-1) ?? null);
 introduce();
+if (interrupted) start(interrupted);

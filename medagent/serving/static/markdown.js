@@ -10,13 +10,27 @@ export function asMarkdown({ question, options, turns, answer }) {
   options.forEach((option, index) => lines.push(`- (${"ABCDEFGHIJ"[index]}) ${plain(option)}`));
   if (options.length) lines.push("");
   for (const { query } of turns) if (query !== null) lines.push(`- Searched: ${plain(query)}`);
-  lines.push("", `**Answer:** ${plain(answer.text) || "none"}`, "");
+  if (answer.asked_as) lines.push(`- Asked as: ${plain(answer.asked_as)}`);
+  lines.push("", `**Answer:** ${plain(answer.text)}`, "", `*${plain(answer.verdict.text)}*`, "");
   for (const { number, passage, sentence } of answer.sources) {
     const quoted = Array.from(passage.text).slice(...sentence).join("").trim();
     lines.push(`${plain(`[${number}]`)} ${plain(heading(passage))} (${plain(origin(passage))})`, "", `> ${plain(quoted)}`, "");
   }
-  if (!answer.sources.length) lines.push("It cites no passage: treat the answer as unsupported.", "");
+  for (const passage of answer.nearest) lines.push(`- Near the question: ${plain(heading(passage))} (${plain(origin(passage))})`);
   return [...lines, `*${answer.notice}*`, ""].join("\n");
+}
+
+/** All answered records of a tab as one document. */
+export const sessionAsMarkdown = (records) => records.filter((record) => record.answer).map(asMarkdown).join("\n");
+
+/** Let the browser save a text as a file. */
+export function save(name, text, type) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  const anchor = document.createElement("a");
+  anchor.href = address;
+  anchor.download = name;
+  anchor.click();
+  URL.revokeObjectURL(address);
 }
 
 /** Put text on the clipboard; false where the browser does not allow it. */

@@ -35,6 +35,17 @@ export async function about() {
   return answer.json();
 }
 
+/** Report an answer as wrong; false where the service keeps no reports. */
+export async function report({ id }) {
+  try {
+    await reach("v1/feedback", { method: "POST", headers: headers(), body: JSON.stringify({ id, wrong: true }) });
+    return true;
+  } catch (error) {
+    if (error instanceof Failure) return false;
+    throw error;
+  }
+}
+
 /** Ask; `tell(kind, data)` hears each event. Ends with the answer, or throws a `Failure`, or an AbortError once `signal` stops it. */
 export async function ask(body, { signal, tell }) {
   const request = { method: "POST", headers: headers(), body: JSON.stringify({ ...body, stream: true }), signal };

@@ -14,7 +14,8 @@ from medagent.agent import Agent, Job
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.serving.admission import Admission, AdmissionLimits, OverloadedError
-from medagent.serving.app import kept_alive, make_app
+from medagent.serving.app import make_app
+from medagent.serving.streams import kept_alive
 from medagent.types import Question
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, served, soon
 

@@ -8,100 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from medagent.agent import Agent
 from medagent.serving.admission import AdmissionLimits
-from medagent.serving.app import make_app
 from medagent.serving.middleware import digest
-from medagent.serving.page import Example
-from retrieval.passages import Hit, Passage
-from tests.medagent.serving.support import Corpus, Stepwise, served, soon
+from tests.medagent.serving.page_visit import QUESTION, Visit
+from tests.medagent.serving.support import soon
 
 pytestmark = pytest.mark.page
 sync_api = pytest.importorskip("playwright.sync_api", reason="make test-page installs it")
 expect = sync_api.expect
-expect.set_options(timeout=20_000)  # of machines that do other things too
-
-HOSTILE = Passage.make(
-    "gout <b>bold</b>",
-    "\U0001f9b6 Gout hurts. The first-line drug is colchicine. It is old: <script>window.hacked = 1</script><img "
-    "src=x onerror=hacked=1>",
-    source="javascript:hacked=1",
-    id="p1",
-)
-OTHER = Passage.make("pseudogout", "Crystals of calcium pyrophosphate. Not gout.", source="rheumatic teaching", id="p2")
-QUESTION = "What is the first-line drug for gout?"
-
-
-class Hostile(Corpus):
-    """A document that tries to be more than text, and a harmless one."""
-
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        """See `Retriever.search`."""
-        super().search(queries, top_k=top_k)
-        return [[Hit(HOSTILE, 0.5), Hit(OTHER, 0.25)] for _ in queries]
-
-
-def speaks(read: str, turn: int) -> str:
-    if turn == 0:
-        return "<think>A drug <i>question</i>.</think><search>gout drug</search>"
-    return "<answer> colchicine [1] [7] (A)</answer>"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    path = os.environ.get("MEDAGENT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("there is no Chromium on the PATH")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-class Visit:
-    """A service, and a page of it."""
-
-    def __init__(self, policy: Stepwise, app: Any, url: str, page: Any) -> None:
-        self.policy, self.app, self.url, self.page = policy, app, url, page
-        self.wrong: list[str] = []
-        page.on("console", lambda message: self.wrong.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-
-    def ask(self, question: str = QUESTION) -> None:
-        """Type a question and send it."""
-        self.page.get_by_label("Your question").fill(question)
-        self.page.get_by_role("button", name="Ask", exact=True).click()
-
-    def answered(self) -> None:
-        """Ask, and let it answer."""
-        self.ask()
-        self.policy.allow(2)
-        expect(self.page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
-
-
-@pytest.fixture
-def visit(browser: Any, tokenizer: Any, request: pytest.FixtureRequest) -> Iterator[Visit]:
-    settings = dict(getattr(request, "param", {}))
-    policy, corpus = Stepwise(tokenizer, speaks), Hostile()
-    options = settings.pop("context", {})
-    app = make_app(
-        Agent(policy, corpus), examples=[Example(question=QUESTION, options=["colchicine", "insulin"])], **settings
-    )
-    app.state.corpus = corpus
-    with served(app) as url:
-        context = browser.new_context(**options)
-        page = context.new_page()
-        visit = Visit(policy, app, url, page)
-        page.goto(url)
-        yield visit
-        context.close()
 
 
 def test_turns_come_in_as_they_end_and_a_citation_opens_its_sentence(visit: Visit) -> None:
@@ -121,7 +40,7 @@ def test_turns_come_in_as_they_end_and_a_citation_opens_its_sentence(visit: Visi
     page.get_by_text("Thinking", exact=True).click()
     expect(page.get_by_text("A drug <i>question</i>.")).to_be_visible()
     visit.policy.allow()
-    expect(page.locator(".answer .text")).to_have_text(re.compile("colchicine 1"))
+    expect(page.locator(".answer .text")).to_have_text(re.compile(r"^colchicine \[1\]"))
     expect(page.get_by_text("Citations taken out because no such passage was shown: 1.")).to_be_visible()
     expect(page.locator(".choices .chosen")).to_have_text("(A) colchicine")
     page.get_by_role("button", name="Passage 1: gout <b>bold</b>").click()
@@ -130,6 +49,8 @@ def test_turns_come_in_as_they_end_and_a_citation_opens_its_sentence(visit: Visi
     expect(dialog).to_contain_text("<script>window.hacked = 1</script>")
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
+    expect(page.locator(".verdict")).to_have_text("Stated in the corpus")
+    page.get_by_text("How it searched: once, 2 passages read").click()
     page.get_by_role("button", name="[2] pseudogout").click()
     expect(page.get_by_role("dialog")).to_contain_text("The answer does not cite this passage.")
     assert page.evaluate("window.hacked") is None
@@ -234,6 +155,8 @@ def test_the_page_fits_a_phone(visit: Visit) -> None:
     visit.ask("Pneumonoultramicroscopicsilicovolcanoconiosis" * 4)
     visit.policy.allow(2)
     expect(page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    visit.answered()
     page.get_by_role("button", name=re.compile("^Passage 1")).tap()
     expect(page.get_by_role("dialog")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
@@ -308,6 +231,7 @@ def test_axe_finds_nothing(visit: Visit) -> None:
     check("working")
     visit.policy.allow(2)
     expect(page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
+    page.get_by_text("How it searched").click()
     page.get_by_text("Thinking", exact=True).click()
     check("answered")
     page.get_by_role("button", name=re.compile("^Passage 1")).click()
@@ -317,6 +241,11 @@ def test_axe_finds_nothing(visit: Visit) -> None:
     page.get_by_role("button", name="Ask again").click()
     expect(page.get_by_role("alert").filter(has_text="cannot be reached")).to_be_visible()
     check("failed")
+    page.unroute("**/v1/answers")
+    visit.ask("I have crushing chest pain. Which drug?")
+    visit.policy.allow(2)
+    expect(page.get_by_text("This may be an emergency.")).to_be_visible()
+    check("evidence lacking, in an emergency")
 
 
 def test_an_answer_that_the_page_cannot_read_is_a_failure(visit: Visit) -> None:

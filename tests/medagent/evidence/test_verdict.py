@@ -1,0 +1,190 @@
+"""The verdict of the evidence: subject, kind, words, option and dose."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from medagent.answers import answered, checked
+from medagent.evidence.check import EvidenceCheck
+from medagent.evidence.names import Names
+from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
+from medagent.types import Question, Rollout, StopReason, Turn
+from retrieval.batching import SearchBatcher
+from retrieval.errors import RetrieverUnavailableError
+from retrieval.passages import Hit, Passage
+
+STATED, PARTLY, OTHER, NOT_SAID = (
+    EvidenceKind.STATED,
+    EvidenceKind.PARTLY,
+    EvidenceKind.SOMETHING_ELSE,
+    EvidenceKind.NOT_SAID,
+)
+TRACHOMA = Passage.make("trachoma", "The usual first-line drug is oral azithromycin.", id="t:drug")
+SIGN = Passage.make("trachoma", "The classic sign is inturned eyelashes.", id="t:sign")
+GOUT = Passage.make("gout", "The first-line drug is colchicine. Give 0.5 mg twice daily.", id="g:drug")
+TRIAD = Passage.make("insulinoma", "The classic sign is Whipple triad.", id="i:sign")
+
+
+def said(
+    question: str,
+    answer: str | None,
+    *shown: Passage,
+    options: tuple[str, ...] = (),
+    stop: StopReason = StopReason.ANSWERED,
+) -> Rollout:
+    """A rollout that was shown these passages and then answered."""
+    turns = (
+        Turn((1,), (0.0,), "", query="q", hits=tuple(Hit(each, 1.0) for each in shown)),
+        Turn((2,), (0.0,), "", answer=answer),
+    )
+    return Rollout(Question("q", question, options), (5,), turns, stop)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "shown", "kind"),
+    [
+        ("What is the first-line drug for trachoma?", "oral azithromycin [1]", (TRACHOMA,), STATED),
+        ("first-line treatment of Trachoma", "Oral azithromycin [1].", (TRACHOMA,), STATED),
+        ("What is the first-line drug for trachoma?", "oral azithromycin [2]", (TRACHOMA, GOUT), STATED),
+        ("What is the first-line drug for trachoma?", "oral azithromycin", (TRACHOMA,), STATED),
+        # a drug whose name was garbled, and an empty answer
+        ("What is the first-line drug for trachoma?", "larcortisone [1]", (TRACHOMA,), NOT_SAID),
+        ("What is the first-line drug for trachoma?", " [1]", (TRACHOMA,), NOT_SAID),
+        # another subject, made up or of the corpus
+        ("What is the first-line drug for flurbitosis?", "colchicine [1]", (GOUT,), OTHER),
+        ("What is the capital of France?", "colchicine [1]", (GOUT,), OTHER),
+        ("Can I take ibuprofen with warfarin?", "colchicine [1]", (GOUT,), OTHER),
+        # the right subject and another kind of thing
+        ("What is the first-line drug for trachoma?", "inturned eyelashes [1]", (SIGN,), OTHER),
+        # the subject stands in the answer alone
+        ("Which sign points to Whipple disease?", "Whipple triad [1]", (TRIAD,), OTHER),
+        # two hops: the first passage names the subject of the second
+        (
+            "Which drug treats the disease whose classic sign is inturned eyelashes?",
+            "oral azithromycin [2]",
+            (SIGN, TRACHOMA),
+            STATED,
+        ),
+        ("Which drug treats the disease whose sign is blue nails?", "oral azithromycin [2]", (SIGN, TRACHOMA), OTHER),
+        ("Which drug treats inturned eyelashes?", "inturned eyelashes [1]", (SIGN,), NOT_SAID),  # only repeats
+        ("What treats it?", "colchicine [1]", (GOUT,), NOT_SAID),  # of nothing
+        ("Is colchicine a drug for gout?", "yes [1]", (GOUT,), PARTLY),  # words cannot tell
+        ("Is warfarin a drug for measles?", "yes [1]", (GOUT,), OTHER),
+        # spelling alone does not matter
+        ("What is the drug for tr\u00e1choma's?", "oral azithromycin [1]", (TRACHOMA,), STATED),
+        (
+            "Which drug for oesophageal tumours?",
+            "x-statin [1]",
+            (Passage.make("esophageal tumor", "Drug: x-statin."),),
+            STATED,
+        ),
+        (
+            "What is the drug for hepatitis A?",
+            "rest [1]",
+            (Passage.make("hepatitis A", "The treatment is rest."),),
+            STATED,
+        ),
+        (
+            "What is the drug for hepatitis B?",
+            "rest [1]",
+            (Passage.make("hepatitis A", "The treatment is rest."),),
+            OTHER,
+        ),
+    ],
+)
+def test_what_a_passage_states(question: str, answer: str, shown: tuple[Passage, ...], kind: EvidenceKind) -> None:
+    assert judge(said(question, answer, *shown)).kind is kind
+
+
+def test_the_passages_that_state_it_are_named_whatever_was_cited() -> None:
+    found = judge(said("What is the first-line drug for trachoma?", "oral azithromycin [1]", GOUT, TRACHOMA))
+    assert (found.kind, found.stated_in, found.text) == (STATED, (2,), "Stated in [2].")
+
+
+def test_a_letter_must_belong_to_what_is_said() -> None:
+    options = ("colchicine", "oral azithromycin")
+    rollout = said("What is the drug for gout?", "colchicine [1] (B)", GOUT, options=options)
+    found = judge(rollout)
+    assert (found.kind, found.contradicts) == (PARTLY, True)
+    answer = checked(rollout, EvidenceCheck())
+    assert (answer.letter, answer.withheld) == (None, False)
+    assert judge(said("What is the drug for gout?", "colchicine [1] (A)", GOUT, options=options)).kind is STATED
+    assert judge(said("What is the drug for gout?", "(A) [1]", GOUT, options=options)).kind is STATED
+    assert judge(said("What is the drug for gout?", "(B) [1]", GOUT, options=options)).kind is NOT_SAID
+
+
+def test_a_case_is_stated_as_far_as_the_passage_mentions_it() -> None:
+    case = "An old farmer with fever, chills, headache, cough, diarrhea and trachoma. Which drug?"
+    found = judge(said(case, "oral azithromycin [1]", TRACHOMA))
+    assert found.kind is OTHER
+    told = Passage.make("trachoma", "Trachoma with fever, chills and cough: the drug is oral azithromycin.")
+    found = judge(said(case, "oral azithromycin [1]", told))
+    assert found.kind is PARTLY
+    assert "headache" in found.missing
+
+
+def test_sentences_are_judged_one_by_one() -> None:
+    whole = "The first-line drug for gout is colchicine [1]. Gout is caused by cold weather and by aliens [1]."
+    found = judge(said("What is the first-line drug for gout?", whole, GOUT))
+    assert (found.kind, found.text) == (PARTLY, "Only 1 of the 2 things said stand in what is cited.")
+
+
+@pytest.mark.parametrize("shown", ["stated", "partly", "all"])
+def test_a_dose_from_nowhere_is_never_shown(shown: Any) -> None:
+    answer = checked(said("What is the dose of colchicine in gout?", "500 mg [1]", GOUT), EvidenceCheck(shown=shown))
+    assert answer.withheld
+    assert "500" not in answer.text
+    assert "dose" in answer.text
+    right = checked(said("What is the dose of colchicine in gout?", "0.5 mg twice daily [1]", GOUT), EvidenceCheck())
+    assert right.verdict.kind is STATED
+
+
+def test_how_strict_is_the_operators_choice() -> None:
+    kinds = {kind: EvidenceVerdict(kind, "") for kind in EvidenceKind}
+    withheld = {
+        shown: [kind for kind in EvidenceKind if EvidenceCheck(shown=shown).withholds(kinds[kind])]
+        for shown in ("stated", "partly", "all")
+    }
+    assert withheld == {"stated": [PARTLY, OTHER, NOT_SAID], "partly": [OTHER, NOT_SAID], "all": []}
+
+
+def test_near_names_are_offered() -> None:
+    names = Names(["trachoma", "Crohn disease", "chronic granulomatous disease", "migraine", "cutaneous larva migrans"])
+    found = judge(said("What is the drug for tracoma?", "colchicine [1]", GOUT), names=names)
+    assert found.did_you_mean == ("trachoma",)
+    assert "Did you mean \u201ctrachoma\u201d?" in found.text
+    for misspelt, meant in (("Chron disease", "Crohn disease"), ("migrane", "migraine")):
+        assert judge(said(f"What causes {misspelt}?", "x [1]", GOUT), names=names).did_you_mean[0] == meant
+    assert judge(said("What causes xyzzyosis?", "x [1]", GOUT), names=names).did_you_mean == ()
+    assert judge(said("What is the drug for trachoma?", "colchicine [1]", GOUT), names=names).did_you_mean == ()
+
+
+def test_a_withheld_answer_offers_the_nearest_passages() -> None:
+    class Corpus:
+        fails = False
+
+        def search(self, queries: Any, *, top_k: int) -> list[list[Hit]]:
+            if self.fails:
+                raise RetrieverUnavailableError("down")
+            return [[Hit(SIGN, 1.0), Hit(GOUT, 0.5)] for _ in queries]
+
+    rollout = said("What is the first-line drug for trachoma?", "colchicine [1]", GOUT)
+
+    async def run(corpus: Corpus) -> list[str]:
+        answer = await answered(rollout, EvidenceCheck(), SearchBatcher(corpus, top_k=2, retries=0))
+        assert answer.withheld
+        assert (answer.sources, answer.letter) == ((), None)
+        return [passage.id for passage in answer.nearest]
+
+    corpus = Corpus()
+    assert asyncio.run(run(corpus)) == ["t:sign"]
+    corpus.fails = True
+    assert asyncio.run(run(corpus)) == [], "what the rollout has is not near"
+
+
+def test_no_answer_is_said_with_its_reason() -> None:
+    found = judge(said("What is the drug for gout?", None, GOUT, stop=StopReason.MAX_TURNS))
+    assert (found.kind, found.text) == (NOT_SAID, "No answer: the agent stopped before one (max_turns).")

@@ -1,0 +1,95 @@
+"""The answer card in Chromium, and what a tab keeps: `make test-page`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.medagent.serving.page_visit import QUESTION, Visit
+from tests.medagent.serving.support import soon
+
+pytestmark = pytest.mark.page
+sync_api = pytest.importorskip("playwright.sync_api", reason="make test-page installs it")
+expect = sync_api.expect
+
+
+def test_an_answer_without_evidence_is_replaced_by_what_the_corpus_has(visit: Visit) -> None:
+    page = visit.page
+    visit.ask("What is the first-line drug for goutt?")
+    visit.policy.allow(2)
+    expect(page.locator(".verdict")).to_have_text("The passage is about something else")
+    expect(page.locator(".answer")).to_contain_text("does not mention goutt")
+    expect(page.locator(".answer .text")).to_have_count(0)
+    page.get_by_role("button", name="gout", exact=True).click()
+    visit.policy.allow(2)
+    expect(page.get_by_role("heading", name=QUESTION)).to_be_visible()
+    expect(page.locator(".answer .text")).to_contain_text("colchicine")
+
+
+def test_options_belong_to_one_question_and_a_follow_up_to_the_one_before(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_role("button", name=QUESTION).click()
+    page.get_by_role("button", name="Ask", exact=True).click()
+    visit.policy.allow(2)
+    page.get_by_text("What was read of the other options").click()
+    expect(page.locator(".others")).to_contain_text("(B) insulin: no passage that was read names it.")
+    assert page.locator("#options").input_value() == ""
+    visit.answered()
+    visit.ask("And pseudogout?")
+    visit.policy.allow(2)
+    expect(page.get_by_text("Asked as: What is the first-line drug for pseudogout?")).to_be_visible()
+
+
+def test_back_closes_a_passage_and_stays_on_the_page(visit: Visit) -> None:
+    page = visit.page
+    visit.answered()
+    page.get_by_role("button", name=re.compile("^Passage 1")).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.url.startswith(visit.url)
+    expect(page.locator(".answer .text")).to_be_visible()
+
+
+def test_a_reload_asks_a_running_question_again(visit: Visit) -> None:
+    visit.ask()
+    soon(lambda: visit.policy.open_now == 1)
+    visit.page.reload()
+    soon(lambda: visit.app.state.admission.outcomes["left"] == 1)
+    visit.policy.allow(2)
+    expect(visit.page.locator(".answer .text")).to_contain_text("colchicine")
+
+
+def test_a_session_can_be_saved_and_searched(visit: Visit) -> None:
+    page = visit.page
+    visit.answered()
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save as Markdown").click()
+    saved = Path(saving.value.path()).read_text(encoding="utf-8")
+    assert f"## {QUESTION}" in saved
+    assert "colchicine" in saved
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save as JSON").click()
+    assert json.loads(Path(saving.value.path()).read_text(encoding="utf-8"))[0]["answer"]["verdict"]["kind"] == "stated"
+    for number in range(5):
+        visit.ask(f"Gout {number}?")
+        visit.policy.allow(2)
+        expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    page.get_by_label("Find in this tab").fill("gout 3")
+    expect(page.locator("#asked button")).to_have_count(1)
+
+
+@pytest.mark.parametrize("visit", [{"context": {"color_scheme": "dark"}}], indirect=True)
+def test_paper_is_light_and_text_has_its_own_direction(visit: Visit) -> None:
+    page = visit.page
+    visit.ask("\u0645\u0627 \u0647\u0648 \u0639\u0644\u0627\u062c gout\u061f " * 8)
+    visit.policy.allow(2)
+    expect(page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.querySelector('#entry h2')).direction") == "rtl"
+    assert page.locator("#asked button").first.bounding_box()["height"] < 100
+    page.emulate_media(media="print", color_scheme="dark")
+    channels = [int(found) for found in re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).color"))]
+    assert sum(channels) < 200

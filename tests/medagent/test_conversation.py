@@ -1,0 +1,51 @@
+"""The last question of a conversation stands on its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from medagent.conversation import standing_alone, subject_phrase
+
+FIRST = "What is the first-line drug for trachoma?"
+
+
+@pytest.mark.parametrize(
+    ("following", "whole"),
+    [
+        ("How is it confirmed?", "How is trachoma confirmed?"),
+        ("And its classic sign?", "What is the classic sign of trachoma?"),
+        ("What is its first-line drug?", "What is the first-line drug for trachoma?"),
+        ("what about treatment?", "What is the treatment for trachoma?"),
+        ("Which sign points to this condition?", "Which sign points to trachoma?"),
+        ("And for gout?", "What is the first-line drug for gout?"),
+        ("What about hepatitis A?", "What is the first-line drug for hepatitis A?"),
+        ("Does it cause blindness?", "Does trachoma cause blindness?"),
+        # these stand alone
+        ("What causes gout?", "What causes gout?"),
+        ("Is it safe to take ibuprofen in pregnancy?", "Is it safe to take ibuprofen in pregnancy?"),
+        ("What is the drug for the disease whose sign is Koplik spots?",) * 2,
+        ("Thanks!", "Thanks!"),
+    ],
+)
+def test_a_follow_up_is_completed(following: str, whole: str) -> None:
+    assert standing_alone([FIRST, following]) == whole
+
+
+def test_a_chain_goes_back_to_the_last_subject() -> None:
+    asked = [FIRST, "And for gout?", "What causes it?", "How is it inherited?"]
+    assert standing_alone(asked) == "How is gout inherited?"
+    assert standing_alone(["How is it treated?"]) == "How is it treated?", "there is nothing to take it from"
+
+
+@pytest.mark.parametrize(
+    ("question", "phrase"),
+    [
+        ("Which drug is the first choice for primary biliary cholangitis?", "primary biliary cholangitis"),
+        ("What is the mechanism of digoxin toxicity?", "digoxin toxicity"),
+        ("What causes neurofibromatosis type 1?", "neurofibromatosis type 1"),
+        ("Which drug treats the disease caused by a lentivirus?", "the disease caused by a lentivirus"),
+        ("What is it?", ""),
+    ],
+)
+def test_the_subject_of_a_question(question: str, phrase: str) -> None:
+    assert subject_phrase(question) == phrase
