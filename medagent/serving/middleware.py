@@ -93,9 +93,14 @@ class Guards:
         id_, began = uuid4().hex, time.perf_counter()
         scope.setdefault("state", {})["request_id"] = id_
         headers, status, read = Headers(scope=scope), 0, 0
+        whole, slow, late = False, False, time.monotonic() + BODY_TIMEOUT_S
 
         async def tell(message: Message) -> None:
-            nonlocal status
+            nonlocal status, slow, read
+            if slow and not status:
+                slow, read = False, self._max + 1
+                await refuse(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s.", "body_too_slow")
+                return
             if read > self._max and not status:  # whatever the application answered to a body that was cut
                 await refuse(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
                 return
@@ -119,11 +124,14 @@ class Guards:
             await response(scope, receive, tell)
             read = self._max + 1  # nothing more goes to the application
 
-        whole, late = False, time.monotonic() + BODY_TIMEOUT_S
-
         async def listen() -> Message:
-            nonlocal read, whole
-            message = await (receive() if whole else asyncio.wait_for(receive(), max(0.0, late - time.monotonic())))
+            nonlocal read, whole, slow
+            try:
+                async with asyncio.timeout(None if whole else max(0.0, late - time.monotonic())):
+                    message = await receive()
+            except TimeoutError as error:
+                slow = True
+                raise ClientDisconnect from error
             whole = whole or not message.get("more_body", False)
             read += len(message.get("body", b""))
             if read > self._max:

@@ -146,11 +146,11 @@ def events(text: str) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
+def served(app: Any, **settings: Any) -> Iterator[str]:
     """The service on a port of this machine, and its address; stopped afterwards."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=5, **settings))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     soon(lambda: server.started)

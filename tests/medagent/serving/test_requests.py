@@ -1,0 +1,245 @@
+"""Requests as clients send them: what is refused says so, and chores are answered without the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from medagent.errors import ConfigError
+from medagent.evidence.check import EvidenceCheck
+from medagent.policies.scripted import ScriptedPolicy
+from medagent.serving.chores import title_of
+from medagent.serving.feedback import Feedback
+from medagent.serving.openai_form import content_of, escaped
+from retrieval.passages import Hit, Passage
+from tests.medagent.serving.support import Corpus, call, client_of, events
+
+ASKED = {"role": "user", "content": "What treats gout?"}
+CHAT = "/v1/chat/completions"
+
+
+def chat(policy: Any, messages: list[dict[str, Any]], **more: Any) -> Any:
+    return call(policy, "POST", CHAT, json={"model": "medagent", "messages": messages, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"logprobs": True}, "logprobs"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+    ],
+)
+def test_what_would_change_the_answers_shape_is_refused(policy: Any, more: dict[str, Any], param: str) -> None:
+    found = chat(policy, [ASKED], **more)
+    assert (found.status_code, found.json()["error"]["param"]) == (400, param)
+
+
+def test_what_changes_nothing_is_taken(policy: Any) -> None:
+    unchanged = {
+        "response_format": {"type": "text"},
+        "tool_choice": "auto",
+        "tools": [{"type": "function"}],
+        "top_p": 1,
+    }
+    assert chat(policy, [ASKED], **unchanged).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+def test_attachments_are_refused_and_earlier_ones_forgiven(policy: Any, kind: str) -> None:
+    shown = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, {"type": kind, kind: {}}]}
+    found = chat(policy, [shown])
+    assert found.status_code == 400
+    assert kind in found.json()["error"]["message"]
+    assert chat(policy, [shown, {"role": "assistant", "content": "?"}, ASKED]).status_code == 200
+
+
+OPEN_WEBUI = (
+    "### Task:\nGenerate a concise, 3-5 word title with an emoji summarizing the chat history.\n### Output:\nJSON "
+    'format: {{ "title": "your concise title here" }}\n### Chat History:\n<chat_history>\nUSER: What treats gout?\n'
+    "ASSISTANT: colchicine\n</chat_history>"
+)
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (
+            [
+                {
+                    "role": "system",
+                    "content": "Please generate a concise, 5-word-or-less title for the conversation.\n\n||>User:\n"
+                    '"What treats gout?"\n||>Title:',
+                }
+            ],
+            "What treats gout",
+        ),
+        ([{"role": "user", "content": OPEN_WEBUI}], '{"title": "What treats gout"}'),
+        (
+            [
+                {
+                    "role": "user",
+                    "content": "### Task:\nGenerate 1-3 broad tags categorizing the themes of the chat.",
+                }
+            ],
+            '{"tags": ["Medicine"]}',
+        ),
+        (
+            [
+                {
+                    "role": "user",
+                    "content": "### Task:\nSuggest 3-5 relevant follow-up questions of the user.",
+                }
+            ],
+            '{"follow_ups": []}',
+        ),
+        (
+            [ASKED, {"role": "assistant", "content": "x"}, {"role": "user", "content": "Write a title for this chat."}],
+            "What treats gout",
+        ),
+    ],
+)
+def test_chores_are_answered_without_the_agent(tokenizer: Any, messages: list[Any], said: str) -> None:
+    def never(read: str, turn: int) -> str:
+        raise AssertionError("the agent was asked")
+
+    policy = ScriptedPolicy(tokenizer, never)
+    body = chat(policy, messages, max_tokens=16).json()
+    assert body["choices"][0]["message"]["content"] == said
+    streamed = chat(policy, messages, stream=True).text
+    assert json.loads(streamed.split("\n\n")[0].removeprefix("data: "))["choices"][0]["delta"]["content"] == said
+    assert title_of("") == "Medical question"
+
+
+def test_a_question_about_titles_is_a_question(policy: Any) -> None:
+    asked = {"role": "user", "content": "What is the title compound that treats gout?"}
+    assert "medagent" in chat(policy, [asked]).json()
+
+
+def test_a_long_chat_goes_on(policy: Any) -> None:
+    for exchanges in (5, 40):
+        messages = [each for _ in range(exchanges) for each in (ASKED, {"role": "assistant", "content": "colchicine"})]
+        body = chat(policy, [*messages, {"role": "user", "content": "And how is it treated?"}]).json()
+        assert body["medagent"]["answer"]["asked_as"] == "How is gout treated?"
+        assert "*Asked as: How is gout treated?*" in body["choices"][0]["message"]["content"]
+
+
+def test_searches_stream_as_reasoning(policy: Any) -> None:
+    lines = chat(policy, [ASKED], stream=True).text.strip().split("\n\n")[:-1]
+    deltas = [json.loads(line.removeprefix("data: "))["choices"][0]["delta"] for line in lines]
+    assert [d["reasoning_content"] for d in deltas if "reasoning_content" in d] == [
+        "Searched: gout drug (1 passages)\n"
+    ]
+
+
+def test_nothing_of_the_corpus_is_markup_in_a_chat(tokenizer: Any) -> None:
+    hostile = Passage.make(
+        "gout ![.](https://evil.example/p.png) <img src=x>",
+        "The first-line drug is colchicine.",
+        source="[guideline](javascript:alert(1))\n\n# Forged",
+        id="p",
+    )
+
+    class Poisoned(Corpus):
+        def search(self, queries: Any, *, top_k: int) -> list[list[Hit]]:
+            return [[Hit(hostile, 1.0)] for _ in queries]
+
+    def says(read: str, turn: int) -> str:
+        return "<search>gout</search>" if turn == 0 else "<answer> colchicine [1]</answer>"
+
+    asked = {"model": "medagent", "messages": [{"role": "user", "content": "Which drug for gout?"}]}
+    body = call(ScriptedPolicy(tokenizer, says), "POST", CHAT, Poisoned(), json=asked).json()
+    text = body["choices"][0]["message"]["content"]
+    assert "colchicine [1]" in text
+    for markup in ("![", "](", "<img", "\n# "):
+        assert markup not in text
+    answer = body["medagent"]["answer"]
+    lacking = content_of({**answer, "withheld": True, "nearest": [hostile.to_json()], "urgent": "Call [x](y)"})
+    for markup in ("![", "](", "<img", "\n# "):
+        assert markup not in lacking
+    assert escaped("a [1] [2]: http://x") == "a [1] &#91;2&#93;: http://x", "a definition of a link is one too"
+
+
+def test_a_blank_question_and_a_body_that_is_no_json(policy: Any) -> None:
+    for body in ({"question": "  "}, {"question": "x", "options": ["a", " "]}):
+        found = call(policy, "POST", "/v1/answers", json=body)
+        assert (found.status_code, found.json()["error"]["message"].split(": ")[1]) == (
+            400,
+            "wanted text that is not blank",
+        )
+    sent = {"content-type": "application/x-www-form-urlencoded"}
+    found = call(policy, "POST", "/v1/answers", headers=sent, content=b'{"question": "x"}')
+    assert "Content-Type: application/json" in found.json()["error"]["message"]
+
+
+def test_methods_models_and_hosts(policy: Any) -> None:
+    wrong = call(policy, "GET", "/v1/answers")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    for path in ("/", "/healthz", "/readyz"):
+        assert call(policy, "HEAD", path).status_code == 200
+    assert call(policy, "GET", "/v1/models/medagent").json()["id"] == "medagent"
+    assert call(policy, "GET", "/v1/models/other").status_code == 404
+    named = {"hosts": ("localhost", "med.example")}
+    for host, status in (("med.example", 200), ("MED.example:443", 200), ("evil.example", 400), ("", 400)):
+        assert call(policy, "GET", "/v1/models", headers={"host": host}, settings=named).status_code == status
+    refused = call(policy, "GET", "/v1/models", headers={"host": "evil.example"}, settings=named).json()
+    assert refused["error"]["code"] == "unknown_host"
+    assert call(policy, "GET", "/healthz", headers={"host": "10.0.0.1"}, settings=named).status_code == 200
+
+
+def test_without_a_seed_samples_differ(tokenizer: Any) -> None:
+    seeds: list[int] = []
+
+    class Seeing(ScriptedPolicy):
+        def open(self, **settings: Any) -> Any:
+            seeds.append(settings["seed"])
+            return super().open(**settings)
+
+    policy = Seeing(tokenizer, lambda read, turn: "<answer> x</answer>")
+    for _ in range(2):
+        chat(policy, [ASKED], temperature=1.0)
+        call(policy, "POST", "/v1/answers", json={"question": "gout?", "temperature": 1.0})
+    chat(policy, [ASKED], temperature=1.0, seed=7)
+    assert len(set(seeds[:4])) == 4
+    assert seeds[4] == 7
+
+
+def test_a_reported_answer_is_kept_with_its_rollout(policy: Any, tmp_path: Path) -> None:
+    file = tmp_path / "feedback.jsonl"
+
+    async def run() -> None:
+        async with client_of(policy, feedback=Feedback(file)) as client:
+            plain = (await client.post("/v1/answers", json={"question": "What treats gout?"})).json()
+            streamed = await client.post("/v1/answers", json={"question": "What treats gout?", "stream": True})
+            id_ = dict(events(streamed.text))["id"]["id"]
+            for each in (plain["id"], id_):
+                told = await client.post("/v1/feedback", json={"id": each, "right_answer": "NSAID", "note": "old"})
+                assert told.status_code == 200
+            assert (await client.post("/v1/feedback", json={"id": "unknown"})).status_code == 404
+
+    asyncio.run(run())
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [(row["question"], row["answer"], row["wrong"]) for row in rows] == [
+        ("What treats gout?", "NSAID", True)
+    ] * 2
+    assert rows[0]["turns"] == rows[1]["turns"]
+    assert rows[1]["said"]["text"] == "colchicine [1]"
+    assert call(policy, "POST", "/v1/feedback", json={"id": "x"}).status_code == 404, "this service keeps none"
+    with pytest.raises(ConfigError, match="cannot be written"):
+        Feedback(tmp_path / "no" / "folder.jsonl")
+
+
+def test_an_operator_who_shows_everything_sees_the_verdict(policy: Any) -> None:
+    settings = {"check": EvidenceCheck(shown="all")}
+    body = call(policy, "POST", "/v1/answers", settings=settings, json={"question": "What treats measles?"}).json()
+    assert body["answer"]["text"] == "colchicine [1]"
+    assert body["answer"]["verdict"]["kind"] == "something_else"
+    assert not body["answer"]["supported"]
