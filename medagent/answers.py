@@ -116,7 +116,7 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
     )
     sampled = rollout.num_action_tokens
     return Answer(
-        text=verdict.text if withheld or not text else text,
+        text=verdict.told if withheld or not text else text,
         letter=letters[0] if len(letters) == 1 and not withheld and not verdict.contradicts else None,
         verdict=verdict,
         withheld=withheld or not text,

@@ -62,6 +62,11 @@ class EvidenceVerdict:
     unsafe: bool = False
     contradicts: bool = False
 
+    @property
+    def told(self) -> str:
+        """The text, with the names that may be meant."""
+        return f"{self.text} Did you mean {_quoted(self.did_you_mean, last='or')}?" if self.did_you_mean else self.text
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {
@@ -228,8 +233,6 @@ class _Judgement:
 
     def _with_names(self, kind: EvidenceKind, text: str, missing: Sequence[str]) -> EvidenceVerdict:
         near = tuple(self._names.near(self._asked.subject, missing))
-        if near:
-            text += f" Did you mean {_quoted(near, last='or')}?"
         return EvidenceVerdict(kind, text, (), tuple(self._asked.subject[form] for form in missing), near)
 
     def _dose_from_nowhere(self) -> bool:

@@ -206,7 +206,9 @@ def make_app(
         """Counts and times in Prometheus's text format."""
         return PlainTextResponse(admission.prometheus())
 
-    add_page(app, name=name, examples=examples, corpus=lambda: corpus_of(admission.agent.retriever))
+    add_page(
+        app, name=name, examples=examples, corpus=lambda: corpus_of(admission.agent.retriever), feedback=bool(feedback)
+    )
     _handle_errors(app)
     return app
 

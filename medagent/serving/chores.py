@@ -13,7 +13,8 @@ from collections.abc import Callable
 _TASK = re.compile(r"^\W*(?:#+\s*task:|\[task\])", re.IGNORECASE)
 _TITLE = re.compile(
     r"\b(?:generate|create|write|provide|give|suggest|summari[sz]e|come up with)\b[^.\n]{0,80}"
-    r"\b(?:title|name|headline)\b[^.\n]{0,60}\b(?:conversation|chat|thread|dialog\w*|discussion|message|prompt|query|request|it)\b"
+    r"\b(?:title|name|headline)\b[^.\n]{0,60}"
+    r"\b(?:conversation|chat|thread|dialog\w*|discussion|message|prompt|query|request|it)\b"
     r"|\|\|>title:|\b(?:concise|short|\d+-word)\b[^.\n]{0,40}\btitle\b",
     re.IGNORECASE,
 )

@@ -61,7 +61,12 @@ def corpus_of(retriever: Retriever) -> dict[str, Any] | None:
 
 
 def add_page(
-    app: FastAPI, *, name: str, examples: Sequence[Example], corpus: Callable[[], dict[str, Any] | None]
+    app: FastAPI,
+    *,
+    name: str,
+    examples: Sequence[Example],
+    corpus: Callable[[], dict[str, Any] | None],
+    feedback: bool,
 ) -> None:
     """Serve the page at "/", its files under "/page/", and the description of the agent that it reads."""
     files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
@@ -81,12 +86,13 @@ def add_page(
 
     @app.get("/v1/agent")
     async def agent() -> dict[str, Any]:
-        """The agent's name, its limits, example questions, and what its corpus covers."""
+        """The agent's name, its limits, examples, what its corpus covers, and whether it takes reports."""
         return {
             "name": name,
             "max_characters": MAX_CHARACTERS,
             "max_options": len(LETTERS),
             "examples": [example.model_dump() for example in examples],
+            "feedback": feedback,
             "corpus": await asyncio.to_thread(corpus),
             "notice": NOT_ADVICE,
         }

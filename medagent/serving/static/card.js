@@ -63,7 +63,7 @@ export function answerCard(record, act) {
   box.append(make("h3", {}, "Answer"));
   box.append(make("p", { className: `verdict ${answer.verdict.kind}` }, TITLES[answer.verdict.kind]));
   if (answer.asked_as) box.append(make("p", { className: "hint", dir: "auto" }, `Asked as: ${answer.asked_as}`));
-  box.append(answer.withheld ? make("p", { className: "lacking", dir: "auto" }, answer.text) : said(answer));
+  box.append(answer.withheld ? make("p", { className: "lacking", dir: "auto" }, answer.verdict.text) : said(answer));
   if (!answer.withheld) {
     box.append(make("p", { className: "hint" }, answer.verdict.text));
     if (answer.sources.length) box.append(quotes(answer));
@@ -157,5 +157,5 @@ function actions(record, act) {
   const wrong = button("Was this wrong?", async () => {
     told.textContent = (await act.report(record)) ? "Noted. Thank you." : "This service keeps no reports.";
   });
-  return make("div", { className: "actions" }, copy, button("Ask again", () => act.retry(record)), ...(record.id ? [wrong] : []), told);
+  return make("div", { className: "actions" }, copy, button("Ask again", () => act.retry(record)), ...(record.id && act.report ? [wrong] : []), told);
 }

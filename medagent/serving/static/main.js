@@ -13,6 +13,7 @@ const entries = []; // newest last
 const empty = byId("empty"); // shown while there is no entry
 let shown = null;
 let running = null; // {entry, stopper}
+let keepsReports = false;
 
 /** What a browser keeps, or undefined where it keeps nothing: the page works without. */
 function kept(read) {
@@ -37,7 +38,7 @@ function show(entry) {
   const found = entries.filter(({ record }) => `${record.question} ${record.answer?.text ?? ""}`.toLowerCase().includes(wanted));
   byId("asked").replaceChildren(
     ...found.toReversed().map((each) => {
-      const button = make("button", { type: "button", dir: "auto", aria: { current: String(each === shown) } }, each.record.question);
+      const button = make("button", { type: "button", dir: "auto", aria: { current: String(each === shown) } }, make("span", {}, each.record.question));
       button.addEventListener("click", () => {
         show(each);
         byId("entry").focus();
@@ -48,7 +49,7 @@ function show(entry) {
 }
 
 function newEntry(record) {
-  const entry = new Entry(record, { retry: again, ask: again, copy: (each) => toClipboard(asMarkdown(each)), report });
+  const entry = new Entry(record, { retry: again, ask: again, copy: (each) => toClipboard(asMarkdown(each)), report: keepsReports ? report : null });
   entries.push(entry);
   return entry;
 }
@@ -169,6 +170,7 @@ async function introduce() {
     return;
   }
   document.title = agent.name;
+  keepsReports = agent.feedback;
   byId("question").maxLength = agent.max_characters;
   document.querySelector("h1").textContent = agent.name;
   const examples = agent.examples.map(({ question, options }) => {

@@ -155,7 +155,7 @@ def test_near_names_are_offered() -> None:
     names = Names(["trachoma", "Crohn disease", "chronic granulomatous disease", "migraine", "cutaneous larva migrans"])
     found = judge(said("What is the drug for tracoma?", "colchicine [1]", GOUT), names=names)
     assert found.did_you_mean == ("trachoma",)
-    assert "Did you mean \u201ctrachoma\u201d?" in found.text
+    assert "Did you mean \u201ctrachoma\u201d?" in found.told
     for misspelt, meant in (("Chron disease", "Crohn disease"), ("migrane", "migraine")):
         assert judge(said(f"What causes {misspelt}?", "x [1]", GOUT), names=names).did_you_mean[0] == meant
     assert judge(said("What causes xyzzyosis?", "x [1]", GOUT), names=names).did_you_mean == ()
