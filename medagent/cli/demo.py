@@ -118,14 +118,16 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
 
 
 def write_examples(agent: Path, questions: list[Question]) -> None:
-    """Write the questions that the page of `medagent serve` offers.
+    """Write the questions that the page of `medagent serve` offers, and those of its study mode.
 
-    They are three test questions of each kind, the third without its options.
+    The page offers three test questions of each kind, the third without its options. Study takes all.
     """
     rows = []
     for kind in sorted({each.kind for each in questions}):
         for number, each in enumerate([each for each in questions if each.kind == kind][:3]):
             rows.append({"question": each.text, "options": each.options if number < 2 else []})
+    quiz = [{"question": each.text, "options": each.options, "answer": each.answer} for each in questions]
+    (agent / "quiz.jsonl").write_text("".join(json.dumps(row) + "\n" for row in quiz), encoding="utf-8")
     (agent / "examples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 

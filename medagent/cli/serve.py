@@ -36,11 +36,12 @@ from medagent.serving.memory import trim_memory
 from medagent.serving.middleware import read_tokens
 from medagent.serving.names import EngineName
 from medagent.serving.page import read_examples
+from medagent.serving.quiz import read_quiz
 from medagent.serving.reload import stamp, watch
 from retrieval.retriever import Retriever
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
-EXAMPLES = "examples.jsonl"
+EXAMPLES, QUIZ = "examples.jsonl", "quiz.jsonl"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Settings:
     reload_s: float = 5.0
     log_questions: bool = False
     feedback: str | None = None
+    quiz: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     root_path: str = ""
     shown: Shown = "partly"
@@ -158,6 +160,8 @@ def app_of(
     tokens = sorted(read_tokens(Path(settings.tokens))) if settings.tokens else []
     folder = Path(name) if (Path(name) / SPEC_FILE).exists() else None
     examples = settings.examples or (str(folder / EXAMPLES) if folder and (folder / EXAMPLES).exists() else None)
+    quiz = settings.quiz or (str(folder / QUIZ) if folder and (folder / QUIZ).exists() else None)
+    asked = read_quiz(Path(quiz)) if quiz else []
     shown = read_examples(Path(examples)) if examples else []
     open_policy = None if folder is None and isinstance(engine, InProcessSampling) else engine.open
     opened = stamp(folder) if folder else ()  # before it is opened, so that an export meanwhile counts as new
@@ -186,6 +190,7 @@ def app_of(
         tokens=tokens,
         examples=shown,
         log_questions=settings.log_questions,
+        quiz=asked,
         feedback=Feedback(Path(settings.feedback)) if settings.feedback else None,
         beside=beside,
         engine_lives=engine.lives,

@@ -22,6 +22,7 @@ from medagent.errors import ConfigError, MedagentError, PolicyError
 from medagent.evidence.check import EvidenceCheck
 from retrieval.batching import SearchBatcher
 from retrieval.errors import RetrievalError
+from retrieval.passages import Hit
 
 Event = tuple[str, dict[str, Any]]
 SEARCH_RETRIES = 2  # somebody waits
@@ -139,6 +140,10 @@ class Admission:
     def agent(self) -> Agent:
         """The agent that the next question gets."""
         return self._current.agent
+
+    async def search(self, query: str, top_k: int) -> list[Hit]:
+        """Search the agent's corpus, in the batches of its answers."""
+        return await self._current.search.search(query, top_k=top_k)
 
     async def replace(self, agent: Agent) -> None:
         """Answer with another agent from now on. Running answers end with the one they began with."""

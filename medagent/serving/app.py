@@ -35,6 +35,7 @@ from medagent.serving.admission import (
 from medagent.serving.feedback import Feedback, Report
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.page import Example, add_page, corpus_of
+from medagent.serving.quiz import QuizItem, add_quiz
 from medagent.serving.schemas import ERRORS, AnswersShape, CompletionShape, answers_with
 from medagent.serving.streams import ClientLeftError, kept_alive, unless_gone
 from medagent.types import LETTERS, Question
@@ -84,13 +85,14 @@ def make_app(
     examples: Sequence[Example] = (),
     log_questions: bool = False,
     feedback: Feedback | None = None,
+    quiz: Sequence[QuizItem] = (),
     beside: Sequence[Callable[[Admission], Coroutine[Any, Any, None]]] = (),
     engine_lives: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`.
 
     `check` decides which answers are shown. Requests to another host than `hosts` are refused. The page offers
-    `examples`. Reported answers go to `feedback`. What is `beside` runs as long as the service does, such as
+    `examples`. Reported answers go to `feedback`. `quiz` is for study. What is `beside` runs as long as the service does, such as
     `reload.watch`.
     """
     admission = Admission(agent, limits, check)
@@ -206,8 +208,15 @@ def make_app(
         """Counts and times in Prometheus's text format."""
         return PlainTextResponse(admission.prometheus())
 
+    if quiz:
+        add_quiz(app, quiz, admission.search)
     add_page(
-        app, name=name, examples=examples, corpus=lambda: corpus_of(admission.agent.retriever), feedback=bool(feedback)
+        app,
+        name=name,
+        examples=examples,
+        corpus=lambda: corpus_of(admission.agent.retriever),
+        feedback=bool(feedback),
+        quiz=bool(quiz),
     )
     _handle_errors(app)
     return app

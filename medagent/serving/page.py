@@ -67,6 +67,7 @@ def add_page(
     examples: Sequence[Example],
     corpus: Callable[[], dict[str, Any] | None],
     feedback: bool,
+    quiz: bool,
 ) -> None:
     """Serve the page at "/", its files under "/page/", and the description of the agent that it reads."""
     files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.suffix in TYPES}
@@ -86,13 +87,14 @@ def add_page(
 
     @app.get("/v1/agent")
     async def agent() -> dict[str, Any]:
-        """The agent's name, its limits, examples, what its corpus covers, and whether it takes reports."""
+        """The agent's name, its limits, examples, what its corpus covers, whether it takes reports and has a quiz."""
         return {
             "name": name,
             "max_characters": MAX_CHARACTERS,
             "max_options": len(LETTERS),
             "examples": [example.model_dump() for example in examples],
             "feedback": feedback,
+            "quiz": quiz,
             "corpus": await asyncio.to_thread(corpus),
             "notice": NOT_ADVICE,
         }

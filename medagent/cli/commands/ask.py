@@ -103,6 +103,7 @@ def serve(
     reload_s: float = 5.0,
     log_questions: bool = False,
     feedback: str | None = None,
+    quiz: str | None = None,
     allowed_hosts: list[str] | None = None,
     root_path: str = "",
     evidence: Shown = "partly",
@@ -134,6 +135,8 @@ def serve(
         reload_s: Seconds between checks of the agent's folder. A new export there is opened. 0 never checks.
         log_questions: Write questions into the log.
         feedback: File to which answers are written that people report as wrong, with their whole rollouts.
+        quiz: JSON lines with question, options and the letter of the right one, for the page's study mode. By default
+            quiz.jsonl in the agent's folder.
         allowed_hosts: Host names under which a proxy in front reaches the service, as
             --allowed_hosts '[medagent.example.org]'. Requests to others are refused.
         root_path: Path below which a proxy shows the service, such as /medagent.
@@ -156,6 +159,7 @@ def serve(
         reload_s,
         log_questions,
         feedback,
+        quiz,
         tuple(allowed_hosts or ()),
         root_path,
         evidence,

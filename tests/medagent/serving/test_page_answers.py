@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from medagent.serving.quiz import QuizItem
 from tests.medagent.serving.page_visit import QUESTION, Visit
 from tests.medagent.serving.support import soon
 
@@ -93,3 +94,22 @@ def test_paper_is_light_and_text_has_its_own_direction(visit: Visit) -> None:
     page.emulate_media(media="print", color_scheme="dark")
     channels = [int(found) for found in re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).color"))]
     assert sum(channels) < 200
+
+
+STUDY = [QuizItem(question=QUESTION, options=["insulin", "colchicine"], answer="B")]
+
+
+@pytest.mark.parametrize("visit", [{"quiz": STUDY}], indirect=True)
+def test_study_mode_brings_a_wrong_question_back(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_role("button", name="Study").click()
+    page.get_by_role("button", name="(A) insulin").click()
+    expect(page.get_by_text("Not right: it is (B) colchicine")).to_be_visible()
+    expect(page.get_by_role("list", name="Evidence")).to_contain_text("The first-line drug is colchicine.")
+    page.get_by_role("button", name="Next question").click()
+    page.get_by_role("button", name="(B) colchicine").click()
+    expect(page.get_by_text("Right", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Next question").click()
+    expect(page.get_by_text("All questions are answered rightly. Right: 1 of 2.")).to_be_visible()
+    page.get_by_role("button", name="Ask", exact=True).first.click()
+    expect(page.get_by_label("Your question")).to_be_visible()
