@@ -14,6 +14,8 @@ from medagent.evidence.words import folded
 # Before these a question says what it asks for; after them, of what.
 _OF_WHICH = re.compile(r"\b(?:whose|that|who|which (?:is|are|has|have)|caused by|results? from)\b")
 
+_WITH_A = re.compile(r"\b(?:disease|condition|disorder|syndrome|infection|illness) (?:with|in which|where)\b")
+
 
 @dataclass(frozen=True)
 class QuestionKind:
@@ -22,6 +24,7 @@ class QuestionKind:
     name: str
     asked: re.Pattern[str]
     said: re.Pattern[str]
+    needed: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -29,7 +32,13 @@ def question_kinds() -> tuple[QuestionKind, ...]:
     """The kinds of the packaged file."""
     rows = yaml.safe_load(files("medagent.evidence").joinpath("question_kinds.yaml").read_text(encoding="utf-8"))
     return tuple(
-        QuestionKind(row["kind"], *(re.compile(row[part], re.IGNORECASE) for part in ("asked", "said"))) for row in rows
+        QuestionKind(
+            row["kind"],
+            re.compile(row["asked"], re.IGNORECASE),
+            re.compile(row["said"], re.IGNORECASE),
+            row.get("needed", False),
+        )
+        for row in rows
     )
 
 
@@ -47,10 +56,17 @@ def asked_for(question: str) -> tuple[QuestionKind, ...]:
     return ()
 
 
+def describes(question: str) -> bool:
+    """Whether a question describes its subject instead of naming it: "the disease whose sign is ..."."""
+    plain = folded(question)
+    return bool(_OF_WHICH.search(plain) or _WITH_A.search(plain))
+
+
 def tells(text: str, kinds: tuple[QuestionKind, ...]) -> bool:
-    """Whether a text tells something of one of the kinds; true where no kind is known."""
+    """Whether a text tells something of one of the kinds, and of all that are needed; true where no kind is known."""
     plain = folded(text)
-    return not kinds or any(kind.said.search(plain) for kind in kinds)
+    told = [kind for kind in kinds if kind.said.search(plain)]
+    return not kinds or (bool(told) and all(kind in told for kind in kinds if kind.needed))
 
 
 def without_kinds(question: str) -> str:

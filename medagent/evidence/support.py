@@ -120,11 +120,11 @@ class LexicalRule:
             and stems <= _stems(text)
             and denied == bool(_NEGATION.search(window))
             and not named.beyond(named_in(window))
-            for window in _windows(text)
+            for window in windows_of(text)
         )
 
 
-def _windows(text: str) -> list[str]:
+def windows_of(text: str) -> list[str]:
     """The sentences of a text, each with the one before it where it points back. A line of a heading is none."""
     windows: list[str] = []
     before = ""

@@ -18,8 +18,9 @@ from functools import lru_cache
 from typing import Any
 
 from medagent.answer_forms import without_citations
-from medagent.evidence.kinds import QuestionKind, asked_for, tells, without_kinds
+from medagent.evidence.kinds import QuestionKind, asked_for, describes, tells, without_kinds
 from medagent.evidence.names import Names
+from medagent.evidence.sentences import denies, stating_windows
 from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words, statements_of
 from medagent.evidence.words import forms, subject_words
 from medagent.protocol import citations, marked_letters
@@ -32,6 +33,7 @@ LONG_SUBJECT = 6  # words; a longer one is a case, and no passage repeats all of
 ENOUGH_OF_A_CASE, SOME_OF_A_CASE = 0.75, 0.3  # shares of its words
 MOST_ABOUT = 2  # headings that a verdict names
 _DECISION = re.compile(r"^\W*(?:yes|no|maybe)\W*$", re.IGNORECASE)
+_ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above|these|them|options)\b", re.IGNORECASE)
 _MARK = re.compile(r"\s*\([A-J]\)")
 
 
@@ -144,12 +146,17 @@ class _Judgement:
             return self._not_said("The answer only repeats the question.")
         if self.said.decision:
             return self._of_a_decision()
+        if _ALL_OR_NONE.search(self._name):
+            return self._not_said("The answer speaks of all options or none, which no passage can state.")
         stating = self._stating()
         if not stating:
             return self._partly_stated() or self._not_said("The corpus does not say, as far as a search for it shows.")
         on_subject = [number for number in stating if self._asked.named_in(self._words_around(number))]
         if not on_subject:
             return self._of_another_subject(stating)
+        if not self._name and (elsewhere := self._statements_elsewhere()):
+            text = f"{elsewhere} of the {len(self.said.statements)} things said are of another subject."
+            return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(on_subject))
         telling = [number for number in on_subject if self._tells(number)]
         if not telling:
             kind = " or ".join(kind.name for kind in self._asked.kinds)
@@ -157,6 +164,11 @@ class _Judgement:
             return EvidenceVerdict(
                 EvidenceKind.SOMETHING_ELSE, f"The passage is about {about}, but tells nothing of {kind}."
             )
+        close = [number for number in telling if self._states_it_closely(number)]
+        if not close:
+            text = f"{_numbers(telling)} mentions the question's words and the answer's, but not in one sentence."
+            return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(telling))
+        telling = close
         if self.said.contradicts:
             option = self._question.options[LETTERS.index(self.said.letter or "A")]
             return EvidenceVerdict(
@@ -182,8 +194,34 @@ class _Judgement:
         return []
 
     def _entailed(self, statement: Statement, numbers: Sequence[int]) -> bool:
-        text = "\n".join(self._passages[number - 1].indexed_text for number in numbers)
+        passages = [self._passages[number - 1] for number in numbers]
+        text = "\n".join(passage.indexed_text for passage in passages)
+        if statement.name:
+            stated = any(self._windows(passage) for passage in passages)
+            return stated and (isinstance(self._entails, LexicalRule) or self._entails([(text, statement)])[0])
         return self._entails([(text, statement)])[0]
+
+    def _windows(self, passage: Passage) -> list[str]:
+        """The sentences of a passage that state the name."""
+        return stating_windows(self._name, passage.text, denied=denies(self._question.text))
+
+    def _statements_elsewhere(self) -> int:
+        """How many statements cite no passage on the subject."""
+        return sum(
+            not any(self._asked.named_in(self._words_around(number)) for number in each.cited)
+            for each in self.said.statements
+        )
+
+    def _states_it_closely(self, number: int) -> bool:
+        """Whether the sentence that states a name is on the subject, with the heading; a long case need not be."""
+        if not self._name or len(self._asked.subject) > LONG_SUBJECT:
+            return True
+        passage = self._passages[number - 1]
+        around = forms(passage.heading) | self._bridged(passage)
+        return any(
+            self._asked.named_in(around | forms(_without(window, self._name))) and self._told_by(passage, window)
+            for window in self._windows(passage)
+        )
 
     def _partly_stated(self) -> EvidenceVerdict | None:
         """Where some statements of several are entailed, on the subject."""
@@ -254,8 +292,14 @@ class _Judgement:
     def _words_around(self, number: int) -> frozenset[str]:
         """The words of a passage, and of those shown that name its subject: the first hop of a question in two."""
         passage = self._passages[number - 1]
+        return words_of(passage, self._name) | self._bridged(passage)
+
+    def _bridged(self, passage: Passage) -> frozenset[str]:
+        """The words of passages that name this one's subject, where the question describes it and does not name it."""
+        words = frozenset[str]()
+        if not describes(self._question.text):
+            return words
         title = frozenset(subject_words(passage.title))
-        words = words_of(passage, self._name)
         for other in self._passages:
             same = other.document == passage.document if passage.document else other.title == passage.title != ""
             if other is not passage and (same or (title and title <= words_of(other))):
@@ -266,10 +310,13 @@ class _Judgement:
         """Whether a passage, near what it states, tells the kind of thing that was asked for."""
         passage = self._passages[number - 1]
         claim = " ".join(each.text for each in self.said.statements)
-        words = f"{passage.heading}\n{_near(passage.text, claim)}".split()
-        return tells(
-            " ".join(word for word in words if not forms(word) & self._asked.subject.keys()), self._asked.kinds
-        )
+        return self._told_by(passage, _near(passage.text, claim))
+
+    def _told_by(self, passage: Passage, sentences: str) -> bool:
+        """Whether sentences under their heading tell the kind asked for, without the words that name the subject."""
+        words = f"{passage.heading}\n{sentences}".split()
+        own = self._asked.subject.keys()
+        return tells(" ".join(word for word in words if not forms(word) & own), self._asked.kinds)
 
 
 def _read(answer: str, question: Question, *, shown: int) -> _Said:
@@ -280,12 +327,19 @@ def _read(answer: str, question: Question, *, shown: int) -> _Said:
     option = question.options[LETTERS.index(letter)] if letter else ""
     contradicts = False
     if letter and content_words(plain):
-        said, chosen = content_words(plain), content_words(option)
-        contradicts = not (chosen <= said or said <= chosen)
+        said = content_words(plain)
+        shares = [_overlap(said, content_words(each)) for each in question.options]
+        at = LETTERS.index(letter)
+        contradicts = shares[at] == 0 or any(share >= shares[at] for other, share in enumerate(shares) if other != at)
     claim = option if letter and not content_words(plain) else plain
     decision = bool(_DECISION.match(claim))
     statements = statements_of(_MARK.sub(" ", answer) if letter else answer, claim, question.text, shown=shown)
     return _Said(tuple(statements), letter, decision, contradicts)
+
+
+def _overlap(said: frozenset[str], option: frozenset[str]) -> float:
+    """How much an answer and an option have in common (Jaccard)."""
+    return len(said & option) / len(said | option) if said | option else 0.0
 
 
 @lru_cache(maxsize=4_096)
@@ -294,8 +348,11 @@ def words_of(passage: Passage, name: str = "") -> frozenset[str]:
 
     "Whipple triad" in a passage on insulinoma says nothing of Whipple disease.
     """
-    text = re.sub(re.escape(name), " ", passage.text, flags=re.IGNORECASE) if name else passage.text
-    return forms(f"{passage.title}\n{passage.section}\n{text}")
+    return forms(f"{passage.title}\n{passage.section}\n{_without(passage.text, name)}")
+
+
+def _without(text: str, name: str) -> str:
+    return re.sub(re.escape(name), " ", text, flags=re.IGNORECASE) if name else text
 
 
 def _near(text: str, claim: str) -> str:

@@ -14,25 +14,53 @@ import Stemmer
 from retrieval.analysis import GREEK, STOPWORDS
 
 _WORD = re.compile(r"[^\W_]+")
+_CONTRACTED = re.compile(r"(?<=\w)(?:n['\u2019]t|['\u2019](?:re|ve|ll|m|d))\b", re.IGNORECASE)
+# A letter, a number or a degree that tells names apart belongs to its word: "hepatitis A", "type 1", "second-degree".
+_BOUND = re.compile(
+    r"\b(hepatitis|vitamin|influenza|types?|group|factor|class|grade|stage|phase|trisomy|il|interleukin|protein|hemophilia|"
+    r"haemophilia|diabetes type|chromosome|complement|category)[ -]([a-z]|\d{1,2}|i{1,3}|iv)\b"
+    r"|\b(first|second|third|fourth|1st|2nd|3rd)[ -](degree|trimester|generation|line|stage)\b",
+    re.IGNORECASE,
+)
+_IDLE_PRIMARY = re.compile(
+    r"\b(?:primary|main|first|typical|classic) (?=(?:known )?(?:cause|drug|treatment|choice|test|sign|therap|line|reason))",
+    re.I,
+)
+_IRREGULAR = {
+    "children": "child",
+    "women": "woman",
+    "men": "man",
+    "feet": "foot",
+    "teeth": "tooth",
+    "mice": "mouse",
+    "metastases": "metastasis",
+    "diagnoses": "diagnosis",
+    "bacteria": "bacterium",
+    "fungi": "fungus",
+    "vertebrae": "vertebra",
+    "diverticula": "diverticulum",
+}
 _POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b")
 _GREEK = str.maketrans(GREEK)
 # Words that frame a question and name none of what it is about.
 FRAME = frozenset(
     (
-        "about after all also among any anyone ask asked based behind being best better between both called can "
-        "caught choice choose classic classical clinical common commonly condition conditions consider considered "
-        "correct cure current currently define definition describe described despite different disease diseases "
-        "disorder disorders doctor doctors does doing done each effective either else ever every exact example "
-        "explain finding first following found general get gets getting give given gives go goes going good got "
-        "happen happens has have having he help her him his how i if illness illnesses important indicated "
-        "initial just kind kinds know known let like likely list look made main mainly make makes many may me "
-        "mean meant medical might more most much must my name named need needed needs new next no normally now "
-        "often one only option options or other others our out patient patients pattern people person persons "
-        "please point points possible preferred primary probable proper recommend recommended regarding related "
-        "result results say says see seen shall she show shown shows since some somebody someone start started "
-        "still such suffer suffering suffers suggest suggests suspected syndrome syndromes take taken takes tell "
-        "than thank thanks them thing things think through try type types typical typically under underlying us "
-        "use used useful uses using usual usually very want way ways we well within would yes yet you your"
+        "about action after agent all also among any anyone ask asked based behind being best better between both "
+        "called can caught changes choice choose classic classical clinical common commonly condition conditions "
+        "consider considered correct cure current currently define definition describe described despite didn "
+        "different disease diseases disorder disorders doctor doctors does doesn doing don done each effective "
+        "either else ever every exact example explain finding first following found general get gets getting give "
+        "given gives go goes going gold good got happen happens has have having he help her him his how i if "
+        "illness illnesses important indicated information initial isn just kind kinds know known let like likely "
+        "list long look made main mainly make makes many may me mean meant med medical meds might more most much "
+        "must my name named need needed needs new next no normally now often one only option options or other "
+        "others our out patient patients pattern people person persons please point points possible preferred "
+        "probable proper recommend recommended regarding related research result results rid say says see seen "
+        "shall she show shown shows since some somebody someone standard start started still such suffer "
+        "suffering suffers suggest suggests suspected syndrome syndromes take taken takes tell than thank thanks "
+        "them thing things think through trial trials try type types typical typically under underlying us use "
+        "used useful uses using usual usually very want way ways we well whats while within work works worry "
+        "would yes yet you your"
     ).split()
 )
 
@@ -54,6 +82,7 @@ def form(word: str) -> str:
     >>> form("tumours") == form("tumor"), form("anaemia") == form("anemia")
     (True, True)
     """
+    word = _IRREGULAR.get(word, word)
     american = word.replace("ae", "e").replace("oe", "e")
     if len(american) > 4:
         american = re.sub(r"our(?=s?$)", "or", american)
@@ -63,13 +92,16 @@ def form(word: str) -> str:
 def named_words(text: str) -> list[tuple[str, str]]:
     """The words of a text but stop words, in order: form, and as it is written.
 
-    A capital letter inside a text is a name: "hepatitis A".
+    >>> [form for form, _ in named_words("Hepatitis A and type 1 diabetes")]
+    ['hepatitisa', 'type1', 'diabet']
     """
+    plain = _CONTRACTED.sub("", _POSSESSIVE.sub("", text))
+    joined = _BOUND.sub(lambda found: (found[1] or found[3]) + (found[2] or found[4]), plain)
     found = []
-    for match in _WORD.finditer(_POSSESSIVE.sub("", text)):
-        word, low = match[0], folded(match[0])
-        if low and (low not in STOPWORDS or (len(word) == 1 and word.isupper() and match.start() > 0)):
-            found.append((form(low), word))
+    for match in _WORD.finditer(joined):
+        low = folded(match[0])
+        if low and low not in STOPWORDS:
+            found.append((form(low), match[0]))
     return found
 
 
@@ -89,7 +121,7 @@ def subject_words(question: str) -> dict[str, str]:
     Give the question without the words of its kind (`medagent.evidence.kinds.without_kinds`).
     """
     found: dict[str, str] = {}
-    for each, word in named_words(question):
+    for each, word in named_words(_IDLE_PRIMARY.sub("", question)):
         if each not in _frame_forms():
             found.setdefault(each, word)
     return found

@@ -92,8 +92,8 @@ def make_app(
     """The service over one agent, which it lists as model `name`.
 
     `check` decides which answers are shown. Requests to another host than `hosts` are refused. The page offers
-    `examples`. Reported answers go to `feedback`. `quiz` is for study. What is `beside` runs as long as the service does, such as
-    `reload.watch`.
+    `examples`. Reported answers go to `feedback`, and `quiz` is for study. What is `beside` runs as long as the service
+    does, such as `reload.watch`.
     """
     admission = Admission(agent, limits, check)
 

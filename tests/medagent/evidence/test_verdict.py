@@ -24,7 +24,7 @@ STATED, PARTLY, OTHER, NOT_SAID = (
 )
 TRACHOMA = Passage.make("trachoma", "The usual first-line drug is oral azithromycin.", id="t:drug")
 SIGN = Passage.make("trachoma", "The classic sign is inturned eyelashes.", id="t:sign")
-GOUT = Passage.make("gout", "The first-line drug is colchicine. Give 0.5 mg twice daily.", id="g:drug")
+GOUT = Passage.make("gout", "The first-line drug is colchicine. Give colchicine 0.5 mg twice daily.", id="g:drug")
 TRIAD = Passage.make("insulinoma", "The classic sign is Whipple triad.", id="i:sign")
 
 
