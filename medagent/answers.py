@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,9 +97,15 @@ class Answer:
         }
 
 
-async def answered(rollout: Rollout, check: EvidenceCheck, search: SearchBatcher) -> Answer:
-    """The answer of a rollout. Where it is withheld, passages are searched for that may help."""
+async def answered(
+    rollout: Rollout, check: EvidenceCheck, search: SearchBatcher, *, heard: Sequence[str] = ()
+) -> Answer:
+    """The answer of a rollout. Where it is withheld, passages are searched for that may help.
+
+    `heard` is what the asker said before, as far as it may tell of an emergency.
+    """
     found = await asyncio.to_thread(checked, rollout, check)
+    found = replace(found, urgent=check.emergencies.line_of([rollout.question.text, *heard]))
     return replace(found, nearest=await check.nearest(rollout, search)) if found.withheld else found
 
 

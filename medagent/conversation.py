@@ -15,22 +15,35 @@ from medagent.evidence.words import folded, subject_words
 
 _NOUN = r"(?:disease|condition|disorder|illness|syndrome|infection|one)"
 _OWN = r"(?:whose|that|which|who|caused|with|in which|where|called|named)"
-_POINTING = re.compile(
-    rf"\b(?:this|that|the same|the|these|those) {_NOUN}s?\b(?! {_OWN}\b)|\b(?:it|they|them)\b(?!['\u2019])"
-    rf"|\b(?:this|that|these|those)(?=\s*(?:[?.!,]|$|caused|treated|diagnosed|confirmed|inherited|common|prevented))",
-    re.IGNORECASE,
+_POINTING = re.compile(  # "IT band" is a name, so capitals count
+    rf"\b(?:[Tt]his|[Tt]hat|[Tt]he same|[Tt]he|[Tt]hese|[Tt]hose) {_NOUN}s?\b(?! {_OWN}\b)"
+    r"|\b(?:[Ii]t|[Tt]hey|[Tt]hem)\b(?!['\u2019])"
+    r"|\b(?:[Tt]his|[Tt]hat|[Tt]hese|[Tt]hose)(?=\s*(?:[?.!,]|$|caused|treated|diagnosed|confirmed|inherited|prevented))"
 )
-_POSSESSIVE = re.compile(
-    r"\b(?:its|their|the (?:disease|condition)['\u2019]s)\s+((?:[\w-]+\s*){1,5}?)(?=\s*(?:[?.!,]|$))", re.I
-)
+_POSSESSIVE = re.compile(r"\b(?:its|their)[ ]((?:[\w-]{1,40}[ ]?){1,5}?)(?=\s*(?:[?.!,]|$))", re.IGNORECASE)
 _IDLE_IT = re.compile(  # "is it safe", where "it" stands for nothing
     r"\b(?:is|was|would) it (?:safe|ok|okay|possible|normal|true|necessary|dangerous|bad|good|better|advisable)\b"
     r"|\bit (?:takes?|is (?:safe|possible|normal|true|likely|known))\b|\bdoes it take\b",
     re.IGNORECASE,
 )
 _LEADING = re.compile(
-    r"^\W*(?:(?:and|or|but|ok|okay|so|then|now|also|thanks|thank you)\b[\s,]*)*"
-    r"(?:what about|how about|same (?:question|thing)|the same)?[\s,]*(?:(?:in|for|with|of|about)\b\s*)?",
+    r"^\W{0,5}(?:(?:and|or|but|ok|okay|so|then|now|also|thanks|thank you)\b[\s,]{0,3}){0,4}"
+    r"(?:what about|how about|same (?:question|thing)|the same)?[\s,]{0,3}",
+    re.IGNORECASE,
+)
+_LED = re.compile(r"^\W{0,5}(?:and|or|but|what about|how about|same|the same|also|in|for|with|during)\b", re.IGNORECASE)
+_PREPOSITION = re.compile(r"^(?:in|for|with|of|about|during)\s+", re.IGNORECASE)
+_PEOPLE = (
+    r"(?:(?:an?|the|my|very|severe|pre-?existing)\s+)?(?:children|child|adults?|adolescents?|infants?|newborns?|neonates?|babies|"
+    r"toddlers?|elderly|older (?:people|adults|patients)|men|women|pregnan\w+|breast-?feeding|lactation|"
+    r"(?:renal|kidney|hepatic|liver) (?:failure|impairment|disease)|allerg\w+|diabetics|smokers|athletes)\b"
+)
+# They add to a question, and are no subject of their own.
+_WHOM = re.compile(rf"^(?:(?:in|for|with|during|while)\s+)?{_PEOPLE}", re.IGNORECASE)
+_AT_END = re.compile(rf"\s+(?:in|for|with|during|while)\s+{_PEOPLE}[^?]*$", re.IGNORECASE)
+_SENTENCE = re.compile(  # a fragment has no verb of its own
+    r"\b(?:i|you|we|he|she|is|are|am|was|were|do|does|did|can|could|should|would|will|have|has|had|tell|give|explain|meant|mean|"
+    r"help(?:ed|s)?|last|lasts|feel|need|want)\b|n['\u2019]t\b",
     re.IGNORECASE,
 )
 _DESCRIBED = re.compile(rf"\bthe {_NOUN} {_OWN}\b.*", re.IGNORECASE)
@@ -39,9 +52,11 @@ _BEFORE_NAME = re.compile(r"\b(?:primary|common|classic|underlying) $", re.IGNOR
 _TAKES_FOR = re.compile(
     r"\b(?:drug|test|treatment|therapy|medicine|medication|dose|choice|screening)s?$", re.IGNORECASE
 )
+_SEVERAL = re.compile(r"\b(?:with|in|of|and|or|for|during)\b", re.IGNORECASE)
 _ASKING = re.compile(r"(?:what|which|how|why|who|when|where|is|are|does|do|can|could|should)\b", re.IGNORECASE)
 _ARTICLE = re.compile(r"(?:the|a|an)\b", re.IGNORECASE)
-_NO_CLAUSE = 7  # words of a follow-up that is no sentence of its own
+_NO_CLAUSE, LONGEST_NAME = 7, 100  # words of a fragment, and characters
+LONGEST = 8_000  # characters that a completed question may have
 _WORDS_OF_ASKING = frozenset("same question thing".split())
 
 
@@ -60,17 +75,39 @@ def standing_alone(questions: Sequence[str]) -> str:
 def _completed(before: str, question: str) -> str:
     """`question`, with its subject or what it asks for taken from `before`."""
     about = subject_phrase(before)
+    if not about or len(about) > LONGEST_NAME or len(question) > LONGEST:
+        return question
+    found = _taken_from(before, about, question)
+    return found if len(found) <= LONGEST else question
+
+
+def _taken_from(before: str, about: str, question: str) -> str:
     own = [word for word in subject_words(without_kinds(question)).values() if folded(word) not in _WORDS_OF_ASKING]
-    points = bool(_POINTING.search(question) or _POSSESSIVE.search(question))
-    if about and points and not (own and _IDLE_IT.search(question)):
+    fragment = _LEADING.sub("", question, count=1).strip().rstrip("?!. ")
+    short = 0 < len(fragment.split()) <= _NO_CLAUSE and len(fragment) <= LONGEST_NAME
+    plain = short and not _ASKING.match(fragment) and not _SENTENCE.search(fragment)
+    if plain and _WHOM.match(fragment) and (_LED.match(question) or len(fragment.split()) <= 3):
+        head = "" if _PREPOSITION.match(fragment) else "in "
+        whole = _AT_END.sub("", before.rstrip("?!. "))
+        return f"{whole} {head}{fragment[:1].lower()}{fragment[1:]}?"
+    pointing = _POINTING.search(question) or _POSSESSIVE.search(question)
+    if pointing and not _names_before(question, pointing.start(), own) and not (own and _IDLE_IT.search(question)):
         return _with_subject(question, about)
-    asks = bool(asked_for(question))
-    if not own and asks and about:
+    if not own and asked_for(question):
         return _of_subject(question, about)
-    if own and not asks and about and len(question.split()) <= _NO_CLAUSE:
-        new = _LEADING.sub("", question).strip().rstrip("?!. ")
-        return before.replace(about, new) if new else question
+    name = _PREPOSITION.sub("", fragment, count=1)
+    alone = not _SEVERAL.search(about) or _DESCRIBED.search(before)
+    led = _LED.match(question) or (len(name.split()) <= 3 and question.rstrip().endswith("?"))
+    kin = name.split()[0].lower() in about.lower().split() if name else True  # "type 1" after "type 2 diabetes"
+    if plain and own and alone and led and not kin and not asked_for(question):
+        return before.replace(about, name, 1)
     return question
+
+
+def _names_before(question: str, at: int, own: Sequence[str]) -> bool:
+    """Whether the question names a subject of its own before a pronoun, which then stands for that."""
+    earlier = set(re.findall(r"\w+", question[:at]))
+    return any(word in earlier for word in own)
 
 
 def subject_phrase(question: str) -> str:
@@ -118,7 +155,7 @@ def _preposition(noun: str) -> str:
 
 def _as_question(text: str) -> str:
     """The text without what leads in, as a question: "And the cause of gout?" is "What is the cause of gout?"."""
-    plain = _LEADING.sub("", text)
+    plain = _LEADING.sub("", text, count=1)
     if not _ASKING.match(plain) and len(plain.split()) <= 2 * _NO_CLAUSE and plain.rstrip().endswith("?"):
         article = "" if _ARTICLE.match(plain) else "the "
         plain = f"What is {article}{plain}"

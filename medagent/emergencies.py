@@ -7,6 +7,7 @@ line, and an exam question may get one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from medagent.errors import ConfigError
 from medagent.evidence.words import folded
 
+NEVER = r"(?!)"  # an expression that nothing matches
+LONGEST = 2_000  # characters of a question that are looked at, from its beginning and from its end
 NUMBER = "your local emergency number (112 in Europe, 911 in North America)"
 
 
@@ -25,21 +28,22 @@ class _Kind(BaseModel):
     model_config = ConfigDict(extra="forbid")
     kind: str
     line: Annotated[str, Field(min_length=1)]
+    unless: str = NEVER
     patterns: Annotated[list[str], Field(min_length=1)]
 
 
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    unless: str = r"(?!)"
+    pleading: str = NEVER
     kinds: list[_Kind]
 
 
 @dataclass(frozen=True)
 class Emergencies:
-    """Kinds of emergency: the line of each, and the patterns that find it."""
+    """Kinds of emergency: the line of each, what finds it, and what excepts a textbook's question from it."""
 
-    kinds: tuple[tuple[str, re.Pattern[str]], ...]
-    unless: re.Pattern[str]
+    kinds: tuple[tuple[str, re.Pattern[str], re.Pattern[str]], ...]
+    pleading: re.Pattern[str]
 
     @staticmethod
     def load(path: Path | None = None, *, number: str = NUMBER) -> Emergencies:
@@ -54,11 +58,12 @@ class Emergencies:
             kinds = tuple(
                 (
                     " ".join(each.line.split()).replace("{number}", number),
-                    re.compile("|".join(map(_group, each.patterns))),
+                    re.compile("|".join(f"(?:{pattern})" for pattern in each.patterns)),
+                    re.compile(each.unless),
                 )
                 for each in found.kinds
             )
-            return Emergencies(kinds, re.compile(found.unless))
+            return Emergencies(kinds, re.compile(found.pleading))
         except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, re.error) as error:
             raise ConfigError(
                 f"emergencies {path}: cannot be used ({error}). Give a file as medagent/emergencies.yaml is: kinds, "
@@ -72,10 +77,17 @@ class Emergencies:
         'This may be an emergency. Call 112 now. Do not wait for an answer here.'
         """
         plain = folded(question).replace("\u2019", "'")
-        if self.unless.search(plain):
-            return None
-        return next((line for line, pattern in self.kinds if pattern.search(plain)), None)
+        plain = plain if len(plain) <= 2 * LONGEST else f"{plain[:LONGEST]} {plain[-LONGEST:]}"
+        pleads = bool(self.pleading.search(plain))
+        return next(
+            (
+                line
+                for line, pattern, unless in self.kinds
+                if pattern.search(plain) and (pleads or not unless.search(plain))
+            ),
+            None,
+        )
 
-
-def _group(pattern: str) -> str:
-    return f"(?:{pattern})"
+    def line_of(self, questions: Iterable[str]) -> str | None:
+        """The line for the first of several questions that has one."""
+        return next((line for line in map(self.line_for, questions) if line), None)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from medagent.emergencies import Emergencies
 from medagent.evidence.names import Names
+from medagent.evidence.reading import Asked
 from medagent.evidence.settings import Shown
 from medagent.evidence.support import Entailment, LexicalRule
-from medagent.evidence.verdict import Asked, EvidenceKind, EvidenceVerdict, judge, words_of
+from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge, words_of
 from medagent.types import Rollout
 from retrieval.batching import SearchBatcher
 from retrieval.errors import RetrievalError

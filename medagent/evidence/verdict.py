@@ -17,24 +17,22 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from medagent.answer_forms import without_citations
-from medagent.evidence.kinds import QuestionKind, asked_for, describes, tells, without_kinds
+from medagent.evidence.kinds import describes, tells
 from medagent.evidence.names import Names
+from medagent.evidence.reading import LONG_SUBJECT, Asked, read_answer
 from medagent.evidence.sentences import denies, stating_windows
-from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words, statements_of
+from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
 from medagent.evidence.words import forms, subject_words
-from medagent.protocol import citations, marked_letters
-from medagent.types import LETTERS, Question, Rollout, StopReason
+from medagent.protocol import citations
+from medagent.types import LETTERS, Rollout, StopReason
 from medagent.unsupported import named_in
 from retrieval.chunking import sentence_spans
 from retrieval.passages import Passage
 
-LONG_SUBJECT = 6  # words; a longer one is a case, and no passage repeats all of it
-ENOUGH_OF_A_CASE, SOME_OF_A_CASE = 0.75, 0.3  # shares of its words
+SOME_OF_A_CASE = 0.3  # share of a case's words that a passage on it mentions
+CLAUSE = 4  # words of an answer that says more than a name
 MOST_ABOUT = 2  # headings that a verdict names
-_DECISION = re.compile(r"^\W*(?:yes|no|maybe)\W*$", re.IGNORECASE)
 _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above|these|them|options)\b", re.IGNORECASE)
-_MARK = re.compile(r"\s*\([A-J]\)")
 
 
 class EvidenceKind(StrEnum):
@@ -80,42 +78,6 @@ class EvidenceVerdict:
         }
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a question asks for, and of what: the forms of its subject's words, each as it is written."""
-
-    subject: dict[str, str]
-    kinds: tuple[QuestionKind, ...]
-
-    @staticmethod
-    def of(question: Question) -> Asked:
-        """Read a question; its options are no part of it."""
-        return Asked(subject_words(without_kinds(question.text)), asked_for(question.text))
-
-    def missing_from(self, words: frozenset[str]) -> list[str]:
-        """The forms of the subject that the words lack."""
-        return [form for form in self.subject if form not in words]
-
-    def share_in(self, words: frozenset[str]) -> float:
-        """How much of the subject the words have; 0 where there is no subject."""
-        return 1 - len(self.missing_from(words)) / len(self.subject) if self.subject else 0.0
-
-    def named_in(self, words: frozenset[str]) -> bool:
-        """Whether the words name the subject."""
-        share = self.share_in(words)
-        return share == 1 or (len(self.subject) > LONG_SUBJECT and share >= ENOUGH_OF_A_CASE)
-
-
-@dataclass(frozen=True)
-class _Said:
-    """An answer, read: what it states, the option it marks, and whether both agree."""
-
-    statements: tuple[Statement, ...]
-    letter: str | None
-    decision: bool
-    contradicts: bool
-
-
 def judge(rollout: Rollout, entails: Entailment = LexicalRule(), names: Names = Names(())) -> EvidenceVerdict:
     """The verdict on a rollout's answer. `names` are the corpus's titles, for misspelt subjects."""
     answered = rollout.stop_reason is StopReason.ANSWERED
@@ -131,7 +93,7 @@ class _Judgement:
         self._passages = [hit.passage for hit in rollout.hits]
         shown = len(self._passages)
         self._cited = [number for number in citations(answer) if 1 <= number <= shown]
-        self.said = _read(answer, rollout.question, shown=shown)
+        self.said = read_answer(answer, rollout.question, shown=shown)
         self._names, self._stopped = names, rollout.stop_reason.value
 
     def verdict(self) -> EvidenceVerdict:
@@ -177,6 +139,9 @@ class _Judgement:
                 f"\u201c{option}\u201d, which the answer does not say, so the letter is not shown.",
                 tuple(telling),
             )
+        if self.said.decides:
+            text = f"What follows is stated in {_numbers(telling)}. Whether it means yes or no must be read."
+            return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(telling))
         return EvidenceVerdict(EvidenceKind.STATED, f"Stated in {_numbers(telling)}.", tuple(telling))
 
     def _stating(self) -> list[int]:
@@ -319,29 +284,6 @@ class _Judgement:
         return tells(" ".join(word for word in words if not forms(word) & own), self._asked.kinds)
 
 
-def _read(answer: str, question: Question, *, shown: int) -> _Said:
-    """What an answer states: its sentences, or the name that it gives; the text of its option where it is a letter."""
-    letters = [letter for letter in marked_letters(answer) if letter in question.letters]
-    letter = letters[0] if len(letters) == 1 else None
-    plain = _MARK.sub(" ", without_citations(answer)).strip() if letter else without_citations(answer).strip()
-    option = question.options[LETTERS.index(letter)] if letter else ""
-    contradicts = False
-    if letter and content_words(plain):
-        said = content_words(plain)
-        shares = [_overlap(said, content_words(each)) for each in question.options]
-        at = LETTERS.index(letter)
-        contradicts = shares[at] == 0 or any(share >= shares[at] for other, share in enumerate(shares) if other != at)
-    claim = option if letter and not content_words(plain) else plain
-    decision = bool(_DECISION.match(claim))
-    statements = statements_of(_MARK.sub(" ", answer) if letter else answer, claim, question.text, shown=shown)
-    return _Said(tuple(statements), letter, decision, contradicts)
-
-
-def _overlap(said: frozenset[str], option: frozenset[str]) -> float:
-    """How much an answer and an option have in common (Jaccard)."""
-    return len(said & option) / len(said | option) if said | option else 0.0
-
-
 @lru_cache(maxsize=4_096)
 def words_of(passage: Passage, name: str = "") -> frozenset[str]:
     """The forms of a passage's words. Those of a name that is the answer do not make the passage one on the subject.
@@ -352,7 +294,9 @@ def words_of(passage: Passage, name: str = "") -> frozenset[str]:
 
 
 def _without(text: str, name: str) -> str:
-    return re.sub(re.escape(name), " ", text, flags=re.IGNORECASE) if name else text
+    """The text without a name; a clause of `CLAUSE` words or more may name the subject itself."""
+    short = name and len(forms(name)) < CLAUSE
+    return re.sub(re.escape(name), " ", text, flags=re.IGNORECASE) if short else text
 
 
 def _near(text: str, claim: str) -> str:

@@ -16,15 +16,16 @@ from retrieval.analysis import GREEK, STOPWORDS
 _WORD = re.compile(r"[^\W_]+")
 _CONTRACTED = re.compile(r"(?<=\w)(?:n['\u2019]t|['\u2019](?:re|ve|ll|m|d))\b", re.IGNORECASE)
 # A letter, a number or a degree that tells names apart belongs to its word: "hepatitis A", "type 1", "second-degree".
-_BOUND = re.compile(
-    r"\b(hepatitis|vitamin|influenza|types?|group|factor|class|grade|stage|phase|trisomy|il|interleukin|protein|hemophilia|"
-    r"haemophilia|diabetes type|chromosome|complement|category)[ -]([a-z]|\d{1,2}|i{1,3}|iv)\b"
-    r"|\b(first|second|third|fourth|1st|2nd|3rd)[ -](degree|trimester|generation|line|stage)\b",
+_TOKEN = re.compile(
+    r"\b(?P<kind>hepatitis|vitamin|influenza|types?|group|factor|class|grade|stage|phase|trisomy|il|interleukin|"
+    r"protein|hemophilia|haemophilia|chromosome|complement|category)[ -](?P<which>[a-z]|\d{1,2}|i{1,3}|iv)\b"
+    r"|\b(?P<rank>first|second|third|fourth|1st|2nd|3rd)[ -](?P<of>degree|trimester|generation|line|stage)\b"
+    r"|[^\W_]+",
     re.IGNORECASE,
 )
 _IDLE_PRIMARY = re.compile(
-    r"\b(?:primary|main|first|typical|classic) (?=(?:known )?(?:cause|drug|treatment|choice|test|sign|therap|line|reason))",
-    re.I,
+    r"\b(?:primary|main|first|typical|classic) (?=(?:known )?(?:cause|drug|treatment|choice|test|sign|therap|line))",
+    re.IGNORECASE,
 )
 _IRREGULAR = {
     "children": "child",
@@ -95,11 +96,10 @@ def named_words(text: str) -> list[tuple[str, str]]:
     >>> [form for form, _ in named_words("Hepatitis A and type 1 diabetes")]
     ['hepatitisa', 'type1', 'diabet']
     """
-    plain = _CONTRACTED.sub("", _POSSESSIVE.sub("", text))
-    joined = _BOUND.sub(lambda found: (found[1] or found[3]) + (found[2] or found[4]), plain)
     found = []
-    for match in _WORD.finditer(joined):
-        low = folded(match[0])
+    for match in _TOKEN.finditer(_CONTRACTED.sub("", _POSSESSIVE.sub("", text))):
+        bound = match["kind"] or match["rank"]
+        low = folded(bound + (match["which"] or match["of"]) if bound else match[0])
         if low and low not in STOPWORDS:
             found.append((form(low), match[0]))
     return found

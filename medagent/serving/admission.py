@@ -9,7 +9,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
@@ -166,10 +166,11 @@ class Admission:
         """Whether a question would be refused now."""
         return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
 
-    def start(self, job: Job, *, asked_as: str | None = None) -> Answering:
+    def start(self, job: Job, *, asked_as: str | None = None, heard: Sequence[str] = ()) -> Answering:
         """Begin to answer, at once or when a place is free. Places are given in the order of asking.
 
-        `asked_as` tells the asker which question was put, where it is not the one that was asked.
+        `asked_as` tells the asker which question was put, where it is not the one that was asked. `heard` is what was
+        said before, which may tell of an emergency.
 
         Raises `OverloadedError` where too many wait, `TooLongError` where the question alone fills the dialogue.
         """
@@ -188,7 +189,7 @@ class Admission:
         ahead, place = self.waiting, self._take_place()
         if not place.done():
             events.put_nowait(("waiting", {"ahead": ahead}))
-        task = asyncio.create_task(self._answered(job, place, events, asked_as))
+        task = asyncio.create_task(self._answered(job, place, events, asked_as, heard))
 
         def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
             self.outcomes[_outcome(task)] += 1
@@ -203,7 +204,12 @@ class Admission:
         return await self.start(job).whole()
 
     async def _answered(
-        self, job: Job, place: asyncio.Future[None], events: asyncio.Queue[Event | None], asked_as: str | None
+        self,
+        job: Job,
+        place: asyncio.Future[None],
+        events: asyncio.Queue[Event | None],
+        asked_as: str | None,
+        heard: Sequence[str],
     ) -> Answer:
         """Wait for the place and roll out, in a task of its own."""
         began = time.monotonic()
@@ -215,7 +221,7 @@ class Admission:
                     rollout = await taken.agent.run(
                         job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), batcher=taken.search
                     )
-                    answer = await answered(rollout, self.check, taken.search)
+                    answer = await answered(rollout, self.check, taken.search, heard=heard)
         except TimeoutError as error:
             raise TooSlowError(
                 f"no answer within {self.limits.timeout_s:g} s. Ask again later, or ask something shorter."

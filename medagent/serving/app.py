@@ -118,12 +118,15 @@ def make_app(
         request: Request,
         *,
         asked_as: str | None = None,
+        heard: Sequence[str] = (),
     ) -> Answering:
         if log_questions:
             asked = {"request": request.state.request_id, "question": question.text, "options": question.options}
             log.info(json.dumps(asked))
         seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64  # without one, another sample each time
-        return admission.start(Job(question, seed=seed, temperature=body.temperature or 0.0), asked_as=asked_as)
+        return admission.start(
+            Job(question, seed=seed, temperature=body.temperature or 0.0), asked_as=asked_as, heard=heard
+        )
 
     @app.post("/v1/answers", responses=answers_with(AnswersShape))
     async def answers(body: AnswerRequest, request: Request) -> Response:
@@ -134,7 +137,7 @@ def make_app(
         id_, text = f"answer-{uuid4().hex}", body.question.strip()
         asked_as = standing_alone([*body.earlier, text])
         question = Question(id_, asked_as, tuple(body.options))
-        answering = start(question, body, request, asked_as=asked_as if asked_as != text else None)
+        answering = start(question, body, request, asked_as=asked_as if asked_as != text else None, heard=[text])
         keep = partial(feedback.remember, id_, question) if feedback else None
         if body.stream:
             return _stream(_events(answering, request, id_, keep))
@@ -158,7 +161,7 @@ def make_app(
         if body.model != name:
             raise ModelError(f"the model {body.model!r} does not exist here; this is {name!r}.")
         try:
-            asked = openai.read_conversation(body)
+            asked = openai.read_conversation(body, check.emergencies)
         except openai.RefusedError as wrong:
             return _failure(400, str(wrong), "invalid_request_error", param=wrong.param)
         id_ = f"chatcmpl-{uuid4().hex}"
@@ -169,7 +172,7 @@ def make_app(
                 else JSONResponse(openai.chore_completion(id_, name, asked.chore))
             )
         rewritten = asked.asked_as if asked.asked_as != asked.question else None
-        answering = start(Question(id_, asked.asked_as), body, request, asked_as=rewritten)
+        answering = start(Question(id_, asked.asked_as), body, request, asked_as=rewritten, heard=asked.heard)
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return _stream(_chunks(answering, request, id_, name, usage=usage))

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 
-_TASK = re.compile(r"^\W*(?:#+\s*task:|\[task\])", re.IGNORECASE)
+_TASK = re.compile(r"^[^\w#\[]{0,20}(?:#{1,6}\s{0,3}task:|\[task\])", re.IGNORECASE)
+LOOKED_AT = 4_000  # characters of an instruction
 _TITLE = re.compile(
-    r"\b(?:generate|create|write|provide|give|suggest|summari[sz]e|come up with)\b[^.\n]{0,80}"
-    r"\b(?:title|name|headline)\b[^.\n]{0,60}"
-    r"\b(?:conversation|chat|thread|dialog\w*|discussion|message|prompt|query|request|it)\b"
-    r"|\|\|>title:|\b(?:concise|short|\d+-word)\b[^.\n]{0,40}\btitle\b",
+    r"\b(?:generate|create|write|provide|suggest|summari[sz]e|come up with)\b[^.\n]{0,80}\b(?:title|headline)\b"
+    r"[^.\n]{0,60}\b(?:conversation|chat|thread|dialog\w{0,5}|discussion)\b|\|\|>title:",
     re.IGNORECASE,
 )
 _KINDS: dict[str, re.Pattern[str]] = {
@@ -39,23 +37,25 @@ def chore_answer(system: str, last: str, questions: list[str]) -> str | None:
     `system` and `last` are the system's messages and the last one of the user (empty where there is none). `questions`
     are the user's earlier messages.
     """
-    instruction = last if _TASK.match(last) or _asks_for_title(last) else "" if last else system
-    if not instruction or not (_TASK.match(instruction) or _asks_for_title(instruction)):
+    instruction = (last or system)[:LOOKED_AT]
+    kind = _kind_of(instruction)
+    if kind is None:
         return None
-    told = [found[1].strip() for found in _SAID.finditer(instruction)]
+    told = [found[1].strip() for found in _SAID.finditer((last or system)[-LOOKED_AT:])]
     first = (told or questions or [""])[0]
-    kind = (
-        "title"
-        if _TITLE.search(instruction)
-        else next((name for name, pattern in _KINDS.items() if pattern.search(instruction)), "title")
-    )
-    forms: dict[str, Callable[[], str]] = {
-        "tags": lambda: json.dumps({"tags": ["Medicine"]}),
-        "follow_ups": lambda: json.dumps({"follow_ups": []}),
-        "queries": lambda: json.dumps({"queries": []}),
-        "title": lambda: json.dumps({"title": title_of(first)}) if _AS_JSON.search(instruction) else title_of(first),
-    }
-    return forms[kind]()
+    if kind == "title":
+        title = title_of(first)
+        return json.dumps({"title": title}) if _AS_JSON.search(instruction) else title
+    return json.dumps({kind: ["Medicine"] if kind == "tags" else []})
+
+
+def _kind_of(instruction: str) -> str | None:
+    """What a chore asks for; None where it is none."""
+    if _TITLE.search(instruction):
+        return "title"
+    if not _TASK.match(instruction):
+        return None
+    return next((name for name, pattern in _KINDS.items() if pattern.search(instruction)), None)
 
 
 def title_of(question: str) -> str:
@@ -66,7 +66,3 @@ def title_of(question: str) -> str:
     """
     words = question.strip().rstrip("?!. ").split()
     return " ".join(words[:TITLE_WORDS]) + (" ..." if len(words) > TITLE_WORDS else "") or "Medical question"
-
-
-def _asks_for_title(text: str) -> bool:
-    return bool(_TITLE.search(text[:1_000]))

@@ -63,7 +63,7 @@ class Feedback:
     def write(self, report: Report) -> bool:
         """Append a report; false where the answer is no longer remembered."""
         with self._lock:
-            found = self._answers.get(report.id)
+            found = self._answers.pop(report.id, None)  # one report of each, so that nobody fills the disk with one
             if found is None:
                 return False
             line = {

@@ -10,10 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from medagent.conversation import standing_alone
+from medagent.emergencies import Emergencies
 from medagent.serving.chores import chore_answer
 
 MAX_CHARACTERS, MOST_BEFORE = 8_000, 12  # characters of a question; earlier ones that may complete it
-_MARKUP = re.compile(r"([\\`*|~]|(?<!\w)_|_(?!\w)|^#)", re.MULTILINE)
+HEARD = 3  # messages that may tell of an emergency
+_MARKUP = re.compile(r"([\\`*|~_$])")
+_AT_LINE = re.compile(r"^[#=+-]|^\d+(?=[.)])|^>", re.MULTILINE)  # headings, lists, quotes
+_LINKED = re.compile(r"(?<=[a-z]):(?=//)|(?<=\bwww)\.|@", re.IGNORECASE)  # what programs make links of by themselves
 _BRACKET = re.compile(r"\[(?!\d{1,3}\](?![(:\[]))|(?<!\[\d)(?<!\[\d\d)(?<!\[\d\d\d)\]|(?<=\d)\](?=[(:\[])")
 _ENTITIES = {"[": "&#91;", "]": "&#93;"}
 
@@ -80,14 +84,18 @@ class ChatRequest(BaseModel):
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a conversation asks: its last question as it is written and standing alone, or a chore's answer."""
+    """What a conversation asks: its last question as it is written and standing alone, or a chore's answer.
+
+    `heard` are the user's last messages, which may tell of an emergency.
+    """
 
     question: str
     asked_as: str
+    heard: tuple[str, ...] = ()
     chore: str | None = None
 
 
-def read_conversation(body: ChatRequest) -> Conversation:
+def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversation:
     """What a request asks.
 
     Of the conversation only the user's questions are read: the last, completed by those before it where it leaves
@@ -106,8 +114,8 @@ def read_conversation(body: ChatRequest) -> Conversation:
         raise RefusedError("messages", f"attachments ({kinds}) are not read here. Describe in words what they show.")
     ends_with_user = bool(said) and said[-1].role == "user"
     chore = chore_answer(system, asked[-1] if ends_with_user else "", asked[:-1] if ends_with_user else asked)
-    if chore is not None:
-        return Conversation("", "", chore)
+    if chore is not None and emergencies.line_for(last.text) is None:
+        return Conversation("", "", chore=chore)
     if not ends_with_user:
         raise RefusedError("messages", "the last message must be the user's, and have text.")
     question = asked[-1]
@@ -116,7 +124,7 @@ def read_conversation(body: ChatRequest) -> Conversation:
             "messages", f"the question has {len(question):,} characters, and may have {MAX_CHARACTERS:,}."
         )
     before = [text for text in asked[:-1] if len(text) <= MAX_CHARACTERS][-MOST_BEFORE:]
-    return Conversation(question, standing_alone([*before, question]))
+    return Conversation(question, standing_alone([*before, question]), tuple(asked[-HEARD:]))
 
 
 def _refuse_shapes(body: ChatRequest) -> None:
@@ -209,7 +217,7 @@ def thought_of(turn: dict[str, Any]) -> str:
     """A turn as a line of `reasoning_content`, by which chat programs show progress."""
     if turn["query"] is None:
         return ""
-    return f"Searched: {' '.join(turn['query'].split())} ({len(turn['passages'])} passages)\n"
+    return f"Searched: {escaped(turn['query'])} ({len(turn['passages'])} passages)\n"
 
 
 def escaped(text: str, *, paragraphs: bool = False) -> str:
@@ -218,11 +226,14 @@ def escaped(text: str, *, paragraphs: bool = False) -> str:
     Brackets become entities: chat programs read a backslash before one as mathematics.
 
     >>> escaped("![x](http://y) <img> see [1]")
-    '!&#91;x&#93;(http://y) &lt;img&gt; see [1]'
+    '!&#91;x&#93;(http&#58;//y) &lt;img&gt; see [1]'
     """
-    plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    plain = "\n".join(lines) if paragraphs else " ".join(line for line in lines if line)
+    plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     plain = _BRACKET.sub(lambda found: _ENTITIES[found[0]], _MARKUP.sub(r"\\\1", plain))
-    return plain if paragraphs else " ".join(plain.split())
+    plain = _LINKED.sub(lambda found: f"&#{ord(found[0])};", plain)
+    return _AT_LINE.sub(lambda found: "".join(f"&#{ord(letter)};" for letter in found[0]), plain)
 
 
 def _named(passage: dict[str, Any]) -> str:

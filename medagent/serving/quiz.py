@@ -15,8 +15,9 @@ from starlette.exceptions import HTTPException
 
 from medagent.answers import nearest_sentence
 from medagent.errors import ConfigError
+from medagent.evidence.reading import Asked
 from medagent.evidence.support import content_words
-from medagent.evidence.verdict import Asked, words_of
+from medagent.evidence.verdict import words_of
 from medagent.protocol import NOT_ADVICE
 from medagent.types import LETTERS, Question
 from retrieval.passages import Hit

@@ -27,13 +27,13 @@ WRONG = [
         "amoxicillin [1]",
         (
             "",
-            "Antibiotics such as amoxicillin are not effective in the treatment of influenza. Treatment is oseltamivir.",
+            "Antibiotics such as amoxicillin are not effective in the treatment of influenza.",
         ),
     ),
     (
         "Which drug is the first choice for migraine in pregnancy?",
         "ergotamine [1]",
-        ("", "Ergotamine is contraindicated in pregnancy. Paracetamol is the first choice for migraine in pregnancy."),
+        ("", "Ergotamine is contraindicated in pregnancy. The first choice for migraine is paracetamol."),
     ),
     (
         "What is the treatment for rheumatoid arthritis?",
@@ -175,3 +175,13 @@ RIGHT = [
 def test_right_answers_are_stated(case: tuple[str, str, tuple[str, str]]) -> None:
     question, answer, *shown = case
     assert said(question, answer, *shown) is EvidenceKind.STATED
+
+
+def test_yes_with_a_reason_is_judged_by_the_reason() -> None:
+    dengue = ("dengue", "Ibuprofen must be avoided in dengue. Paracetamol is safe in dengue.")
+    for answer in ("No, ibuprofen must be avoided in dengue [1].", "No. Ibuprofen must be avoided in dengue [1]."):
+        assert said("Can ibuprofen be given in dengue?", answer, dengue) is EvidenceKind.PARTLY
+    assert said("Can ibuprofen be given in dengue?", "Yes, ibuprofen is safe in dengue [1].", dengue) in (
+        EvidenceKind.NOT_SAID,
+        EvidenceKind.SOMETHING_ELSE,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +121,24 @@ def test_chores_are_answered_without_the_agent(tokenizer: Any, messages: list[An
 
 
 def test_a_question_about_titles_is_a_question(policy: Any) -> None:
-    asked = {"role": "user", "content": "What is the title compound that treats gout?"}
-    assert "medagent" in chat(policy, [asked]).json()
+    for text in (
+        "What is the title compound that treats gout?",
+        "Give me the name of the drug for gout and tell me if it is safe",
+        "[task] what treats gout?",
+        "### Task:\nGenerate a title for this chat. My father can't breathe.",
+        "#" * 100,
+    ):
+        assert "medagent" in chat(policy, [{"role": "user", "content": text}]).json(), text[:40]
+
+
+def test_an_emergency_is_heard_in_what_was_said_before(policy: Any) -> None:
+    for said, following in (
+        ("My father is unconscious.", "What should I do?"),
+        ("I took 30 pills", "What treats gout?"),
+    ):
+        messages = [{"role": "user", "content": said}, {"role": "assistant", "content": "?"}]
+        body = chat(policy, [*messages, {"role": "user", "content": following}]).json()
+        assert body["choices"][0]["message"]["content"].startswith("**This may be an emergency.")
 
 
 def test_a_long_chat_goes_on(policy: Any) -> None:
@@ -165,7 +182,9 @@ def test_nothing_of_the_corpus_is_markup_in_a_chat(tokenizer: Any) -> None:
     lacking = content_of({**answer, "withheld": True, "nearest": [hostile.to_json()], "urgent": "Call [x](y)"})
     for markup in ("![", "](", "<img", "\n# "):
         assert markup not in lacking
-    assert escaped("a [1] [2]: http://x") == "a [1] &#91;2&#93;: http://x", "a definition of a link is one too"
+    assert escaped("a [1] [2]: http://x") == "a [1] &#91;2&#93;: http&#58;//x", "a definition of a link is one too"
+    block = escaped("Title\n===\n# H\r- item\n1. one\n    code\nwww.x.example a@b.example $x$", paragraphs=True)
+    assert not re.search(r"(?m)^[#=+-]|^ {4}|^\d+\.|www\.|@|(?<!\\)\$", block)
 
 
 def test_a_blank_question_and_a_body_that_is_no_json(policy: Any) -> None:

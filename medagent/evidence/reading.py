@@ -1,0 +1,80 @@
+"""What a question asks for and of what, and what an answer to it states."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from medagent.answer_forms import without_citations
+from medagent.evidence.kinds import QuestionKind, asked_for, without_kinds
+from medagent.evidence.support import Statement, content_words, statements_of
+from medagent.evidence.words import subject_words
+from medagent.protocol import marked_letters
+from medagent.types import LETTERS, Question
+
+LONG_SUBJECT = 6  # words; a longer one is a case, and no passage repeats all of it
+ENOUGH_OF_A_CASE = 0.75  # share of its words
+_DECISION = re.compile(r"^\W*(?:yes|no|maybe)\W*$", re.IGNORECASE)
+_LEADING_DECISION = re.compile(r"^\s*(?:yes|no)\b[,.:;]\s+(?=\w)", re.IGNORECASE)
+_MARK = re.compile(r"\s*\([A-J]\)")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a question asks for, and of what: the forms of its subject's words, each as it is written."""
+
+    subject: dict[str, str]
+    kinds: tuple[QuestionKind, ...]
+
+    @staticmethod
+    def of(question: Question) -> Asked:
+        """Read a question; its options are no part of it."""
+        return Asked(subject_words(without_kinds(question.text)), asked_for(question.text))
+
+    def missing_from(self, words: frozenset[str]) -> list[str]:
+        """The forms of the subject that the words lack."""
+        return [form for form in self.subject if form not in words]
+
+    def share_in(self, words: frozenset[str]) -> float:
+        """How much of the subject the words have; 0 where there is no subject."""
+        return 1 - len(self.missing_from(words)) / len(self.subject) if self.subject else 0.0
+
+    def named_in(self, words: frozenset[str]) -> bool:
+        """Whether the words name the subject."""
+        share = self.share_in(words)
+        return share == 1 or (len(self.subject) > LONG_SUBJECT and share >= ENOUGH_OF_A_CASE)
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer, read: what it states, the option it marks, whether both agree, and whether it is a yes or no."""
+
+    statements: tuple[Statement, ...]
+    letter: str | None
+    decision: bool
+    contradicts: bool
+    decides: bool  # "yes" or "no", with a reason
+
+
+def read_answer(answer: str, question: Question, *, shown: int) -> Said:
+    """What an answer states: its sentences, or the name that it gives; the text of its option where it is a letter."""
+    answer, decides = _LEADING_DECISION.subn("", answer, count=1)
+    letters = [letter for letter in marked_letters(answer) if letter in question.letters]
+    letter = letters[0] if len(letters) == 1 else None
+    plain = (_MARK.sub(" ", without_citations(answer)) if letter else without_citations(answer)).strip(" .;,:")
+    option = question.options[LETTERS.index(letter)] if letter else ""
+    contradicts = False
+    if letter and content_words(plain):
+        said = content_words(plain)
+        shares = [_overlap(said, content_words(each)) for each in question.options]
+        at = LETTERS.index(letter)
+        contradicts = shares[at] == 0 or any(share >= shares[at] for other, share in enumerate(shares) if other != at)
+    claim = option if letter and not content_words(plain) else plain
+    decision = bool(_DECISION.match(claim))
+    statements = statements_of(_MARK.sub(" ", answer) if letter else answer, claim, question.text, shown=shown)
+    return Said(tuple(statements), letter, decision, contradicts, bool(decides))
+
+
+def _overlap(said: frozenset[str], option: frozenset[str]) -> float:
+    """How much an answer and an option have in common (Jaccard)."""
+    return len(said & option) / len(said | option) if said | option else 0.0
