@@ -18,7 +18,8 @@ _OWN = r"(?:whose|that|which|who|caused|with|in which|where|called|named)"
 _POINTING = re.compile(  # "IT band" is a name, so capitals count
     rf"\b(?:[Tt]his|[Tt]hat|[Tt]he same|[Tt]he|[Tt]hese|[Tt]hose) {_NOUN}s?\b(?! {_OWN}\b)"
     r"|\b(?:[Ii]t|[Tt]hey|[Tt]hem)\b(?!['\u2019])"
-    r"|\b(?:[Tt]his|[Tt]hat|[Tt]hese|[Tt]hose)(?=\s*(?:[?.!,]|$|caused|treated|diagnosed|confirmed|inherited|prevented))"
+    r"|\b(?:[Tt]his|[Tt]hat|[Tt]hese|[Tt]hose)"
+    r"(?=\s*(?:[?.!,]|$|caused|treated|diagnosed|confirmed|inherited|prevented))"
 )
 _POSSESSIVE = re.compile(r"\b(?:its|their)[ ]((?:[\w-]{1,40}[ ]?){1,5}?)(?=\s*(?:[?.!,]|$))", re.IGNORECASE)
 _IDLE_IT = re.compile(  # "is it safe", where "it" stands for nothing
@@ -34,16 +35,17 @@ _LEADING = re.compile(
 _LED = re.compile(r"^\W{0,5}(?:and|or|but|what about|how about|same|the same|also|in|for|with|during)\b", re.IGNORECASE)
 _PREPOSITION = re.compile(r"^(?:in|for|with|of|about|during)\s+", re.IGNORECASE)
 _PEOPLE = (
-    r"(?:(?:an?|the|my|very|severe|pre-?existing)\s+)?(?:children|child|adults?|adolescents?|infants?|newborns?|neonates?|babies|"
-    r"toddlers?|elderly|older (?:people|adults|patients)|men|women|pregnan\w+|breast-?feeding|lactation|"
+    r"(?:(?:an?|the|my|very|severe|pre-?existing)\s+)?"
+    r"(?:children|child|adults?|adolescents?|infants?|newborns?|neonates?|"
+    r"babies|toddlers?|elderly|older (?:people|adults|patients)|men|women|pregnan\w+|breast-?feeding|lactation|"
     r"(?:renal|kidney|hepatic|liver) (?:failure|impairment|disease)|allerg\w+|diabetics|smokers|athletes)\b"
 )
 # They add to a question, and are no subject of their own.
 _WHOM = re.compile(rf"^(?:(?:in|for|with|during|while)\s+)?{_PEOPLE}", re.IGNORECASE)
 _AT_END = re.compile(rf"\s+(?:in|for|with|during|while)\s+{_PEOPLE}[^?]*$", re.IGNORECASE)
 _SENTENCE = re.compile(  # a fragment has no verb of its own
-    r"\b(?:i|you|we|he|she|is|are|am|was|were|do|does|did|can|could|should|would|will|have|has|had|tell|give|explain|meant|mean|"
-    r"help(?:ed|s)?|last|lasts|feel|need|want)\b|n['\u2019]t\b",
+    r"\b(?:i|you|we|he|she|is|are|am|was|were|do|does|did|can|could|should|would|will|have|has|had|tell|give|"
+    r"explain|meant|mean|help(?:ed|s)?|last|lasts|feel|need|want)\b|n['\u2019]t\b",
     re.IGNORECASE,
 )
 _DESCRIBED = re.compile(rf"\bthe {_NOUN} {_OWN}\b.*", re.IGNORECASE)
