@@ -107,9 +107,9 @@ class HybridRetriever:
         """All passages, in row order, each read from disk when it is looked at."""
         return StoredPassages(self._store)
 
-    def titles(self) -> list[str]:
-        """The distinct titles of the passages."""
-        return self._store.titles()
+    def titles(self, *, limit: int) -> list[str]:
+        """Distinct titles of the passages, so many at most."""
+        return self._store.titles(limit=limit)
 
     def sources(self, *, limit: int) -> list[str]:
         """The sources with the most passages, largest first."""

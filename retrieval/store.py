@@ -250,10 +250,12 @@ class PassageStore:
             found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (limit,))
             return [(str(value), number) for value, number in found]
 
-    def titles(self) -> list[str]:
-        """The distinct titles, in alphabetical order; the empty one is none."""
+    def titles(self, *, limit: int) -> list[str]:
+        """Distinct titles, in alphabetical order; the empty one is none."""
         with self._lock:
-            found = self._db.execute("SELECT DISTINCT title FROM passages WHERE title != '' ORDER BY title")
+            found = self._db.execute(
+                "SELECT DISTINCT title FROM passages WHERE title != '' ORDER BY title LIMIT ?", (limit,)
+            )
             return [str(title) for (title,) in found]
 
     def num_sources(self) -> int:

@@ -22,6 +22,7 @@ from retrieval.tools import Toolbox
 
 log = logging.getLogger("medagent.evidence")
 LOOKED_AT, NEAREST = 10, 3  # passages of the program's own search, and how many of them are offered
+MOST_TITLES = 200_000  # some hundred bytes each
 NEAR = 0.3  # share of the subject's words from which a passage is near
 SHOWN_KINDS: dict[Shown, tuple[EvidenceKind, ...]] = {
     "stated": (EvidenceKind.STATED,),
@@ -74,7 +75,16 @@ def nearest_of(passages: Sequence[Passage], asked: Asked) -> tuple[Passage, ...]
 
 
 def names_of(retriever: Retriever) -> Names:
-    """The titles of what a retriever searches, where it is an index of this process; else none are known."""
+    """The titles of what a retriever searches, where it is an index of this process; else none are known.
+
+    Of an index with more than `MOST_TITLES` none are taken: those left out would be missed without a word.
+    """
     while isinstance(retriever, Toolbox):
         retriever = retriever.retriever
-    return Names(retriever.titles()) if isinstance(retriever, HybridRetriever) else Names(())
+    if not isinstance(retriever, HybridRetriever):
+        return Names(())
+    titles = retriever.titles(limit=MOST_TITLES + 1)
+    if len(titles) > MOST_TITLES:
+        log.warning("names near misspelt ones: not offered, as the index has more than %d titles.", MOST_TITLES)
+        return Names(())
+    return Names(titles)

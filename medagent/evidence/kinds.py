@@ -48,12 +48,22 @@ def asked_for(question: str) -> tuple[QuestionKind, ...]:
     >>> [kind.name for kind in asked_for("Which drug treats the disease whose sign is Koplik spots?")]
     ['treatment']
     """
-    plain = folded(question)
-    for part in (_OF_WHICH.split(plain, maxsplit=1)[0], plain):
+    for part in (what_is_asked(question), folded(question)):
         found = tuple(kind for kind in question_kinds() if kind.asked.search(part))
         if found:
             return found
     return ()
+
+
+def what_is_asked(question: str) -> str:
+    """The question, folded, up to where it describes its subject.
+
+    >>> what_is_asked("Which drug treats the disease whose sign is swelling without hives?")
+    'which drug treats the disease '
+    """
+    plain = folded(question)
+    ends = [found.start() for pattern in (_OF_WHICH, _WITH_A) if (found := pattern.search(plain))]
+    return plain[: min(ends, default=len(plain))]
 
 
 def describes(question: str) -> bool:

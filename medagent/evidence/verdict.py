@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from medagent.evidence.kinds import describes, tells
+from medagent.evidence.kinds import describes, tells, what_is_asked
 from medagent.evidence.names import Names
 from medagent.evidence.reading import LONG_SUBJECT, Asked, read_answer
 from medagent.evidence.sentences import denies, stating_windows
@@ -168,7 +168,7 @@ class _Judgement:
 
     def _windows(self, passage: Passage) -> list[str]:
         """The sentences of a passage that state the name."""
-        return stating_windows(self._name, passage.text, denied=denies(self._question.text))
+        return stating_windows(self._name, passage.text, denied=denies(what_is_asked(self._question.text)))
 
     def _statements_elsewhere(self) -> int:
         """How many statements cite no passage on the subject."""

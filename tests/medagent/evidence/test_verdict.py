@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from medagent.answers import answered, checked
-from medagent.evidence.check import EvidenceCheck
+from medagent.evidence import check
+from medagent.evidence.check import EvidenceCheck, names_of
 from medagent.evidence.names import Names
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -26,6 +27,18 @@ TRACHOMA = Passage.make("trachoma", "The usual first-line drug is oral azithromy
 SIGN = Passage.make("trachoma", "The classic sign is inturned eyelashes.", id="t:sign")
 GOUT = Passage.make("gout", "The first-line drug is colchicine. Give colchicine 0.5 mg twice daily.", id="g:drug")
 TRIAD = Passage.make("insulinoma", "The classic sign is Whipple triad.", id="i:sign")
+
+
+class Corpus:
+    """A retriever that finds two passages, or fails."""
+
+    fails = False
+
+    def search(self, queries: Any, *, top_k: int) -> list[list[Hit]]:
+        """See `Retriever.search`."""
+        if self.fails:
+            raise RetrieverUnavailableError("down")
+        return [[Hit(SIGN, 1.0), Hit(GOUT, 0.5)] for _ in queries]
 
 
 def said(
@@ -163,14 +176,6 @@ def test_near_names_are_offered() -> None:
 
 
 def test_a_withheld_answer_offers_the_nearest_passages() -> None:
-    class Corpus:
-        fails = False
-
-        def search(self, queries: Any, *, top_k: int) -> list[list[Hit]]:
-            if self.fails:
-                raise RetrieverUnavailableError("down")
-            return [[Hit(SIGN, 1.0), Hit(GOUT, 0.5)] for _ in queries]
-
     rollout = said("What is the first-line drug for trachoma?", "colchicine [1]", GOUT)
 
     async def run(corpus: Corpus) -> list[str]:
@@ -188,3 +193,10 @@ def test_a_withheld_answer_offers_the_nearest_passages() -> None:
 def test_no_answer_is_said_with_its_reason() -> None:
     found = judge(said("What is the drug for gout?", None, GOUT, stop=StopReason.MAX_TURNS))
     assert (found.kind, found.text) == (NOT_SAID, "No answer: the agent stopped before one (max_turns).")
+
+
+def test_the_titles_of_a_huge_index_are_not_taken(retriever: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(names_of(retriever)) > 300
+    monkeypatch.setattr(check, "MOST_TITLES", 10)
+    assert len(names_of(retriever)) == 0
+    assert len(names_of(Corpus())) == 0

@@ -151,6 +151,12 @@ RIGHT = [
         "aspirin [1]",
         ("gout", "The drug is colchicine. Avoid the drug aspirin."),
     ),
+    (
+        "Which drug treats the disease whose classic sign is swelling without hives?",
+        "icatibant [2]",
+        ("hereditary angioedema", "The classic sign is swelling without hives."),
+        ("hereditary angioedema", "The first-line drug is icatibant."),
+    ),
     ("How does omeprazole work?", "it blocks the proton pump [1]", ("omeprazole", "It blocks the proton pump.")),
     ("What is the treatment in children with croup?", "steroids [1]", ("croup", "In a child, treatment is steroids.")),
     (
