@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, Field, field_validator
@@ -186,8 +186,8 @@ def make_app(
         """The agent, as OpenAI's API lists models."""
         return {"object": "list", "data": [described]}
 
-    @app.get("/v1/models/{model}")
-    async def model(model: str) -> dict[str, Any]:
+    @app.get("/v1/models/{model}", responses=ERRORS)
+    async def model(model: Annotated[str, Path(max_length=200, pattern=r"^[\w.:-]+$")]) -> dict[str, Any]:
         """One model by its name."""
         if model != name:
             raise ModelError(f"the model {model!r} does not exist here; this is {name!r}.")
