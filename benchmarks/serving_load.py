@@ -4,7 +4,8 @@
     python -m benchmarks.serving_load --seconds 10 --memory_answers 0  # a short look
 
 The service is `medagent serve` in a process of its own, and the clients share the machine with it. One client asks
-before and after the many.
+before and after the many. One in ten of the many's questions is left unanswered: its client hangs up. Then the many ask
+again beside connections that say nothing.
 
 Prints answers per second, their times and memory. It counts failures, and answers that differ from the evaluated ones.
 """
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
+import random
 import subprocess
 import sys
 import tempfile
@@ -29,6 +32,7 @@ import psutil
 from benchmarks.common import describe_machine
 from evaluation.run import run_benchmark
 from medagent.answers import checked
+from medagent.evidence.check import EvidenceCheck, names_of
 from medagent.loading import open_agent
 from medagent.serving.memory import EVERY_S
 from medagent.starter.index import build_starter_index
@@ -64,13 +68,22 @@ class Load:
     def __init__(self, questions: list[Question], wanted: dict[str, str]) -> None:
         self.questions, self.wanted = questions, wanted
         self.times: list[float] = []
-        self.other = self.failed = 0
+        self.other = self.failed = self.left = 0
+        self._draw = random.Random(0)
 
-    async def _client(self, http: httpx.AsyncClient, mine: Iterator[Question], until: float, room: list[int]) -> None:
+    async def _client(
+        self, http: httpx.AsyncClient, mine: Iterator[Question], until: float, room: list[int], leaving: float
+    ) -> None:
         while time.monotonic() < until and room[0] > 0:
             room[0] -= 1
             question, began = next(mine), time.monotonic()
             body = {"question": question.text, "options": list(question.options)}
+            if self._draw.random() < leaving:
+                self.left += 1
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.2 * self._draw.random()):
+                        await http.post(f"{URL}/v1/answers", json=body)
+                continue
             found = await http.post(f"{URL}/v1/answers", json=body)
             self.times.append(time.monotonic() - began)
             if found.status_code != 200:
@@ -78,14 +91,34 @@ class Load:
                 continue
             self.other += found.json()["answer"]["text"] != self.wanted[question.id]
 
-    def run(self, clients: int, seconds: float, answers: int = sys.maxsize) -> float:
-        """Answers per second of `clients`, until time or number of answers is reached."""
+    def run(
+        self, clients: int, seconds: float, answers: int = sys.maxsize, *, leaving: float = 0.0, silent: int = 0
+    ) -> float:
+        """Answers per second of `clients`, until time or number of answers is reached.
+
+        A share of the questions is left while it is `leaving`. So many `silent` connections stand beside the clients,
+        and are opened again where the service closes them.
+        """
+
+        async def stay_silent(until: float) -> None:
+            while time.monotonic() < until:
+                try:
+                    reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+                except OSError:  # the service takes no more of them, which is its right
+                    await asyncio.sleep(1)
+                    continue
+                with contextlib.suppress(TimeoutError, OSError):
+                    async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                        await reader.read(1)
+                writer.close()
 
         async def go() -> None:
             limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
             mine, room, until = itertools.cycle(self.questions), [answers], time.monotonic() + seconds
+            quiet = [asyncio.create_task(stay_silent(until)) for _ in range(silent)]
             async with httpx.AsyncClient(timeout=120, limits=limits) as http:
-                await asyncio.gather(*(self._client(http, mine, until, room) for _ in range(clients)))
+                await asyncio.gather(*(self._client(http, mine, until, room, leaving) for _ in range(clients)))
+            await asyncio.gather(*quiet)
 
         self.times.clear()
         began = time.monotonic()
@@ -104,6 +137,8 @@ def main() -> None:
     parser.add_argument("--agent", default="starter")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--leaving", type=float, default=0.1, help="share of questions whose client hangs up")
+    parser.add_argument("--silent", type=int, default=600, help="connections that say nothing, in the last run")
     parser.add_argument("--memory_answers", type=int, default=2000)
     settings = parser.parse_args()
     print(describe_machine())
@@ -112,23 +147,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = str(Path(folder) / "index")
         build_starter_index(Path(index), world.passages())
-        evaluated = run_benchmark(
-            open_agent(settings.agent, index=index, lockstep=True), questions, temperature=0.0, seed=0
-        )
-        wanted = {rollout.question.id: checked(rollout).text for rollout in evaluated}
+        agent = open_agent(settings.agent, index=index, lockstep=True)
+        check = EvidenceCheck(names_of(agent.retriever))
+        evaluated = run_benchmark(agent, questions, temperature=0.0, seed=0)
+        wanted = {rollout.question.id: checked(rollout, check).text for rollout in evaluated}
         load = Load(questions, wanted)
         with service(settings.agent, index) as process:
             load.run(8, 5)
             alone = [load.run(1, settings.seconds / 3)]
             print(load.told("one client", alone[0]))
             before = process.memory_info().rss
-            rate = load.run(settings.clients, settings.seconds)
+            rate = load.run(settings.clients, settings.seconds, leaving=settings.leaving)
             print(load.told(f"{settings.clients} clients", rate))
+            usual = np.quantile(load.times, 0.95)
+            beside = load.run(settings.clients, settings.seconds, leaving=settings.leaving, silent=settings.silent)
+            print(load.told(f"{settings.clients} clients beside {settings.silent} silent connections", beside))
+            print(f"p95 beside silent connections / without: {np.quantile(load.times, 0.95) / usual:.2f}")
             after = process.memory_info().rss
             alone.append(load.run(1, settings.seconds / 3))
             print(load.told("one client again", alone[1]))
             print(f"ratio {rate / (sum(alone) / 2):.1f}; memory {before / 2**20:.0f} -> {after / 2**20:.0f} MiB")
-            print(f"failed {load.failed}, other than evaluated {load.other}")
+            print(f"left {load.left}, failed {load.failed}, other than evaluated {load.other}")
         if settings.memory_answers:
             with service(settings.agent, index) as process:
                 load.run(settings.clients, 3600, settings.memory_answers // 10)

@@ -7,6 +7,7 @@ adapter/     LoRA weights (safetensors); absent in a base policy           token
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
@@ -26,6 +27,7 @@ from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.text_length import check_text_length
 from retrieval.embedders import embedder_from_identity
+from retrieval.opening import URL, open_retriever
 from retrieval.remote import RemoteRetriever
 from retrieval.retriever import Retriever
 from retrieval.search import HybridRetriever
@@ -34,7 +36,7 @@ from retrieval.tools import Tool, Toolbox, class_path, corpus_of
 
 SPEC_FILE = "agent.json"
 FORMAT = 3
-URL = ("http://", "https://")
+MOVED_TOGETHER = 3  # folders above the agent, and last parts of the index's path, that a move may have kept
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,17 @@ class RetrieverSpec:
             return None
         return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, retriever.settings)
 
-    def open(self, index: str | None = None) -> Retriever:
-        """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere)."""
+    def open(self, index: str | None = None, *, beside: Path | None = None) -> Retriever:
+        """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere).
+
+        An index that is not in its place is looked for around the agent's folder `beside`: both may have been moved.
+
+        Raises:
+            ConfigError: it is not there either.
+        """
         where = index or self.index
+        if index is None and beside is not None and not where.startswith(URL):
+            where = _found(Path(where), beside)
         if where.startswith(URL) or not self.embedder:
             return open_retriever(where)
         return HybridRetriever(where, embedder_from_identity(self.embedder), settings=self.search)
@@ -201,7 +211,7 @@ def load_agent(
     if retriever is None:
         _check_tools(folder, {class_path(tool) for tool in tools}, set(spec.tools))
         if spec.retriever is not None:
-            retriever = spec.retriever.open(index)
+            retriever = spec.retriever.open(index, beside=folder)
         elif index is not None:
             retriever = open_retriever(index)
         else:
@@ -209,6 +219,21 @@ def load_agent(
         retriever = Toolbox(retriever, list(tools)) if tools else retriever
     policy = open_policy(folder, spec) if open_policy else in_process(folder, spec, lockstep=lockstep)
     return Agent(policy, retriever, spec.protocol, spec.limits, spec.top_k)
+
+
+def _found(index: Path, agent: Path) -> str:
+    """The index's folder, or the one of the same place relative to the agent's folder or a folder above it."""
+    if index.exists():
+        return str(index)
+    for above in (agent.resolve(), *agent.resolve().parents[:MOVED_TOGETHER]):
+        for kept in range(min(MOVED_TOGETHER, len(index.parts) - 1), 0, -1):
+            moved = above.joinpath(*index.parts[-kept:])
+            if (moved / "manifest.json").exists():
+                print(f"agent {agent}: its index {index} is not there, and {moved} is taken.", file=sys.stderr)
+                return str(moved)
+    raise ConfigError(
+        f"agent {agent}: its index {index} is not there, nor around the agent's folder. Give its folder with --index."
+    )
 
 
 def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
@@ -266,11 +291,6 @@ def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTra
 def has_adapter(folder: Path) -> bool:
     """Whether an agent's folder holds an adapter; a base policy and a merged export have none."""
     return (folder / "adapter").exists()
-
-
-def open_retriever(index: str) -> HybridRetriever | RemoteRetriever:
-    """The retriever of an index folder with the index's own settings, or of an index served at an address."""
-    return RemoteRetriever(index) if index.startswith(URL) else HybridRetriever(index)
 
 
 def adapter_folder(folder: Path) -> Path:

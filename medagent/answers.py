@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from medagent.evidence.check import EvidenceCheck
+from medagent.evidence.follow_ups import follow_ups
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol, citations, marked_letters
 from medagent.types import Rollout, StopReason, Turn
@@ -46,7 +47,7 @@ class Answer:
     `letter` is the option named: None where none or several are, or where the answer says another thing. `urgent` is
     the line that belongs above the answer to a person in danger. `logprob` is the policy's mean log-prob of the tokens
     of its last turn, None where it gives none; it says nothing of truth. `asked_as` is the question that the agent got,
-    where it is not the one that was asked.
+    where it is not the one that was asked. `follow_ups` are questions on the same subject that may be asked next.
     """
 
     text: str
@@ -62,6 +63,7 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     asked_as: str | None = None
+    follow_ups: tuple[str, ...] = ()
 
     @property
     def supported(self) -> bool:
@@ -89,6 +91,7 @@ class Answer:
             "nearest": [passage.to_json() for passage in self.nearest],
             "urgent": self.urgent,
             "asked_as": self.asked_as,
+            "follow_ups": list(self.follow_ups),
             "removed_citations": self.removed_citations,
             "logprob": self.logprob,
             "stop_reason": self.stop_reason.value,
@@ -105,7 +108,8 @@ async def answered(
     `heard` is what the asker said before, as far as it may tell of an emergency.
     """
     found = await asyncio.to_thread(checked, rollout, check)
-    found = replace(found, urgent=check.emergencies.line_of([rollout.question.text, *heard]))
+    urgent = check.emergencies.line_of([rollout.question.text, *heard])
+    found = replace(found, urgent=urgent, follow_ups=() if urgent else found.follow_ups)
     return replace(found, nearest=await check.nearest(rollout, search)) if found.withheld else found
 
 
@@ -122,6 +126,7 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         for number in dict.fromkeys([*citations(text), *verdict.stated_in])
     )
     sampled = rollout.num_action_tokens
+    urgent = check.emergencies.line_for(rollout.question.text)
     return Answer(
         text=verdict.told if withheld or not text else text,
         letter=letters[0] if len(letters) == 1 and not withheld and not verdict.contradicts else None,
@@ -129,7 +134,8 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         withheld=withheld or not text,
         sources=() if withheld else sources,
         nearest=(),
-        urgent=check.emergencies.line_for(rollout.question.text),
+        urgent=urgent,
+        follow_ups=() if withheld or urgent else follow_ups(rollout, verdict),
         removed_citations=removed,
         logprob=_logprob(rollout) if said else None,
         stop_reason=rollout.stop_reason,

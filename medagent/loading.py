@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from medagent.agent import Agent, Limits
-from medagent.agent_folder import OpenPolicy, load_agent, open_retriever
+from medagent.agent_folder import OpenPolicy, load_agent
 from medagent.base_models import STARTER, model_path
 from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.errors import InputError
@@ -21,6 +21,7 @@ from medagent.precision import AUTO, settled
 from medagent.protocol import TagProtocol
 from medagent.text_length import longest_text
 from retrieval.controls import NoRetriever
+from retrieval.opening import open_retriever
 from retrieval.retriever import Retriever
 from retrieval.tools import Tool, Toolbox, tool_named
 

@@ -13,6 +13,8 @@ from typing import Literal
 
 import Stemmer
 
+from retrieval.plain_text import without_unseen
+
 AnalyserName = Literal["biomedical", "biomedical-unstemmed", "words"]
 
 GREEK = {
@@ -52,6 +54,7 @@ class Analyser:
         >>> Analyser().tokens("What is the role of IL-6 in Crohn's diseases?")
         ['role', 'il', '6', 'il6', 'crohn', 'diseas']
         """
+        text = without_unseen(text)
         if self.name == "words":
             return _PLAIN.findall(text.lower())
         text = _LETTERED.sub(r"\1 A", unicodedata.normalize("NFKC", text).translate(_FOLD))

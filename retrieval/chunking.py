@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from retrieval.errors import RetrievalError
 from retrieval.passages import Passage, content_digest
+from retrieval.plain_text import without_unseen
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 
@@ -102,11 +103,11 @@ def cut_document(document: Document, chunking: Chunking, count: CountTokens) -> 
     A document that makes one passage keeps its id. The passages of others are numbered: "pmid:1#2". `count` gives the
     tokens of texts. A passage's title and section count too, as they are embedded with it.
     """
-    title = _shortened(document.title, chunking.max_tokens // 3, count)
+    title = _shortened(without_unseen(document.title), chunking.max_tokens // 3, count)
     pieces = []
     for section in document.sections:
-        heading = _shortened(section.heading, chunking.max_tokens // 4, count)
-        pieces += [(heading, text) for text in _cut(section.text, title, heading, chunking, count)]
+        heading = _shortened(without_unseen(section.heading), chunking.max_tokens // 4, count)
+        pieces += [(heading, text) for text in _cut(without_unseen(section.text), title, heading, chunking, count)]
     whole = "\n".join(text for _, text in pieces)
     id_ = document.id or content_digest(title, "", whole)
     for number, (heading, text) in enumerate(pieces, start=1):

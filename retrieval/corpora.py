@@ -102,15 +102,16 @@ def _unreachable(path: Path, error: OSError) -> CorpusError:
 
 @dataclass(frozen=True)
 class UnreadPart:
-    """A file of a kind that nothing reads: counted, never passed over in silence."""
+    """What lies in the folder and is not read: counted, never passed over in silence."""
 
     name: str
+    reason: str
     size: int = 0
     fingerprint: str = ""
 
     def read(self) -> Iterator[tuple[Item, int]]:
         """One `Skipped`."""
-        yield Skipped(self.name, f"is of a kind that is not read; wanted {', '.join(READERS)} (or these with .gz)"), 0
+        yield Skipped(self.name, self.reason), 0
 
 
 @dataclass(frozen=True)
@@ -216,24 +217,51 @@ def file_corpus(path: Path) -> Corpus:
                 "with .gz)."
             )
         return Corpus(str(path.resolve()), [FilePart(path, path.name)])
-    indexes = {found.parent for found in path.rglob("passages.sqlite")}
-    files = sorted(
-        file
-        for file in path.rglob("*")
-        if file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(path).parts)
-        and not indexes.intersection(file.parents)
-    )
-    if not any(kind_of(file) in READERS for file in files):
+    found = sorted(_found_below(path), key=lambda part: part.name)
+    if not any(isinstance(part, FilePart) for part in found):
         raise CorpusError(
-            f"corpus {path}: found no file that can be read among {len(files)}; wanted {', '.join(READERS)} (or "
+            f"corpus {path}: found no file that can be read among {len(found)}; wanted {', '.join(READERS)} (or "
             "these with .gz)."
         )
-    parts: list[CorpusPart] = []
-    for file in files:
-        name = file.relative_to(path).as_posix()
-        parts.append(FilePart(file, name) if kind_of(file) in READERS else UnreadPart(name))
-    return Corpus(str(path.resolve()), parts)
+    return Corpus(str(path.resolve()), found)
+
+
+def _found_below(top: Path) -> Iterator[CorpusPart]:
+    """The files below a folder, and what cannot be read there.
+
+    Links to files are followed, and links to folders are not: they may lead around in a circle.
+    """
+    unread: list[CorpusPart] = []
+
+    def closed(error: OSError) -> None:
+        name = Path(error.filename).relative_to(top).as_posix()
+        unread.append(UnreadPart(name, f"is a folder that cannot be entered ({error.strerror})"))
+
+    for folder, folders, files in os.walk(top, onerror=closed):
+        here = Path(folder)
+        if "passages.sqlite" in files:  # an index
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in folders:
+            if (here / name).is_symlink():
+                where = (here / name).relative_to(top).as_posix()
+                yield UnreadPart(where, "is a link to a folder, which is not followed; add that folder by its own path")
+        for name in files:
+            file = here / name
+            where = file.relative_to(top).as_posix()
+            if name.startswith("."):
+                continue
+            if not file.exists():
+                yield UnreadPart(where, "is a link that leads nowhere")
+            elif not file.is_file():
+                yield UnreadPart(where, "is no file")
+            elif kind_of(file) not in READERS:
+                wanted = ", ".join(READERS)
+                yield UnreadPart(where, f"is of a kind that is not read; wanted {wanted} (or these with .gz)")
+            else:
+                yield FilePart(file, where)
+    yield from unread
 
 
 def hub_corpus(name: str) -> Corpus:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from pydantic import Field
 
@@ -26,22 +26,15 @@ def make_server(retriever: HybridRetriever) -> Any:
     """The MCP server over an open index (official SDK)."""
     try:
         from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver.resources import ResourceSecurity
+        from mcp.server.mcpserver.tools import Tool
         from mcp.types import ToolAnnotations
     except ImportError as error:
         raise RetrievalError(
             "the MCP server needs the package mcp, which is not installed. Install it with: pip install 'medagent[mcp]'"
         ) from error
     batcher = SearchBatcher(retriever, top_k=5, retries=0)
-    server = MCPServer(
-        "medagent",
-        instructions=f"Searches a medical corpus of {len(retriever):,} passages. Cite passages by their id. {NOTICE}",
-    )
 
-    @server.tool(
-        title="Search the medical corpus",
-        annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
-        structured_output=True,
-    )
     async def search(
         query: Annotated[str, Field(description="What to look for, in words or as a question", max_length=2000)],
         top_k: Annotated[int, Field(description="How many passages", ge=1, le=50)] = 5,
@@ -50,6 +43,8 @@ def make_server(retriever: HybridRetriever) -> Any:
         year_to: Annotated[int | None, Field(description="Only passages of this year or earlier")] = None,
     ) -> dict[str, Any]:
         """Passages of the corpus that fit a query, best first, each with its id, source and text."""
+        if not query.strip():
+            raise RetrievalError("the query is empty, wanted words to search for")
         where = Filter(tuple(sources or ()), year_from, year_to)
         hits = await batcher.search(query, top_k=top_k, where=where)
         return {
@@ -60,12 +55,35 @@ def make_server(retriever: HybridRetriever) -> Any:
             "notice": NOTICE,
         }
 
-    @server.resource("passage://{id}", name="passage", mime_type="application/json")
+    tool = Tool.from_function(
+        search,
+        title="Search the medical corpus",
+        annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
+        structured_output=True,
+    )
+    # An argument that is not known is an error: a misspelt filter would filter nothing.
+    arguments = tool.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    tool.parameters["additionalProperties"] = False
+    server = MCPServer(
+        "medagent",
+        instructions=f"Searches a medical corpus of {len(retriever):,} passages. Cite passages by their id. {NOTICE}",
+        tools=[tool],
+    )
+
+    # An id is looked up and never opened as a path, so that it may look like one.
+    @server.resource(
+        "passage://{id}",
+        name="passage",
+        mime_type="application/json",
+        security=ResourceSecurity(exempt_params={"id"}),
+    )
     def passage(id: str) -> str:
         """One passage by id, whole."""
-        found = retriever.passage(unquote(id))
+        found = retriever.passage(id)
         if found is None:
-            raise RetrievalError(f"no passage {unquote(id)!r} in this index")
+            raise RetrievalError(f"no passage {id!r} in this index")
         return json.dumps(found.to_json(), ensure_ascii=False)
 
     return server

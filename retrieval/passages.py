@@ -11,6 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from retrieval.years import year_in
+
+TEXT_FIELDS = ("text", "content", "contents", "body", "abstract")
 _TEXT_HASH = re.compile(r"#([0-9a-f]{16})$")
 
 
@@ -112,22 +115,19 @@ class Hit:
 def passage_from_row(row: Any) -> Passage:
     """The passage of a JSON object with `text` (MedRAG: `content`) and optionally the other fields.
 
-    A ValueError says what is wrong.
+    A year that names none ("n.d.") is left out. A ValueError says what is wrong.
     """
     if not isinstance(row, dict):
         raise ValueError(f"found a {type(row).__name__}, wanted an object")
-    text = next((row[name] for name in ("text", "content", "contents", "body") if row.get(name)), None)
+    text = next((row[name] for name in TEXT_FIELDS if not _empty(row.get(name))), None)
     text = without_surrogates(text) if isinstance(text, str) else text
     if not isinstance(text, str) or not text.strip():
-        raise ValueError("no text: wanted a field 'text' (or 'content') that is not empty")
-    year = str(row.get("year") or "").strip()[:4]
-    if year and not year.isdecimal():
-        raise ValueError(f"the year is {row['year']!r}, wanted a number such as 2021")
+        raise ValueError(f"no text: wanted one of the fields {', '.join(TEXT_FIELDS)} that is not empty")
     fields = {
-        name: without_surrogates(str(row.get(name) or "")).strip()
-        for name in ("title", "source", "section", "document", "licence")
+        name: without_surrogates("" if _empty(row.get(name)) else str(row[name])).strip()
+        for name in ("title", "source", "section", "document", "licence", "license")
     }
-    licence = fields["licence"] or str(row.get("license") or "").strip()
+    licence = fields["licence"] or fields["license"]
     id_ = id_of_row(row)
     return Passage.make(
         fields["title"],
@@ -135,7 +135,7 @@ def passage_from_row(row: Any) -> Passage:
         fields["source"],
         id=id_,
         section=fields["section"],
-        year=int(year) if year else None,
+        year=year_in(row.get("year")),
         licence=licence,
         document=fields["document"],
     )
@@ -143,7 +143,12 @@ def passage_from_row(row: Any) -> Passage:
 
 def id_of_row(row: Mapping[str, Any]) -> str:
     """The id that a row gives itself, empty where it gives none (0 is one)."""
-    return without_surrogates(str(row.get("id") if row.get("id") is not None else "")).strip()
+    found = row.get("id")
+    return "" if found is None or found != found else without_surrogates(str(found)).strip()  # NaN is none
+
+
+def _empty(value: Any) -> bool:
+    return not value or value != value  # NaN, which JSON of others holds, is not itself
 
 
 def without_surrogates(text: str) -> str:

@@ -19,7 +19,7 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from retrieval.batching import SearchBatcher
 from retrieval.embedders import embedder_from_identity
@@ -39,7 +39,13 @@ Queries = Annotated[list[Query], Field(max_length=MAX_QUERIES)]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
 
 
-class Where(BaseModel):
+class Body(BaseModel):
+    """Base of the bodies: a field that is not known is an error, as a misspelt filter would filter nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Where(Body):
     """Which passages may be found; see `Filter`."""
 
     sources: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=64)] = []
@@ -47,7 +53,7 @@ class Where(BaseModel):
     year_to: int | None = None
 
 
-class SearchRequest(BaseModel):
+class SearchRequest(Body):
     """The body of POST /search."""
 
     queries: Queries
@@ -85,6 +91,8 @@ def make_app(
         if len(queries) * top_k > MAX_HITS:
             raise HTTPException(422, f"{len(queries)} queries x {top_k} passages found, wanted at most {MAX_HITS:,}")
         queries = [without_surrogates(query) for query in queries]
+        if not all(query.strip() for query in queries):
+            raise HTTPException(422, "an empty query was found, wanted words to search for")
         if batcher.waiting + len(queries) > MAX_WAITING:
             raise HTTPException(429, "too many queries are waiting; try again", headers={"Retry-After": "1"})
         return await batcher.search_many(queries, top_k=top_k, where=where)

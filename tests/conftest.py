@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from medagent.base_models import STARTER
+from medagent.base_models import STARTER, model_path
 from medagent.causal_lm import load_causal_lm
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from retrieval.search import HybridRetriever
+from tests.medagent.gguf_files import write_gguf
 
 # make test runs as many workers as cores: more threads than one, here or in a child, would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,6 +31,16 @@ def starter() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 @pytest.fixture(scope="session")
 def tokenizer(starter) -> PreTrainedTokenizerBase:
     return starter[1]
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random Llama with SmolLM2's tokenizer and chat template, as a folder."""
+    folder = tmp_path_factory.mktemp("base")
+    write_gguf(folder / "tiny.gguf", GGMLQuantizationType.F16)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MEDAGENT_CACHE", str(folder / "cache"))
+        return model_path(str(folder / "tiny.gguf"))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """The job of a training step, which each rival does with the same model, questions, index and limits.
 
 forced   4 questions x 8 samples. Three turns of 32 tokens, whatever they say, and 150 tokens of passages after the
-         first two.
+         first two. Options set these numbers.
 real     16 questions x 8 samples of an agent that was taught the protocol. It samples freely.
 """
 
@@ -31,7 +31,7 @@ from medagent.untrusted_text import harmless_passages
 from retrieval.search import HybridRetriever
 
 RANK, ALPHA, RATE = 16, 32, 3e-4
-FORCED_TOKENS, FORCED_LIMITS = 32, Limits(3, 32, 150, 1024)
+FORCED_LIMITS, PROMPT_TOKENS = Limits(3, 32, 150, 1024), 256
 NUM_SAMPLES = 8
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen2.5-1.5b": {
@@ -69,7 +69,7 @@ class ForcedProtocol(TagProtocol):
 
 @dataclass(frozen=True)
 class StepJob:
-    """What a step does; `forced` turns have `FORCED_TOKENS` tokens."""
+    """What a step does; `forced` turns have as many tokens as the limits allow."""
 
     model: str
     protocol: TurnProtocol
@@ -108,6 +108,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--questions", type=int, default=0, help="of a step; 0: as the job says")
     parser.add_argument("--warm-up", type=int, default=1, help="steps before the one that counts")
+    parser.add_argument("--turns", type=int, default=FORCED_LIMITS.max_turns, help="of the job forced")
+    parser.add_argument("--turn-tokens", type=int, default=FORCED_LIMITS.max_turn_tokens, help="of the job forced")
+    parser.add_argument("--observation-tokens", type=int, default=FORCED_LIMITS.max_observation_tokens, help="likewise")
     parser.add_argument("--shape", choices=list(SHAPES), help="random weights of a larger model, made in --model")
 
 
@@ -125,7 +128,15 @@ def job_of(options: argparse.Namespace) -> StepJob:
         questions = StarterBenchmark("train").questions()
     questions = [questions[at % len(questions)] for at in range(start, start + number)]
     if forced:
-        job = StepJob("", ForcedProtocol(), FORCED_LIMITS, 8, "", questions, forced, options.dtype, options.seed)
+        of_a_turn = options.turn_tokens + options.observation_tokens
+        limits = Limits(
+            options.turns,
+            options.turn_tokens,
+            options.observation_tokens,
+            max(FORCED_LIMITS.max_total_tokens, PROMPT_TOKENS + options.turns * of_a_turn),
+        )
+        top_k = max(8, options.observation_tokens // 16)  # enough passages to fill an observation
+        job = StepJob("", ForcedProtocol(), limits, top_k, "", questions, forced, options.dtype, options.seed)
     else:
         spec = read_spec(Path(options.model))
         job = StepJob("", spec.protocol, spec.limits, spec.top_k, "", questions, forced, options.dtype, options.seed)
@@ -142,11 +153,11 @@ def make_model(shape: str, folder: Path) -> None:
     AutoTokenizer.from_pretrained(model_path("starter")).save_pretrained(folder)
 
 
-def force_turn_length() -> None:
-    """Our turns end after exactly `FORCED_TOKENS` tokens, whatever they say."""
+def force_turn_length(tokens: int) -> None:
+    """Our turns end after exactly so many tokens, whatever they say."""
 
     def stop(self: TurnEnds, sampled: Any, max_tokens: int) -> TurnStop | None:
-        return TurnStop.TAG if len(sampled) >= FORCED_TOKENS else None
+        return TurnStop.TAG if len(sampled) >= tokens else None
 
     TurnEnds.stop = stop  # type: ignore[method-assign]
 

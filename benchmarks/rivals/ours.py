@@ -91,7 +91,7 @@ def main() -> None:
     keep_freed_memory()
     job = job_of(options)
     if job.forced:
-        force_turn_length()
+        force_turn_length(job.limits.max_turn_tokens)
     parts = options.micro_batches or len(job.questions)
     data = RolloutData(
         _Given(job.questions),

@@ -24,7 +24,6 @@ from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.rivals.job import (
     ALPHA,
-    FORCED_TOKENS,
     NUM_SAMPLES,
     RANK,
     RATE,
@@ -48,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--micro-batch", type=int, default=NUM_SAMPLES, help="rollouts of a forward and backward pass")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -102,8 +102,8 @@ def main() -> None:
                 output_dir=folder,
                 max_steps=options.warm_up + 1,
                 learning_rate=RATE,
-                per_device_train_batch_size=NUM_SAMPLES,
-                gradient_accumulation_steps=len(prompts),
+                per_device_train_batch_size=options.micro_batch,
+                gradient_accumulation_steps=job.rollouts // options.micro_batch,
                 generation_batch_size=job.rollouts,
                 num_generations=NUM_SAMPLES,
                 max_completion_length=job.limits.max_total_tokens,
@@ -125,7 +125,7 @@ def main() -> None:
         )
         trainer.generation_config.max_new_tokens = job.limits.max_turn_tokens
         if job.forced:
-            trainer.generation_config.min_new_tokens = FORCED_TOKENS
+            trainer.generation_config.min_new_tokens = job.limits.max_turn_tokens
         else:
             ends = StopStringCriteria(tokenizer, [block.end for block in job.protocol.blocks])
             generate = model.generate

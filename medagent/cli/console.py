@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from rich import markup
 from rich.console import Console
 
 from medagent.answers import Answer
+from medagent.cli.safe_text import escape
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.types import Question, Turn
 from retrieval.passages import Hit
-
-
-def escape(text: str) -> str:
-    """Text that can neither mark up nor steer the terminal: rich's markup escaped, control characters dropped."""
-    return markup.escape("".join(c for c in text if c.isprintable() or c in "\n\t"))
 
 
 def show_question(console: Console, question: Question) -> None:

@@ -22,8 +22,8 @@ from evaluation.question_making.selection import select
 from evaluation.question_making.statistics import CorpusStatistics
 from evaluation.question_making.writer import EndpointWriter
 from evaluation.statistics import Accuracy
-from medagent.cli.console import escape
 from medagent.cli.progress import index_bars
+from medagent.cli.safe_text import escape
 from medagent.errors import InputError
 from medagent.files import write_whole
 from medagent.policies.chat_endpoint import RemotePolicy

@@ -6,8 +6,9 @@ import json
 
 from rich.console import Console
 
-from medagent.agent_folder import open_retriever
-from medagent.cli.console import escape
+from medagent.cli.safe_text import escape
+from medagent.errors import InputError
+from retrieval.opening import open_retriever
 from retrieval.remote import RemoteRetriever
 from retrieval.rerank import CrossEncoderReranker
 from retrieval.retriever import Filter
@@ -15,7 +16,13 @@ from retrieval.search import HybridRetriever
 
 
 def print_search(query: str, index: str, *, top_k: int, where: Filter, reranker: str | None, as_json: bool) -> None:
-    """Print what a search finds."""
+    """Print what a search finds.
+
+    Raises:
+        InputError: the query is empty.
+    """
+    if not query.strip():
+        raise InputError("the query is empty. Give words to search for, in quotes.")
     if reranker:
         retriever: HybridRetriever | RemoteRetriever = HybridRetriever(index, reranker=CrossEncoderReranker(reranker))
     else:

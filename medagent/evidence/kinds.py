@@ -25,6 +25,8 @@ class QuestionKind:
     asked: re.Pattern[str]
     said: re.Pattern[str]
     needed: bool = False
+    follow_up: str = ""
+    of: str = ""
 
 
 @lru_cache(maxsize=1)
@@ -37,6 +39,8 @@ def question_kinds() -> tuple[QuestionKind, ...]:
             re.compile(row["asked"], re.IGNORECASE),
             re.compile(row["said"], re.IGNORECASE),
             row.get("needed", False),
+            row.get("follow_up", ""),
+            row.get("of", ""),
         )
         for row in rows
     )

@@ -30,10 +30,10 @@ USUAL_S = 10.0  # an answer's time before any was given
 
 
 class OverloadedError(MedagentError):
-    """Too many questions wait; `retry_after_s` says when there may be room."""
+    """Too many questions; `retry_after_s` says when there may be room."""
 
-    def __init__(self, waiting: int, retry_after_s: int) -> None:
-        super().__init__(f"{waiting} questions wait. Try again in {retry_after_s} s.")
+    def __init__(self, what: str, retry_after_s: int) -> None:
+        super().__init__(f"{what} Try again in {retry_after_s} s.")
         self.retry_after_s = retry_after_s
 
 
@@ -47,18 +47,23 @@ class TooLongError(MedagentError):
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """Limits: questions answered at once, questions that may wait, and seconds per question from its admission."""
+    """Limits: questions answered at once, questions that may wait, and seconds per question from its admission.
+
+    `max_per_token` bounds the questions of one bearer token, running and waiting, so that no one takes every place.
+    """
 
     max_running: int = 64
     max_waiting: int = 256
     timeout_s: float = 120.0
+    max_per_token: int = 32
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.max_running < 1 or self.max_waiting < 0 or self.timeout_s <= 0:
+        if self.max_running < 1 or self.max_waiting < 0 or self.timeout_s <= 0 or self.max_per_token < 1:
             raise ConfigError(
-                f"serving: found max_running {self.max_running}, max_waiting {self.max_waiting} and timeout_s "
-                f"{self.timeout_s:g}, wanted 1 or more, 0 or more, and above 0."
+                f"serving: found max_running {self.max_running}, max_waiting {self.max_waiting}, timeout_s "
+                f"{self.timeout_s:g} and max_per_token {self.max_per_token}, wanted 1 or more, 0 or more, above 0, and "
+                "1 or more."
             )
 
 
@@ -130,6 +135,7 @@ class Admission:
     running: int = 0
     replaced: int = 0
     _queue: deque[asyncio.Future[None]] = field(default_factory=deque, repr=False)
+    _asking: Counter[str] = field(default_factory=Counter, repr=False)
     _current: _InUse = field(init=False, repr=False)
 
     def __post_init__(self, first: Agent) -> None:
@@ -166,17 +172,24 @@ class Admission:
         """Whether a question would be refused now."""
         return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
 
-    def start(self, job: Job, *, asked_as: str | None = None, heard: Sequence[str] = ()) -> Answering:
+    def start(self, job: Job, *, asked_as: str | None = None, heard: Sequence[str] = (), asker: str = "") -> Answering:
         """Begin to answer, at once or when a place is free. Places are given in the order of asking.
 
         `asked_as` tells the asker which question was put, where it is not the one that was asked. `heard` is what was
-        said before, which may tell of an emergency.
+        said before, which may tell of an emergency. `asker` is the token's digest, if any.
 
-        Raises `OverloadedError` where too many wait, `TooLongError` where the question alone fills the dialogue.
+        Raises `OverloadedError` where too many wait, or too many of this asker's are not answered yet; `TooLongError`
+        where the question alone fills the dialogue.
         """
         if self.full:
             self.outcomes["overloaded"] += 1
-            raise OverloadedError(self.waiting, self.retry_after_s())
+            raise OverloadedError(f"{self.waiting} questions wait.", self.retry_after_s())
+        if asker and self._asking[asker] >= self.limits.max_per_token:
+            self.outcomes["overloaded"] += 1
+            raise OverloadedError(
+                f"{self._asking[asker]} questions of this token are not answered yet, which is its limit.",
+                self.retry_after_s(),
+            )
         agent = self.agent
         found, room = len(agent.protocol.encode_prompt(agent.policy.tokenizer, job.question)), agent.limits
         if found >= room.max_total_tokens:
@@ -190,9 +203,11 @@ class Admission:
         if not place.done():
             events.put_nowait(("waiting", {"ahead": ahead}))
         task = asyncio.create_task(self._answered(job, place, events, asked_as, heard))
+        self._asking[asker] += 1
 
         def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
             self.outcomes[_outcome(task)] += 1
+            self._asking -= Counter([asker])  # which drops those that ask nothing
             self._give_back(place)
             events.put_nowait(None)
 

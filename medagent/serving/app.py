@@ -37,6 +37,7 @@ from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.page import Example, add_page, corpus_of
 from medagent.serving.quiz import QuizItem, add_quiz
 from medagent.serving.schemas import ERRORS, AnswersShape, CompletionShape, answers_with
+from medagent.serving.searchable import Searchable
 from medagent.serving.streams import ClientLeftError, kept_alive, unless_gone
 from medagent.types import LETTERS, Question
 from retrieval.errors import RetrievalError
@@ -96,6 +97,7 @@ def make_app(
     does, such as `reload.watch`.
     """
     admission = Admission(agent, limits, check)
+    searchable = Searchable(admission.search)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -125,7 +127,10 @@ def make_app(
             log.info(json.dumps(asked))
         seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64  # without one, another sample each time
         return admission.start(
-            Job(question, seed=seed, temperature=body.temperature or 0.0), asked_as=asked_as, heard=heard
+            Job(question, seed=seed, temperature=body.temperature or 0.0),
+            asked_as=asked_as,
+            heard=heard,
+            asker=request.state.asker,
         )
 
     @app.post("/v1/answers", responses=answers_with(AnswersShape))
@@ -200,10 +205,12 @@ def make_app(
         return {"status": "ok"}
 
     @app.head("/readyz", include_in_schema=False)
-    @app.get("/readyz", responses={503: {"description": "a question would be refused, or the engine has ended"}})
+    @app.get("/readyz", responses={503: {"description": "a question would be refused, or its search would fail"}})
     async def readyz() -> JSONResponse:
-        """Whether a question would be taken now."""
+        """Whether a question would be taken now, and the corpus can be searched."""
         status = "full" if admission.full else "ready" if engine_lives() else "the engine has ended"
+        if status == "ready" and not await searchable():
+            status = "the corpus cannot be searched"
         return JSONResponse({"status": status}, status_code=200 if status == "ready" else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)

@@ -91,8 +91,9 @@ class Guards:
             await self._app(scope, receive, send)
             return
         id_, began = uuid4().hex, time.perf_counter()
-        scope.setdefault("state", {})["request_id"] = id_
         headers, status, read = Headers(scope=scope), 0, 0
+        asker = self._token_of(headers) if self._tokens else ""
+        scope.setdefault("state", {}).update(request_id=id_, asker=asker)
         whole, slow, late = False, False, time.monotonic() + BODY_TIMEOUT_S
 
         async def tell(message: Message) -> None:
@@ -153,8 +154,13 @@ class Guards:
             else:
                 await self._app(scope, listen, tell)
         finally:
-            token = self._token_of(headers)[:TOKEN_DIGITS] if self._tokens else None
-            row = {"request": id_, "token": token, "method": scope["method"], "path": scope["path"], "status": status}
+            row = {
+                "request": id_,
+                "token": asker[:TOKEN_DIGITS] or None,
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+            }
             log.info(json.dumps({**row, "seconds": round(time.perf_counter() - began, 3)}))
 
     def _known(self, headers: Headers, path: str) -> bool:

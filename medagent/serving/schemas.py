@@ -90,6 +90,7 @@ class AnswerShape(ResponseShape):
     nearest: list[PassageShape]
     urgent: str | None
     asked_as: str | None
+    follow_ups: list[str]
     removed_citations: int
     logprob: float | None
     stop_reason: Literal["answered", "malformed", "max_turns", "max_turn_tokens", "max_total_tokens", "refused"]

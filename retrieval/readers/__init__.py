@@ -7,25 +7,31 @@ cannot end a long build.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
-from retrieval.readers.base import Item, OpenFile, Read, Skipped
-from retrieval.readers.pdf import read_pdf
-from retrieval.readers.rows import read_json_lines, read_table
-from retrieval.readers.text import read_markdown, read_text
-from retrieval.readers.xml import read_xml
+from retrieval.readers.base import Item, OpenFile, Skipped
 
-READERS: dict[str, Read] = {
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
-    ".csv": read_table,
-    ".tsv": read_table,
-    ".txt": read_text,
-    ".md": read_markdown,
-    ".markdown": read_markdown,
-    ".pdf": read_pdf,
-    ".xml": read_xml,
-    ".nxml": read_xml,
+# Module and function of each kind. A module is imported when a file of its kind is read: some take their time, and a
+# search reads no file.
+READERS = {
+    ".jsonl": ("rows", "read_json_lines"),
+    ".ndjson": ("rows", "read_json_lines"),
+    ".json": ("rows", "read_json_array"),
+    ".csv": ("tables", "read_table"),
+    ".tsv": ("tables", "read_table"),
+    ".txt": ("text", "read_text"),
+    ".md": ("text", "read_markdown"),
+    ".markdown": ("text", "read_markdown"),
+    ".nbib": ("references", "read_medline_text"),
+    ".ris": ("references", "read_ris"),
+    ".bib": ("references", "read_bibtex"),
+    ".html": ("pages", "read_html"),
+    ".htm": ("pages", "read_html"),
+    ".docx": ("pages", "read_docx"),
+    ".pdf": ("pdf", "read_pdf"),
+    ".xml": ("xml", "read_xml"),
+    ".nxml": ("xml", "read_xml"),
 }
 
 
@@ -36,7 +42,9 @@ def kind_of(path: Path) -> str:
 
 def read_file(file: OpenFile) -> Iterator[Item]:
     """The documents of an open file, and what had to be skipped."""
-    return READERS[kind_of(file.path)](file)
+    module, function = READERS[kind_of(file.path)]
+    read: Iterator[Item] = getattr(import_module(f"retrieval.readers.{module}"), function)(file)
+    return read
 
 
 __all__ = ["READERS", "Item", "OpenFile", "Skipped", "kind_of", "read_file"]

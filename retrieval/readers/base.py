@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Callable, Iterator
@@ -9,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from charset_normalizer import from_bytes
+
 from retrieval.chunking import Document
 from retrieval.passages import Passage
+
+SAMPLE = 65_536  # bytes by which an encoding is found out
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,23 @@ class OpenFile:
         self._raw.close()
 
     def text(self) -> str:
-        """The whole file as text; a UnicodeDecodeError where it is not UTF-8."""
-        return self.stream.read().decode("utf-8-sig").replace("\r\n", "\n")
+        """The whole file as text, by `encoding_of`; a UnicodeDecodeError where it is no text."""
+        raw = self.stream.read()
+        return raw.decode(encoding_of(raw[:SAMPLE])).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def encoding_of(head: bytes) -> str:
+    """The encoding of a file's beginning: by its byte order mark, UTF-8 where it is that, else the likeliest."""
+    marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+    for mark, name in marks.items():
+        if head.startswith(mark):
+            return name
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # the end of the sample may cut a character
+    except UnicodeDecodeError:
+        found = from_bytes(head).best()
+        return found.encoding if found is not None else "utf-8"
+    return "utf-8"
 
 
 Read = Callable[[OpenFile], Iterator[Item]]

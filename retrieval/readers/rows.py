@@ -1,32 +1,38 @@
-"""Rows with a text: JSON lines, CSV and TSV with a header, and hub datasets.
+"""Rows with a text: JSON lines, JSON arrays, and hub datasets.
 
 MedRAG's layout (id, title, content) is one of them.
 """
 
 from __future__ import annotations
 
-import codecs
-import csv
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import ijson
 
 from retrieval.chunking import Document, Section
 from retrieval.passages import id_of_row, passage_from_row
 from retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped
+from retrieval.readers.retractions import why_left_out
 
-csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
+LONGEST_LINE = 64 << 20  # bytes; a longer one is no row
 
 
 def read_json_lines(file: OpenFile) -> Iterator[Item]:
     """One document per line."""
     number = 0
     try:
-        for number, line in enumerate(file.stream, start=1):
+        while line := file.stream.readline(LONGEST_LINE):
+            number += 1
+            where = f"{file.name}, line {number}"
+            if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                while (rest := file.stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+                    pass
+                yield Skipped(where, f"is longer than {LONGEST_LINE >> 20} MiB")
+                continue
             if not line.strip():
                 continue
-            where = f"{file.name}, line {number}"
             try:
                 row = json.loads(line.decode("utf-8-sig"))
             except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are both ValueErrors
@@ -35,31 +41,36 @@ def read_json_lines(file: OpenFile) -> Iterator[Item]:
             yield document_of_row(row, where, source=file.name)
     except UNREADABLE as error:
         yield Skipped(file.name, f"cannot be read after line {number:,} ({error}); what came before is used")
+        return
+    if not number:
+        yield Skipped(file.name, "is empty")
 
 
-def read_table(file: OpenFile) -> Iterator[Item]:
-    """One document per row of CSV or TSV (by the file's suffix); the header names the columns."""
-    delimiter = "\t" if ".tsv" in [suffix.lower() for suffix in file.path.suffixes] else ","
-    reader = csv.DictReader(codecs.iterdecode(file.stream, "utf-8-sig"), delimiter=delimiter)
+def read_json_array(file: OpenFile) -> Iterator[Item]:
+    """One document per object of an array: the file's own, or those in the fields of the object that the file is."""
+    number = 0
     try:
-        if not {"text", "content", "contents", "body"} & {name.strip().lower() for name in reader.fieldnames or ()}:
-            yield Skipped(
-                file.name,
-                f"its header is {reader.fieldnames}; wanted a column 'text' or 'content' (and id, title, source, year)",
-            )
-            return
-        for row in reader:
-            where = f"{file.name}, line {reader.line_num}"
-            if None in row:
-                yield Skipped(
-                    where, f"has more cells than the header; is a {'tab' if delimiter != ',' else 'comma'} unquoted?"
-                )
-                continue
-            yield document_of_row(
-                {(name or "").strip().lower(): cell for name, cell in row.items()}, where, source=file.name
-            )
-    except (csv.Error, UnicodeDecodeError, *UNREADABLE) as error:
-        yield Skipped(file.name, f"cannot be read after line {reader.line_num:,} ({error}); what came before is used")
+        for number, row in enumerate(_objects(file), start=1):
+            yield document_of_row(row, f"{file.name}, row {number}", source=file.name)
+    except (ijson.JSONError, UnicodeDecodeError, *UNREADABLE) as error:
+        yield Skipped(file.name, f"cannot be read after row {number:,} ({error}); what came before is used")
+        return
+    if not number:
+        yield Skipped(file.name, "holds no array of objects")
+
+
+def _objects(file: OpenFile) -> Iterator[Any]:
+    """The objects of the file's arrays, one at a time in memory."""
+    builder, depth, prefix = ijson.ObjectBuilder(), 0, ""
+    for where, event, value in ijson.parse(file.stream, use_float=True):
+        begins = event == "start_map" and (where == "item" or where.endswith(".item")) and not depth
+        if begins:
+            builder, prefix = ijson.ObjectBuilder(), where
+        if begins or depth:
+            builder.event(event, value)
+            depth += (event in ("start_map", "start_array")) - (event in ("end_map", "end_array"))
+            if not depth and where == prefix:
+                yield builder.value
 
 
 def document_of_row(row: Any, where: str, *, source: str) -> Item:
@@ -68,6 +79,8 @@ def document_of_row(row: Any, where: str, *, source: str) -> Item:
         passage = passage_from_row(dict(row) if isinstance(row, Mapping) else row)
     except ValueError as error:
         return Skipped(where, str(error))
+    if reason := why_left_out(passage.title):
+        return Skipped(where, f"{reason}, by its title")
     return Document(
         passage.title,
         (Section(passage.section, passage.text),),

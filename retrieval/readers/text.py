@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from retrieval.chunking import Document, Section
+from retrieval.plain_text import without_pictures
 from retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped
+from retrieval.readers.medline_text import is_medline, medline_records
 
 _HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
@@ -15,20 +17,24 @@ _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
 def read_text(file: OpenFile) -> Iterator[Item]:
-    """One document with one section, titled with the file's name."""
-    text = _decoded(file)
+    """One document with one section, titled with the file's name; PubMed's export has a document per record."""
+    text = decoded(file)
     if isinstance(text, Skipped):
         yield text
+        return
+    if is_medline(text):
+        yield from medline_records(text, file.name)
         return
     yield Document(title_of(file.name), (Section("", unwrapped(text)),), file.name)
 
 
 def read_markdown(file: OpenFile) -> Iterator[Item]:
     """One document: the first top-level heading is its title, and each later one begins a section."""
-    text = _decoded(file)
+    text = decoded(file)
     if isinstance(text, Skipped):
         yield text
         return
+    text = without_pictures(text)
     title, heading, sections = "", "", []
     held: list[str] = []
     fenced = False
@@ -64,13 +70,14 @@ def title_of(name: str) -> str:
     return PurePath(stem).stem.replace("_", " ")
 
 
-def _decoded(file: OpenFile) -> str | Skipped:
+def decoded(file: OpenFile) -> str | Skipped:
+    """The file's text, or why there is none."""
     try:
         text = file.text()
     except UnicodeDecodeError as error:
         return Skipped(
             file.name,
-            f"not UTF-8 (byte {error.object[error.start]:#x} at {error.start:,}); convert it, for example with iconv",
+            f"is no text (byte {error.object[error.start]:#x} at {error.start:,}); convert it, for example with iconv",
         )
     except UNREADABLE as error:
         return Skipped(file.name, f"cannot be read ({error})")

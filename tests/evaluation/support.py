@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+from evaluation.predictions import PredictionLog
 from medagent.agent import Agent, Limits
+from medagent.cli.main import main
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol, neutralise
@@ -61,3 +65,22 @@ def lookup_by_text():
         return f"<answer>({letter})</answer>"
 
     return script
+
+
+def asked_plainly(agent: list[str], folder: Path) -> dict[str, str]:
+    """What an agent of the command line says to two questions in three modes, asked plainly; by prediction."""
+    index, out = folder / "index", folder / f"asked-{len(list(folder.glob('asked-*')))}"
+    if not index.exists():
+        (folder / "corpus.jsonl").write_text('{"id": "p", "title": "gout", "text": "Allopurinol lowers urate."}\n')
+        assert main(["index", "build", str(folder / "corpus.jsonl"), "--out", str(index)]) == 0
+    rows = [
+        {"question": text, "options": ["aspirin", "zinc"], "answer": "B", "gold_passage_ids": ["p"]}
+        for text in ("Which?", "What?")
+    ]
+    (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["evaluate", "--benchmark", "jsonl", "--path", str(folder / "q.jsonl"), "--index", str(index), *agent]
+    command += ["--ask", "plain", "--concurrency", "1", "--limits", '{"max_turn_tokens": 24}', "--out", str(out)]
+    assert main([*command, "--modes", "[closed_book,single_shot,gold]"]) == 0
+    assert json.loads((out / "config.json").read_text())["ask"] == "plain"
+    assert "asked plainly" in " ".join((out / "report.md").read_text().split())
+    return {each.key: each.rollout.turns[-1].text for each in PredictionLog(out / "predictions.jsonl").read()}

@@ -8,36 +8,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType
 
 from evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
 from evaluation.predictions import PredictionLog
 from medagent.agent import Job, Limits
-from medagent.base_models import model_path
 from medagent.causal_lm import load_causal_lm
 from medagent.cli.main import main
 from medagent.policies.huggingface import HFPolicy
 from medagent.types import Question
 from retrieval.controls import NoRetriever
-from tests.medagent.gguf_files import write_gguf
 
 QUESTION = Question("q", "What treats gout?", ("zinc", "colchicine", "iron"), "B")
 EXAMPLE = Question("e", "What treats scurvy?", ("gout", "vitamin C"), "B")
 
 
-@pytest.fixture(scope="module")
-def small_base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("base")
-    write_gguf(folder / "tiny.gguf", GGMLQuantizationType.F16)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("MEDAGENT_CACHE", str(folder / "cache"))
-        return model_path(str(folder / "tiny.gguf"))
-
-
 @pytest.mark.parametrize("by", ["letters", "texts"])
 @pytest.mark.parametrize("examples", [(), (EXAMPLE,)])
-def test_the_likeliest_option_is_the_answer(small_base: str, by: str, examples: tuple[Question, ...]) -> None:
-    model, tokenizer = load_causal_lm(small_base)
+def test_the_likeliest_option_is_the_answer(tiny_base: str, by: str, examples: tuple[Question, ...]) -> None:
+    model, tokenizer = load_causal_lm(tiny_base)
     protocol = LikelihoodProtocol(by=by, examples=examples)  # type: ignore[arg-type]
     agent = LikelihoodAgent(HFPolicy(model, tokenizer), NoRetriever(), protocol, Limits(1, 8, 8, 4_000))
     (rollout,) = agent.run_all([Job(QUESTION, temperature=0.0)])
@@ -64,13 +52,13 @@ def test_the_likeliest_option_is_the_answer(small_base: str, by: str, examples: 
     assert rollout.turns[-1].logprobs[0] == pytest.approx(wanted, abs=1e-4)
 
 
-def test_the_command_reports_choices_and_their_confidence(small_base: str, tmp_path: Path, capsys) -> None:
+def test_the_command_reports_choices_and_their_confidence(tiny_base: str, tmp_path: Path, capsys) -> None:
     row = {"question": "Which?", "options": ["zinc", "iron"], "answer": "B"}
     (tmp_path / "q.jsonl").write_text("".join(json.dumps({**row, "question": f"Which {n}?"}) + "\n" for n in range(4)))
     (tmp_path / "shots.jsonl").write_text(
         "".join(json.dumps({**row, "question": f"Why {n}?"}) + "\n" for n in range(3))
     )
-    command = ["evaluate", "--agent", f"hf:{small_base}", "--benchmark", "jsonl", "--path", str(tmp_path / "q.jsonl")]
+    command = ["evaluate", "--agent", f"hf:{tiny_base}", "--benchmark", "jsonl", "--path", str(tmp_path / "q.jsonl")]
     command += ["--modes", "closed_book", "--out", str(tmp_path / "out"), "--ask", "likelihood"]
     shots = ["--shots", "2", "--shots_path", str(tmp_path / "shots.jsonl")]
     assert main([*command, *shots]) == 0

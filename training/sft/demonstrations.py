@@ -27,11 +27,11 @@ from evaluation.predictions import PredictionLog
 from evaluation.rollout_files import rollout_from
 from evaluation.run import Plan, run_plan
 from medagent.agent import Agent
-from medagent.agent_folder import URL
 from medagent.errors import ConfigError
 from medagent.loading import open_agent
 from medagent.protocol import TurnProtocol
 from medagent.types import Question, Rollout, StopReason, Turn
+from retrieval.opening import URL
 from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
 from training.sft.given_rows import completed, is_right

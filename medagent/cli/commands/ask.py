@@ -95,6 +95,7 @@ def serve(
     tokens: str | None = None,
     max_running: int = 64,
     max_waiting: int = 256,
+    max_per_token: int = 32,
     timeout_s: float = 120.0,
     engine: EngineName = "in_process",
     servers: list[str] | None = None,
@@ -126,6 +127,7 @@ def serve(
         tokens: File with the SHA-256 digest of one bearer token per line. Requests then need one of them.
         max_running: Questions answered at once.
         max_waiting: Questions that may wait; more are refused with status 429.
+        max_per_token: Questions of one bearer token that may run and wait at once; more are refused likewise.
         timeout_s: Seconds that an answer may take, waiting included.
         engine: What samples the turns. in_process loads the weights here, vllm starts a vLLM server, servers uses
             running ones.
@@ -154,7 +156,7 @@ def serve(
         host,
         port,
         tokens,
-        AdmissionLimits(max_running, max_waiting, timeout_s),
+        AdmissionLimits(max_running, max_waiting, timeout_s, max_per_token),
         examples,
         reload_s,
         log_questions,

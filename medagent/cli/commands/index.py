@@ -179,7 +179,7 @@ def search(
     query: str,
     index: str = "runs/demo/index",
     top_k: int = 5,
-    source: list[str] | None = None,
+    source: str | list[str] | None = None,
     year_from: int | None = None,
     year_to: int | None = None,
     reranker: str | None = None,
@@ -191,7 +191,7 @@ def search(
         query: What to search for.
         index: Folder of the index, or the address of a served one, such as http://localhost:8001.
         top_k: How many passages.
-        source: Only passages of these sources, e.g. '[PubMed*, WHO]' (* stands for anything).
+        source: Only passages of this source, or of these, e.g. '[PubMed*, WHO]' (* stands for anything).
         year_from: Only passages of this year or later.
         year_to: Only passages of this year or earlier.
         reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
@@ -200,7 +200,8 @@ def search(
     from medagent.cli.search import print_search
     from retrieval.retriever import Filter
 
-    where = Filter(tuple(source or ()), year_from, year_to)
+    sources = (source,) if isinstance(source, str) else tuple(source or ())
+    where = Filter(sources, year_from, year_to)
     print_search(query, index, top_k=top_k, where=where, reranker=reranker, as_json=json)
 
 

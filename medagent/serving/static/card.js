@@ -71,6 +71,7 @@ export function answerCard(record, act) {
   if (answer.verdict.did_you_mean.length) box.append(meant(record, act));
   if (answer.nearest.length) box.append(nearest(answer));
   if (record.options.length && !answer.withheld) box.append(otherOptions(record));
+  if (answer.follow_ups.length) box.append(followUps(answer, act));
   if (answer.removed_citations)
     box.append(make("p", { className: "hint" }, `Citations taken out because no such passage was shown: ${answer.removed_citations}.`));
   box.append(actions(record, act));
@@ -106,6 +107,16 @@ function meant({ question, options, answer }, act) {
   for (const name of answer.verdict.did_you_mean) {
     const button = make("button", { type: "button", className: "quiet" }, name);
     button.addEventListener("click", () => act.ask({ question: withName(question, answer.verdict.missing, name), options }));
+    box.append(button);
+  }
+  return box;
+}
+
+function followUps(answer, act) {
+  const box = make("div", { className: "meant" }, make("span", {}, "Ask next: "));
+  for (const question of answer.follow_ups) {
+    const button = make("button", { type: "button", className: "quiet", dir: "auto" }, question);
+    button.addEventListener("click", () => act.ask({ question, options: [] }));
     box.append(button);
   }
   return box;

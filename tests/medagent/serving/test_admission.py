@@ -15,9 +15,11 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.serving.admission import Admission, AdmissionLimits, OverloadedError
 from medagent.serving.app import make_app
+from medagent.serving.middleware import digest
+from medagent.serving.searchable import Searchable
 from medagent.serving.streams import kept_alive
 from medagent.types import Question
-from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, served, soon
+from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, says, served, soon
 
 EVERY = EvidenceCheck(shown="all")
 
@@ -46,6 +48,56 @@ def test_excess_questions_are_refused_and_slow_answers_time_out(tokenizer: Any) 
             assert late.status_code == 504
             assert 'outcome="too_slow"} 1' in (await client.get("/metrics")).text
         assert slow.closed >= slow.opened
+
+    asyncio.run(run())
+
+
+def test_one_token_does_not_take_every_place(tokenizer: Any) -> None:
+    async def run() -> None:
+        slow = SlowPolicy(tokenizer)
+        tokens, limits = (digest("greedy"), digest("modest")), AdmissionLimits(max_per_token=2)
+        async with client_of(slow, limits=limits, tokens=tokens) as client:
+
+            def ask(token: str) -> asyncio.Task[httpx.Response]:
+                headers = {"Authorization": f"Bearer {token}"}
+                return asyncio.create_task(client.post("/v1/answers", json={"question": "x"}, headers=headers))
+
+            begun = [ask("greedy"), ask("greedy"), ask("modest")]
+            while slow.opened < 3:
+                await asyncio.sleep(0.01)
+            refused = await ask("greedy")
+            assert refused.status_code == 429
+            assert "of this token" in refused.json()["error"]["message"]
+            slow.go.set()
+            assert [(await each).status_code for each in begun] == [200, 200, 200]
+            assert (await ask("greedy")).status_code == 200, "answered questions do not count"
+
+    asyncio.run(run())
+
+
+def test_readiness_tells_of_a_corpus_that_cannot_be_searched(tokenizer: Any) -> None:
+    async def run() -> None:
+        corpus, searched = Corpus(), 0
+
+        async def search(query: str, top_k: int) -> Any:
+            nonlocal searched
+            searched += 1
+            return corpus.search([query], top_k=top_k)
+
+        searchable = Searchable(search, every_s=0.05)
+        assert [await searchable(), await searchable()] == [True, True]
+        assert searched == 1, "many probes are one search"
+        corpus.failing = True
+        await asyncio.sleep(0.06)
+        assert not await searchable()
+        corpus.failing = False
+        await asyncio.sleep(0.06)
+        assert await searchable()
+        corpus.failing = True
+        async with client_of(ScriptedPolicy(tokenizer, says), corpus) as client:
+            ready = await client.get("/readyz")
+            assert (ready.status_code, ready.json()) == (503, {"status": "the corpus cannot be searched"})
+            assert (await client.get("/healthz")).status_code == 200
 
     asyncio.run(run())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from medagent.serving.quiz import QuizItem
+from retrieval.passages import Hit, Passage
 from tests.medagent.serving.page_visit import QUESTION, Visit
 from tests.medagent.serving.support import soon
 
@@ -28,6 +29,16 @@ def test_an_answer_without_evidence_is_replaced_by_what_the_corpus_has(visit: Vi
     visit.policy.allow(2)
     expect(page.get_by_role("heading", name=QUESTION)).to_be_visible()
     expect(page.locator(".answer .text")).to_contain_text("colchicine")
+
+
+def test_a_question_of_the_same_subject_is_offered_next(visit: Visit) -> None:
+    gout = Passage.make("gout", "The first-line drug is colchicine. The classic sign is podagra.", id="g")
+    visit.app.state.corpus.search = lambda queries, *, top_k: [[Hit(gout, 0.5)] for _ in queries]
+    visit.answered()
+    visit.page.get_by_role("button", name="What are the signs of gout?").click()
+    visit.policy.allow(2)
+    expect(visit.page.get_by_role("heading", name="What are the signs of gout?")).to_be_visible()
+    expect(visit.page.locator(".verdict")).not_to_have_text("Stated in the corpus")
 
 
 def test_options_belong_to_one_question_and_a_follow_up_to_the_one_before(visit: Visit) -> None:

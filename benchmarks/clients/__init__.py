@@ -1,0 +1,1 @@
+"""The service driven by the client libraries and programs that people have."""

@@ -1,0 +1,128 @@
+"""Articles in JATS 1.3 (ANSI/NISO Z39.96), whole text or abstract, and Dublin Core records of OAI-PMH."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree.ElementTree import Element
+
+from retrieval.chunking import Document, Section
+from retrieval.readers.base import Item, Skipped
+from retrieval.readers.retractions import is_retracted, why_left_out
+from retrieval.readers.xml_text import LANGUAGE, running_text, text_of, without_namespaces, year_of
+
+# Parts of a body that are no running text.
+_SILENT = {
+    "table-wrap",
+    "tex-math",
+    "disp-formula",
+    "graphic",
+    "media",
+    "ref-list",
+    "supplementary-material",
+    "fn-group",
+    "ack",
+}
+_TEASERS = ("graphical", "toc", "teaser")
+
+
+def article(element: Element, name: str) -> Item:
+    """The document of an <article>, or why there is none."""
+    without_namespaces(element)
+    meta = element.find("front/article-meta")
+    if meta is None:
+        return Skipped(name, "is a JATS article without <article-meta>")
+    ids = {node.get("pub-id-type", ""): text_of(node) for node in meta.findall("article-id")}
+    kinds = (("pmc", "pmc:"), ("pmcid", "pmc:"), ("pmid", "pmid:"), ("doi", "doi:"))
+    id_ = next((prefix + ids[kind].removeprefix("PMC") for kind, prefix in kinds if ids.get(kind)), "")
+    where = f"{name}, {id_}" if id_ else name
+    title = text_of(meta.find("title-group/article-title"))
+    related = {found.get("related-article-type", "") for found in meta.findall("related-article")}
+    if element.get("article-type") in ("retraction", "withdrawal") or "retracted-article" in related:
+        return Skipped(where, "is the notice of a retraction")
+    # A notice points back at what it retracts; what was retracted points forward at its notice, or says so in its
+    # title.
+    if related & {"retraction-forward", "retraction"} or is_retracted(title):
+        return Skipped(where, "is a retracted article")
+    if reason := why_left_out(title):
+        return Skipped(where, f"{reason}, by its title")
+    sections = list(_abstracts(meta))
+    for part in (element.find("body"), element.find("back/app-group")):
+        sections += _sections(part, "") if part is not None else []
+    sections = [section for section in sections if section.text]
+    if not sections:
+        return Skipped(where, "has neither abstract nor body")
+    journal = text_of(element.find("front/journal-meta//journal-title"))
+    years = sorted(year for dated in meta.findall("pub-date") if (year := year_of(dated)))
+    licence = meta.find("permissions/license")
+    address = (
+        "" if licence is None else next((value for key, value in licence.attrib.items() if key.endswith("href")), "")
+    )
+    return Document(
+        title,
+        tuple(sections),
+        journal or name,
+        id=id_,
+        year=years[0] if years else None,
+        licence=address or text_of(licence)[:200],
+    )
+
+
+def dublin_core(element: Element, name: str) -> Item:
+    """The document of an OAI-PMH record in Dublin Core: its descriptions are the text."""
+    without_namespaces(element)
+    text = "\n".join(text_of(part) for part in element.findall("description") if text_of(part))
+    named = [text_of(part) for part in element.findall("identifier") if text_of(part)]
+    title = text_of(element.find("title"))
+    where = f"{name}, {named[0]}" if named else name
+    if reason := why_left_out(title):
+        return Skipped(where, f"{reason}, by its title")
+    if not text:
+        return Skipped(where, "is a Dublin Core record without a description")
+    years = sorted(year for dated in element.findall("date") if (year := year_of(dated)))
+    source = text_of(element.find("publisher")) or text_of(element.find("source")) or name
+    return Document(title, (Section("", text),), source, id=named[0] if named else "", year=years[0] if years else None)
+
+
+def _abstracts(meta: Element) -> Iterator[Section]:
+    for part in meta.findall("abstract"):
+        if part.get("abstract-type") not in _TEASERS:
+            heading = (part.get("abstract-type") or "abstract").replace("-", " ").capitalize()
+            yield Section(heading, running_text(part, _SILENT))
+    for part in meta.findall("trans-abstract"):
+        if part.get("abstract-type") not in _TEASERS:
+            yield Section(f"Abstract, {part.get(LANGUAGE) or 'translated'}", running_text(part, _SILENT))
+
+
+def _sections(parent: Element, above: str) -> list[Section]:
+    """Sections with their path of headings; text before the first heading belongs to the parent."""
+    found: list[Section] = []
+    loose: list[str] = []
+    for child in parent:
+        if child.tag in ("sec", "app"):
+            heading = text_of(child.find("title"))
+            found += _sections(child, " > ".join(part for part in (above, heading) if part))
+        elif child.tag != "title" and child.tag not in _SILENT:
+            loose.append(running_text(child, _SILENT))
+        if child.tag not in ("sec", "app"):
+            tables = child.iter("table-wrap")
+            found += [table for each in tables if (table := _table(each, above)) is not None]
+    text = "\n".join(part for part in loose if part)
+    return [Section(above, text), *found] if text else found
+
+
+def _table(wrap: Element, above: str) -> Section | None:
+    """A table as a section: each row is a line of "column: cell" pairs. Cells over several columns stand for each."""
+    rows = [[text_of(cell) for cell in row if cell.tag in ("td", "th")] for row in wrap.iter("tr")]
+    rows = [row for row in rows if any(row)]
+    if not rows:
+        return None
+    headed = wrap.find(".//thead") is not None or all(cell.tag == "th" for cell in next(wrap.iter("tr")))
+    names, body = (rows[0], rows[1:]) if headed and len(rows) > 1 else ([], rows)
+    lines = []
+    for row in body:
+        if len(row) == len(names):
+            lines.append("; ".join(f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=True)))
+        else:
+            lines.append("; ".join(row))
+    label = ". ".join(part for part in (text_of(wrap.find("label")), text_of(wrap.find("caption"))) if part)
+    return Section(" > ".join(part for part in (above, label or "Table") if part), "\n".join(lines))

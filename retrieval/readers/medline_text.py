@@ -1,0 +1,61 @@
+"""PubMed's exports as text, in the NLM's MEDLINE display format: a tag of four characters, a hyphen, and the value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from retrieval.chunking import Document, Section
+from retrieval.readers.base import Item, Skipped
+from retrieval.readers.retractions import why_left_out
+from retrieval.years import year_in
+
+_TAGGED = re.compile(r"^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$")
+_CONTINUED = re.compile(r"^ {4,}(\S.*)$")
+_RETRACTED = {"retracted publication", "retraction of publication", "retraction notice"}
+
+
+def is_medline(text: str) -> bool:
+    """Whether a text is in the MEDLINE display format: its first line with words is that of a PMID."""
+    return bool(re.match(r"\s*PMID- ?\d", text))
+
+
+def medline_records(text: str, name: str) -> Iterator[Item]:
+    """The records of a text in the MEDLINE display format; a line "PMID- " begins one."""
+    fields: dict[str, list[str]] = {}
+    for line in [*text.splitlines(), "PMID- "]:
+        tagged = _TAGGED.match(line)
+        if tagged and tagged[1] == "PMID":
+            if fields:
+                yield _medline_document(fields, name)
+            fields = {}
+        if tagged:
+            fields.setdefault(tagged[1], []).append(tagged[2].strip())
+        elif (more := _CONTINUED.match(line)) and fields:
+            last = next(reversed(fields))
+            fields[last][-1] += f" {more[1].strip()}"
+
+
+def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
+    def first(*tags: str) -> str:
+        return next((fields[tag][0] for tag in tags if fields.get(tag)), "")
+
+    pmid, title = first("PMID"), first("TI", "BTI", "TT")
+    where = f"{name}, PMID {pmid or '(none)'}"
+    kinds = {kind.lower() for kind in fields.get("PT", ())}
+    if kinds & _RETRACTED or "RIN" in fields or "ROF" in fields:
+        return Skipped(where, "is a retracted article, or the notice of a retraction")
+    if reason := why_left_out(title):
+        return Skipped(where, f"{reason}, by its title")
+    sections = [Section("", first("AB"))] if first("AB") else []
+    sections += [Section("Abstract, other", text) for text in fields.get("OAB", ())]
+    if not sections:
+        return Skipped(where, "has no abstract")
+    journal = first("TA", "JT")
+    return Document(
+        title,
+        tuple(sections),
+        f"PubMed: {journal}" if journal else "PubMed",
+        id=f"pmid:{pmid}" if pmid else "",
+        year=year_in(first("DP")),
+    )

@@ -1,0 +1,98 @@
+"""Exports of reference managers: MEDLINE text (.nbib), RIS (by rispy) and BibTeX (by bibtexparser).
+
+A record with an abstract is a document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import rispy
+from bibtexparser.entrypoint import parse_string
+from bibtexparser.middlewares import LatexDecodingMiddleware
+
+from retrieval.chunking import Document, Section
+from retrieval.readers.base import Item, OpenFile, Skipped
+from retrieval.readers.medline_text import medline_records
+from retrieval.readers.retractions import why_left_out
+from retrieval.readers.text import decoded
+from retrieval.years import year_in
+
+
+def read_medline_text(file: OpenFile) -> Iterator[Item]:
+    """One document per record of a MEDLINE text."""
+    text = decoded(file)
+    if isinstance(text, Skipped):
+        yield text
+    else:
+        yield from medline_records(text, file.name)
+
+
+def read_ris(file: OpenFile) -> Iterator[Item]:
+    """One document per record of RIS."""
+    text = decoded(file)
+    if isinstance(text, Skipped):
+        yield text
+        return
+    try:
+        rows = rispy.loads(text, skip_unknown_tags=True)
+    except (ValueError, KeyError, IndexError, OSError) as error:
+        yield Skipped(file.name, f"is no readable RIS ({error})")
+        return
+    for number, row in enumerate(rows, start=1):
+        where = f"{file.name}, record {number}"
+        title = str(row.get("title") or row.get("primary_title") or row.get("short_title") or "")
+        text = str(row.get("abstract") or row.get("notes_abstract") or "")
+        yield _document(
+            title,
+            [Section("", text)] if text else [],
+            where,
+            id_=_id_of(str(row.get("doi") or ""), str(row.get("accession_number") or row.get("id") or ""), row),
+            journal=str(
+                row.get("journal_name") or row.get("secondary_title") or row.get("alternate_title3") or file.name
+            ),
+            date=str(row.get("year") or row.get("publication_year") or row.get("date") or ""),
+        )
+
+
+def read_bibtex(file: OpenFile) -> Iterator[Item]:
+    """One document per entry of BibTeX that has an abstract."""
+    text = decoded(file)
+    if isinstance(text, Skipped):
+        yield text
+        return
+    library = parse_string(text, append_middleware=[LatexDecodingMiddleware()])
+    for failed in library.failed_blocks:
+        yield Skipped(f"{file.name}, line {(failed.start_line or 0) + 1}", f"is no BibTeX entry ({failed.error})")
+    for entry in library.entries:
+        row = {field.key.lower(): str(field.value) for field in entry.fields}
+        abstract = row.get("abstract", "")
+        yield _document(
+            row.get("title", "").replace("{", "").replace("}", ""),
+            [Section("", abstract.replace("{", "").replace("}", ""))] if abstract.strip() else [],
+            f"{file.name}, {entry.key}",
+            id_=_id_of(row.get("doi", ""), row.get("pmid", ""), row) or entry.key,
+            journal=row.get("journal") or row.get("booktitle") or row.get("publisher") or file.name,
+            date=row.get("year") or row.get("date") or "",
+        )
+
+
+def _id_of(doi: str, accession: str, row: Mapping[str, Any]) -> str:
+    if accession.isdecimal() and str(row.get("name_of_database") or row.get("database") or "PubMed").lower() in (
+        "pubmed",
+        "medline",
+        "nlm",
+    ):
+        return f"pmid:{accession}"
+    plain = re.sub(r"^(?:https?://(?:dx\.)?doi\.org/|doi:\s*)", "", doi.strip(), flags=re.IGNORECASE)
+    return f"doi:{plain.lower()}" if plain else ""
+
+
+def _document(title: str, sections: list[Section], where: str, *, id_: str, journal: str, date: str) -> Item:
+    if reason := why_left_out(title):
+        return Skipped(where, f"{reason}, by its title")
+    if not sections:
+        return Skipped(where, "has no abstract")
+    return Document(" ".join(title.split()), tuple(sections), journal, id=id_, year=year_in(date))

@@ -1,0 +1,151 @@
+"""CSV and TSV with a header: delimiter and encoding are found out, and columns are known by their common names.
+
+Quotes follow RFC 4180. A quote that is never closed costs its own line, and not those after it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import IO
+
+from retrieval.passages import TEXT_FIELDS
+from retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, encoding_of
+from retrieval.readers.retractions import why_left_out
+from retrieval.readers.rows import document_of_row
+
+csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
+LONGEST_ROW = 2_000  # lines, within which a quote must be closed
+DELIMITERS = ",\t;|"
+# What exports of PubMed, Scopus, Web of Science and Embase call their columns.
+COLUMNS = {
+    "title": ("title", "article title", "document title", "ti"),
+    "text": (*TEXT_FIELDS, "ab", "abstract note", "passage"),
+    "id": ("id", "passage id", "doc id"),
+    "year": ("year", "publication year", "year published", "pub year", "py", "date", "publication date"),
+    "source": ("source", "source title", "journal", "journal/book", "journal title", "publication title", "so"),
+    "section": ("section",),
+    "document": ("document",),
+    "licence": ("licence", "license"),
+    "pmid": ("pmid", "pubmed id", "pm"),
+    "doi": ("doi", "di"),
+}
+
+
+def read_table(file: OpenFile) -> Iterator[Item]:
+    """One document per row."""
+    number = 0
+    try:
+        head = file.stream.read(SAMPLE)
+        if not head.strip():
+            yield Skipped(file.name, "is empty")
+            return
+        encoding = encoding_of(head)
+        lines = codecs.iterdecode(_blocks(head, file.stream), encoding)
+        delimiter = delimiter_of(head.decode(encoding, "replace"), file.path.suffixes)
+        rows = records(_lines(lines), delimiter)
+        number, header = next(rows)
+        names = [] if isinstance(header, str) else [_known_name(name) for name in header]
+        if "text" not in names:
+            yield Skipped(
+                file.name,
+                f"its header is {header}; wanted a column 'text', 'content' or 'abstract' (and id, title, source, "
+                "year), by commas, tabs, semicolons or bars",
+            )
+            return
+        for number, row in rows:
+            where = f"{file.name}, line {number}"
+            if isinstance(row, str):
+                yield Skipped(where, row)
+            elif len(row) > len(names):
+                yield Skipped(where, f"has more cells than the header; is a {delimiter!r} unquoted?")
+            elif any(row):
+                yield _document(names, row, where, file.name)
+    except (csv.Error, UnicodeDecodeError, *UNREADABLE) as error:
+        yield Skipped(file.name, f"cannot be read after line {number:,} ({error}); what came before is used")
+
+
+def _document(names: Sequence[str], row: Sequence[str], where: str, source: str) -> Item:
+    fields: dict[str, str] = {}
+    for name, cell in zip(names, row, strict=False):
+        if name and cell.strip() and name not in fields:
+            fields[name] = cell
+    if "id" not in fields and fields.get("pmid", "").strip().isdecimal():
+        fields["id"] = f"pmid:{fields['pmid'].strip()}"
+    elif "id" not in fields and fields.get("doi", "").strip():
+        fields["id"] = f"doi:{fields['doi'].strip().lower()}"
+    if reason := why_left_out(fields.get("title", "")):
+        return Skipped(where, f"{reason}, by its title")
+    return document_of_row(fields, where, source=source)
+
+
+def _known_name(column: str) -> str:
+    plain = " ".join(re.sub(r"[_\-.]+", " ", column).lower().split())
+    return next((name for name, others in COLUMNS.items() if plain in others), "")
+
+
+def delimiter_of(head: str, suffixes: Sequence[str] = ()) -> str:
+    """The delimiter of a table: the one that the header has most of; a tab where the file's name says so."""
+    if ".tsv" in [suffix.lower() for suffix in suffixes]:
+        return "\t"
+    header = next((line for line in head.splitlines() if line.strip()), "")
+    unquoted = re.sub(r'"[^"]*"', "", header)
+    return max(DELIMITERS, key=unquoted.count)
+
+
+def records(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
+    """The table's rows, each with the number of its first line; in place of a row that cannot be read, why."""
+    number = 1
+    while line := next(lines, ""):
+        held = [line]
+        row = _row(line, delimiter)
+        while row is None:
+            following = next(lines, "")
+            if not following or len(held) == LONGEST_ROW:
+                row = "opens a quote that is never closed; the line is left out"
+            else:
+                held.append(following)
+                if '"' in following:  # nothing else closes a quote
+                    row = _row("".join(held), delimiter)
+            if isinstance(row, str):  # the lines that the quote would have swallowed are rows of their own
+                lines = chain(held[1:], [following] if following and following is not held[-1] else [], lines)
+                del held[1:]
+        if any(row):
+            yield number, row
+        number += len(held)
+
+
+def _row(text: str, delimiter: str) -> list[str] | str | None:
+    """The cells of a row; None where a quote is still open at its end; why it cannot be read, where it cannot."""
+    try:
+        return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), [])
+    except csv.Error as error:
+        if "unexpected end of data" in str(error):
+            return None
+        if text.count("\n") > 1:
+            return f"opens a quote that is not closed where a cell ends ({error}); the line is left out"
+        return next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])  # a quote within a cell
+
+
+def _blocks(head: bytes, stream: IO[bytes]) -> Iterator[bytes]:
+    yield head
+    while block := stream.read(1 << 20):
+        yield block
+
+
+def _lines(pieces: Iterator[str]) -> Iterator[str]:
+    """Lines with their ends; a carriage return alone is one too, as old spreadsheets write."""
+    held = ""
+    for piece in pieces:
+        *whole, held = _LINE.findall(held + piece) or [""]
+        if held.endswith("\n"):  # a return may be followed by its newline in the next piece
+            whole, held = [*whole, held], ""
+        yield from whole
+    if held:
+        yield held

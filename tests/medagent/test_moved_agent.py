@@ -1,0 +1,41 @@
+"""An agent that was moved together with its index finds it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from medagent.agent import Limits
+from medagent.agent_folder import AgentSpec, RetrieverSpec, load_agent, write_spec
+from medagent.errors import ConfigError
+from medagent.policies.scripted import ScriptedPolicy
+from medagent.protocol import TagProtocol
+from retrieval.settings import SearchSettings
+
+
+def opened(folder: Path, tokenizer) -> Path:
+    """The folder of the index that the agent searches."""
+    agent = load_agent(folder, open_policy=lambda *_: ScriptedPolicy(tokenizer, lambda read, turn: ""))
+    assert agent.retriever.search(["trachoma"], top_k=1)[0]  # type: ignore[union-attr]
+    return Path(agent.retriever.folder)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("agent", "index"), [("agent", "index"), ("runs/one/agent", "indexes/mine"), ("agent", "agent/index")]
+)
+def test_moved_together(tokenizer, index_folder: Path, tmp_path: Path, capsys, agent: str, index: str) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(index_folder, old / index)
+    (old / agent).mkdir(parents=True, exist_ok=True)
+    searched = RetrieverSpec(str(old / index), "hashed-ngrams:1024:3-5", SearchSettings())
+    write_spec(old / agent, AgentSpec("starter", "float32", TagProtocol(), Limits(), 2, searched))
+    assert opened(old / agent, tokenizer) == old / index
+    assert not capsys.readouterr().err
+    old.rename(new)
+    assert opened(new / agent, tokenizer) == new / index
+    assert f"{new / index} is taken" in capsys.readouterr().err
+    shutil.rmtree(new / index)
+    with pytest.raises(ConfigError, match="Give its folder with --index"):
+        load_agent(new / agent)
