@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from medagent.evidence.check import EvidenceCheck
-from medagent.evidence.follow_ups import follow_ups
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol, citations, marked_letters
 from medagent.types import Rollout, StopReason, Turn
@@ -103,14 +102,15 @@ class Answer:
 async def answered(
     rollout: Rollout, check: EvidenceCheck, search: SearchBatcher, *, heard: Sequence[str] = ()
 ) -> Answer:
-    """The answer of a rollout. Where it is withheld, passages are searched for that may help.
+    """The answer of a rollout. Where it is withheld, passages are searched for that may help, else further questions.
 
     `heard` is what the asker said before, as far as it may tell of an emergency.
     """
     found = await asyncio.to_thread(checked, rollout, check)
-    urgent = check.emergencies.line_of([rollout.question.text, *heard])
-    found = replace(found, urgent=urgent, follow_ups=() if urgent else found.follow_ups)
-    return replace(found, nearest=await check.nearest(rollout, search)) if found.withheld else found
+    found = replace(found, urgent=check.emergencies.line_of([rollout.question.text, *heard]))
+    if found.withheld:
+        return replace(found, nearest=await check.nearest(rollout, search))
+    return found if found.urgent else replace(found, follow_ups=await check.follow_ups(rollout, found.verdict, search))
 
 
 def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
@@ -126,7 +126,6 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         for number in dict.fromkeys([*citations(text), *verdict.stated_in])
     )
     sampled = rollout.num_action_tokens
-    urgent = check.emergencies.line_for(rollout.question.text)
     return Answer(
         text=verdict.told if withheld or not text else text,
         letter=letters[0] if len(letters) == 1 and not withheld and not verdict.contradicts else None,
@@ -134,8 +133,7 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         withheld=withheld or not text,
         sources=() if withheld else sources,
         nearest=(),
-        urgent=urgent,
-        follow_ups=() if withheld or urgent else follow_ups(rollout, verdict),
+        urgent=check.emergencies.line_for(rollout.question.text),
         removed_citations=removed,
         logprob=_logprob(rollout) if said else None,
         stop_reason=rollout.stop_reason,

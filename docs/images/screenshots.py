@@ -1,37 +1,60 @@
-"""Takes the picture of docs/serving.md: `python docs/images/screenshots.py http://127.0.0.1:8080`.
+"""Pictures of the page in its states, beside this file: `make test-page` installs what it needs.
 
-The argument is the address of a running service. Chromium is found on the PATH, and Playwright comes with
-`pip install -e '.[page]'`.
+    medagent serve --agent runs/demo/agent &
+    .venv/bin/python docs/images/screenshots.py http://127.0.0.1:8080
+
+MEDAGENT_CHROMIUM names the browser where it is not `chromium`.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import sync_playwright
 
 FOLDER = Path(__file__).parent
-
-
-def answered(page: Any, url: str) -> None:
-    """Ask the first example, and wait for its answer."""
-    page.goto(url)
-    page.locator("#examples button").last.click()
-    page.get_by_role("button", name="Ask", exact=True).click()
-    expect(page.get_by_role("heading", name="Answer", exact=True)).to_be_visible(timeout=60_000)
+WIDE, PHONE = {"width": 1100, "height": 720}, {"width": 390, "height": 780}
+ANSWERED = "What is the first-line drug for trachoma?"
+LACKING = "What is the first-line drug for tracoma?"
+URGENT = "I have crushing chest pain. What is the first-line drug for stable angina?"
+# Name, question, settings of the browser, and whether it is on paper.
+STATES: list[tuple[str, str, dict[str, Any], bool]] = [
+    ("page-light", ANSWERED, {"viewport": WIDE}, False),
+    ("page-empty", "", {"viewport": WIDE}, False),
+    ("page-lacking", LACKING, {"viewport": WIDE}, False),
+    ("page-dark", ANSWERED, {"viewport": WIDE, "color_scheme": "dark"}, False),
+    ("page-emergency-phone", URGENT, {"viewport": PHONE}, False),
+    ("page-print", ANSWERED, {"viewport": WIDE}, True),
+    ("page-quiz", "study", {"viewport": WIDE}, False),
+]
 
 
 def main(url: str) -> None:
-    """Write the picture beside this file."""
+    """Take every picture of the service at an address."""
+    path = os.environ.get("MEDAGENT_CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(color_scheme="light", viewport={"width": 1180, "height": 760})
-        answered(page, url)
-        page.evaluate("scrollTo(0, 0)")
-        page.screenshot(path=FOLDER / "page-light.png", full_page=True)
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        for name, question, settings, printed in STATES:
+            context = browser.new_context(**settings)
+            page = context.new_page()
+            page.goto(url)
+            page.locator("#coverage").filter(has_text="passages").wait_for()
+            if question == "study":
+                page.get_by_role("button", name="Study").click()
+                page.get_by_role("button", name="(A)").click()
+                page.get_by_role("button", name="Next question").wait_for()
+            elif question:
+                page.get_by_label("Your question").fill(question)
+                page.get_by_role("button", name="Ask", exact=True).click()
+                page.get_by_role("heading", name="Answer", exact=True).wait_for()
+            if printed:
+                page.emulate_media(media="print")
+            page.screenshot(path=FOLDER / f"{name}.png", full_page=True)
+            context.close()
         browser.close()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from medagent.emergencies import Emergencies
+from medagent.evidence.follow_ups import follow_ups, subject_of
 from medagent.evidence.names import Names
 from medagent.evidence.reading import Asked
 from medagent.evidence.settings import Shown
@@ -58,12 +59,25 @@ class EvidenceCheck:
 
         A search that fails offers what the rollout has.
         """
-        found = [hit.passage for hit in rollout.hits]
-        try:
-            found += [hit.passage for hit in await search.search(rollout.question.text, top_k=LOOKED_AT)]
-        except RetrievalError as error:
-            log.warning("nearest passages: the search failed (%s); those of the rollout are offered.", error)
+        found = await _read_and_found(rollout, rollout.question.text, search)
         return nearest_of(found, Asked.of(rollout.question))
+
+    async def follow_ups(self, rollout: Rollout, verdict: EvidenceVerdict, search: SearchBatcher) -> tuple[str, ...]:
+        """Questions that may be asked next, see `medagent.evidence.follow_ups`; none where no answer is stated."""
+        subject = subject_of(rollout, verdict)
+        if not subject:
+            return ()
+        return follow_ups(rollout.question.text, subject, await _read_and_found(rollout, subject, search))
+
+
+async def _read_and_found(rollout: Rollout, query: str, search: SearchBatcher) -> list[Passage]:
+    """The passages of a rollout and of one more search; where that fails, the first alone."""
+    found = [hit.passage for hit in rollout.hits]
+    try:
+        found += [hit.passage for hit in await search.search(query, top_k=LOOKED_AT)]
+    except RetrievalError as error:
+        log.warning("the search for what may be offered failed (%s); passages of the rollout are.", error)
+    return found
 
 
 def nearest_of(passages: Sequence[Passage], asked: Asked) -> tuple[Passage, ...]:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from retrieval.chunking import Document
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.inspect import verify_index
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage
+from retrieval.readers import OpenFile, Skipped, read_file
 
 SMALL = HashedNgramEmbedder(64)
 
@@ -107,3 +109,20 @@ def fingerprint(folder: Path) -> tuple[str, str]:
     manifest = Manifest.read(folder)
     assert manifest.complete
     return manifest.content_sha256, manifest.embeddings_sha256
+
+
+def items(path: Path) -> tuple[list[Document], list[Skipped]]:
+    file = OpenFile(path, path.name)
+    found = list(read_file(file))
+    file.close()
+    return [item for item in found if isinstance(item, Document)], [item for item in found if isinstance(item, Skipped)]
+
+
+def read(tmp_path: Path, name: str, content: str | bytes) -> tuple[list[Document], list[Skipped]]:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return items(path)
+
+
+def texts(documents: list[Document]) -> list[list[tuple[str, str]]]:
+    return [[(section.heading, section.text) for section in document.sections] for document in documents]

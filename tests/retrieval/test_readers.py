@@ -8,15 +8,8 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 
 from retrieval.chunking import Document
-from retrieval.readers import OpenFile, Skipped, read_file
-from tests.retrieval.support import JATS, MEDLINE, write_gz, write_pdf
-
-
-def items(path: Path) -> tuple[list[Document], list[Skipped]]:
-    file = OpenFile(path, path.name)
-    found = list(read_file(file))
-    file.close()
-    return [item for item in found if isinstance(item, Document)], [item for item in found if isinstance(item, Skipped)]
+from retrieval.readers import Skipped
+from tests.retrieval.support import JATS, MEDLINE, items, write_gz, write_pdf
 
 
 def test_medline_articles_with_labels_years_and_what_is_left_out(tmp_path: Path) -> None:

@@ -54,8 +54,9 @@ export class Quiz {
       button.addEventListener("click", () => this.try(id, LETTERS[index], choices));
       choices.append(button);
     }
-    this.result = make("div", { role: "status" });
-    box.replaceChildren(make("h2", { dir: "auto" }, question), choices, this.result, make("p", { className: "hint" }, this.told()));
+    this.result = make("div", { role: "status", className: "result" });
+    this.tally = make("p", { className: "hint" }, this.told());
+    box.replaceChildren(make("h2", { dir: "auto" }, question), choices, this.result, this.tally);
     choices.firstElementChild.focus();
   }
 
@@ -79,7 +80,9 @@ export class Quiz {
     this.queue.shift();
     if (!found.right) this.queue.splice(Math.min(AGAIN_AFTER, this.queue.length), 0, id);
     this.keep();
+    this.tally.textContent = this.told();
     buttons[LETTERS.indexOf(found.answer)].classList.add("right");
+    if (!found.right) buttons[LETTERS.indexOf(letter)].classList.add("not-right");
     const list = make("ul", { className: "sources", aria: { label: "Evidence" } });
     for (const source of found.evidence) {
       const quoted = `\u201c${cut(source.passage.text, source.sentence)[1].trim()}\u201d`;

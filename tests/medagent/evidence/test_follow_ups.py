@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.evidence.follow_ups import follow_ups
+from medagent.evidence.follow_ups import follow_ups, subject_of
 from medagent.evidence.support import LexicalRule
 from medagent.evidence.verdict import judge
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -23,7 +23,8 @@ def offered(question: str, answer: str, *shown: Passage) -> tuple[str, ...]:
         Turn((2,), (0.0,), "", answer=answer),
     )
     rollout = Rollout(Question("q", question), (5,), turns, StopReason.ANSWERED)
-    return follow_ups(rollout, judge(rollout, LexicalRule()))
+    subject = subject_of(rollout, judge(rollout, LexicalRule()))
+    return follow_ups(question, subject, shown) if subject else ()
 
 
 @pytest.mark.parametrize(
