@@ -40,7 +40,8 @@ class Document:
     """What a reader makes of one article, file or row.
 
     `id` names it among all documents; an empty one is derived from the content. `group` is the id of a larger document
-    that it belongs to, where its row says so.
+    that it belongs to, where its row says so. `name` is what it is known by where it has no id, such as its path.
+    `aliases` are its other names (`doi:...`). A later `version` replaces an earlier one; versions sort as text.
     """
 
     title: str
@@ -50,6 +51,9 @@ class Document:
     year: int | None = None
     licence: str = ""
     group: str = ""
+    name: str = ""
+    aliases: tuple[str, ...] = ()
+    version: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,16 @@ from pathlib import Path
 from uuid import uuid4
 
 from retrieval.analysis import Analyser
+from retrieval.changes import Changes
 from retrieval.corpora import Corpus, memory_corpus
+from retrieval.deciding import CutDocument
 from retrieval.embedders import Embedder
 from retrieval.errors import EmptyCorpusError, IndexMismatchError
-from retrieval.ingest import cut_part, ingest
+from retrieval.index_checks import check_read_whole, check_undamaged
+from retrieval.ingest import cut_part, foresee, ingest, remove_gone
 from retrieval.lexical import LexicalIndex
 from retrieval.locking import LOCKS, writing
-from retrieval.manifest import Manifest, check_complete, check_embedder, probe
+from retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder, probe
 from retrieval.passages import Passage
 from retrieval.settings import IndexSettings, SearchSettings
 from retrieval.store import PassageStore, Progress
@@ -44,11 +47,13 @@ def build_index(
     settings: IndexSettings | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
+    changes: Changes | None = None,
 ) -> Manifest:
     """Build an index, or go on with one whose build was interrupted; a complete one of the same content is kept.
 
     Without settings, a document is cut at 200 tokens, and the dense ranking has the weight that suits the embedder. An
-    index of other content, another embedder or other settings is replaced only with `overwrite`.
+    index of other content, another embedder or other settings is replaced only with `overwrite`. `changes` takes what
+    became of each document.
     """
     if not isinstance(corpus, Corpus):
         corpus = memory_corpus(corpus)
@@ -85,7 +90,7 @@ def build_index(
             _wipe(folder)
         wanted.write(folder)
         try:
-            return _fill(folder, corpus, embedder, wanted, progress)
+            return _fill(folder, corpus, embedder, wanted, progress, changes=changes)
         except EmptyCorpusError:
             _wipe(folder)
             (folder / "manifest.json").unlink()
@@ -98,28 +103,85 @@ def manifest_of(embedder: Embedder, settings: IndexSettings, corpus: Corpus) -> 
     return Manifest(*mapping, settings, probe(embedder), uuid4().hex, corpus.identity)
 
 
-def add_to_index(folder: Path, corpus: Corpus, embedder: Embedder, *, progress: Progress = no_progress) -> Manifest:
-    """Add a corpus to an index, cut and embedded as the index was; after a kill the same call goes on."""
+def add_to_index(
+    folder: Path,
+    corpus: Corpus,
+    embedder: Embedder,
+    *,
+    progress: Progress = no_progress,
+    changes: Changes | None = None,
+) -> Manifest:
+    """Add a corpus to an index, cut and embedded as the index was; after a kill the same call goes on.
+
+    `changes` takes what became of each document.
+    """
     manifest = Manifest.read(folder)
     check_embedder(folder, manifest, embedder)
     with writing(folder):
-        _check_undamaged(folder, manifest)
+        check_undamaged(folder, manifest)
         replace(manifest, complete=False).write(folder)
-        return _fill(folder, corpus, embedder, manifest, progress, changed_again=True)
+        return _fill(folder, corpus, embedder, manifest, progress, changed_again=True, changes=changes)
+
+
+def sync_index(
+    folder: Path,
+    corpus: Corpus,
+    embedder: Embedder,
+    *,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+    changes: Changes | None = None,
+) -> Manifest:
+    """Make of an index what the corpus is: add, replace, and take out what the corpus has no more.
+
+    What other corpora brought stays. With `dry_run` nothing is written, and `changes` takes what would be.
+    """
+    manifest, changes = Manifest.read(folder), Changes() if changes is None else changes
+    check_embedder(folder, manifest, embedder)
+    if dry_run:
+        with closing(PassageStore(folder, manifest.dimension)) as store:
+            foresee(store, corpus, embedder, manifest.settings.chunking, changes)
+        return manifest
+    with writing(folder):
+        check_undamaged(folder, manifest)
+        replace(manifest, complete=False).write(folder)
+        return _fill(
+            folder, corpus, embedder, manifest, progress, changed_again=True, changes=changes, take_out_gone=True
+        )
+
+
+def restore_in_index(folder: Path, names: Sequence[str]) -> int:
+    """Let documents come back that were removed or retracted; returns how many names that were.
+
+    They are read again by the next `add` or `sync` of their source. Unknown names are an error.
+    """
+    manifest = Manifest.read(folder)
+    with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
+        store.upgrade()
+        for name in names:
+            if not store.restore(name):
+                raise IndexMismatchError(
+                    f"index {folder}: nothing was removed or retracted under the name {name!r}. `medagent index "
+                    "stats` lists what must stay out."
+                )
+    return len(names)
 
 
 def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = no_progress) -> tuple[Manifest, int]:
     """Remove passages, or all passages of documents, by id; returns how many passages went.
 
-    Unknown ids are an error, and nothing is removed.
+    They stay out, and so does any passage of the same words, until they are restored by the same name. Unknown ids are
+    an error, and nothing is removed.
     """
     manifest = Manifest.read(folder)
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
-        _check_undamaged(folder, manifest)
-        _check_read_whole(folder, store)
+        check_undamaged(folder, manifest)
+        check_read_whole(folder, store)
+        store.upgrade()
         rows: set[int] = set()
+        by_id: dict[str, list[int]] = {}
         for id_ in ids:
-            found = store.rows_of_documents([id_])
+            found = by_id[id_] = store.rows_of_documents([id_])
             if not found:
                 raise IndexMismatchError(
                     f"index {folder}: holds no passage or document {id_!r}. `medagent search` shows ids; nothing was "
@@ -131,7 +193,7 @@ def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = 
                 f"index {folder}: these are all its passages. Delete the folder instead; nothing was removed."
             )
         replace(manifest, complete=False).write(folder)
-        store.remove(sorted(rows))
+        store.remove(by_id)
         return _make_search_structures(folder, store, manifest, progress), len(rows)
 
 
@@ -142,8 +204,8 @@ def rebuild_index(folder: Path, *, progress: Progress = no_progress) -> Manifest
     """
     manifest = Manifest.read(folder)
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
-        _check_undamaged(folder, manifest)
-        _check_read_whole(folder, store)
+        check_undamaged(folder, manifest)
+        check_read_whole(folder, store)
         vectors = chroma(folder, manifest)
         vectors.drop()
         return _make_search_structures(folder, store, manifest, progress)
@@ -195,16 +257,23 @@ def _fill(
     progress: Progress,
     *,
     changed_again: bool = False,
+    changes: Changes | None = None,
+    take_out_gone: bool = False,
 ) -> Manifest:
+    changes = Changes() if changes is None else changes
     with closing(PassageStore(folder, embedder.dimension)) as store:
-        ingest(store, corpus, embedder, manifest.settings.chunking, progress, changed_again=changed_again)
+        store.upgrade()
+        chunking = manifest.settings.chunking
+        ingest(store, corpus, embedder, chunking, progress, changes=changes, changed_again=changed_again)
+        if take_out_gone:
+            remove_gone(store, corpus, changes)
         if not len(store):
             reasons = "; ".join(f"{where} {reason}" for where, reason in store.skipped(limit=3))
             raise EmptyCorpusError(
                 f"corpus {corpus.identity}: holds no passage. Check its path and format."
                 + (f" Skipped: {reasons}." if reasons else "")
             )
-        _check_read_whole(folder, store)
+        check_read_whole(folder, store)
         return _make_search_structures(folder, store, manifest, progress)
 
 
@@ -235,6 +304,7 @@ def _make_search_structures(folder: Path, store: PassageStore, manifest: Manifes
         content_sha256=store.content_sha256(),
         embeddings_sha256=store.embeddings_sha256(),
         complete=True,
+        format=FORMAT,
     )
     done.write(folder)
     return done
@@ -248,34 +318,8 @@ def _indexed_texts(store: PassageStore, total: int, progress: Progress) -> Itera
 
 
 def _holds_a_passage(corpus: Corpus, embedder: Embedder, settings: IndexSettings) -> bool:
-    items = (item for part in corpus.parts for item, _ in cut_part(part, embedder, settings.chunking))
-    return any(isinstance(item, Passage) for item in items)
-
-
-def _check_undamaged(folder: Path, manifest: Manifest) -> None:
-    """Refuse a complete index whose passages or vectors are not those that its manifest names.
-
-    Damage is never made the truth.
-    """
-    if not manifest.complete:
-        return
-    with closing(PassageStore(folder, manifest.dimension)) as store:
-        found = (store.content_sha256(), store.embeddings_sha256())
-    if found != (manifest.content_sha256, manifest.embeddings_sha256):
-        raise IndexMismatchError(
-            f"index {folder}: its passages or vectors are not those it was built with (medagent index verify "
-            f"{folder} says which). Restore both files from a backup, or build the index again with --overwrite."
-        )
-
-
-def _check_read_whole(folder: Path, store: PassageStore) -> None:
-    """Refuse while a part of a corpus is half read: only the command that began it knows what is missing."""
-    half = [name for name, state in store.parts().items() if not state.complete]
-    if half:
-        raise IndexMismatchError(
-            f"index {folder}: {half[0]} was read by half when a build or an addition was interrupted. Run that "
-            "command again to go on."
-        )
+    units = (unit for part in corpus.parts for unit, _ in cut_part(part, embedder, settings.chunking))
+    return any(isinstance(unit, CutDocument) for unit in units)
 
 
 def _wipe(folder: Path) -> None:

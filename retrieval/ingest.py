@@ -1,4 +1,4 @@
-"""A corpus into the store, batch by batch: cut, look for duplicates, embed, commit.
+"""A corpus into the store, batch by batch: cut, compare with what is held, embed, commit.
 
 After a kill it goes on where it was.
 """
@@ -6,20 +6,24 @@ After a kill it goes on where it was.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from retrieval.changes import Changes
 from retrieval.chunking import Chunking, cut_document
 from retrieval.corpora import Corpus, CorpusPart
+from retrieval.deciding import CutDocument, decide
 from retrieval.embedders import Embedder
 from retrieval.errors import IndexMismatchError
 from retrieval.passages import Passage
-from retrieval.readers import Skipped
+from retrieval.readers import Skipped, Withdrawn
 from retrieval.store import PartState, PassageStore, Progress
 
 BATCH = 1024  # passages embedded and committed at once
+Unit = CutDocument | Skipped | Withdrawn
 
 
 @dataclass
@@ -29,21 +33,19 @@ class _Batch:
     Small files share a batch, as a model embeds many passages at once far quicker than few.
     """
 
-    passages: list[Passage] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
+    units: list[tuple[Unit, str, str]] = field(default_factory=list)  # each with its part and the part's fingerprint
     parts: dict[str, PartState] = field(default_factory=dict)
+    passages: int = 0
 
-    def take(self, item: Passage | Skipped) -> None:
+    def take(self, unit: Unit, part: str, reading: str) -> None:
         """Put one in."""
-        if isinstance(item, Skipped):
-            self.skipped.append((item.where, item.reason))
-        else:
-            self.passages.append(item)
+        self.units.append((unit, part, reading))
+        self.passages += len(unit.passages) if isinstance(unit, CutDocument) else 0
 
     @property
     def full(self) -> bool:
         """Whether it is time to commit."""
-        return max(len(self.passages), len(self.skipped), len(self.parts) // 10) >= BATCH
+        return max(self.passages, len(self.units), len(self.parts) // 10) >= BATCH
 
 
 def ingest(
@@ -53,12 +55,12 @@ def ingest(
     chunking: Chunking,
     progress: Progress,
     *,
+    changes: Changes,
     changed_again: bool = False,
 ) -> None:
-    """Read what of the corpus is not stored yet.
+    """Read what of the corpus is not stored yet, and note in `changes` what became of each document.
 
-    Parts that changed since are read again with `changed_again`; without it they are an error. A passage whose content
-    is stored already is dropped and counted. One whose id is taken by other content gets a suffix.
+    Parts that changed since are read again with `changed_again`; without it they are an error. See `decide`.
     """
     states = store.parts()
     prints = {part.name: part.fingerprint for part in corpus.parts}
@@ -72,71 +74,128 @@ def ingest(
                 )
             del states[f"{corpus.identity}::{part.name}"]
     total, read = corpus.size, 0
+    keys = {f"{corpus.identity}::{part.name}" for part in corpus.parts}
     batch = _Batch()
     for part in corpus.parts:
         key, fingerprint = f"{corpus.identity}::{part.name}", prints[part.name]
         state = states.get(key, PartState(fingerprint, 0, complete=False))
         if not state.complete:
             number = 0
-            for number, (item, position) in enumerate(cut_part(part, embedder, chunking), start=1):
+            for number, (unit, position) in enumerate(cut_part(part, embedder, chunking), start=1):
                 if number <= state.position:
                     continue  # committed before an interruption
-                batch.take(item)
+                batch.take(unit, key, fingerprint)
                 if batch.full:
                     batch.parts[key] = PartState(fingerprint, number, complete=False)
-                    _commit(store, batch, embedder)
+                    _commit(store, batch, embedder, changes, keys)
                     batch = _Batch()
                     progress("reading", read + min(position, part.size or position), total, len(store))
             batch.parts[key] = PartState(fingerprint, number, complete=True)
         read += part.size
         if batch.full:
-            _commit(store, batch, embedder)
+            _commit(store, batch, embedder, changes, keys)
             batch = _Batch()
             progress("reading", read, total, len(store))
     if batch.parts:
-        _commit(store, batch, embedder)
+        _commit(store, batch, embedder, changes, keys)
     progress("reading", read, total, len(store))
 
 
-def cut_part(part: CorpusPart, embedder: Embedder, chunking: Chunking) -> Iterator[tuple[Passage | Skipped, int]]:
-    """The part's passages and what had to be skipped, each with how much of the part was read by then."""
+def cut_part(part: CorpusPart, embedder: Embedder, chunking: Chunking) -> Iterator[tuple[Unit, int]]:
+    """The part's documents, cut, and what had to be skipped, each with how much of the part was read by then."""
     longest = embedder.max_tokens
     if longest is not None and chunking.max_tokens:
         size = min(chunking.max_tokens, longest)
         chunking = Chunking(size, min(chunking.overlap_tokens, size // 2))
     for item, position in part.read():
-        if isinstance(item, Passage | Skipped):
+        if isinstance(item, Skipped | Withdrawn):
             yield item, position
+        elif isinstance(item, Passage):
+            yield CutDocument(item.id, f"{part.name}, {item.id}", (item,)), position
         else:
-            passages = list(cut_document(item, chunking, embedder.count_tokens))
-            if not passages:
-                yield Skipped(f"{part.name}, {item.id or item.title or 'a document'}", "has no text"), position
-            for passage in passages:
-                yield passage, position
+            passages = tuple(cut_document(item, chunking, embedder.count_tokens))
+            where = f"{part.name}, {item.id or item.title or 'a document'}"
+            if passages:
+                name = item.id or item.name or f"{part.name}:{passages[0].document or passages[0].id}"
+                by_path = not item.id and bool(item.name)
+                yield CutDocument(name, where, passages, item.version, item.aliases, by_path), position
+            else:
+                yield Skipped(where, "has no text"), position
 
 
-def _told_apart(store: PassageStore, id: str, digest: str, taken: dict[str, str]) -> str:
-    """The id with a suffix that follows from the content, and that neither the store nor the batch has."""
-    new = f"{id}~{digest[:8]}"
-    while new in taken or store.rows_of([new]):
-        new += "~"
-    return new
+def _commit(store: PassageStore, batch: _Batch, embedder: Embedder, changes: Changes, parts: Collection[str]) -> None:
+    decided = decide(store, batch.units, parts)
+    passages = [passage for passage, _ in decided.fresh]
+    store.append(
+        decided.fresh,
+        _vectors(store, passages, embedder),
+        parts=batch.parts,
+        skipped=decided.skipped,
+        counts=Counter(
+            {"duplicates": decided.changes.counts["repeated"], "ids told apart": decided.changes.counts["told apart"]}
+        ),
+        changes=decided.tables,
+    )
+    changes.take(decided.changes)
 
 
-def _commit(store: PassageStore, batch: _Batch, embedder: Embedder) -> None:
-    ids, digests = store.known(batch.passages)
-    counts: Counter[str] = Counter()
-    fresh: list[Passage] = []
-    for passage in batch.passages:
-        digest = passage.digest
-        if digest in digests:
-            counts["duplicates"] += 1
+def _vectors(store: PassageStore, passages: list[Passage], embedder: Embedder) -> NDArray[np.float32]:
+    """[N, D] the passages' vectors. What the index or the batch holds in the same words is not embedded again."""
+    vectors = np.zeros((len(passages), embedder.dimension), dtype=np.float32)
+    if not passages:
+        return vectors
+    digests = [passage.digest for passage in passages]
+    rows = store.rows_with(digests)
+    first: dict[str, int] = {}
+    for at, digest in enumerate(digests):
+        if digest not in rows:
+            first.setdefault(digest, at)
+    if first:
+        made = embedder.embed_passages([passages[at] for at in first.values()])
+        places = dict(zip(first, range(len(first)), strict=True))
+    held = store.vectors() if rows else None
+    for at, digest in enumerate(digests):
+        vectors[at] = held[rows[digest]] if held is not None and digest in rows else made[places[digest]]
+    return vectors
+
+
+def remove_gone(store: PassageStore, corpus: Corpus, changes: Changes) -> None:
+    """Take out the documents of a corpus that its last reading did not see, and forget the parts that it lost."""
+    gone, parts = _gone(store, corpus, {part.name: part.fingerprint for part in corpus.parts})
+    if gone:
+        store.drop(gone)
+    store.forget_parts(parts)
+    for name in gone:
+        changes.note("gone", name, "its source has it no more")
+
+
+def _gone(store: PassageStore, corpus: Corpus, readings: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Documents that are held and not in the corpus, and parts that it has no more."""
+    before = f"{corpus.identity}::"
+    lost = [name for name in store.parts() if name.startswith(before) and name.removeprefix(before) not in readings]
+    gone = [name for part in lost for name in store.documents.of_part(part)]
+    for name, reading in readings.items():
+        gone += store.documents.of_part(before + name, not_read_as=reading)
+    return gone, lost
+
+
+def foresee(store: PassageStore, corpus: Corpus, embedder: Embedder, chunking: Chunking, changes: Changes) -> None:
+    """Note what a synchronisation would change, without writing anything. It reads the parts that changed."""
+    states, seen = store.parts(), set[str]()
+    keys = {f"{corpus.identity}::{part.name}" for part in corpus.parts}
+    unread = dict[str, str]()
+    for part in corpus.parts:
+        key, reading = f"{corpus.identity}::{part.name}", part.fingerprint
+        state = states.get(key)
+        if state is not None and state.complete and state.fingerprint == reading:
             continue
-        if ids.get(passage.id, digest) != digest:
-            passage = replace(passage, id=_told_apart(store, passage.id, digest, ids))
-            counts["ids told apart"] += 1
-        ids[passage.id] = digest
-        digests.add(digest)
-        fresh.append(passage)
-    vectors = embedder.embed_passages(fresh) if fresh else np.zeros((0, embedder.dimension), dtype=np.float32)
-    store.append(fresh, vectors, parts=batch.parts, skipped=batch.skipped, counts=counts)
+        unread[key] = reading
+        decided = decide(store, [(unit, key, reading) for unit, _ in cut_part(part, embedder, chunking)], keys)
+        changes.take(decided.changes)
+        seen |= {*decided.tables.held, *decided.tables.gone}
+    before = f"{corpus.identity}::"
+    names = {part.name for part in corpus.parts}
+    lost = [name for name in states if name.startswith(before) and name.removeprefix(before) not in names]
+    for name in [name for part in (*lost, *unread) for name in store.documents.of_part(part)]:
+        if name not in seen:
+            changes.note("gone", name, "its source has it no more")

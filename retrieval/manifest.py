@@ -14,7 +14,8 @@ from retrieval.embedders import Embedder, Space
 from retrieval.errors import IndexMismatchError
 from retrieval.settings import IndexSettings
 
-FORMAT = 2
+FORMAT = 3
+READ = (2, 3)  # a change brings an index of format 2 to the present one
 PROBE = "Which drug is given first for acute gout?"
 
 
@@ -50,7 +51,7 @@ class Manifest:
             )
         try:
             row = json.loads(path.read_text(encoding="utf-8"))
-            if row.get("format") != FORMAT:
+            if row.get("format") not in READ:
                 raise IndexMismatchError(
                     f"index {folder}: format {row.get('format')} found, {FORMAT} wanted. Build it again with "
                     "--overwrite."

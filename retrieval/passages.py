@@ -6,8 +6,9 @@ Its id follows from its content, so it is stable across rebuilds.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,6 +86,15 @@ def content_digest(title: str, section: str, text: str) -> str:
     """16 hex digits of SHA-256 over what a passage says."""
     whole = "\n".join((title, section, text) if section else (title, text))
     return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def document_digest(passages: Iterable[Passage]) -> str:
+    """16 hex digits of SHA-256 over all that a document's passages hold but their ids, in order."""
+    digest = hashlib.sha256()
+    for passage in passages:
+        row = {name: value for name, value in passage.to_json().items() if name not in ("id", "document")}
+        digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode())
+    return digest.hexdigest()[:16]
 
 
 def text_key(name: str) -> str:

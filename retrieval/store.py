@@ -11,98 +11,109 @@ its vector set to zero.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.documents import TABLES, DocumentChanges, DocumentTables, Withdrawal
 from retrieval.errors import IndexMismatchError
 from retrieval.passages import Passage
-from retrieval.retriever import Filter
+from retrieval.stored_rows import COLUMNS, PartState, StoredRows
+from retrieval.upgrading import add_owners
 
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far
-COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
-SCHEMA = """
+PASSAGES = """
 CREATE TABLE IF NOT EXISTS passages (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL,
   text TEXT NOT NULL, source TEXT NOT NULL, section TEXT NOT NULL, year INTEGER, licence TEXT NOT NULL,
-  document TEXT NOT NULL, digest BLOB NOT NULL UNIQUE);
+  document TEXT NOT NULL, digest BLOB NOT NULL, owner TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS passages_document ON passages (document) WHERE document != '';
+CREATE INDEX IF NOT EXISTS passages_digest ON passages (digest);
+CREATE INDEX IF NOT EXISTS passages_owner ON passages (owner);
+"""
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS parts (name TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, position INTEGER NOT NULL,
   complete INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS skipped (place TEXT NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, number INTEGER NOT NULL);
 """
-_SELECT = f"SELECT row, {', '.join(COLUMNS)} FROM passages"  # noqa: S608 (constant names)
-_VARIABLES = 500  # values of one "IN (...)"
 
 
-@dataclass(frozen=True)
-class PartState:
-    """How far one part of the corpus was read: how many of its passages are stored or known duplicates."""
-
-    fingerprint: str
-    position: int
-    complete: bool
-
-
-class PassageStore:
+class PassageStore(StoredRows):
     """Passages and vectors of one index. Safe to read from several threads."""
 
     def __init__(self, folder: Path, dimension: int) -> None:
         """Opens or creates both files."""
-        self.folder, self.dimension = folder, dimension
-        self._lock = Lock()
         try:
-            self._db = sqlite3.connect(folder / "passages.sqlite", check_same_thread=False)
+            super().__init__(folder, dimension, sqlite3.connect(folder / "passages.sqlite", check_same_thread=False))
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA secure_delete = ON")
-            self._db.executescript(SCHEMA)
+            self._db.executescript(SCHEMA + TABLES)
+            if not self._columns():
+                self._db.executescript(PASSAGES)
         except sqlite3.DatabaseError as error:
             raise IndexMismatchError(
                 f"index {folder}: passages.sqlite cannot be read ({error}). Restore it from a backup, or build the "
                 "index again with --overwrite."
             ) from error
 
+        self.documents = DocumentTables(self._db)
+
+    def _columns(self) -> list[str]:
+        return [row[1] for row in self._db.execute("PRAGMA table_info(passages)")]
+
+    def upgrade(self) -> None:
+        """Bring an index of format 2, which knew no documents, to this format; else do nothing."""
+        if "owner" not in self._columns():
+            add_owners(self._db, PASSAGES, COLUMNS)
+
     def close(self) -> None:
         """Close the database and fold its log into it."""
         self._db.close()
 
-    @property
-    def num_rows(self) -> int:
-        """How many rows were ever used, removed ones included."""
-        return self.counts()["rows"]
-
-    def __len__(self) -> int:
-        """How many passages there are, by the counts that every change keeps."""
-        counts = self.counts()
-        return counts["rows"] - counts["removed"]
-
-    def count(self) -> int:
-        """How many passages there are, counted one by one."""
-        return int(self._db.execute("SELECT COUNT(*) FROM passages").fetchone()[0])
-
-    # ------------------------------------------------------------------ writing
-
     def append(
         self,
-        passages: Sequence[Passage],
+        passages: Sequence[tuple[Passage, str]],
         vectors: NDArray[np.float32],
         *,
         parts: Mapping[str, PartState],
         skipped: Sequence[tuple[str, str]] = (),
         counts: Counter[str] | None = None,
+        changes: DocumentChanges | None = None,
     ) -> None:
-        """Add rows, and record in the same transaction how far the parts of the corpus were read."""
+        """Add passages, each with the name of its document, and record how far the parts of the corpus were read.
+
+        The passages of documents that are `gone`, or replaced, are deleted. It is one transaction.
+        """
         first = self.num_rows
+        self._write_vectors(first, vectors)
+        marks = ", ".join("?" * (len(COLUMNS) + 3))
+        changes, counts = changes or DocumentChanges(), Counter(counts or {})
+        with self._db:
+            for owner in (*changes.gone, *changes.replaced):
+                counts["removed"] += self._db.execute("DELETE FROM passages WHERE owner = ?", (owner,)).rowcount
+            columns = ", ".join(COLUMNS)
+            self._db.executemany(
+                f"INSERT INTO passages (row, {columns}, digest, owner) VALUES ({marks})",  # noqa: S608 (constant names)
+                [
+                    (first + i, *(getattr(passage, name) for name in COLUMNS), bytes.fromhex(passage.digest), owner)
+                    for i, (passage, owner) in enumerate(passages)
+                ],
+            )
+            self.documents.apply(changes)
+            self._db.executemany(
+                "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)",
+                [(name, state.fingerprint, state.position, state.complete) for name, state in parts.items()],
+            )
+            self._db.executemany("INSERT INTO skipped VALUES (?, ?)", skipped)
+            self._add_counts(counts, rows=first + len(passages))
+
+    def _write_vectors(self, first: int, vectors: NDArray[np.float32]) -> None:
         path = self.folder / "embeddings.f32"
         held = path.stat().st_size if path.exists() else 0
         if held < first * self.dimension * 4:
@@ -116,22 +127,6 @@ class PassageStore:
             file.write(np.ascontiguousarray(vectors, dtype=np.float32).tobytes())
             file.flush()
             os.fsync(file.fileno())
-        marks = ", ".join("?" * (len(COLUMNS) + 2))
-        with self._db:
-            columns = ", ".join(COLUMNS)
-            self._db.executemany(
-                f"INSERT INTO passages (row, {columns}, digest) VALUES ({marks})",  # noqa: S608 (constant names)
-                [
-                    (first + i, *(getattr(passage, name) for name in COLUMNS), bytes.fromhex(passage.digest))
-                    for i, passage in enumerate(passages)
-                ],
-            )
-            self._db.executemany(
-                "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)",
-                [(name, state.fingerprint, state.position, state.complete) for name, state in parts.items()],
-            )
-            self._db.executemany("INSERT INTO skipped VALUES (?, ?)", skipped)
-            self._add_counts(counts or Counter(), rows=first + len(passages))
 
     def _add_counts(self, counts: Counter[str], *, rows: int) -> None:
         for name, number in counts.items():
@@ -141,14 +136,48 @@ class PassageStore:
             )
         self._db.execute("INSERT OR REPLACE INTO counts VALUES ('rows', ?)", (rows,))
 
-    def remove(self, rows: Sequence[int]) -> None:
-        """Delete rows: their text is overwritten on disk and their vectors are set to zero."""
+    def remove(self, by_name: Mapping[str, Sequence[int]]) -> None:
+        """Delete the rows of each name, which must stay out from now on, with all that has the same words.
+
+        Their text is overwritten on disk and their vectors are set to zero.
+        """
         number = self.num_rows
+        out: dict[str, Withdrawal] = {}
+        rows = sorted({row for found in by_name.values() for row in found})
+        told = {row: (id_, digest, owner) for row, id_, digest, owner in self._told(rows)}
+        for name, found in by_name.items():
+            part = next((held.part for held in self.documents.held([told[row][2] for row in found]).values()), "")
+            keys = [name, *(key for row in found for key in (told[row][0], f"digest:{told[row][1].hex()}"))]
+            out |= {key: Withdrawal(key, "removed", "it was removed by name", asked=name, part=part) for key in keys}
         with self._db:  # first, so that a kill in between leaves no passage without its vector
             self._db.executemany("DELETE FROM passages WHERE row = ?", [(row,) for row in rows])
+            owners = {owner for _, _, owner in told.values()}
+            empty = {owner for owner in owners if not self._select_in("SELECT 1 FROM passages WHERE owner IN", [owner])}
+            self.documents.apply(DocumentChanges(gone=empty, withdrawn=out))
             self._add_counts(Counter({"removed": len(rows)}), rows=number)
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.blank_gaps()
+
+    def _told(self, rows: Sequence[int]) -> list[Any]:
+        return self._select_in("SELECT row, id, digest, owner FROM passages WHERE row IN", rows)
+
+    def drop(self, documents: Sequence[str]) -> None:
+        """Delete documents with their passages; they may come back."""
+        self.append(
+            (), np.zeros((0, self.dimension), np.float32), parts={}, changes=DocumentChanges(gone=set(documents))
+        )
+
+    def forget_parts(self, names: Sequence[str]) -> None:
+        """Forget that these parts were read."""
+        with self._db:
+            self._db.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in names])
+
+    def restore(self, name: str) -> int:
+        """Let what was withdrawn under a name come back, from its part's next reading; how many rows that were."""
+        with self._db:
+            found = self.documents.restore(name)
+            self._db.executemany("DELETE FROM parts WHERE name = ?", {(each.part,) for each in found})
+        return len(found)
 
     def blank_gaps(self) -> None:
         """Set the vectors of all rows that hold no passage to zero."""
@@ -162,153 +191,5 @@ class PassageStore:
             file.flush()
             os.fsync(file.fileno())
 
-    # ------------------------------------------------------------------ reading
 
-    def known(self, passages: Sequence[Passage]) -> tuple[dict[str, str], set[str]]:
-        """Which of these passages' ids and digests are taken.
-
-        Returns the ids that are taken, each with the digest of its passage, and the digests that are stored.
-        """
-        with self._lock:
-            ids = self._select_in("SELECT id, digest FROM passages WHERE id IN", [passage.id for passage in passages])
-            digests = self._select_in(
-                "SELECT digest FROM passages WHERE digest IN", [bytes.fromhex(passage.digest) for passage in passages]
-            )
-            return {id_: digest.hex() for id_, digest in ids}, {digest.hex() for (digest,) in digests}
-
-    def parts(self) -> dict[str, PartState]:
-        """All parts by name."""
-        rows = self._db.execute("SELECT name, fingerprint, position, complete FROM parts ORDER BY rowid")
-        return {name: PartState(fingerprint, position, bool(done)) for name, fingerprint, position, done in rows}
-
-    def skipped(self, *, limit: int = -1) -> list[tuple[str, str]]:
-        """What of the corpus was skipped: (where, why)."""
-        return list(self._db.execute("SELECT place, reason FROM skipped ORDER BY rowid LIMIT ?", (limit,)))
-
-    def num_skipped(self) -> int:
-        """How much of the corpus was skipped."""
-        return int(self._db.execute("SELECT COUNT(*) FROM skipped").fetchone()[0])
-
-    def counts(self) -> Counter[str]:
-        """Counts of the build by name: rows, duplicates, removed, and others that readers keep."""
-        return Counter(dict(self._db.execute("SELECT name, number FROM counts")))
-
-    def stream(self, *, after: int = -1) -> Iterator[tuple[int, Passage]]:
-        """(row, passage) in row order, a thousand at a time in memory."""
-        while True:
-            with self._lock:
-                found = self._db.execute(f"{_SELECT} WHERE row > ? ORDER BY row LIMIT 1000", (after,)).fetchall()
-            if not found:
-                return
-            for row, *values in found:
-                yield row, Passage(**dict(zip(COLUMNS, values, strict=True)))
-            after = found[-1][0]
-
-    def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
-        """The passages of these rows."""
-        with self._lock:
-            found = self._select_in(f"{_SELECT} WHERE row IN", [int(row) for row in rows])
-        return {row: Passage(**dict(zip(COLUMNS, values, strict=True))) for row, *values in found}
-
-    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
-        """Row numbers by passage id; unknown ids are left out."""
-        with self._lock:
-            return dict(self._select_in("SELECT id, row FROM passages WHERE id IN", ids))
-
-    def rows_of_documents(self, ids: Sequence[str]) -> list[int]:
-        """Rows whose passage or document has one of these ids."""
-        with self._lock:
-            found = self._select_in("SELECT row FROM passages WHERE id IN", ids)
-            found += self._select_in("SELECT row FROM passages WHERE document IN", ids)
-        return sorted({row for (row,) in found})
-
-    def rows(self) -> NDArray[np.int64]:
-        """All row numbers, in order."""
-        with self._lock:
-            found = self._db.execute("SELECT row FROM passages ORDER BY row")
-            return np.fromiter((row for (row,) in found), dtype=np.int64)
-
-    def matching(self, wanted: Filter) -> NDArray[np.int64]:
-        """Row numbers that a filter lets through, in order."""
-        clauses, values = ["1"], []
-        if wanted.sources:
-            clauses.append("(" + " OR ".join(["source GLOB ?"] * len(wanted.sources)) + ")")
-            values += [_glob(source) for source in wanted.sources]
-        for clause, year in (("year >= ?", wanted.year_from), ("year <= ?", wanted.year_to)):
-            if year is not None:
-                clauses.append(clause)
-                values.append(str(year))
-        query = f"SELECT row FROM passages WHERE {' AND '.join(clauses)} ORDER BY row"  # noqa: S608 (constant clauses)
-        with self._lock:
-            return np.array([row for (row,) in self._db.execute(query, values)], dtype=np.int64)
-
-    def tally(self, column: str, *, limit: int) -> list[tuple[str, int]]:
-        """The most frequent values of a column with their counts."""
-        assert column in COLUMNS
-        counted = f"SELECT {column}, COUNT(*) AS n FROM passages"  # noqa: S608 (checked above)
-        with self._lock:
-            found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (limit,))
-            return [(str(value), number) for value, number in found]
-
-    def titles(self, *, limit: int) -> list[str]:
-        """Distinct titles, in alphabetical order; the empty one is none."""
-        with self._lock:
-            found = self._db.execute(
-                "SELECT DISTINCT title FROM passages WHERE title != '' ORDER BY title LIMIT ?", (limit,)
-            )
-            return [str(title) for (title,) in found]
-
-    def num_sources(self) -> int:
-        """How many distinct sources there are; the empty one is none."""
-        with self._lock:
-            return int(self._db.execute("SELECT COUNT(DISTINCT source) FROM passages WHERE source != ''").fetchone()[0])
-
-    def years(self) -> tuple[int, int] | None:
-        """The first and the last year, None where no passage has one."""
-        with self._lock:
-            first, last = self._db.execute("SELECT MIN(year), MAX(year) FROM passages WHERE year > 0").fetchone()
-            return (int(first), int(last)) if first is not None else None
-
-    def vectors(self) -> NDArray[np.float32]:
-        """[rows, D] memory-mapped vectors; an error where the file is too short."""
-        rows, path = self.num_rows, self.folder / "embeddings.f32"
-        found = path.stat().st_size if path.exists() else 0
-        if found < rows * self.dimension * 4 or not rows:
-            raise IndexMismatchError(
-                f"index {self.folder}: embeddings.f32 has {found:,} bytes, wanted {rows * self.dimension * 4:,}. "
-                "Restore it from a backup, or build the index again with --overwrite."
-            )
-        return np.memmap(path, dtype=np.float32, mode="r", shape=(rows, self.dimension))
-
-    def content_sha256(self) -> str:
-        """SHA-256 over every row number and passage, in order: it depends on the content alone."""
-        digest = hashlib.sha256()
-        for row, passage in self.stream():
-            digest.update(json.dumps([row, passage.to_json()], ensure_ascii=False, sort_keys=True).encode())
-        return digest.hexdigest()
-
-    def embeddings_sha256(self) -> str:
-        """SHA-256 over the vectors of all rows."""
-        digest = hashlib.sha256()
-        left = self.num_rows * self.dimension * 4
-        with (self.folder / "embeddings.f32").open("rb") as file:
-            while left and (block := file.read(min(left, 1 << 20))):
-                digest.update(block)
-                left -= len(block)
-        return digest.hexdigest()
-
-    def integrity(self) -> str:
-        """SQLite's own verdict on its file: "ok", or what is wrong."""
-        return str(self._db.execute("PRAGMA integrity_check(1)").fetchone()[0])
-
-    def _select_in(self, query: str, values: Sequence[str | int | bytes]) -> list[Any]:
-        found: list[Any] = []
-        for start in range(0, len(values), _VARIABLES):
-            some = values[start : start + _VARIABLES]
-            found += self._db.execute(f"{query} ({', '.join('?' * len(some))})", tuple(some)).fetchall()
-        return found
-
-
-def _glob(source: str) -> str:
-    """A GLOB pattern in which only * is special."""
-    return "".join(f"[{char}]" if char in "?[" else char for char in source)
+__all__ = ["PartState", "PassageStore", "Progress"]

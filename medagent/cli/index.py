@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +11,13 @@ from rich.console import Console
 from evaluation.corpora import named_corpus
 from medagent.cli.progress import Show, index_bars
 from medagent.starter.index import STARTER_INDEX
+from retrieval.changes import Changes
 from retrieval.embedders import embedder_from_identity
-from retrieval.index import add_to_index, build_index
+from retrieval.index import add_to_index, build_index, sync_index
 from retrieval.manifest import Manifest
 from retrieval.settings import IndexSettings
-from retrieval.store import PassageStore
+
+SHOWN = 10  # changes on the screen; the file has all
 
 
 def build_with_progress(
@@ -36,28 +37,44 @@ def build_with_progress(
     if corpus in ("starter", "starter:train"):
         settings = replace(STARTER_INDEX, chroma=settings.chroma)
     parts = named_corpus(corpus)
-    _aloud(out, lambda show: build_index(out, parts, ready, settings=settings, overwrite=overwrite, progress=show))
+
+    def build(show: Show, changes: Changes) -> Manifest:
+        return build_index(out, parts, ready, settings=settings, overwrite=overwrite, progress=show, changes=changes)
+
+    _aloud(out, build)
 
 
 def add_with_progress(corpus: str, index: Path, *, device: str | None) -> None:
-    """Add a corpus to an index with progress bars, and say what was skipped."""
+    """Add a corpus to an index with progress bars, and say what that did."""
     ready = embedder_from_identity(Manifest.read(index).embedder, device=device)
     parts = named_corpus(corpus)
-    _aloud(index, lambda show: add_to_index(index, parts, ready, progress=show))
+    _aloud(index, lambda show, changes: add_to_index(index, parts, ready, progress=show, changes=changes))
 
 
-def _aloud(folder: Path, work: Callable[[Show], Manifest]) -> None:
+def sync_with_progress(corpus: str, index: Path, *, dry_run: bool, device: str | None) -> None:
+    """Synchronise an index with its source, and say what that did, or would do."""
+    ready = embedder_from_identity(Manifest.read(index).embedder, device=device)
+    parts = named_corpus(corpus)
+
+    def sync(show: Show, changes: Changes) -> Manifest:
+        return sync_index(index, parts, ready, dry_run=dry_run, progress=show, changes=changes)
+
+    _aloud(index, sync, foreseen=dry_run)
+
+
+def _aloud(folder: Path, work: Callable[[Show, Changes], Manifest], *, foreseen: bool = False) -> None:
+    changes = Changes()
     with index_bars() as show:
-        manifest = work(show)
+        manifest = work(show, changes)
     console = Console(highlight=False)
-    console.print(f"Index {folder}: {manifest.num_passages:,} passages, embedder {manifest.embedder}.", soft_wrap=True)
-    with closing(PassageStore(folder, manifest.dimension)) as store:
-        counts, skipped, number = store.counts(), store.skipped(limit=10), store.num_skipped()
-    if counts["duplicates"]:
-        console.print(f"{counts['duplicates']:,} passages had the same words as another one and were dropped.")
-    if counts["ids told apart"]:
-        console.print(f"{counts['ids told apart']:,} ids named two texts; the second got a suffix (~).")
-    if skipped:
-        console.print(f"Skipped {number:,} (medagent index stats {folder} --json lists more):", soft_wrap=True)
-        for where, reason in skipped:
-            console.print(f"  {where} {reason}", markup=False, soft_wrap=True)
+    if foreseen:
+        console.print(f"Index {folder} would change: {changes.told()}.", soft_wrap=True)
+    else:
+        told = f"{manifest.num_passages:,} passages, embedder {manifest.embedder}"
+        console.print(f"Index {folder}: {told}. Documents: {changes.told()}.", soft_wrap=True)
+    notable = [row for row in changes.rows if row[0] not in ("added", "unchanged")]
+    for what, which, why in notable[:SHOWN]:
+        console.print(f"  {what}: {which}{f' ({why})' if why else ''}", markup=False, soft_wrap=True)
+    if changes.rows and not foreseen:
+        more = f" All {len(changes.rows):,}" if len(notable) > SHOWN else " All of them"
+        console.print(f"{more} are in {changes.write(folder)}.".strip(), soft_wrap=True)

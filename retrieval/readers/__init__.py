@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-from retrieval.readers.base import Item, OpenFile, Skipped
+from retrieval.readers.base import Item, OpenFile, Skipped, Withdrawn
 
 # Module and function of each kind. A module is imported when a file of its kind is read: some take their time, and a
 # search reads no file.
@@ -47,4 +47,4 @@ def read_file(file: OpenFile) -> Iterator[Item]:
     return read
 
 
-__all__ = ["READERS", "Item", "OpenFile", "Skipped", "kind_of", "read_file"]
+__all__ = ["READERS", "Item", "OpenFile", "Skipped", "Withdrawn", "kind_of", "read_file"]

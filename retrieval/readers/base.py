@@ -13,6 +13,7 @@ from typing import IO
 from charset_normalizer import from_bytes
 
 from retrieval.chunking import Document
+from retrieval.documents import Kind
 from retrieval.passages import Passage
 
 SAMPLE = 65_536  # bytes by which an encoding is found out
@@ -26,7 +27,18 @@ class Skipped:
     reason: str
 
 
-Item = Document | Passage | Skipped
+@dataclass(frozen=True)
+class Withdrawn:
+    """Documents that must not be in an index, by any of their names: the source says so, and why."""
+
+    where: str
+    names: tuple[str, ...]
+    kind: Kind
+    reason: str
+    version: str = ""
+
+
+Item = Document | Passage | Skipped | Withdrawn
 
 
 class OpenFile:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from retrieval.chunking import Document, Section
-from retrieval.readers.base import Item, Skipped
+from retrieval.readers.base import Item, Skipped, Withdrawn
 from retrieval.readers.retractions import is_retracted, why_left_out
 from retrieval.readers.xml_text import LANGUAGE, running_text, text_of, without_namespaces, year_of
 
@@ -33,18 +33,24 @@ def article(element: Element, name: str) -> Item:
         return Skipped(name, "is a JATS article without <article-meta>")
     ids = {node.get("pub-id-type", ""): text_of(node) for node in meta.findall("article-id")}
     kinds = (("pmc", "pmc:"), ("pmcid", "pmc:"), ("pmid", "pmid:"), ("doi", "doi:"))
-    id_ = next((prefix + ids[kind].removeprefix("PMC") for kind, prefix in kinds if ids.get(kind)), "")
+    names = [f"{prefix}{_plain(ids[kind])}" for kind, prefix in kinds if ids.get(kind)]
+    id_ = names[0] if names else ""
     where = f"{name}, {id_}" if id_ else name
     title = text_of(meta.find("title-group/article-title"))
     related = {found.get("related-article-type", "") for found in meta.findall("related-article")}
+
+    def withdrawn(reason: str, *others: str) -> Item:
+        known = tuple(dict.fromkeys((*names, *others)))
+        return Withdrawn(where, known, "retracted", reason) if known else Skipped(where, reason)
+
     if element.get("article-type") in ("retraction", "withdrawal") or "retracted-article" in related:
-        return Skipped(where, "is the notice of a retraction")
+        return withdrawn("is the notice of a retraction", *_retracted_by(meta))
     # A notice points back at what it retracts; what was retracted points forward at its notice, or says so in its
     # title.
     if related & {"retraction-forward", "retraction"} or is_retracted(title):
-        return Skipped(where, "is a retracted article")
+        return withdrawn("is a retracted article")
     if reason := why_left_out(title):
-        return Skipped(where, f"{reason}, by its title")
+        return withdrawn(f"{reason}, by its title")
     sections = list(_abstracts(meta))
     for part in (element.find("body"), element.find("back/app-group")):
         sections += _sections(part, "") if part is not None else []
@@ -64,7 +70,25 @@ def article(element: Element, name: str) -> Item:
         id=id_,
         year=years[0] if years else None,
         licence=address or text_of(licence)[:200],
+        name=name,
+        aliases=tuple(names[1:]),
     )
+
+
+def _plain(value: str) -> str:
+    return value.removeprefix("PMC") if value.startswith("PMC") else value.lower()
+
+
+def _retracted_by(meta: Element) -> Iterator[str]:
+    """The articles that a notice retracts, by DOI or PMID."""
+    for found in meta.findall("related-article"):
+        address = next((value for key, value in found.attrib.items() if key.endswith("href")), "").strip()
+        if found.get("related-article-type") != "retracted-article" or not address:
+            continue
+        if found.get("ext-link-type") == "pubmed" or address.isdecimal():
+            yield f"pmid:{address}"
+        else:
+            yield f"doi:{address.lower().removeprefix('https://doi.org/').removeprefix('doi:').strip()}"
 
 
 def dublin_core(element: Element, name: str) -> Item:

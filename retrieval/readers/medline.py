@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
 from retrieval.chunking import Document, Section
-from retrieval.readers.base import Item, Skipped
+from retrieval.readers.base import Item, Skipped, Withdrawn
 from retrieval.readers.retractions import why_left_out
 from retrieval.readers.xml_text import text_of, year_of
 
 _BRACKETED = re.compile(r"^\[([^\]]*?)\.?\]\.?$")  # how PubMed marks titles that it translated
+_FILE = re.compile(r"pubmed(\d\d)n(\d+)")  # "pubmed25n1276.xml.gz": its year, and its place among that year's files
 _RETRACTED = {"Retracted Publication", "Retraction of Publication", "Retraction Notice"}
 
 
@@ -25,17 +27,23 @@ def article(element: Element, name: str) -> Item:
     found = element.find("MedlineCitation/Article")
     if not pmid or found is None:
         return Skipped(where, "has no PMID or no article")
+    version = version_of(element, name)
+
+    def withdrawn(reason: str, *others: str) -> Withdrawn:
+        return Withdrawn(where, (f"pmid:{pmid}", *others), "retracted", reason, version)
+
     kinds = {text_of(kind) for kind in found.iter("PublicationType")}
+    links = [(link.get("RefType"), text_of(link.find("PMID"))) for link in element.iter("CommentsCorrections")]
+    of = [f"pmid:{other}" for kind, other in links if kind == "RetractionOf" and other]
     if kinds & _RETRACTED:
-        return Skipped(where, f"is a {min(kinds & _RETRACTED).lower()}")
-    links = {link.get("RefType") for link in element.iter("CommentsCorrections")}
-    if "RetractionOf" in links:
-        return Skipped(where, "is the notice of a retraction")
-    if "RetractionIn" in links:
-        return Skipped(where, "is a retracted article: it names the notice")
+        return withdrawn(f"is a {min(kinds & _RETRACTED).lower()}", *of)
+    if any(kind == "RetractionOf" for kind, _ in links):
+        return withdrawn("is the notice of a retraction", *of)
+    if any(kind == "RetractionIn" for kind, _ in links):
+        return withdrawn("is a retracted article: it names the notice")
     title = _BRACKETED.sub(r"\1.", text_of(found.find("ArticleTitle"))) or text_of(found.find("VernacularTitle"))
     if reason := why_left_out(title):
-        return Skipped(where, f"{reason}, by its title")
+        return withdrawn(f"{reason}, by its title")
     sections = tuple(_abstracts(found, element))
     if not sections:
         return Skipped(where, "has no abstract")
@@ -47,7 +55,37 @@ def article(element: Element, name: str) -> Item:
         f"PubMed: {journal}" if journal else "PubMed",
         id=f"pmid:{pmid}",
         year=year_of(dated),
+        aliases=tuple(_aliases(element)),
+        version=version,
     )
+
+
+def deleted(element: Element, name: str) -> Iterator[Withdrawn]:
+    """What a <DeleteCitation> takes out."""
+    for pmid in element.iter("PMID"):
+        where = f"{name}, PMID {pmid.text}"
+        yield Withdrawn(where, (f"pmid:{text_of(pmid)}",), "deleted", "was deleted by PubMed", _version("", "", name))
+
+
+def version_of(element: Element, name: str) -> str:
+    """The version of a record: the date of its revision, its number, and the place of its file among PubMed's files."""
+    citation = element.find("MedlineCitation")
+    found = None if citation is None else citation.find("DateRevised")
+    date = "" if found is None else "".join(text_of(found.find(part)).zfill(2) for part in ("Year", "Month", "Day"))
+    pmid = element.find("MedlineCitation/PMID")
+    return _version(date, "" if pmid is None else pmid.get("Version", ""), name)
+
+
+def _version(date: str, number: str, name: str) -> str:
+    place = _FILE.search(PurePath(name).name)
+    return f"{date:0>8}.{number:0>3}.{place[1] if place else '':0>2}{place[2] if place else '':0>6}"
+
+
+def _aliases(element: Element) -> Iterator[str]:
+    for found in element.findall("PubmedData/ArticleIdList/ArticleId"):
+        kind, value = found.get("IdType"), text_of(found)
+        if value and kind in ("doi", "pmc"):
+            yield f"doi:{value.lower()}" if kind == "doi" else f"pmc:{value.removeprefix('PMC')}"
 
 
 def book(element: Element, name: str) -> Item:

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from retrieval.chunking import Document, Section
-from retrieval.readers.base import Item, Skipped
+from retrieval.readers.base import Item, Skipped, Withdrawn
 from retrieval.readers.retractions import why_left_out
 from retrieval.years import year_in
 
 _TAGGED = re.compile(r"^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$")
 _CONTINUED = re.compile(r"^ {4,}(\S.*)$")
+_PMID = re.compile(r"\bPMID:? ?(\d+)")
 _RETRACTED = {"retracted publication", "retraction of publication", "retraction notice"}
 
 
@@ -43,10 +44,13 @@ def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
     pmid, title = first("PMID"), first("TI", "BTI", "TT")
     where = f"{name}, PMID {pmid or '(none)'}"
     kinds = {kind.lower() for kind in fields.get("PT", ())}
+    reason = f"{why_left_out(title)}, by its title" if why_left_out(title) else ""
     if kinds & _RETRACTED or "RIN" in fields or "ROF" in fields:
-        return Skipped(where, "is a retracted article, or the notice of a retraction")
-    if reason := why_left_out(title):
-        return Skipped(where, f"{reason}, by its title")
+        reason = "is a retracted article, or the notice of a retraction"
+    if reason:
+        others = [f"pmid:{found[1]}" for field in fields.get("ROF", ()) if (found := _PMID.search(field))]
+        names = (*([f"pmid:{pmid}"] if pmid else []), *others)
+        return Withdrawn(where, names, "retracted", reason) if names else Skipped(where, reason)
     sections = [Section("", first("AB"))] if first("AB") else []
     sections += [Section("Abstract, other", text) for text in fields.get("OAB", ())]
     if not sections:
@@ -58,4 +62,5 @@ def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
         f"PubMed: {journal}" if journal else "PubMed",
         id=f"pmid:{pmid}" if pmid else "",
         year=year_in(first("DP")),
+        version=f"{first('LR') or '':0>8}.{'':0>3}.{'':0>8}" if first("LR") else "",
     )

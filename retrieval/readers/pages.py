@@ -47,7 +47,7 @@ def read_html(file: OpenFile) -> Iterator[Item]:
     if not sections:
         yield Skipped(file.name, "has no main text")
         return
-    yield Document(title, sections, str(made.sitename or file.name), year=year_in(made.date))
+    yield Document(title, sections, str(made.sitename or file.name), year=year_in(made.date), name=file.name)
 
 
 def _sections_of(body: etree._Element, title: str) -> tuple[Section, ...]:
@@ -106,7 +106,9 @@ def read_docx(file: OpenFile) -> Iterator[Item]:
         yield Skipped(file.name, "has no text")
         return
     modified = word.core_properties.modified
-    yield Document(title, kept, file.name, year=modified.year if modified and modified.year > 1990 else None)
+    yield Document(
+        title, kept, file.name, year=modified.year if modified and modified.year > 1990 else None, name=file.name
+    )
 
 
 def _rows(rows: list[list[str]]) -> list[str]:

@@ -50,7 +50,7 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
             file.name, f"has no text on its {pages} pages; if they are scans, run text recognition (OCR) first"
         )
         return
-    yield Document(title or title_of(file.name), tuple(sections), file.name, year=year)
+    yield Document(title or title_of(file.name), tuple(sections), file.name, year=year, name=file.name)
 
 
 def _title_and_year(reader: PdfReader) -> tuple[str, int | None]:

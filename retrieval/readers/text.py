@@ -25,7 +25,7 @@ def read_text(file: OpenFile) -> Iterator[Item]:
     if is_medline(text):
         yield from medline_records(text, file.name)
         return
-    yield Document(title_of(file.name), (Section("", unwrapped(text)),), file.name)
+    yield Document(title_of(file.name), (Section("", unwrapped(text)),), file.name, name=file.name)
 
 
 def read_markdown(file: OpenFile) -> Iterator[Item]:
@@ -49,7 +49,9 @@ def read_markdown(file: OpenFile) -> Iterator[Item]:
         heading = match.group(2) if match else ""
         if match and len(match.group(1)) == 1 and not title and not any(section.text for section in sections):
             title, heading = heading, ""
-    yield Document(title or title_of(file.name), tuple(section for section in sections if section.text), file.name)
+    yield Document(
+        title or title_of(file.name), tuple(section for section in sections if section.text), file.name, name=file.name
+    )
 
 
 def unwrapped(text: str) -> str:

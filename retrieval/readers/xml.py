@@ -15,7 +15,7 @@ from defusedxml.common import DefusedXmlException, EntitiesForbidden
 from defusedxml.ElementTree import iterparse
 
 from retrieval.readers import jats, medline
-from retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped
+from retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, Withdrawn
 from retrieval.readers.xml_text import local, text_of
 
 _SETS = {"pmc-articleset", "article-set", "OAI-PMH"}
@@ -69,16 +69,12 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
                         return
                 continue
             if name == "DeleteCitation":
-                for pmid in element.iter("PMID"):
-                    yield Skipped(
-                        f"{file.name}, PMID {pmid.text}",
-                        "is named as deleted by PubMed; remove it from the index if it is there",
-                    )
+                yield from medline.deleted(element, file.name)
             elif (read := _reader_of(name, element, root)) is not None:
                 yield read(element, file.name)
             elif name == "record" and _deleted(element):
                 where = text_of(element.find("{*}header/{*}identifier"))
-                yield Skipped(f"{file.name}, {where}", "is named as deleted by its repository")
+                yield Withdrawn(f"{file.name}, {where}", (where,), "deleted", "was deleted by its repository")
             else:
                 continue
             done += 1

@@ -13,7 +13,7 @@ from retrieval.embedders import HashedNgramEmbedder
 from retrieval.inspect import verify_index
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage
-from retrieval.readers import OpenFile, Skipped, read_file
+from retrieval.readers import OpenFile, Skipped, Withdrawn, read_file
 
 SMALL = HashedNgramEmbedder(64)
 
@@ -111,14 +111,15 @@ def fingerprint(folder: Path) -> tuple[str, str]:
     return manifest.content_sha256, manifest.embeddings_sha256
 
 
-def items(path: Path) -> tuple[list[Document], list[Skipped]]:
+def items(path: Path) -> tuple[list[Document], list[Skipped | Withdrawn]]:
     file = OpenFile(path, path.name)
     found = list(read_file(file))
     file.close()
-    return [item for item in found if isinstance(item, Document)], [item for item in found if isinstance(item, Skipped)]
+    left_out = [item for item in found if isinstance(item, Skipped | Withdrawn)]
+    return [item for item in found if isinstance(item, Document)], left_out
 
 
-def read(tmp_path: Path, name: str, content: str | bytes) -> tuple[list[Document], list[Skipped]]:
+def read(tmp_path: Path, name: str, content: str | bytes) -> tuple[list[Document], list[Skipped | Withdrawn]]:
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return items(path)

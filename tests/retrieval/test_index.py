@@ -16,7 +16,7 @@ from retrieval.chunking import Chunking
 from retrieval.corpora import Corpus, file_corpus, memory_corpus
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import CorpusError, IndexBusyError, IndexMismatchError
-from retrieval.index import add_to_index, build_index, open_vectors, rebuild_index, remove_from_index
+from retrieval.index import add_to_index, build_index, open_vectors, rebuild_index, remove_from_index, restore_in_index
 from retrieval.inspect import index_stats, show_stats
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage
@@ -150,13 +150,13 @@ def test_a_mixed_folder_is_read_and_what_is_skipped_is_counted(tmp_path: Path) -
     stats = index_stats(out)
     retriever = HybridRetriever(str(out))
     ids = {passage.id for passage in retriever.passages}
-    assert {"pmid:101", "pmid:102", "pmc:42#1", "pmc:42#5", "x"} <= ids
+    assert {"pmid:101", "pmid:102", "pmc:42#1", "pmc:42#5", "x", "y"} <= ids, "two documents may say the same"
     assert len([id_ for id_ in ids if id_.startswith("x~")]) == 1
     assert stats["passages"] == manifest.num_passages == len(ids)
-    assert (stats["duplicates_dropped"], stats["ids_told_apart"], stats["skipped"]) == (1, 1, 5)
+    assert (stats["duplicates_dropped"], stats["ids_told_apart"], stats["skipped"]) == (0, 1, 5)
     assert any(line.startswith("f.png is of a kind that is not read") for line in stats["skipped_documents"])
     assert stats["years"][0] == 1998
-    assert stats["sources"]["Open Renal"] == 5
+    assert stats["sources"]["Open Renal"] == 6
     assert "licences: (none)" in show_stats(stats, as_json=False)
     assert json.loads(show_stats(stats, as_json=True))["passages"] == len(ids)
     found = retriever.passage("pmc:42#4")
@@ -194,7 +194,9 @@ def test_add_and_remove(tmp_path: Path) -> None:
     retriever.close()
     assert add_to_index(out, file_corpus(more), SMALL).num_passages == 33, "what was removed stays removed"
     more.write_text(more.read_text() + '{"id": "n9", "text": "A ninth note."}\n')
-    assert add_to_index(out, file_corpus(more), SMALL).num_passages == 35, "unless its file changes and is read again"
+    assert add_to_index(out, file_corpus(more), SMALL).num_passages == 34, "though its file changes and is read again"
+    restore_in_index(out, ["n3"])
+    assert add_to_index(out, file_corpus(more), SMALL).num_passages == 35, "unless it is restored by its name"
     assert rebuild_index(out).num_passages == 35
     assert not problems(out)
     assert len([path for path in (out / "chroma").iterdir() if path.is_dir()]) == 1, (
@@ -212,7 +214,6 @@ def test_a_changed_file_is_refused_by_a_build_and_read_anew_by_add(tmp_path: Pat
     with pytest.raises(IndexMismatchError, match="--overwrite"):
         build_index(tmp_path / "index", file_corpus(notes), SMALL)
     assert add_to_index(tmp_path / "index", file_corpus(notes), SMALL).num_passages == 2
-    assert index_stats(tmp_path / "index")["duplicates_dropped"] == 1
 
 
 def test_empty_corpora_leave_nothing_behind(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 
 from retrieval.chunking import Document
-from retrieval.readers import Skipped
+from retrieval.readers import Skipped, Withdrawn
 from tests.retrieval.support import JATS, MEDLINE, items, write_gz, write_pdf
 
 
@@ -26,8 +26,8 @@ def test_medline_articles_with_labels_years_and_what_is_left_out(tmp_path: Path)
     assert reasons["PMID 103"] == "has no abstract"
     assert reasons["PMID 104"] == "is a retracted publication"
     assert "deleted" in reasons["PMID 55"]
-    write_gz(tmp_path / "same.xml.gz", MEDLINE)
-    assert items(tmp_path / "same.xml.gz")[0] == documents
+    write_gz(tmp_path / "pubmed24n0001.xml.gz", MEDLINE)
+    assert items(tmp_path / "pubmed24n0001.xml.gz")[0] == documents
 
 
 def test_jats_sections_without_references_and_marks(tmp_path: Path) -> None:
@@ -148,7 +148,9 @@ def test_markdown_headings_lists_and_code(tmp_path: Path) -> None:
     ]
 
 
-def jats(tmp_path: Path, inside: str, *, attributes: str = "", meta: str = "") -> tuple[list[Document], list[Skipped]]:
+def jats(
+    tmp_path: Path, inside: str, *, attributes: str = "", meta: str = ""
+) -> tuple[list[Document], list[Skipped | Withdrawn]]:
     (tmp_path / "x.nxml").write_text(
         f"<article {attributes}><front><article-meta>{meta}<title-group><article-title>T</article-title></title-group>"
         f"</article-meta></front>{inside}</article>"

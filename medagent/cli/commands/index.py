@@ -68,8 +68,35 @@ def index_add(index: str, corpus: str, device: str | None = None) -> None:
     add_with_progress(corpus, Path(index), device=device)
 
 
+def index_sync(index: str, corpus: str, dry_run: bool = False, device: str | None = None) -> None:
+    """Make an index what its source is now: new, changed and gone documents. What other sources brought stays.
+
+    Args:
+        index: Folder of the index.
+        corpus: As for `medagent index build`, named as it was when it was added.
+        dry_run: Say what would change, and change nothing.
+        device: Device to embed on.
+    """
+    from medagent.cli.index import sync_with_progress
+
+    sync_with_progress(corpus, Path(index), dry_run=dry_run, device=device)
+
+
+def index_restore(index: str, names: list[str]) -> None:
+    """Let documents come back that were removed or retracted, with the next `add` or `sync` of their source.
+
+    Args:
+        index: Folder of the index.
+        names: The ids that they were removed by, e.g. '[pmid:12345]'.
+    """
+    from retrieval.index import restore_in_index
+
+    number = restore_in_index(Path(index), names)
+    print(f"{number:,} may come back into {index}: add or synchronise their source again.")
+
+
 def index_remove(index: str, ids: list[str]) -> None:
-    """Remove passages or whole documents by id. Their text is overwritten on disk.
+    """Remove passages or whole documents by id. Their text is overwritten on disk, and they stay out.
 
     Args:
         index: Folder of the index.
@@ -209,7 +236,9 @@ INDEX_COMMANDS: dict[str, Any] = {
     "_help": "Build, change, check and serve indexes.",
     "build": index_build,
     "add": index_add,
+    "sync": index_sync,
     "remove": index_remove,
+    "restore": index_restore,
     "rebuild": index_rebuild,
     "verify": index_verify,
     "stats": index_stats,

@@ -34,9 +34,11 @@ def test_an_index_from_build_to_removal(corpus: Path, tmp_path: Path, capsys, mo
     out = str(tmp_path / "index")
     built = out_of(capsys, "index", "build", str(corpus), "--out", out, "--max_tokens", "64", "--overlap_tokens", "0")
     assert "3 passages, embedder hashed-ngrams:1024:3-5" in built
-    assert "Skipped 4" in built
-    assert "c.pdf is no readable PDF" in built
-    assert "a.xml, PMID 104 is a retracted publication" in built
+    assert "Documents: 3 added, 4 skipped." in built
+    assert "skipped: c.pdf (is no readable PDF" in built
+    assert "skipped: a.xml, PMID 104 (is a retracted publication)" in built
+    kept = [json.loads(line) for line in (Path(out) / "changes.jsonl").read_text().splitlines()]
+    assert [row["change"] for row in kept].count("skipped") == 4
     settings = Manifest.read(Path(out)).settings
     assert (settings.chunking.max_tokens, settings.analyser, settings.search.dense_weight) == (64, "biomedical", 0.25)
 
@@ -53,10 +55,17 @@ def test_an_index_from_build_to_removal(corpus: Path, tmp_path: Path, capsys, mo
 
     (corpus.parent / "more.csv").write_text("id,title,content\nN1,Fever,Paracetamol lowers fever.\n")
     assert "4 passages" in out_of(capsys, "index", "add", out, str(corpus.parent / "more.csv"))
+    more = corpus.parent / "more.csv"
+    more.write_text("id,title,content\nN2,Fever,Ibuprofen lowers fever.\n")
+    would = out_of(capsys, "index", "sync", out, str(more), "--dry_run", "true")
+    assert "would change: 1 added, 1 gone." in would
+    assert "Documents: 1 added, 1 gone." in out_of(capsys, "index", "sync", out, str(more))
     assert "Removed 1 passages" in out_of(capsys, "index", "remove", out, "[pmid:101]")
+    assert "1 may come back" in out_of(capsys, "index", "restore", out, "[pmid:101]")
+    assert "nothing was removed" in out_of(capsys, "index", "restore", out, "[pmid:101]", status=1)
     assert "no passage or document 'pmid:101'" in out_of(capsys, "index", "remove", out, "[pmid:101]", status=1)
     stats = json.loads(out_of(capsys, "index", "stats", "--json", out))
-    assert (stats["passages"], stats["removed"], stats["skipped"]) == (3, 1, 4)
+    assert (stats["passages"], stats["removed"], stats["skipped"]) == (3, 2, 4)
     assert "sources: " in out_of(capsys, "index", "stats", out)
     assert "3 passages" in out_of(capsys, "index", "verify", out)
     assert "Rebuilt" in out_of(capsys, "index", "rebuild", out)

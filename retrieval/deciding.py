@@ -1,0 +1,224 @@
+"""What becomes of the documents of a batch, given those that the index holds and those that must stay out.
+
+- The same words: unchanged.
+- An older version than the one held: left out. A newer one takes its place.
+- Without versions: another reading of a part, or another corpus, brings the newer words. Two documents of one id that
+  stand in the source at once are two, and the second gets a suffix. So are those of mere numbers, which many files use.
+- What was removed or retracted stays out. What was deleted stays out until the source brings a newer version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from retrieval.changes import Changes
+from retrieval.documents import DocumentChanges, HeldDocument, Withdrawal
+from retrieval.passages import Passage, document_digest
+from retrieval.readers import Skipped, Withdrawn
+from retrieval.store import PassageStore
+
+
+@dataclass(frozen=True)
+class CutDocument:
+    """A document's passages, with its name, where it stands, its version and its other names.
+
+    `by_path`: its name is the path of its file within its corpus.
+    """
+
+    name: str
+    where: str
+    passages: tuple[Passage, ...]
+    version: str = ""
+    aliases: tuple[str, ...] = ()
+    by_path: bool = False
+
+
+@dataclass
+class Decisions:
+    """What to write: passages, each with its document's name; what was skipped; the tables' changes; the report."""
+
+    fresh: list[tuple[Passage, str]] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    tables: DocumentChanges = field(default_factory=DocumentChanges)
+    changes: Changes = field(default_factory=Changes)
+
+
+def decide(
+    store: PassageStore, units: Sequence[tuple[CutDocument | Skipped | Withdrawn, str, str]], parts: Collection[str]
+) -> Decisions:
+    """What becomes of the units, each with its part and the part's reading. `parts` are those of the corpus."""
+    return _Deciding(store, units, parts).run()
+
+
+class _Deciding:
+    def __init__(
+        self,
+        store: PassageStore,
+        units: Sequence[tuple[CutDocument | Skipped | Withdrawn, str, str]],
+        parts: Collection[str],
+    ) -> None:
+        self._units, self._parts, self._out = units, parts, Decisions()
+        documents = [unit for unit, _, _ in units if isinstance(unit, CutDocument)]
+        said = [name for unit, _, _ in units if isinstance(unit, Withdrawn) for name in unit.names]
+        digests = {id(each): document_digest(each.passages) for each in documents}
+        self._digests = digests
+        names = [name for each in documents for name in (each.name, _apart(each.name, digests[id(each)]))]
+        self._named = store.documents.named(said)
+        self._held = store.documents.held([*names, *said, *self._named.values()])
+        keys = [key for each in documents for key in _keys(each)]
+        self._withdrawn = store.documents.withdrawn([*keys, *said])
+        self._owners = store.owners([passage.id for each in documents for passage in each.passages])
+        self._held |= store.documents.held(set(self._owners.values()) - set(self._held))
+        self._fresh: dict[str, tuple[Passage, ...]] = {}
+
+    def run(self) -> Decisions:
+        """Decide in the order of reading."""
+        for unit, part, reading in self._units:
+            if isinstance(unit, Skipped):
+                self._skip(unit.where, unit.reason)
+            elif isinstance(unit, Withdrawn):
+                self._withdraw(unit, part)
+            else:
+                self._document(unit, part, reading)
+        out = self._out
+        out.fresh = [(passage, name) for name, passages in self._fresh.items() for passage in passages]
+        out.tables.held = {name: held for name, held in out.tables.held.items() if name not in out.tables.gone}
+        return out
+
+    def _skip(self, where: str, reason: str) -> None:
+        self._out.skipped.append((where, reason))
+        self._out.changes.note("skipped", where, reason)
+
+    def _withdraw(self, said: Withdrawn, part: str) -> None:
+        self._out.skipped.append((said.where, said.reason))
+        names = {*said.names, *(self._named[name] for name in said.names if name in self._named)}
+        newer = [
+            name
+            for name in names
+            if said.kind == "deleted" and name in self._held and _place(self._held[name].version) > _place(said.version)
+        ]
+        if newer:
+            self._out.changes.note("older", said.where, "the deletion is older than what the index holds")
+            return
+        for name in names:
+            known = self._out.tables.withdrawn.get(name) or self._withdrawn.get(name)
+            later = known is None or _place(said.version) >= _place(known.version)
+            if known is None or (known.kind == "deleted" and (said.kind != "deleted" or later)):
+                made = Withdrawal(name, said.kind, said.reason, said.version, said.names[0], part)
+                self._out.tables.withdrawn[name] = self._withdrawn[name] = made
+        known_here = sorted(name for name in names if name in self._held)
+        for name in known_here:
+            self._drop(name)
+            self._out.changes.note("retracted" if said.kind == "retracted" else "deleted", name, said.reason)
+        if not known_here:
+            self._out.changes.note("skipped", said.where, said.reason)
+
+    def _drop(self, name: str) -> None:
+        self._out.tables.gone.add(name)
+        self._held.pop(name, None)
+        self._fresh.pop(name, None)
+
+    def _document(self, found: CutDocument, part: str, reading: str) -> None:
+        digest = self._digests[id(found)]
+        out = next((self._withdrawn[key] for key in (found.name, *found.aliases) if key in self._withdrawn), None)
+        if out is not None and not (out.kind == "deleted" and _place(found.version) > _place(out.version)):
+            self._keep_out(found, out)
+            return
+        distinct = {passage.digest: passage for passage in reversed(found.passages)}  # the first of equals
+        passages = tuple(
+            passage
+            for passage in found.passages
+            if distinct[passage.digest] is passage and self._removed(passage) is None
+        )
+        if not passages:
+            removed = next(filter(None, map(self._removed, found.passages)))
+            self._keep_out(found, removed)
+            return
+        for owner in {self._owners.get(each.id, "") for each in passages} - {found.name}:
+            if owner in self._held and not self._held[owner].part:  # of format 2, which knew less of documents
+                self._drop(owner)
+        held = self._held.get(found.name)
+        if held is not None and held.digest != digest and self._is_another(found, held, part, reading):
+            apart = _apart(found.name, digest)
+            self._out.changes.note("told apart", found.where, f"is {apart}")
+            passages = tuple(replace(each, id=apart + each.id.removeprefix(found.name)) for each in passages)
+            found = replace(found, name=apart)
+            held = self._held.get(apart)
+        self._write(found, passages, held, HeldDocument(found.name, found.version, part, reading, digest))
+
+    def _write(
+        self, found: CutDocument, passages: tuple[Passage, ...], held: HeldDocument | None, now: HeldDocument
+    ) -> None:
+        tables, changes = self._out.tables, self._out.changes
+        if held is not None and held.digest == now.digest:
+            again = (held.part, held.reading) == (now.part, now.reading)
+            changes.note("repeated" if again else "unchanged", now.name)
+            now = replace(now, version=max(held.version, now.version))
+        elif held is not None and now.version < held.version:
+            changes.note("older", found.where, "the index holds a newer version")
+            self._out.skipped.append((found.where, "is older than the version in the index"))
+            now = replace(held, part=now.part, reading=now.reading)
+        else:
+            changes.note("added" if held is None else "replaced", now.name)
+            if held is not None and now.name not in self._fresh:
+                tables.replaced.add(now.name)
+            self._fresh[now.name] = tuple(self._with_own_id(each, now.name) for each in passages)
+        if now.name in tables.gone:  # withdrawn before in this batch, and back in a newer version
+            tables.gone.discard(now.name)
+            tables.replaced.add(now.name)
+        tables.held[now.name] = self._held[now.name] = now
+        tables.aliases.update(dict.fromkeys(found.aliases, now.name))
+
+    def _is_another(self, found: CutDocument, held: HeldDocument, part: str, reading: str) -> bool:
+        """Whether two documents of one name are two, rather than two versions of one."""
+        if found.version or held.version:
+            return False
+        if held.part == part:
+            return held.reading == reading
+        if held.part in self._parts or not any(char.isalpha() for char in found.name):
+            return True
+        return found.by_path and _still_there(held.part)
+
+    def _with_own_id(self, passage: Passage, name: str) -> Passage:
+        """The passage, with a suffix of its document where its id is another document's."""
+        owner = self._owners.setdefault(passage.id, name)
+        if owner == name or owner in self._out.tables.gone:
+            self._owners[passage.id] = name
+            return passage
+        suffix = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return replace(passage, id=f"{passage.id}~{suffix}")
+
+    def _removed(self, passage: Passage) -> Withdrawal | None:
+        """What a user said of this passage, or of its words, if they removed it."""
+        said = (self._withdrawn.get(key) for key in (passage.id, f"digest:{passage.digest}"))
+        return next((each for each in said if each is not None and each.kind == "removed"), None)
+
+    def _keep_out(self, found: CutDocument, out: Withdrawal) -> None:
+        reason = f"stays out: {out.reason}"
+        self._out.changes.note("kept out", found.where, reason)
+        self._out.skipped.append((found.where, reason))
+        if found.name in self._held:
+            self._drop(found.name)
+
+
+def _still_there(part: str) -> bool:
+    """Whether a part of a corpus of files is where it was; a folder that was moved is not."""
+    corpus, _, name = part.rpartition("::")
+    return bool(corpus) and ((Path(corpus) / name).exists() or Path(corpus).is_file())
+
+
+def _keys(found: CutDocument) -> list[str]:
+    passages = [key for each in found.passages for key in (each.id, f"digest:{each.digest}")]
+    return [found.name, *found.aliases, *passages]
+
+
+def _apart(name: str, digest: str) -> str:
+    return f"{name}~{digest[:8]}"
+
+
+def _place(version: str) -> str:
+    """The place of a version among a source's files: its last part, which a deletion has too."""
+    return version.rpartition(".")[2]

@@ -1,0 +1,206 @@
+"""What an index's database and its file of vectors hold, to read: see `retrieval.store`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.errors import IndexMismatchError
+from retrieval.passages import Passage
+from retrieval.retriever import Filter
+
+COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
+_SELECT = f"SELECT row, {', '.join(COLUMNS)} FROM passages"  # noqa: S608 (constant names)
+_VARIABLES = 500  # values of one "IN (...)"
+
+
+@dataclass(frozen=True)
+class PartState:
+    """How far one part of the corpus was read: how many of its documents are stored or decided on."""
+
+    fingerprint: str
+    position: int
+    complete: bool
+
+
+class StoredRows:
+    """Passages and vectors of one index, to read from several threads."""
+
+    def __init__(self, folder: Path, dimension: int, database: sqlite3.Connection) -> None:
+        self.folder, self.dimension = folder, dimension
+        self._db, self._lock = database, Lock()
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows were ever used, removed ones included."""
+        return self.counts()["rows"]
+
+    def __len__(self) -> int:
+        """How many passages there are, by the counts that every change keeps."""
+        counts = self.counts()
+        return counts["rows"] - counts["removed"]
+
+    def count(self) -> int:
+        """How many passages there are, counted one by one."""
+        return int(self._db.execute("SELECT COUNT(*) FROM passages").fetchone()[0])
+
+    def owners(self, ids: Sequence[str]) -> dict[str, str]:
+        """The documents that hold the passages of these ids; unknown ids are left out."""
+        with self._lock:
+            return dict(self._select_in("SELECT id, owner FROM passages WHERE id IN", ids))
+
+    def rows_with(self, digests: Sequence[str]) -> dict[str, int]:
+        """A row for each of these digests that a passage has."""
+        with self._lock:
+            found = self._select_in(
+                "SELECT digest, row FROM passages WHERE digest IN", [bytes.fromhex(digest) for digest in digests]
+            )
+        return {digest.hex(): row for digest, row in found}
+
+    def parts(self) -> dict[str, PartState]:
+        """All parts by name."""
+        rows = self._db.execute("SELECT name, fingerprint, position, complete FROM parts ORDER BY rowid")
+        return {name: PartState(fingerprint, position, bool(done)) for name, fingerprint, position, done in rows}
+
+    def skipped(self, *, limit: int = -1) -> list[tuple[str, str]]:
+        """What of the corpus was skipped: (where, why)."""
+        return list(self._db.execute("SELECT place, reason FROM skipped ORDER BY rowid LIMIT ?", (limit,)))
+
+    def num_skipped(self) -> int:
+        """How much of the corpus was skipped."""
+        return int(self._db.execute("SELECT COUNT(*) FROM skipped").fetchone()[0])
+
+    def counts(self) -> Counter[str]:
+        """Counts of the build by name: rows, duplicates, removed, and others that readers keep."""
+        return Counter(dict(self._db.execute("SELECT name, number FROM counts")))
+
+    def stream(self, *, after: int = -1) -> Iterator[tuple[int, Passage]]:
+        """(row, passage) in row order, a thousand at a time in memory."""
+        while True:
+            with self._lock:
+                found = self._db.execute(f"{_SELECT} WHERE row > ? ORDER BY row LIMIT 1000", (after,)).fetchall()
+            if not found:
+                return
+            for row, *values in found:
+                yield row, Passage(**dict(zip(COLUMNS, values, strict=True)))
+            after = found[-1][0]
+
+    def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
+        """The passages of these rows."""
+        with self._lock:
+            found = self._select_in(f"{_SELECT} WHERE row IN", [int(row) for row in rows])
+        return {row: Passage(**dict(zip(COLUMNS, values, strict=True))) for row, *values in found}
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Row numbers by passage id; unknown ids are left out."""
+        with self._lock:
+            return dict(self._select_in("SELECT id, row FROM passages WHERE id IN", ids))
+
+    def rows_of_documents(self, ids: Sequence[str]) -> list[int]:
+        """Rows whose passage or document has one of these ids."""
+        with self._lock:
+            found = self._select_in("SELECT row FROM passages WHERE id IN", ids)
+            found += self._select_in("SELECT row FROM passages WHERE document IN", ids)
+            found += self._select_in("SELECT row FROM passages WHERE owner IN", ids)
+        return sorted({row for (row,) in found})
+
+    def rows(self) -> NDArray[np.int64]:
+        """All row numbers, in order."""
+        with self._lock:
+            found = self._db.execute("SELECT row FROM passages ORDER BY row")
+            return np.fromiter((row for (row,) in found), dtype=np.int64)
+
+    def matching(self, wanted: Filter) -> NDArray[np.int64]:
+        """Row numbers that a filter lets through, in order."""
+        clauses, values = ["1"], []
+        if wanted.sources:
+            clauses.append("(" + " OR ".join(["source GLOB ?"] * len(wanted.sources)) + ")")
+            values += [_glob(source) for source in wanted.sources]
+        for clause, year in (("year >= ?", wanted.year_from), ("year <= ?", wanted.year_to)):
+            if year is not None:
+                clauses.append(clause)
+                values.append(str(year))
+        query = f"SELECT row FROM passages WHERE {' AND '.join(clauses)} ORDER BY row"  # noqa: S608 (constant clauses)
+        with self._lock:
+            return np.array([row for (row,) in self._db.execute(query, values)], dtype=np.int64)
+
+    def tally(self, column: str, *, limit: int) -> list[tuple[str, int]]:
+        """The most frequent values of a column with their counts."""
+        assert column in COLUMNS
+        counted = f"SELECT {column}, COUNT(*) AS n FROM passages"  # noqa: S608 (checked above)
+        with self._lock:
+            found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (limit,))
+            return [(str(value), number) for value, number in found]
+
+    def titles(self, *, limit: int) -> list[str]:
+        """Distinct titles, in alphabetical order; the empty one is none."""
+        with self._lock:
+            found = self._db.execute(
+                "SELECT DISTINCT title FROM passages WHERE title != '' ORDER BY title LIMIT ?", (limit,)
+            )
+            return [str(title) for (title,) in found]
+
+    def num_sources(self) -> int:
+        """How many distinct sources there are; the empty one is none."""
+        with self._lock:
+            return int(self._db.execute("SELECT COUNT(DISTINCT source) FROM passages WHERE source != ''").fetchone()[0])
+
+    def years(self) -> tuple[int, int] | None:
+        """The first and the last year, None where no passage has one."""
+        with self._lock:
+            first, last = self._db.execute("SELECT MIN(year), MAX(year) FROM passages WHERE year > 0").fetchone()
+            return (int(first), int(last)) if first is not None else None
+
+    def vectors(self) -> NDArray[np.float32]:
+        """[rows, D] memory-mapped vectors; an error where the file is too short."""
+        rows, path = self.num_rows, self.folder / "embeddings.f32"
+        found = path.stat().st_size if path.exists() else 0
+        if found < rows * self.dimension * 4 or not rows:
+            raise IndexMismatchError(
+                f"index {self.folder}: embeddings.f32 has {found:,} bytes, wanted {rows * self.dimension * 4:,}. "
+                "Restore it from a backup, or build the index again with --overwrite."
+            )
+        return np.memmap(path, dtype=np.float32, mode="r", shape=(rows, self.dimension))
+
+    def content_sha256(self) -> str:
+        """SHA-256 over every row number and passage, in order: it depends on the content alone."""
+        digest = hashlib.sha256()
+        for row, passage in self.stream():
+            digest.update(json.dumps([row, passage.to_json()], ensure_ascii=False, sort_keys=True).encode())
+        return digest.hexdigest()
+
+    def embeddings_sha256(self) -> str:
+        """SHA-256 over the vectors of all rows."""
+        digest = hashlib.sha256()
+        left = self.num_rows * self.dimension * 4
+        with (self.folder / "embeddings.f32").open("rb") as file:
+            while left and (block := file.read(min(left, 1 << 20))):
+                digest.update(block)
+                left -= len(block)
+        return digest.hexdigest()
+
+    def integrity(self) -> str:
+        """SQLite's own verdict on its file: "ok", or what is wrong."""
+        return str(self._db.execute("PRAGMA integrity_check(1)").fetchone()[0])
+
+    def _select_in(self, query: str, values: Sequence[str | int | bytes]) -> list[Any]:
+        found: list[Any] = []
+        for start in range(0, len(values), _VARIABLES):
+            some = values[start : start + _VARIABLES]
+            found += self._db.execute(f"{query} ({', '.join('?' * len(some))})", tuple(some)).fetchall()
+        return found
+
+
+def _glob(source: str) -> str:
+    """A GLOB pattern in which only * is special."""
+    return "".join(f"[{char}]" if char in "?[" else char for char in source)

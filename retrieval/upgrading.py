@@ -1,0 +1,33 @@
+"""Older formats of an index's database, brought to the present one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from retrieval.documents import DocumentChanges, DocumentTables, HeldDocument
+from retrieval.passages import Passage, document_digest
+
+
+def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[str]) -> None:
+    """Format 2 to 3: passages get the document that they are of, which follows from their fields.
+
+    `passages` makes the new table, and `columns` are those of a passage. Searches are the same before and after.
+    """
+    named = ", ".join(columns)
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("DROP INDEX IF EXISTS passages_document")
+        database.execute("ALTER TABLE passages RENAME TO passages_of_format_2")
+        for statement in passages.strip().removesuffix(";").split(";"):
+            database.execute(statement)
+        database.execute(
+            f"INSERT INTO passages SELECT row, {named}, digest, CASE WHEN document != '' THEN document ELSE id END "  # noqa: S608 (constant names)
+            "FROM passages_of_format_2"
+        )
+        database.execute("DROP TABLE passages_of_format_2")
+        owned: dict[str, list[Passage]] = {}
+        for owner, *values in database.execute(f"SELECT owner, {named} FROM passages ORDER BY row"):  # noqa: S608 (the same)
+            owned.setdefault(owner, []).append(Passage(**dict(zip(columns, values, strict=True))))
+        held = {name: HeldDocument(name, "", "", "", document_digest(found)) for name, found in owned.items()}
+        DocumentTables(database).apply(DocumentChanges(held=held))

@@ -1,0 +1,278 @@
+"""Documents by name and version: newer ones replace older ones, and what was taken out stays out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retrieval.changes import Changes
+from retrieval.corpora import file_corpus
+from retrieval.errors import IndexMismatchError
+from retrieval.index import add_to_index, build_index, remove_from_index, restore_in_index, sync_index
+from retrieval.search import HybridRetriever
+from retrieval.store import PassageStore
+from tests.retrieval.support import SMALL, problems
+
+
+def record(pmid: int, text: str, *, revised: str = "", inside: str = "", title: str = "On fictolol.") -> str:
+    date = f"<DateRevised><Year>{revised[:4]}</Year><Month>{revised[4:6]}</Month><Day>{revised[6:]}</Day></DateRevised>"
+    return (
+        f'<PubmedArticle><MedlineCitation><PMID Version="1">{pmid}</PMID>{date if revised else ""}<Article>'
+        f"<ArticleTitle>{title}</ArticleTitle><Abstract><AbstractText>{text}</AbstractText></Abstract></Article>"
+        f"{inside}</MedlineCitation></PubmedArticle>"
+    )
+
+
+def pubmed(folder: Path, number: int, *records: str, deleted: tuple[int, ...] = (), year: int = 25) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"pubmed{year}n{number:04d}.xml"
+    gone = "".join(f"<PMID>{pmid}</PMID>" for pmid in deleted)
+    tail = f"<DeleteCitation>{gone}</DeleteCitation>" if deleted else ""
+    path.write_text(f"<PubmedArticleSet>{''.join(records)}{tail}</PubmedArticleSet>")
+    return path
+
+
+def rows(path: Path, *found: dict[str, object]) -> Path:
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_text("".join(json.dumps({"source": "S", **row}) + "\n" for row in found))
+    return path
+
+
+def held(index: Path) -> dict[str, str]:
+    """The passages by id."""
+    retriever = HybridRetriever(str(index))
+    try:
+        return {passage.id: passage.text for passage in retriever.passages}
+    finally:
+        retriever.close()
+
+
+def add(index: Path, path: Path) -> Counter[str]:
+    changes = Changes()
+    (add_to_index if (index / "manifest.json").exists() else build_index)(
+        index, file_corpus(path), SMALL, changes=changes
+    )
+    assert not problems(index)
+    return changes.counts
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_revised_record_replaces_the_older_one(tmp_path: Path, at_once: bool) -> None:
+    index, folder = tmp_path / "index", tmp_path / "pubmed"
+    old = pubmed(folder, 1, record(1, "The starting dose was 50 mg."), record(2, "Other."))
+    new = pubmed(folder, 1276, record(1, "The starting dose was 5 mg."))
+    if at_once:
+        assert add(index, folder) == {"added": 2, "replaced": 1}
+    else:
+        add(index, old)
+        assert add(index, new) == {"replaced": 1}
+    assert held(index) == {"pmid:1": "The starting dose was 5 mg.", "pmid:2": "Other."}
+
+
+def test_files_out_of_order_and_repeated_do_not_bring_old_words_back(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "pubmed"
+    add(index, pubmed(folder, 5, record(1, "Newer.")))
+    assert add(index, pubmed(folder, 3, record(1, "Older."))) == {"older": 1}
+    assert add(index, pubmed(folder, 9, record(1, "Newer."))) == {"unchanged": 1}
+    assert add(index, pubmed(folder, 7, record(1, "Between."))) == {"older": 1}
+    assert add(index, pubmed(folder, 1, record(1, "Revised.", revised="20260101"), year=26)) == {"replaced": 1}
+    assert held(index) == {"pmid:1": "Revised."}
+
+
+def test_deletions_go_by_the_place_of_their_file(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "pubmed"
+    add(index, pubmed(folder, 1, record(1, "One."), record(2, "Two."), record(3, "Three.")))
+    assert add(index, pubmed(folder, 4, deleted=(1, 99))) == {"deleted": 1, "skipped": 1}
+    assert set(held(index)) == {"pmid:2", "pmid:3"}
+    assert add(index, pubmed(folder, 2, record(1, "One."))) == {"kept out": 1}
+    assert add(index, pubmed(folder, 3, record(99, "Late."))) == {"kept out": 1}
+    assert add(index, pubmed(folder, 6, record(1, "One again."))) == {"added": 1}
+    assert add(index, pubmed(folder, 5, deleted=(1,))) == {"older": 1}
+    assert set(held(index)) == {"pmid:1", "pmid:2", "pmid:3"}
+
+
+@pytest.mark.parametrize("first", ["article", "notice"])
+def test_a_notice_takes_the_article_out_now_and_later(tmp_path: Path, first: str) -> None:
+    index = tmp_path / "index"
+    links = "<CommentsCorrectionsList><CommentsCorrections RefType='RetractionOf'><PMID>1</PMID></CommentsCorrections>"
+    notice = record(50, "It is retracted.", inside=links + "</CommentsCorrectionsList>", title="About it.")
+    article, other = (
+        pubmed(tmp_path / "a", 1, record(1, "Wrong.")),
+        pubmed(tmp_path / "b", 2, notice, record(3, "Fine.")),
+    )
+    for path in (article, other) if first == "article" else (other, article):
+        add(index, path)
+    assert set(held(index)) == {"pmid:3"}
+    assert add(index, pubmed(tmp_path / "c", 9, record(1, "Wrong, again.")))["kept out"] == 1
+
+
+def test_a_jats_notice_names_a_doi_that_pubmed_has_too(tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    ids = "<PubmedData><ArticleIdList><ArticleId IdType='doi'>10.1/AB</ArticleId></ArticleIdList></PubmedData>"
+    article = record(1, "Wrong.").replace("</PubmedArticle>", ids + "</PubmedArticle>")
+    add(index, pubmed(tmp_path / "a", 1, article, record(2, "Fine.")))
+    (tmp_path / "notice.nxml").write_text(
+        '<article xmlns:xlink="http://www.w3.org/1999/xlink" article-type="retraction"><front><article-meta>'
+        '<related-article related-article-type="retracted-article" ext-link-type="doi" xlink:href="10.1/ab"/>'
+        "</article-meta></front></article>"
+    )
+    assert add(index, tmp_path / "notice.nxml")["retracted"] == 1
+    assert set(held(index)) == {"pmid:2"}
+
+
+@pytest.mark.parametrize("how", ["touch", "move", "name the file", "other id"])
+def test_what_was_removed_stays_out_until_it_is_restored(tmp_path: Path, how: str) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    path = rows(folder / "a.jsonl", {"id": "gone", "text": "A wrong claim."}, {"id": "stays", "text": "A sound text."})
+    add(index, folder)
+    remove_from_index(index, ["gone"])
+    if how == "touch":
+        os.utime(path, (1, 1))
+    elif how == "move":
+        folder = folder.rename(tmp_path / "moved")
+    elif how == "name the file":
+        folder = path
+    else:
+        rows(path, {"id": "renamed", "text": "A wrong claim."}, {"id": "stays", "text": "A sound text."})
+    counts = add(index, folder)
+    assert counts["kept out"] == 1
+    assert set(held(index)) == {"stays"}
+    restore_in_index(index, ["gone"])
+    with pytest.raises(IndexMismatchError, match="nothing was removed"):
+        restore_in_index(index, ["gone"])
+    os.utime(folder / "a.jsonl" if folder.is_dir() else folder, (2, 2))
+    add(index, folder)
+    assert len(held(index)) == 2
+
+
+def test_one_passage_of_a_document_can_stay_out(tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    text = "\n\n".join(f"## Part {n}\n\nSentence {n} on fictolol." for n in range(3))
+    (tmp_path / "a.md").write_text(f"# Guide\n\n{text}")
+    add(index, tmp_path / "a.md")
+    ids = list(held(index))
+    remove_from_index(index, [ids[1]])
+    os.utime(tmp_path / "a.md", (1, 1))
+    add(index, tmp_path / "a.md")
+    assert set(held(index)) == {ids[0], ids[2]}
+
+
+def test_two_documents_of_the_same_words_keep_their_names(tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    embedded: list[int] = []
+
+    class Counting(type(SMALL)):  # type: ignore[misc]
+        def embed_passages(self, passages):
+            embedded.append(len(passages))
+            return super().embed_passages(passages)
+
+    path = rows(
+        tmp_path / "a.jsonl", *({"id": f"doc{n}", "text": "The same words.", "source": f"s{n}"} for n in range(3))
+    )
+    build_index(index, file_corpus(path), Counting(64))
+    assert sum(embedded) == 1
+    assert set(held(index)) == {"doc0", "doc1", "doc2"}
+    store = PassageStore(index, 64)
+    assert np.all(store.vectors()[0] == store.vectors()[2])
+    store.close()
+    remove_from_index(index, ["doc1"])
+    assert set(held(index)) == {"doc0", "doc2"}, "the others were not asked for"
+
+
+def test_a_synchronised_index_is_what_its_source_is(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", {"id": "one", "text": "One."}, {"id": "two", "text": "Two."})
+    rows(folder / "b.jsonl", {"id": "three", "text": "Three."})
+    (folder / "guide.md").write_text("# Guide\n\nFirst edition.")
+    add(index, folder)
+    add(index, rows(tmp_path / "other.jsonl", {"id": "other", "text": "Of another source."}))
+    rows(folder / "a.jsonl", {"id": "one", "text": "One, changed."}, {"id": "four", "text": "Four."})
+    (folder / "b.jsonl").unlink()
+    (folder / "guide.md").write_text("# Guide\n\nSecond edition.")
+    wanted = {"added": 1, "replaced": 2, "gone": 2}
+    before, foreseen = held(index), Changes()
+    sync_index(index, file_corpus(folder), SMALL, dry_run=True, changes=foreseen)
+    assert (foreseen.counts, held(index)) == (wanted, before)
+    changes = Changes()
+    sync_index(index, file_corpus(folder), SMALL, changes=changes)
+    assert changes.counts == wanted
+    assert not problems(index)
+    assert sorted(held(index).values()) == ["Four.", "Of another source.", "One, changed.", "Second edition."]
+    again = Changes()
+    sync_index(index, file_corpus(folder), SMALL, changes=again)
+    assert not again.counts
+    (folder / "a.jsonl").rename(folder / "renamed.jsonl")
+    moved = Changes()
+    sync_index(index, file_corpus(folder), SMALL, changes=moved)
+    assert moved.counts == {"unchanged": 2}
+    assert len(held(index)) == 4
+
+
+def test_ids_that_many_files_use_do_not_overwrite_one_another(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", {"id": "1", "text": "One of a."}, {"id": "intro", "text": "Intro of a."})
+    rows(folder / "b.jsonl", {"id": "1", "text": "One of b."}, {"id": "intro", "text": "Intro of b."})
+    assert add(index, folder) == {"added": 4, "told apart": 2}
+    assert add(index, rows(tmp_path / "d" / "c.jsonl", {"id": "1", "text": "One of c."}))["told apart"] == 1
+    assert len(held(index)) == 5
+    revised = rows(tmp_path / "d" / "new.jsonl", {"id": "intro", "text": "Revised intro."})
+    assert add(index, revised) == {"replaced": 1}
+    assert "Intro of a." not in held(index).values()
+
+
+def test_files_of_one_name_in_two_folders_are_two_documents(tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text(f"# Read\n\nOf {name}.")
+        add(index, tmp_path / name)
+    assert len(held(index)) == 2
+    (tmp_path / "a").rename(tmp_path / "moved")
+    (tmp_path / "moved" / "README.md").write_text("# Read\n\nOf a, revised.")
+    assert add(index, tmp_path / "moved") == {"replaced": 1}
+    assert sorted(held(index).values()) == ["Of a, revised.", "Of b."]
+
+
+def test_an_index_of_the_format_before_is_searched_and_brought_along(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    guide = "\n\n".join(f"## Part {n}\n\nSentence {n} on fictolol." for n in range(3))
+    rows(folder / "a.jsonl", {"id": "one", "text": "One."}, {"text": "Nameless."})
+    (folder / "guide.md").write_text(f"# Guide\n\n{guide}")
+    add(index, folder)
+    before = held(index)
+    to_format_2(index)
+    assert held(index) == before, "it is searched as it is"
+    (folder / "guide.md").write_text(f"# Guide\n\n{guide} It changed.")
+    rows(folder / "a.jsonl", {"id": "one", "text": "One, changed."}, {"text": "Nameless."})
+    assert add(index, folder)["added"] <= 2
+    assert sorted(held(index).values()) == [
+        "Nameless.",
+        "One, changed.",
+        "Sentence 0 on fictolol.",
+        "Sentence 1 on fictolol.",
+        "Sentence 2 on fictolol. It changed.",
+    ]
+
+
+def to_format_2(index: Path) -> None:
+    """The database and manifest as the version before wrote them."""
+    with sqlite3.connect(index / "passages.sqlite") as database:
+        columns = "row, id, title, text, source, section, year, licence, document, digest"
+        database.execute(
+            "CREATE TABLE older (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT "
+            "NULL, source TEXT NOT NULL, section TEXT NOT NULL, year INTEGER, licence TEXT NOT NULL, document TEXT NOT "
+            "NULL, digest BLOB NOT NULL UNIQUE)"
+        )
+        database.execute(f"INSERT INTO older SELECT {columns} FROM passages")
+        for table in ("passages", "documents", "aliases", "withdrawn"):
+            database.execute(f"DROP TABLE {table}")
+        database.execute("ALTER TABLE older RENAME TO passages")
+        database.execute("CREATE INDEX passages_document ON passages (document) WHERE document != ''")
+    manifest = json.loads((index / "manifest.json").read_text())
+    (index / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
