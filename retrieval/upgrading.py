@@ -21,13 +21,13 @@ def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[st
         database.execute("ALTER TABLE passages RENAME TO passages_of_format_2")
         for statement in passages.strip().removesuffix(";").split(";"):
             database.execute(statement)
-        database.execute(
-            f"INSERT INTO passages SELECT row, {named}, digest, CASE WHEN document != '' THEN document ELSE id END "  # noqa: S608 (constant names)
-            "FROM passages_of_format_2"
-        )
+        owner = "CASE WHEN document != '' THEN document ELSE id END"
+        query = f"SELECT row, {named}, digest, {owner} FROM passages_of_format_2"  # noqa: S608 (constant names)
+        database.execute(f"INSERT INTO passages {query}")
         database.execute("DROP TABLE passages_of_format_2")
         owned: dict[str, list[Passage]] = {}
-        for owner, *values in database.execute(f"SELECT owner, {named} FROM passages ORDER BY row"):  # noqa: S608 (the same)
-            owned.setdefault(owner, []).append(Passage(**dict(zip(columns, values, strict=True))))
+        query = f"SELECT owner, {named} FROM passages ORDER BY row"  # noqa: S608 (constant names)
+        for name, *values in database.execute(query):
+            owned.setdefault(name, []).append(Passage(**dict(zip(columns, values, strict=True))))
         held = {name: HeldDocument(name, "", "", "", document_digest(found)) for name, found in owned.items()}
         DocumentTables(database).apply(DocumentChanges(held=held))
