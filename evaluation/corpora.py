@@ -8,6 +8,7 @@ from evaluation.benchmarks import bioasq_passages, pubmedqa_passages
 from medagent.starter.world import World
 from retrieval.chunking import Chunking
 from retrieval.corpora import Corpus, file_corpus, hub_corpus, memory_corpus
+from retrieval.deciding import CutDocument
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.ingest import cut_part
 from retrieval.passages import Passage
@@ -34,5 +35,5 @@ def named_corpus(corpus: str) -> Corpus:
 def corpus_passages(corpus: str) -> list[Passage]:
     """All passages of a corpus by name, whole documents uncut."""
     whole = Chunking(max_tokens=0, overlap_tokens=0)
-    items = (item for part in named_corpus(corpus).parts for item, _ in cut_part(part, HashedNgramEmbedder(), whole))
-    return [item for item in items if isinstance(item, Passage)]
+    units = (unit for part in named_corpus(corpus).parts for unit, _ in cut_part(part, HashedNgramEmbedder(), whole))
+    return [passage for unit in units if isinstance(unit, CutDocument) for passage in unit.passages]

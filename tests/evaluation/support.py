@@ -82,5 +82,4 @@ def asked_plainly(agent: list[str], folder: Path) -> dict[str, str]:
     command += ["--ask", "plain", "--concurrency", "1", "--limits", '{"max_turn_tokens": 24}', "--out", str(out)]
     assert main([*command, "--modes", "[closed_book,single_shot,gold]"]) == 0
     assert json.loads((out / "config.json").read_text())["ask"] == "plain"
-    assert "asked plainly" in " ".join((out / "report.md").read_text().split())
     return {each.key: each.rollout.turns[-1].text for each in PredictionLog(out / "predictions.jsonl").read()}

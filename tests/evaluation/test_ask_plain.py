@@ -131,8 +131,9 @@ def served(tiny_base: str) -> Iterator[str]:
     server.server_close()
 
 
-def test_a_model_in_process_and_behind_an_endpoint_reply_alike(tiny_base, served, tmp_path: Path) -> None:
+def test_a_model_in_process_and_behind_an_endpoint_reply_alike(tiny_base, served, tmp_path: Path, capsys) -> None:
     ours = asked_plainly(["--agent", f"hf:{tiny_base}"], tmp_path)
+    assert "asked plainly" in " ".join(capsys.readouterr().out.split())
     theirs = asked_plainly(["--agent", served, "--model", "tiny"], tmp_path)
     assert len(ours) == 6
     assert all(ours.values())
