@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import HashingVectorizer
 
 from retrieval.errors import RetrievalError
+from retrieval.hashed_ngrams import HashedNgrams
 from retrieval.passages import Passage
 
 Space = Literal["cosine", "ip"]
@@ -70,7 +70,7 @@ class Embedder(Protocol):
 
 
 class HashedNgramEmbedder:
-    """Hashed character n-grams (scikit-learn's `HashingVectorizer`).
+    """Hashed character n-grams.
 
     It needs no model and no download, and is robust to spelling variants.
     """
@@ -83,9 +83,7 @@ class HashedNgramEmbedder:
         """`dimension` is the number of hash buckets; n-grams of `min_n` to `max_n` characters inside word borders."""
         self._dimension = dimension
         self.identity = f"hashed-ngrams:{dimension}:{min_n}-{max_n}"
-        self._vectorizer = HashingVectorizer(
-            analyzer="char_wb", ngram_range=(min_n, max_n), n_features=dimension, norm="l2"
-        )
+        self._ngrams = HashedNgrams(dimension, min_n, max_n)
 
     @property
     def dimension(self) -> int:
@@ -102,7 +100,7 @@ class HashedNgramEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """[N, D] unit vectors."""
-        return np.asarray(self._vectorizer.transform(texts).toarray(), dtype=np.float32)
+        return self._ngrams.vectors(texts)
 
 
 class SentenceTransformerEmbedder:
