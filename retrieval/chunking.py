@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from retrieval.bibliography import Bibliography
 from retrieval.errors import RetrievalError
 from retrieval.passages import Passage, content_digest
 from retrieval.plain_text import without_unseen
@@ -54,6 +55,7 @@ class Document:
     name: str = ""
     aliases: tuple[str, ...] = ()
     version: str = ""
+    about: Bibliography = Bibliography()
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ def cut_document(document: Document, chunking: Chunking, count: CountTokens) -> 
             year=document.year,
             licence=document.licence,
             document=document.group or (id_ if len(pieces) > 1 else ""),
+            about=document.about,
         )
 
 

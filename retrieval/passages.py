@@ -9,9 +9,10 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from retrieval.bibliography import NAMES, Bibliography
 from retrieval.years import year_in
 
 TEXT_FIELDS = ("text", "content", "contents", "body", "abstract")
@@ -23,7 +24,8 @@ class Passage:
     """A titled piece of text.
 
     `source` says where it came from: a file name, a journal or a web address. `document` is the id that the passages of
-    one document share. `section`, `year` and `licence` are empty or None where unknown.
+    one document share. `section`, `year` and `licence` are empty or None where unknown. `about` is the document's
+    bibliography.
     """
 
     id: str
@@ -34,6 +36,7 @@ class Passage:
     year: int | None = None
     licence: str = ""
     document: str = ""
+    about: Bibliography = Bibliography()
 
     @staticmethod
     def make(
@@ -46,10 +49,19 @@ class Passage:
         year: int | None = None,
         licence: str = "",
         document: str = "",
+        about: Bibliography = Bibliography(),
     ) -> Passage:
         """A passage; unless one is given, its id is 16 hex digits of SHA-256 over title, section and text."""
         return Passage(
-            id or content_digest(title, section, text), title, text, source, section, year, licence, document
+            id or content_digest(title, section, text),
+            title,
+            text,
+            source,
+            section,
+            year,
+            licence,
+            document,
+            about,
         )
 
     @property
@@ -74,12 +86,14 @@ class Passage:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, without the fields that are empty."""
-        return {name: value for name, value in asdict(self).items() if value not in ("", None)}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "about"}
+        return {name: value for name, value in values.items() if value not in ("", None)} | self.about.to_json()
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> Passage:
         """The inverse of `to_json`."""
-        return Passage(**{"title": "", **row})
+        own = {name: value for name, value in row.items() if name not in NAMES}
+        return Passage(**{"title": "", **own, "about": Bibliography.from_json(row)})
 
 
 def content_digest(title: str, section: str, text: str) -> str:
@@ -133,21 +147,22 @@ def passage_from_row(row: Any) -> Passage:
     text = without_surrogates(text) if isinstance(text, str) else text
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"no text: wanted one of the fields {', '.join(TEXT_FIELDS)} that is not empty")
-    fields = {
+    said = {
         name: without_surrogates("" if _empty(row.get(name)) else str(row[name])).strip()
         for name in ("title", "source", "section", "document", "licence", "license")
     }
-    licence = fields["licence"] or fields["license"]
+    licence = said["licence"] or said["license"]
     id_ = id_of_row(row)
     return Passage.make(
-        fields["title"],
+        said["title"],
         text.strip(),
-        fields["source"],
+        said["source"],
         id=id_,
-        section=fields["section"],
+        section=said["section"],
         year=year_in(row.get("year")),
         licence=licence,
-        document=fields["document"],
+        document=said["document"],
+        about=Bibliography.of_row(row),
     )
 
 

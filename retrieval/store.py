@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from retrieval.documents import TABLES, DocumentChanges, DocumentTables, Withdrawal
 from retrieval.errors import IndexMismatchError
 from retrieval.passages import Passage
-from retrieval.stored_rows import COLUMNS, PartState, StoredRows
+from retrieval.stored_rows import COLUMNS, PartState, StoredRows, bibliography_column
 from retrieval.upgrading import add_owners
 
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far
 PASSAGES = """
 CREATE TABLE IF NOT EXISTS passages (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL,
   text TEXT NOT NULL, source TEXT NOT NULL, section TEXT NOT NULL, year INTEGER, licence TEXT NOT NULL,
-  document TEXT NOT NULL, digest BLOB NOT NULL, owner TEXT NOT NULL);
+  document TEXT NOT NULL, digest BLOB NOT NULL, owner TEXT NOT NULL, bibliography TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS passages_document ON passages (document) WHERE document != '';
 CREATE INDEX IF NOT EXISTS passages_digest ON passages (digest);
 CREATE INDEX IF NOT EXISTS passages_owner ON passages (owner);
@@ -71,6 +71,7 @@ class PassageStore(StoredRows):
         """Bring an index of format 2, which knew no documents, to this format; else do nothing."""
         if "owner" not in self._columns():
             add_owners(self._db, PASSAGES, COLUMNS)
+            vars(self).pop("_selected", None)  # the columns are others now
 
     def close(self) -> None:
         """Close the database and fold its log into it."""
@@ -92,16 +93,22 @@ class PassageStore(StoredRows):
         """
         first = self.num_rows
         self._write_vectors(first, vectors)
-        marks = ", ".join("?" * (len(COLUMNS) + 3))
+        marks = ", ".join("?" * (len(COLUMNS) + 4))
         changes, counts = changes or DocumentChanges(), Counter(counts or {})
         with self._db:
             for owner in (*changes.gone, *changes.replaced):
                 counts["removed"] += self._db.execute("DELETE FROM passages WHERE owner = ?", (owner,)).rowcount
-            columns = ", ".join(COLUMNS)
+            columns = ", ".join(("row", *COLUMNS, "digest", "owner", "bibliography"))
             self._db.executemany(
-                f"INSERT INTO passages (row, {columns}, digest, owner) VALUES ({marks})",  # noqa: S608 (constant names)
+                f"INSERT INTO passages ({columns}) VALUES ({marks})",  # noqa: S608 (constant names)
                 [
-                    (first + i, *(getattr(passage, name) for name in COLUMNS), bytes.fromhex(passage.digest), owner)
+                    (
+                        first + i,
+                        *(getattr(passage, name) for name in COLUMNS),
+                        bytes.fromhex(passage.digest),
+                        owner,
+                        bibliography_column(passage),
+                    )
                     for i, (passage, owner) in enumerate(passages)
                 ],
             )

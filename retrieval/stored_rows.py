@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.bibliography import Bibliography
 from retrieval.errors import IndexMismatchError
 from retrieval.passages import Passage
 from retrieval.retriever import Filter
 
 COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
-_SELECT = f"SELECT row, {', '.join(COLUMNS)} FROM passages"  # noqa: S608 (constant names)
 _VARIABLES = 500  # values of one "IN (...)"
 
 
@@ -39,6 +40,13 @@ class StoredRows:
     def __init__(self, folder: Path, dimension: int, database: sqlite3.Connection) -> None:
         self.folder, self.dimension = folder, dimension
         self._db, self._lock = database, Lock()
+
+    @cached_property
+    def _selected(self) -> str:
+        """What begins a query for passages. An index of format 2 has no bibliography."""
+        held = {row[1] for row in self._db.execute("PRAGMA table_info(passages)")}
+        about = "bibliography" if "bibliography" in held else "''"
+        return f"SELECT row, {', '.join(COLUMNS)}, {about} FROM passages"  # noqa: S608 (constant names)
 
     @property
     def num_rows(self) -> int:
@@ -88,18 +96,18 @@ class StoredRows:
         """(row, passage) in row order, a thousand at a time in memory."""
         while True:
             with self._lock:
-                found = self._db.execute(f"{_SELECT} WHERE row > ? ORDER BY row LIMIT 1000", (after,)).fetchall()
+                found = self._db.execute(f"{self._selected} WHERE row > ? ORDER BY row LIMIT 1000", (after,)).fetchall()
             if not found:
                 return
             for row, *values in found:
-                yield row, Passage(**dict(zip(COLUMNS, values, strict=True)))
+                yield row, stored_passage(values)
             after = found[-1][0]
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """The passages of these rows."""
         with self._lock:
-            found = self._select_in(f"{_SELECT} WHERE row IN", [int(row) for row in rows])
-        return {row: Passage(**dict(zip(COLUMNS, values, strict=True))) for row, *values in found}
+            found = self._select_in(f"{self._selected} WHERE row IN", [int(row) for row in rows])
+        return {row: stored_passage(values) for row, *values in found}
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Row numbers by passage id; unknown ids are left out."""
@@ -199,6 +207,19 @@ class StoredRows:
             some = values[start : start + _VARIABLES]
             found += self._db.execute(f"{query} ({', '.join('?' * len(some))})", tuple(some)).fetchall()
         return found
+
+
+def stored_passage(values: Sequence[Any]) -> Passage:
+    """The passage of a row's columns, of which the last is its bibliography."""
+    *plain, about = values
+    known = Bibliography.from_json(json.loads(about)) if about else Bibliography()
+    return Passage(**dict(zip(COLUMNS, plain, strict=True)), about=known)
+
+
+def bibliography_column(passage: Passage) -> str:
+    """A passage's bibliography as it is stored; empty where nothing is known."""
+    known = passage.about.to_json()
+    return json.dumps(known, ensure_ascii=False) if known else ""
 
 
 def _glob(source: str) -> str:

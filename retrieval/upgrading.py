@@ -22,7 +22,7 @@ def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[st
         for statement in passages.strip().removesuffix(";").split(";"):
             database.execute(statement)
         owner = "CASE WHEN document != '' THEN document ELSE id END"
-        query = f"SELECT row, {named}, digest, {owner} FROM passages_of_format_2"  # noqa: S608 (constant names)
+        query = f"SELECT row, {named}, digest, {owner}, '' FROM passages_of_format_2"  # noqa: S608 (constant names)
         database.execute(f"INSERT INTO passages {query}")
         database.execute("DROP TABLE passages_of_format_2")
         owned: dict[str, list[Passage]] = {}

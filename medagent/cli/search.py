@@ -36,7 +36,8 @@ def print_search(query: str, index: str, *, top_k: int, where: Filter, reranker:
         if as_json:
             print(json.dumps({**passage.to_json(), "score": hit.score}, ensure_ascii=False))
             continue
-        origin = ", ".join(str(part) for part in (passage.source, passage.year, passage.licence) if part)
+        known = (passage.source, passage.year, passage.licence, passage.about.link, *passage.about.notices)
+        origin = ", ".join(str(part) for part in known if part)
         console.print(
             f"[bold]{number}. {escape(passage.heading)}[/bold] [dim]{escape(passage.id)}  {hit.score:.4f}[/dim]"
         )

@@ -24,6 +24,16 @@ class PassageShape(ResponseShape):
     year: int = 0
     licence: str = ""
     document: str = ""
+    url: str = ""
+    doi: str = ""
+    pmid: str = ""
+    authors: list[str] = []
+    journal: str = ""
+    date: str = ""
+    types: list[str] = []
+    keywords: list[str] = []
+    language: str = ""
+    notices: list[str] = []
 
 
 class ShownShape(ResponseShape):

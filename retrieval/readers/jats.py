@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
+from retrieval.bibliography import Bibliography
 from retrieval.chunking import Document, Section
 from retrieval.readers.base import Item, Skipped, Withdrawn
 from retrieval.readers.retractions import is_retracted, why_left_out
-from retrieval.readers.xml_text import LANGUAGE, running_text, text_of, without_namespaces, year_of
+from retrieval.readers.xml_text import LANGUAGE, date_of, running_text, text_of, without_namespaces, year_of
 
 # Parts of a body that are no running text.
 _SILENT = {
@@ -72,6 +73,24 @@ def article(element: Element, name: str) -> Item:
         licence=address or text_of(licence)[:200],
         name=name,
         aliases=tuple(names[1:]),
+        about=_about(element, meta, ids, journal),
+    )
+
+
+def _about(element: Element, meta: Element, ids: dict[str, str], journal: str) -> Bibliography:
+    authors = [
+        " ".join(part for part in (text_of(each.find("surname")), text_of(each.find("given-names"))) if part)
+        for each in meta.iterfind("contrib-group/contrib[@contrib-type='author']/name")
+    ]
+    return Bibliography(
+        doi=ids.get("doi", "").lower(),
+        pmid=ids.get("pmid", ""),
+        authors=tuple(author for author in authors if author),
+        journal=journal,
+        date=min((date for each in meta.findall("pub-date") if (date := date_of(each))), default=""),
+        types=(element.get("article-type", "").replace("-", " "),) if element.get("article-type") else (),
+        keywords=tuple(text for each in meta.iterfind("kwd-group/kwd") if (text := text_of(each))),
+        language=element.get(LANGUAGE, ""),
     )
 
 

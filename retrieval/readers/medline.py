@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
+from retrieval.bibliography import Bibliography
 from retrieval.chunking import Document, Section
 from retrieval.readers.base import Item, Skipped, Withdrawn
 from retrieval.readers.retractions import why_left_out
-from retrieval.readers.xml_text import text_of, year_of
+from retrieval.readers.xml_text import date_of, text_of, year_of
 
 _BRACKETED = re.compile(r"^\[([^\]]*?)\.?\]\.?$")  # how PubMed marks titles that it translated
 _FILE = re.compile(r"pubmed(\d\d)n(\d+)")  # "pubmed25n1276.xml.gz": its year, and its place among that year's files
+_NOTICES = {
+    "ErratumIn": "erratum",
+    "ExpressionOfConcernIn": "expression of concern",
+    "PartialRetractionIn": "part retracted",
+}
 _RETRACTED = {"Retracted Publication", "Retraction of Publication", "Retraction Notice"}
 
 
@@ -57,6 +63,35 @@ def article(element: Element, name: str) -> Item:
         year=year_of(dated),
         aliases=tuple(_aliases(element)),
         version=version,
+        about=_about(element, found, pmid),
+    )
+
+
+def _about(element: Element, found: Element, pmid: str) -> Bibliography:
+    authors = [
+        " ".join(part for part in (text_of(each.find("LastName")), text_of(each.find("Initials"))) if part)
+        or text_of(each.find("CollectiveName"))
+        for each in found.iterfind("AuthorList/Author")
+    ]
+    dated = found.find("ArticleDate")
+    dated = found.find("Journal/JournalIssue/PubDate") if dated is None else dated
+    dois = [text_of(each) for each in element.iterfind("PubmedData/ArticleIdList/ArticleId[@IdType='doi']")]
+    dois += [text_of(each) for each in found.iterfind("ELocationID[@EIdType='doi']")]
+    links = [(link.get("RefType"), text_of(link.find("RefSource"))) for link in element.iter("CommentsCorrections")]
+    return Bibliography(
+        doi=dois[0].lower() if dois else "",
+        pmid=pmid,
+        authors=tuple(author for author in authors if author),
+        journal=text_of(found.find("Journal/Title")),
+        date=date_of(dated),
+        types=tuple(text_of(each) for each in found.iter("PublicationType") if text_of(each)),
+        keywords=tuple(
+            dict.fromkeys(
+                text for each in (*element.iter("DescriptorName"), *element.iter("Keyword")) if (text := text_of(each))
+            )
+        ),
+        language=text_of(found.find("Language")),
+        notices=tuple(f"{_NOTICES[kind]}: {source}" for kind, source in links if kind in _NOTICES),
     )
 
 
@@ -101,7 +136,8 @@ def book(element: Element, name: str) -> Item:
     year = next((year for date in dates if (year := year_of(date))), None)
     title = text_of(found.find("ArticleTitle")) or title_of_book
     source = f"PubMed: {title_of_book or 'Bookshelf'}"
-    return Document(title, (Section("", abstract),), source, id=f"pmid:{pmid}", year=year)
+    about = Bibliography(pmid=pmid, types=("Book chapter",))
+    return Document(title, (Section("", abstract),), source, id=f"pmid:{pmid}", year=year, about=about)
 
 
 def _abstracts(found: Element, element: Element) -> Iterator[Section]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from retrieval.bibliography import Bibliography
 from retrieval.chunking import Document, Section
 from retrieval.readers.base import Item, Skipped, Withdrawn
 from retrieval.readers.retractions import why_left_out
@@ -62,5 +63,15 @@ def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
         f"PubMed: {journal}" if journal else "PubMed",
         id=f"pmid:{pmid}" if pmid else "",
         year=year_in(first("DP")),
+        about=Bibliography(
+            doi=next((value.split()[0].lower() for value in fields.get("AID", ()) if value.endswith("[doi]")), ""),
+            pmid=pmid,
+            authors=tuple(fields.get("AU", ())),
+            journal=first("JT", "TA"),
+            date=str(year_in(first("DP")) or ""),
+            types=tuple(fields.get("PT", ())),
+            keywords=tuple(term.strip("*") for term in fields.get("MH", ())),
+            language=first("LA"),
+        ),
         version=f"{first('LR') or '':0>8}.{'':0>3}.{'':0>8}" if first("LR") else "",
     )

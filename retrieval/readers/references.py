@@ -6,13 +6,14 @@ A record with an abstract is a document.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import rispy
 from bibtexparser.entrypoint import parse_string
 from bibtexparser.middlewares import LatexDecodingMiddleware
 
+from retrieval.bibliography import Bibliography
 from retrieval.chunking import Document, Section
 from retrieval.readers.base import Item, OpenFile, Skipped
 from retrieval.readers.medline_text import medline_records
@@ -54,6 +55,7 @@ def read_ris(file: OpenFile) -> Iterator[Item]:
                 row.get("journal_name") or row.get("secondary_title") or row.get("alternate_title3") or file.name
             ),
             date=str(row.get("year") or row.get("publication_year") or row.get("date") or ""),
+            about=_about(row, url=next(iter(row.get("urls") or []), ""), keywords=row.get("keywords") or ()),
         )
 
 
@@ -76,6 +78,11 @@ def read_bibtex(file: OpenFile) -> Iterator[Item]:
             id_=_id_of(row.get("doi", ""), row.get("pmid", ""), row) or entry.key,
             journal=row.get("journal") or row.get("booktitle") or row.get("publisher") or file.name,
             date=row.get("year") or row.get("date") or "",
+            about=_about(
+                {**row, "authors": re.split(r"\s+and\s+", row.get("author", ""))},
+                url=row.get("url", ""),
+                keywords=re.split(r"[;,]", row.get("keywords", "")),
+            ),
         )
 
 
@@ -90,9 +97,18 @@ def _id_of(doi: str, accession: str, row: Mapping[str, Any]) -> str:
     return f"doi:{plain.lower()}" if plain else ""
 
 
-def _document(title: str, sections: list[Section], where: str, *, id_: str, journal: str, date: str) -> Item:
+def _about(row: Mapping[str, Any], *, url: str, keywords: Sequence[str]) -> Bibliography:
+    said = {"url": url, "keywords": list(keywords), "doi": row.get("doi"), "language": row.get("language")}
+    said |= {"authors": row.get("authors") or row.get("first_authors"), "date": row.get("year") or row.get("date")}
+    said |= {"journal": row.get("journal_name") or row.get("journal") or row.get("secondary_title")}
+    return Bibliography.of_row(said | {"pmid": row.get("pmid")})
+
+
+def _document(
+    title: str, sections: list[Section], where: str, *, id_: str, journal: str, date: str, about: Bibliography
+) -> Item:
     if reason := why_left_out(title):
         return Skipped(where, f"{reason}, by its title")
     if not sections:
         return Skipped(where, "has no abstract")
-    return Document(" ".join(title.split()), tuple(sections), journal, id=id_, year=year_in(date))
+    return Document(" ".join(title.split()), tuple(sections), journal, id=id_, year=year_in(date), about=about)

@@ -89,4 +89,5 @@ def document_of_row(row: Any, where: str, *, source: str) -> Item:
         year=passage.year,
         licence=passage.licence,
         group=passage.document,
+        about=passage.about,
     )

@@ -35,6 +35,11 @@ COLUMNS = {
     "licence": ("licence", "license"),
     "pmid": ("pmid", "pubmed id", "pm"),
     "doi": ("doi", "di"),
+    "url": ("url", "link", "uri"),
+    "authors": ("authors", "author", "author full names", "au"),
+    "keywords": ("keywords", "author keywords", "mesh", "mesh terms", "de"),
+    "language": ("language", "lang", "language of original document", "la"),
+    "types": ("types", "publication type", "document type", "dt"),
 }
 
 

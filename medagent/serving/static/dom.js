@@ -20,14 +20,23 @@ export function heading(passage) {
 
 /** Where a passage is from, in a line. */
 export function origin(passage) {
-  return [passage.source, passage.year, passage.licence, `id ${passage.id}`].filter(Boolean).join(" · ");
+  const authors = passage.authors ?? [];
+  const by = authors.length > 3 ? `${authors[0]} et al.` : authors.join(", ");
+  const journal = passage.journal && !passage.source?.includes(passage.journal) ? passage.journal : "";
+  return [by, passage.source, journal, passage.year, passage.licence, `id ${passage.id}`].filter(Boolean).join(" · ");
 }
 
 /** Where a passage is from, with its address as a link where it has one. */
 export function link(passage) {
   const text = origin(passage);
-  if (!/^https?:\/\/[^\s]+$/.test(passage.source ?? "")) return document.createTextNode(text);
-  return make("a", { href: passage.source, rel: "noopener noreferrer", target: "_blank" }, text);
+  const href = addressOf(passage);
+  return href ? make("a", { href, rel: "noopener noreferrer", target: "_blank" }, text) : document.createTextNode(text);
+}
+
+/** A passage's address on the web: its own, its DOI's, PubMed's, or a source that is one. */
+function addressOf({ url, doi, pmid, source }) {
+  const found = url || (doi && `https://doi.org/${encodeURI(doi)}`) || (pmid && `https://pubmed.ncbi.nlm.nih.gov/${pmid}/`) || source || "";
+  return /^https?:\/\/[^\s]+$/.test(found) ? found : "";
 }
 
 /** Text cut at the service's positions, which count characters and not UTF-16 units. */
