@@ -75,11 +75,20 @@ class Bibliography:
                 found[name] = tuple(text for part in parts if (text := _text(part)))
             else:
                 found[name] = _text(value)
-        found["doi"] = _DOI.sub("", found.get("doi", "")).lower()
+        found["doi"] = plain_doi(found.get("doi", ""))
         found["pmid"] = found.get("pmid", "") if found.get("pmid", "").isdecimal() else ""
         if not re.match(r"https?://", found.get("url", ""), re.IGNORECASE):
             found["url"] = ""
         return Bibliography(**found)
+
+
+def plain_doi(text: str) -> str:
+    """A DOI without an address before it, in lower case.
+
+    >>> plain_doi("https://doi.org/10.1000/ABC")
+    '10.1000/abc'
+    """
+    return _DOI.sub("", text.strip()).lower()
 
 
 NAMES = tuple(each.name for each in fields(Bibliography))

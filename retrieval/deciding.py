@@ -65,9 +65,14 @@ class _Deciding:
         said = [name for unit, _, _ in units if isinstance(unit, Withdrawn) for name in unit.names]
         digests = {id(each): document_digest(each.passages) for each in documents}
         self._digests = digests
-        names = [name for each in documents for name in (each.name, _apart(each.name, digests[id(each)]))]
+        names = [
+            name
+            for each, part, _ in units
+            if isinstance(each, CutDocument)
+            for name in (each.name, _apart(each.name, part), _apart(each.name, digests[id(each)]))
+        ]
         self._named = store.documents.named(said)
-        self._held = store.documents.held([*names, *said, *self._named.values()])
+        self._held = store.documents.held([*names, *said, *(name for _, name in self._named)])
         keys = [key for each in documents for key in _keys(each)]
         self._withdrawn = store.documents.withdrawn([*keys, *said])
         self._owners = store.owners([passage.id for each in documents for passage in each.passages])
@@ -94,7 +99,8 @@ class _Deciding:
 
     def _withdraw(self, said: Withdrawn, part: str) -> None:
         self._out.skipped.append((said.where, said.reason))
-        names = {*said.names, *(self._named[name] for name in said.names if name in self._named)}
+        named = self._named | self._out.tables.aliases
+        names = {*said.names, *(name for alias, name in named if alias in said.names)}
         newer = [
             name
             for name in names
@@ -105,11 +111,14 @@ class _Deciding:
             return
         for name in names:
             known = self._out.tables.withdrawn.get(name) or self._withdrawn.get(name)
+            if known is not None and known.kind == "allowed":
+                continue
             later = known is None or _place(said.version) >= _place(known.version)
             if known is None or (known.kind == "deleted" and (said.kind != "deleted" or later)):
                 made = Withdrawal(name, said.kind, said.reason, said.version, said.names[0], part)
                 self._out.tables.withdrawn[name] = self._withdrawn[name] = made
-        known_here = sorted(name for name in names if name in self._held)
+        allowed = {name for name in names if (out := self._withdrawn.get(name)) and out.kind == "allowed"}
+        known_here = sorted(name for name in names - allowed if name in self._held)
         for name in known_here:
             self._drop(name)
             self._out.changes.note("retracted" if said.kind == "retracted" else "deleted", name, said.reason)
@@ -123,15 +132,16 @@ class _Deciding:
 
     def _document(self, found: CutDocument, part: str, reading: str) -> None:
         digest = self._digests[id(found)]
-        out = next((self._withdrawn[key] for key in (found.name, *found.aliases) if key in self._withdrawn), None)
-        if out is not None and not (out.kind == "deleted" and _place(found.version) > _place(out.version)):
+        out = self._kept_out_by(found, part)
+        if out is not None:
             self._keep_out(found, out)
             return
+        as_it_is = found.name in self._held and self._held[found.name].digest == digest  # whoever else said it
         distinct = {passage.digest: passage for passage in reversed(found.passages)}  # the first of equals
         passages = tuple(
             passage
             for passage in found.passages
-            if distinct[passage.digest] is passage and self._removed(passage) is None
+            if distinct[passage.digest] is passage and (as_it_is or self._removed(passage) is None)
         )
         if not passages:
             removed = next(filter(None, map(self._removed, found.passages)))
@@ -141,8 +151,12 @@ class _Deciding:
             if owner in self._held and not self._held[owner].part:  # of format 2, which knew less of documents
                 self._drop(owner)
         held = self._held.get(found.name)
+        if held is None and _apart(found.name, part) in self._held:
+            held = self._held[_apart(found.name, part)]
+            passages = tuple(replace(each, id=held.name + each.id.removeprefix(found.name)) for each in passages)
+            found = replace(found, name=held.name)
         if held is not None and held.digest != digest and self._is_another(found, held, part, reading):
-            apart = _apart(found.name, digest)
+            apart = _apart(found.name, digest if held.part == part else part)
             self._out.changes.note("told apart", found.where, f"is {apart}")
             passages = tuple(replace(each, id=apart + each.id.removeprefix(found.name)) for each in passages)
             found = replace(found, name=apart)
@@ -153,15 +167,24 @@ class _Deciding:
         self, found: CutDocument, passages: tuple[Passage, ...], held: HeldDocument | None, now: HeldDocument
     ) -> None:
         tables, changes = self._out.tables, self._out.changes
+        elsewhere = held is not None and held.part not in ("", now.part)
         if held is not None and held.digest == now.digest:
             again = (held.part, held.reading) == (now.part, now.reading)
             changes.note("repeated" if again else "unchanged", now.name)
-            now = replace(now, version=max(held.version, now.version))
+            version = max(held.version, now.version)
+            if elsewhere and (held.part in self._parts or _still_there(held.part)):
+                tables.seen.add((now.name, now.part))
+                now = held
+            now = replace(now, version=version)
         elif held is not None and now.version < held.version:
             changes.note("older", found.where, "the index holds a newer version")
             self._out.skipped.append((found.where, "is older than the version in the index"))
-            now = replace(held, part=now.part, reading=now.reading)
+            if elsewhere:
+                tables.seen.add((now.name, now.part))
+            now = held if elsewhere else replace(held, reading=now.reading)
         else:
+            if elsewhere and held is not None:
+                tables.seen.add((now.name, held.part))
             changes.note("added" if held is None else "replaced", now.name)
             if held is not None and now.name not in self._fresh:
                 tables.replaced.add(now.name)
@@ -170,7 +193,7 @@ class _Deciding:
             tables.gone.discard(now.name)
             tables.replaced.add(now.name)
         tables.held[now.name] = self._held[now.name] = now
-        tables.aliases.update(dict.fromkeys(found.aliases, now.name))
+        tables.aliases |= {(alias, now.name) for alias in found.aliases}
 
     def _is_another(self, found: CutDocument, held: HeldDocument, part: str, reading: str) -> bool:
         """Whether two documents of one name are two, rather than two versions of one."""
@@ -191,9 +214,27 @@ class _Deciding:
         suffix = hashlib.sha256(name.encode()).hexdigest()[:8]
         return replace(passage, id=f"{passage.id}~{suffix}")
 
+    def _kept_out_by(self, found: CutDocument, part: str) -> Withdrawal | None:
+        """What keeps a document out, if anything does.
+
+        Names without a letter are used by many files, and keep out what is of the same part alone.
+        """
+        said = [self._withdrawn[key] for key in (found.name, *found.aliases) if key in self._withdrawn]
+        if any(each.kind == "allowed" for each in said):
+            return None
+        for each in said:
+            if each.kind == "retracted":
+                return each
+            if each.kind == "removed" and (any(map(str.isalpha, each.name)) or each.part in ("", part)):
+                return each
+            if each.kind == "deleted" and _place(found.version) <= _place(each.version):
+                return each
+        return None
+
     def _removed(self, passage: Passage) -> Withdrawal | None:
         """What a user said of this passage, or of its words, if they removed it."""
-        said = (self._withdrawn.get(key) for key in (passage.id, f"digest:{passage.digest}"))
+        ids = [passage.id] if any(map(str.isalpha, passage.id)) else []  # mere numbers are of many files
+        said = (self._withdrawn.get(key) for key in (*ids, f"digest:{passage.digest}"))
         return next((each for each in said if each is not None and each.kind == "removed"), None)
 
     def _keep_out(self, found: CutDocument, out: Withdrawal) -> None:
@@ -215,8 +256,9 @@ def _keys(found: CutDocument) -> list[str]:
     return [found.name, *found.aliases, *passages]
 
 
-def _apart(name: str, digest: str) -> str:
-    return f"{name}~{digest[:8]}"
+def _apart(name: str, by: str) -> str:
+    """The name of a second document under one name: by its part, or by its words where the part has several."""
+    return f"{name}~{hashlib.sha256(by.encode()).hexdigest()[:8]}"
 
 
 def _place(version: str) -> str:

@@ -15,12 +15,14 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS documents (name TEXT PRIMARY KEY, version TEXT NOT NULL, part TEXT NOT NULL,
   reading TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS documents_part ON documents (part);
-CREATE TABLE IF NOT EXISTS aliases (alias TEXT PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS aliases (alias TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (alias, name));
+CREATE INDEX IF NOT EXISTS aliases_name ON aliases (name);
+CREATE TABLE IF NOT EXISTS seen (name TEXT NOT NULL, part TEXT NOT NULL, PRIMARY KEY (name, part));
 CREATE TABLE IF NOT EXISTS withdrawn (name TEXT PRIMARY KEY, kind TEXT NOT NULL, version TEXT NOT NULL,
-  reason TEXT NOT NULL, asked TEXT NOT NULL, part TEXT NOT NULL);
+  reason TEXT NOT NULL, asked TEXT NOT NULL, part TEXT NOT NULL, owner TEXT NOT NULL);
 """
 _VARIABLES = 500  # values of one "IN (...)"
-Kind = Literal["deleted", "retracted", "removed"]
+Kind = Literal["deleted", "retracted", "removed", "allowed"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Withdrawal:
     """A name that must stay out: of a document, of a passage, or "digest:..." of what a passage says.
 
     Deleted documents may come back in a newer version. Retracted and removed ones stay out until they are restored by
-    the name that was `asked` for.
+    the name that was `asked` for: then they are "allowed", whatever a notice says.
     """
 
     name: str
@@ -48,14 +50,19 @@ class Withdrawal:
     version: str = ""
     asked: str = ""
     part: str = ""
+    owner: str = ""  # the document that a passage was removed from
 
 
 @dataclass
 class DocumentChanges:
-    """What a transaction changes: `replaced` documents lose the passages that they had, and `gone` ones leave."""
+    """What a transaction changes: `replaced` documents lose the passages that they had, and `gone` ones leave.
+
+    `seen` are documents that stand in another part too than that which is held.
+    """
 
     held: dict[str, HeldDocument] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)
+    aliases: set[tuple[str, str]] = field(default_factory=set)
+    seen: set[tuple[str, str]] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     withdrawn: dict[str, Withdrawal] = field(default_factory=dict)
@@ -72,14 +79,26 @@ class DocumentTables:
         query = "SELECT name, version, part, reading, digest FROM documents WHERE name IN"
         return {row[0]: HeldDocument(*row) for row in self._in(query, list(names))}
 
-    def named(self, names: Iterable[str]) -> dict[str, str]:
-        """The documents' own names for these aliases; what is no alias is left out."""
-        return dict(self._in("SELECT alias, name FROM aliases WHERE alias IN", list(names)))
+    def named(self, aliases: Iterable[str]) -> set[tuple[str, str]]:
+        """These aliases, each with the name of a document that has it."""
+        return set(self._in("SELECT alias, name FROM aliases WHERE alias IN", list(aliases)))
+
+    def aliases_of(self, names: Iterable[str]) -> set[tuple[str, str]]:
+        """The aliases of these documents, each with the document's name."""
+        return set(self._in("SELECT alias, name FROM aliases WHERE name IN", list(names)))
+
+    def other_parts(self, names: Iterable[str]) -> list[str]:
+        """Parts in which these documents stand too."""
+        return sorted({part for _, part in self._in("SELECT name, part FROM seen WHERE name IN", list(names))})
 
     def withdrawn(self, names: Iterable[str]) -> dict[str, Withdrawal]:
         """What of these names must stay out."""
-        query = "SELECT name, kind, reason, version, asked, part FROM withdrawn WHERE name IN"
+        query = "SELECT name, kind, reason, version, asked, part, owner FROM withdrawn WHERE name IN"
         return {row[0]: Withdrawal(*row) for row in self._in(query, list(names))}
+
+    def count(self) -> int:
+        """How many documents there are."""
+        return int(self._db.execute("SELECT COUNT(*) FROM documents").fetchone()[0])
 
     def of_part(self, part: str, *, not_read_as: str | None = None) -> list[str]:
         """Names of the documents of a part; with `not_read_as` those that this reading of it did not see."""
@@ -95,21 +114,31 @@ class DocumentTables:
             "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)",
             [(each.name, each.version, each.part, each.reading, each.digest) for each in changes.held.values()],
         )
-        self._db.executemany("INSERT OR REPLACE INTO aliases VALUES (?, ?)", changes.aliases.items())
+        self._db.executemany("INSERT OR REPLACE INTO aliases VALUES (?, ?)", sorted(changes.aliases))
+        self._db.executemany("DELETE FROM seen WHERE name = ?", gone)
+        self._db.executemany("INSERT OR REPLACE INTO seen VALUES (?, ?)", sorted(changes.seen))
         self._db.executemany(
-            "INSERT OR REPLACE INTO withdrawn VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO withdrawn VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
-                (each.name, each.kind, each.version, each.reason, each.asked or each.name, each.part)
+                (each.name, each.kind, each.version, each.reason, each.asked or each.name, each.part, each.owner)
                 for each in changes.withdrawn.values()
             ],
         )
 
-    def restore(self, asked: str) -> list[Withdrawal]:
-        """Let what was withdrawn under a name come back; returns it. The caller holds the transaction."""
-        query = "SELECT name, kind, reason, version, asked, part FROM withdrawn WHERE asked = ? OR name = ?"
-        found = [Withdrawal(*row) for row in self._db.execute(query, (asked, asked))]
-        self._db.executemany("DELETE FROM withdrawn WHERE name = ?", [(each.name,) for each in found])
+    def restore(self, asked: str) -> int:
+        """Let what was withdrawn under a name come back; how many names that were. The caller holds the transaction."""
+        found = self._db.execute(
+            "UPDATE withdrawn SET kind = 'allowed' WHERE (asked = ? OR name = ?) AND kind != 'allowed'", (asked, asked)
+        ).rowcount
+        # A document that lacks a passage has the words that it was read with; without them it is read anew.
+        owners = "SELECT owner FROM withdrawn WHERE asked = ? OR name = ?"
+        self._db.execute(f"UPDATE documents SET digest = '', reading = '' WHERE name IN ({owners})", (asked, asked))  # noqa: S608
         return found
+
+    def kept_out(self, *, limit: int) -> list[tuple[str, str]]:
+        """Names that must stay out, each with the reason; not those that only follow from another."""
+        query = "SELECT DISTINCT asked, reason FROM withdrawn WHERE kind != 'allowed' ORDER BY asked LIMIT ?"
+        return list(self._db.execute(query, (limit,)))
 
     def _in(self, query: str, values: Sequence[str]) -> list[Any]:
         found: list[Any] = []

@@ -139,6 +139,11 @@ def sync_index(
     manifest, changes = Manifest.read(folder), Changes() if changes is None else changes
     check_embedder(folder, manifest, embedder)
     if dry_run:
+        if manifest.format != FORMAT:
+            raise IndexMismatchError(
+                f"index {folder}: is of the format before this one, and foreseeing its changes would change it. "
+                "Synchronise it without --dry_run."
+            )
         with closing(PassageStore(folder, manifest.dimension)) as store:
             foresee(store, corpus, embedder, manifest.settings.chunking, changes)
         return manifest
@@ -158,12 +163,12 @@ def restore_in_index(folder: Path, names: Sequence[str]) -> int:
     manifest = Manifest.read(folder)
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
         store.upgrade()
-        for name in names:
-            if not store.restore(name):
-                raise IndexMismatchError(
-                    f"index {folder}: nothing was removed or retracted under the name {name!r}. `medagent index "
-                    "stats` lists what must stay out."
-                )
+        unknown = store.restore(names)
+        if unknown is not None:
+            raise IndexMismatchError(
+                f"index {folder}: nothing was removed or retracted under the name {unknown!r}. `medagent index stats` "
+                "lists what must stay out. Nothing was restored."
+            )
     return len(names)
 
 
@@ -265,8 +270,8 @@ def _fill(
         store.upgrade()
         chunking = manifest.settings.chunking
         ingest(store, corpus, embedder, chunking, progress, changes=changes, changed_again=changed_again)
-        if take_out_gone:
-            remove_gone(store, corpus, changes)
+        if take_out_gone and remove_gone(store, corpus, changes):
+            ingest(store, corpus, embedder, chunking, progress, changes=changes, changed_again=True)
         if not len(store):
             reasons = "; ".join(f"{where} {reason}" for where, reason in store.skipped(limit=3))
             raise EmptyCorpusError(

@@ -159,43 +159,61 @@ def _vectors(store: PassageStore, passages: list[Passage], embedder: Embedder) -
     return vectors
 
 
-def remove_gone(store: PassageStore, corpus: Corpus, changes: Changes) -> None:
-    """Take out the documents of a corpus that its last reading did not see, and forget the parts that it lost."""
-    gone, parts = _gone(store, corpus, {part.name: part.fingerprint for part in corpus.parts})
+def remove_gone(store: PassageStore, corpus: Corpus, changes: Changes) -> bool:
+    """Take out the documents of a corpus that its last reading did not see, and forget the parts that it lost.
+
+    What lies in a part that could not be read stays: a disk that is not mounted, or a file that is being copied, has
+    lost nothing. So does everything, where nothing would be left. Returns whether parts must be read once more, since a
+    document that is gone from one part stands in another.
+    """
+    gone, lost = _gone(store, corpus, changes, {f"{corpus.identity}::{p.name}": p.fingerprint for p in corpus.parts})
+    if gone and len(gone) == store.documents.count():
+        changes.note("skipped", corpus.identity, "nothing was taken out, since nothing would be left")
+        return False
+    others = store.documents.other_parts(gone)
     if gone:
         store.drop(gone)
-    store.forget_parts(parts)
+    store.forget_parts([*lost, *others])
     for name in gone:
         changes.note("gone", name, "its source has it no more")
+    return bool(others)
 
 
-def _gone(store: PassageStore, corpus: Corpus, readings: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Documents that are held and not in the corpus, and parts that it has no more."""
+def _gone(
+    store: PassageStore, corpus: Corpus, changes: Changes, readings: dict[str, str]
+) -> tuple[list[str], list[str]]:
+    """Documents that are held and not in the corpus any more, and parts that it has no more."""
     before = f"{corpus.identity}::"
-    lost = [name for name in store.parts() if name.startswith(before) and name.removeprefix(before) not in readings]
+    unreadable = {where for what, where, _ in changes.rows if what == "skipped"}
+
+    def sound(part: str) -> bool:
+        name = part.removeprefix(before)
+        return not any(name == where or name.startswith(f"{where}/") for where in unreadable)
+
+    lost = [part for part in store.parts() if part.startswith(before) and part not in readings and sound(part)]
     gone = [name for part in lost for name in store.documents.of_part(part)]
-    for name, reading in readings.items():
-        gone += store.documents.of_part(before + name, not_read_as=reading)
+    for part, reading in readings.items():
+        if sound(part):
+            gone += store.documents.of_part(part, not_read_as=reading)
     return gone, lost
 
 
 def foresee(store: PassageStore, corpus: Corpus, embedder: Embedder, chunking: Chunking, changes: Changes) -> None:
     """Note what a synchronisation would change, without writing anything. It reads the parts that changed."""
-    states, seen = store.parts(), set[str]()
-    keys = {f"{corpus.identity}::{part.name}" for part in corpus.parts}
-    unread = dict[str, str]()
+    states = store.parts()
+    readings = {f"{corpus.identity}::{part.name}": part.fingerprint for part in corpus.parts}
+    units: list[tuple[Unit, str, str]] = []
+    changed: set[str] = set()
     for part in corpus.parts:
-        key, reading = f"{corpus.identity}::{part.name}", part.fingerprint
-        state = states.get(key)
-        if state is not None and state.complete and state.fingerprint == reading:
-            continue
-        unread[key] = reading
-        decided = decide(store, [(unit, key, reading) for unit, _ in cut_part(part, embedder, chunking)], keys)
-        changes.take(decided.changes)
-        seen |= {*decided.tables.held, *decided.tables.gone}
-    before = f"{corpus.identity}::"
-    names = {part.name for part in corpus.parts}
-    lost = [name for name in states if name.startswith(before) and name.removeprefix(before) not in names]
-    for name in [name for part in (*lost, *unread) for name in store.documents.of_part(part)]:
+        key = f"{corpus.identity}::{part.name}"
+        if key not in states or not states[key].complete or states[key].fingerprint != readings[key]:
+            changed.add(key)
+            units += [(unit, key, readings[key]) for unit, _ in cut_part(part, embedder, chunking)]
+    decided = decide(store, units, readings)
+    changes.take(decided.changes)
+    seen = {*decided.tables.held, *decided.tables.gone}
+    unchanged = {key: reading for key, reading in readings.items() if key not in changed}
+    gone, _ = _gone(store, corpus, changes, unchanged | dict.fromkeys(changed, ""))
+    for name in gone:
         if name not in seen:
             changes.note("gone", name, "its source has it no more")

@@ -138,6 +138,7 @@ def index_stats(folder: Path) -> dict[str, Any]:
             "duplicates_dropped": counts["duplicates"],
             "ids_told_apart": counts["ids told apart"],
             "removed": counts["removed"],
+            "kept_out": [f"{name}: {reason}" for name, reason in store.documents.kept_out(limit=LISTED)],
             "skipped": store.num_skipped(),
             "skipped_documents": [f"{where} {reason}" for where, reason in skipped],
             "words": {

@@ -145,6 +145,8 @@ def passage_from_row(row: Any) -> Passage:
         raise ValueError(f"found a {type(row).__name__}, wanted an object")
     text = next((row[name] for name in TEXT_FIELDS if not _empty(row.get(name))), None)
     text = without_surrogates(text) if isinstance(text, str) else text
+    if isinstance(text, str) and text.strip().strip("[].").lower() in ("no abstract available", "no abstract"):
+        raise ValueError("has no abstract")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"no text: wanted one of the fields {', '.join(TEXT_FIELDS)} that is not empty")
     said = {

@@ -151,15 +151,26 @@ class PassageStore(StoredRows):
         number = self.num_rows
         out: dict[str, Withdrawal] = {}
         rows = sorted({row for found in by_name.values() for row in found})
-        told = {row: (id_, digest, owner) for row, id_, digest, owner in self._told(rows)}
-        for name, found in by_name.items():
-            part = next((held.part for held in self.documents.held([told[row][2] for row in found]).values()), "")
-            keys = [name, *(key for row in found for key in (told[row][0], f"digest:{told[row][1].hex()}"))]
-            out |= {key: Withdrawal(key, "removed", "it was removed by name", asked=name, part=part) for key in keys}
+        told = {row: (id_, digest.hex(), owner) for row, id_, digest, owner in self._told(rows)}
         with self._db:  # first, so that a kill in between leaves no passage without its vector
             self._db.executemany("DELETE FROM passages WHERE row = ?", [(row,) for row in rows])
             owners = {owner for _, _, owner in told.values()}
             empty = {owner for owner in owners if not self._select_in("SELECT 1 FROM passages WHERE owner IN", [owner])}
+            held, aliases = self.documents.held(owners), self.documents.aliases_of(empty)
+            for name, found in by_name.items():
+                of = {told[row][2] for row in found}
+                part = next((held[owner].part for owner in of if owner in held), "")
+                # A passage is known by its words alone: its number may be another's when the document changes.
+                keys = {f"digest:{told[row][1]}" for row in found} | ({name} if "#" not in name else set())
+                keys |= {key for row in found for key in (told[row][0], told[row][2]) if told[row][2] in empty}
+                keys |= {alias for alias, owner in aliases if owner in of}
+                why = "it was removed by name"
+                owner = next(iter(of), "")
+                out |= {
+                    key: Withdrawal(key, "removed", why, asked=name, part=part, owner=owner)
+                    for key in keys
+                    if "#" not in key or key.startswith("digest:")
+                }
             self.documents.apply(DocumentChanges(gone=empty, withdrawn=out))
             self._add_counts(Counter({"removed": len(rows)}), rows=number)
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -179,12 +190,21 @@ class PassageStore(StoredRows):
         with self._db:
             self._db.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in names])
 
-    def restore(self, name: str) -> int:
-        """Let what was withdrawn under a name come back, from its part's next reading; how many rows that were."""
-        with self._db:
-            found = self.documents.restore(name)
-            self._db.executemany("DELETE FROM parts WHERE name = ?", {(each.part,) for each in found})
-        return len(found)
+    def restore(self, names: Sequence[str]) -> str | None:
+        """Let what was withdrawn under these names come back when its source is read again.
+
+        Every part counts as unread then: which of them has it is not known. Returns a name under which nothing was
+        withdrawn, and changes nothing where there is one.
+        """
+        try:
+            with self._db:
+                for name in names:
+                    if not self.documents.restore(name):
+                        raise KeyError(name)
+                self._db.execute("DELETE FROM parts")
+        except KeyError as error:
+            return str(error.args[0])
+        return None
 
     def blank_gaps(self) -> None:
         """Set the vectors of all rows that hold no passage to zero."""

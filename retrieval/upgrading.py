@@ -21,7 +21,10 @@ def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[st
         database.execute("ALTER TABLE passages RENAME TO passages_of_format_2")
         for statement in passages.strip().removesuffix(";").split(";"):
             database.execute(statement)
-        owner = "CASE WHEN document != '' THEN document ELSE id END"
+        # A document is named by its passages' field where their ids are its parts, or where it has no name but the
+        # digest of its words. A row's own field names a larger thing.
+        digest = "(length(document) = 16 AND document NOT GLOB '*[^0-9a-f]*')"
+        owner = f"CASE WHEN document != '' AND (instr(id, '#') > 0 OR {digest}) THEN document ELSE id END"
         query = f"SELECT row, {named}, digest, {owner}, '' FROM passages_of_format_2"  # noqa: S608 (constant names)
         database.execute(f"INSERT INTO passages {query}")
         database.execute("DROP TABLE passages_of_format_2")
@@ -31,3 +34,4 @@ def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[st
             owned.setdefault(name, []).append(Passage(**dict(zip(columns, values, strict=True))))
         held = {name: HeldDocument(name, "", "", "", document_digest(found)) for name, found in owned.items()}
         DocumentTables(database).apply(DocumentChanges(held=held))
+        database.execute("DELETE FROM parts")  # read again, they tell which document is from where

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from evaluation.corpora import named_corpus
 from medagent.cli.progress import Show, index_bars
+from medagent.cli.safe_text import escape
 from medagent.starter.index import STARTER_INDEX
 from retrieval.changes import Changes
 from retrieval.embedders import embedder_from_identity
@@ -74,7 +75,7 @@ def _aloud(folder: Path, work: Callable[[Show, Changes], Manifest], *, foreseen:
         console.print(f"Index {folder}: {told}. Documents: {changes.told()}.", soft_wrap=True)
     notable = [row for row in changes.rows if row[0] not in ("added", "unchanged")]
     for what, which, why in notable[:SHOWN]:
-        console.print(f"  {what}: {which}{f' ({why})' if why else ''}", markup=False, soft_wrap=True)
+        console.print(escape(f"  {what}: {which}{f' ({why})' if why else ''}"), soft_wrap=True)
     if changes.rows and not foreseen:
         more = f" All {len(changes.rows):,}" if len(notable) > SHOWN else " All of them"
         console.print(f"{more} are in {changes.write(folder)}.".strip(), soft_wrap=True)

@@ -17,6 +17,8 @@ from retrieval.documents import Kind
 from retrieval.passages import Passage
 
 SAMPLE = 65_536  # bytes by which an encoding is found out
+FEW = 0.1  # share of the bytes beyond ASCII that may be wrong in UTF-8
+MUCH, LONG = 0.2, 400  # share of bytes beyond ASCII in texts of other scripts, and bytes from which that can be told
 
 
 @dataclass(frozen=True)
@@ -60,23 +62,31 @@ class OpenFile:
         self._raw.close()
 
     def text(self) -> str:
-        """The whole file as text, by `encoding_of`; a UnicodeDecodeError where it is no text."""
+        """The whole file as text, by `encoding_of`, with marks in place of what is wrong; empty for what is no text."""
         raw = self.stream.read()
-        return raw.decode(encoding_of(raw[:SAMPLE])).replace("\r\n", "\n").replace("\r", "\n")
+        if b"\x00" in raw[:SAMPLE] and not raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return ""
+        return raw.decode(encoding_of(raw), "replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def encoding_of(head: bytes) -> str:
-    """The encoding of a file's beginning: by its byte order mark, UTF-8 where it is that, else the likeliest."""
+    """The encoding of a text's beginning.
+
+    By its byte order mark. UTF-8 where it is that but for a few places. Else Windows' Western encoding, unless much of
+    it is in another script: on short texts guesses by statistics turn a dose's µ into something else.
+    """
     marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
     for mark, name in marks.items():
         if head.startswith(mark):
             return name
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)  # the end of the sample may cut a character
-    except UnicodeDecodeError:
+    read = codecs.getincrementaldecoder("utf-8")("replace").decode(head)  # the end of the sample may cut a character
+    foreign = sum(byte >= 0x80 for byte in head)
+    if read.count("\ufffd") <= foreign * FEW:
+        return "utf-8"
+    if foreign > MUCH * len(head) and len(head) > LONG:
         found = from_bytes(head).best()
-        return found.encoding if found is not None else "utf-8"
-    return "utf-8"
+        return found.encoding if found is not None else "cp1252"
+    return "cp1252"
 
 
 Read = Callable[[OpenFile], Iterator[Item]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from retrieval.bibliography import Bibliography
+from retrieval.bibliography import Bibliography, plain_doi
 from retrieval.chunking import Document, Section
 from retrieval.readers.base import Item, Skipped, Withdrawn
 from retrieval.readers.retractions import is_retracted, why_left_out
@@ -51,7 +51,7 @@ def article(element: Element, name: str) -> Item:
     if related & {"retraction-forward", "retraction"} or is_retracted(title):
         return withdrawn("is a retracted article")
     if reason := why_left_out(title):
-        return withdrawn(f"{reason}, by its title")
+        return Skipped(where, f"{reason}, by its title")
     sections = list(_abstracts(meta))
     for part in (element.find("body"), element.find("back/app-group")):
         sections += _sections(part, "") if part is not None else []
@@ -107,7 +107,7 @@ def _retracted_by(meta: Element) -> Iterator[str]:
         if found.get("ext-link-type") == "pubmed" or address.isdecimal():
             yield f"pmid:{address}"
         else:
-            yield f"doi:{address.lower().removeprefix('https://doi.org/').removeprefix('doi:').strip()}"
+            yield f"doi:{plain_doi(address)}"
 
 
 def dublin_core(element: Element, name: str) -> Item:

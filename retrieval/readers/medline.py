@@ -49,7 +49,7 @@ def article(element: Element, name: str) -> Item:
         return withdrawn("is a retracted article: it names the notice")
     title = _BRACKETED.sub(r"\1.", text_of(found.find("ArticleTitle"))) or text_of(found.find("VernacularTitle"))
     if reason := why_left_out(title):
-        return withdrawn(f"{reason}, by its title")
+        return Skipped(where, f"{reason}, by its title")
     sections = tuple(_abstracts(found, element))
     if not sections:
         return Skipped(where, "has no abstract")

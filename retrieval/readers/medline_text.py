@@ -25,16 +25,17 @@ def is_medline(text: str) -> bool:
 def medline_records(text: str, name: str) -> Iterator[Item]:
     """The records of a text in the MEDLINE display format; a line "PMID- " begins one."""
     fields: dict[str, list[str]] = {}
-    for line in [*text.splitlines(), "PMID- "]:
+    last = ""
+    for line in [*text.split("\n"), "PMID- "]:
         tagged = _TAGGED.match(line)
         if tagged and tagged[1] == "PMID":
             if fields:
                 yield _medline_document(fields, name)
             fields = {}
         if tagged:
-            fields.setdefault(tagged[1], []).append(tagged[2].strip())
+            last = tagged[1]
+            fields.setdefault(last, []).append(tagged[2].strip())
         elif (more := _CONTINUED.match(line)) and fields:
-            last = next(reversed(fields))
             fields[last][-1] += f" {more[1].strip()}"
 
 
@@ -53,7 +54,9 @@ def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
         names = (*([f"pmid:{pmid}"] if pmid else []), *others)
         return Withdrawn(where, names, "retracted", reason) if names else Skipped(where, reason)
     sections = [Section("", first("AB"))] if first("AB") else []
-    sections += [Section("Abstract, other", text) for text in fields.get("OAB", ())]
+    languages = [*fields.get("OABL", ()), *[""] * len(fields.get("OAB", ()))]
+    for text, language in zip(fields.get("OAB", ()), languages, strict=False):
+        sections.append(Section(f"Abstract, {language or 'other'}", text))
     if not sections:
         return Skipped(where, "has no abstract")
     journal = first("TA", "JT")

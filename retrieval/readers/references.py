@@ -13,13 +13,16 @@ import rispy
 from bibtexparser.entrypoint import parse_string
 from bibtexparser.middlewares import LatexDecodingMiddleware
 
-from retrieval.bibliography import Bibliography
+from retrieval.bibliography import Bibliography, plain_doi
 from retrieval.chunking import Document, Section
 from retrieval.readers.base import Item, OpenFile, Skipped
 from retrieval.readers.medline_text import medline_records
 from retrieval.readers.retractions import why_left_out
 from retrieval.readers.text import decoded
 from retrieval.years import year_in
+
+_RIS_TAG = re.compile(r"^\s*([A-Z][A-Z0-9])\s{0,2}-\s?(.*)$")
+_BEGINS = re.compile(r"^\s*TY\s{0,2}-", re.MULTILINE)
 
 
 def read_medline_text(file: OpenFile) -> Iterator[Item]:
@@ -37,20 +40,23 @@ def read_ris(file: OpenFile) -> Iterator[Item]:
     if isinstance(text, Skipped):
         yield text
         return
+    begun = len(_BEGINS.findall(text))
     try:
-        rows = rispy.loads(text, skip_unknown_tags=True)
+        rows = rispy.loads(_regular(text), skip_unknown_tags=True)
     except (ValueError, KeyError, IndexError, OSError) as error:
         yield Skipped(file.name, f"is no readable RIS ({error})")
         return
+    if len(rows) < max(1, begun):
+        yield Skipped(file.name, f"has {begun} records, of which {len(rows)} can be read")
     for number, row in enumerate(rows, start=1):
         where = f"{file.name}, record {number}"
         title = str(row.get("title") or row.get("primary_title") or row.get("short_title") or "")
-        text = str(row.get("abstract") or row.get("notes_abstract") or "")
+        text = str(row.get("abstract") or row.get("notes_abstract") or "").strip()
         yield _document(
             title,
             [Section("", text)] if text else [],
             where,
-            id_=_id_of(str(row.get("doi") or ""), str(row.get("accession_number") or row.get("id") or ""), row),
+            id_=_id_of(str(row.get("doi") or ""), _pmid_of(row)),
             journal=str(
                 row.get("journal_name") or row.get("secondary_title") or row.get("alternate_title3") or file.name
             ),
@@ -59,13 +65,36 @@ def read_ris(file: OpenFile) -> Iterator[Item]:
         )
 
 
+def _regular(text: str) -> str:
+    """RIS with an end to every record, the spaces that the format wants, and one line for each abstract."""
+    lines: list[str] = []
+    tag = ""
+    for line in text.split("\n"):
+        found = _RIS_TAG.match(line)
+        if found is None:
+            lines.append(line)
+            continue
+        if found[1] == "TY" and tag not in ("", "ER"):
+            lines.append("ER  - ")
+        if found[1] == tag and tag in ("AB", "N2"):
+            lines[-1] += f" {found[2]}"
+            continue
+        tag = found[1]
+        lines.append(f"{tag}  - {found[2].strip()}")
+    return "\n".join([*lines, *([] if tag in ("", "ER") else ["ER  - "]), ""])
+
+
 def read_bibtex(file: OpenFile) -> Iterator[Item]:
     """One document per entry of BibTeX that has an abstract."""
     text = decoded(file)
     if isinstance(text, Skipped):
         yield text
         return
+    # Many exports leave these as they are, and LaTeX would take what follows for a comment or a column.
+    text = re.sub(r"(?<!\\)([%&])", r"\\\1", text)
     library = parse_string(text, append_middleware=[LatexDecodingMiddleware()])
+    if not library.entries and not library.failed_blocks:
+        yield Skipped(file.name, "has no entry")
     for failed in library.failed_blocks:
         yield Skipped(f"{file.name}, line {(failed.start_line or 0) + 1}", f"is no BibTeX entry ({failed.error})")
     for entry in library.entries:
@@ -75,7 +104,7 @@ def read_bibtex(file: OpenFile) -> Iterator[Item]:
             row.get("title", "").replace("{", "").replace("}", ""),
             [Section("", abstract.replace("{", "").replace("}", ""))] if abstract.strip() else [],
             f"{file.name}, {entry.key}",
-            id_=_id_of(row.get("doi", ""), row.get("pmid", ""), row) or entry.key,
+            id_=_id_of(row.get("doi", ""), row.get("pmid", "")) or f"{file.name}:{entry.key}",
             journal=row.get("journal") or row.get("booktitle") or row.get("publisher") or file.name,
             date=row.get("year") or row.get("date") or "",
             about=_about(
@@ -86,15 +115,18 @@ def read_bibtex(file: OpenFile) -> Iterator[Item]:
         )
 
 
-def _id_of(doi: str, accession: str, row: Mapping[str, Any]) -> str:
-    if accession.isdecimal() and str(row.get("name_of_database") or row.get("database") or "PubMed").lower() in (
-        "pubmed",
-        "medline",
-        "nlm",
-    ):
-        return f"pmid:{accession}"
-    plain = re.sub(r"^(?:https?://(?:dx\.)?doi\.org/|doi:\s*)", "", doi.strip(), flags=re.IGNORECASE)
-    return f"doi:{plain.lower()}" if plain else ""
+def _pmid_of(row: Mapping[str, Any]) -> str:
+    """An accession number, where the database that gave it is PubMed; the numbers of programs are none."""
+    database = str(row.get("name_of_database") or row.get("database_provider") or "").lower()
+    number = str(row.get("accession_number") or "").strip()
+    return number if number.isdecimal() and any(name in database for name in ("pubmed", "medline", "nlm")) else ""
+
+
+def _id_of(doi: str, pmid: str) -> str:
+    if pmid.strip().isdecimal():
+        return f"pmid:{pmid.strip()}"
+    plain = plain_doi(doi)
+    return f"doi:{plain}" if plain else ""
 
 
 def _about(row: Mapping[str, Any], *, url: str, keywords: Sequence[str]) -> Bibliography:

@@ -11,13 +11,18 @@ import re
 
 _THING = r"(?:article|paper|publication|chapter|manuscript|study|review|report|letter|protocol)"
 _RETRACTED = re.compile(
-    rf"^\W*(?:(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\s*(?:[:.\])\u2013\u2014]|-\s|$)|(?:RETRACTED|WITHDRAWN)\b)"
-    r"|[\[(]\s*(?i:retracted|withdrawn)\b[^\])]*[\])]?\W*$"
+    rf"^\W*(?i:(?:this {_THING} (?:has been|was) )?(?:retracted|withdrawn)|temporary removal|removed)"
+    rf"(?:\s+(?i:{_THING}))?\s*(?::|[\])\u2013\u2014]|\.$|$)"
+    r"|^\W*(?:RETRACTED|WITHDRAWN)\b(?=.*[a-z])"  # and not a title that is all in capitals
+    rf"|^\W*(?i:{_THING} (?:retracted|withdrawn)\s*:)"
+    rf"|[:.\u2013\u2014-]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\W*$"
+    rf"|[\[(]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\s*(?:[.:,;][^\])]*|(?i:see|in|by)\b[^\])]*)?[\])]\W*$"
 )
 _NOTICE = re.compile(
     r"^\W*(?:(?:notice|statement|note|notification) of )(?:retraction|withdrawal)\b"
-    r"|^\W*(?:editorial |publisher(?:'s|\u2019s)? |authors?(?:'s?|s?\u2019)? )?(?:retraction|withdrawal|removal)"
-    r"(?:\s+(?:notice|note|statement))?\s*(?:[:\u2013\u2014]|-\s|(?:to|for)\s*[:\"\u201c\u2018'])"
+    r"|^\W*(?:editorial |publisher(?:'s|\u2019s)? |authors?(?:'s?|s?\u2019)? )?retraction"
+    r"(?:\s+(?:notice|note|statement|and republication))?\s*(?:[:\u2014]|\.(?:\s|$)|(?:to|for)\s*[:\"\u201c\u2018'])"
+    r"|^\W*retraction (?:to|for) [A-Z][\w'\u2019-]+ et al\b"
     r"|^\W*(?:retraction|withdrawal|removal) (?:notice|note|statement)\b"
     rf"|^\W*retraction (?:of|to|for)\s*(?:{_THING}\b|[:\"\u201c\u2018'])",
     re.IGNORECASE,

@@ -5,9 +5,11 @@ MedRAG's layout (id, title, content) is one of them.
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
 import ijson
 
@@ -62,7 +64,7 @@ def read_json_array(file: OpenFile) -> Iterator[Item]:
 def _objects(file: OpenFile) -> Iterator[Any]:
     """The objects of the file's arrays, one at a time in memory."""
     builder, depth, prefix = ijson.ObjectBuilder(), 0, ""
-    for where, event, value in ijson.parse(file.stream, use_float=True):
+    for where, event, value in ijson.parse(_without_mark(file.stream), use_float=True):
         begins = event == "start_map" and (where == "item" or where.endswith(".item")) and not depth
         if begins:
             builder, prefix = ijson.ObjectBuilder(), where
@@ -71,6 +73,14 @@ def _objects(file: OpenFile) -> Iterator[Any]:
             depth += (event in ("start_map", "start_array")) - (event in ("end_map", "end_array"))
             if not depth and where == prefix:
                 yield builder.value
+
+
+def _without_mark(stream: IO[bytes]) -> IO[bytes]:
+    """The stream after a byte order mark, if it begins with one."""
+    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
+    if buffered.peek(3).startswith(codecs.BOM_UTF8):
+        buffered.read(3)
+    return buffered
 
 
 def document_of_row(row: Any, where: str, *, source: str) -> Item:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import IO
 
+from retrieval.bibliography import plain_doi
 from retrieval.passages import TEXT_FIELDS
 from retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, encoding_of
 from retrieval.readers.retractions import why_left_out
@@ -52,10 +53,12 @@ def read_table(file: OpenFile) -> Iterator[Item]:
             yield Skipped(file.name, "is empty")
             return
         encoding = encoding_of(head)
-        lines = codecs.iterdecode(_blocks(head, file.stream), encoding)
+        lines = codecs.iterdecode(_blocks(head, file.stream), encoding, "replace")
         delimiter = delimiter_of(head.decode(encoding, "replace"), file.path.suffixes)
         rows = records(_lines(lines), delimiter)
         number, header = next(rows)
+        if isinstance(header, list) and header and header[0].lower().startswith("sep="):
+            number, header = next(rows)
         names = [] if isinstance(header, str) else [_known_name(name) for name in header]
         if "text" not in names:
             yield Skipped(
@@ -68,11 +71,11 @@ def read_table(file: OpenFile) -> Iterator[Item]:
             where = f"{file.name}, line {number}"
             if isinstance(row, str):
                 yield Skipped(where, row)
-            elif len(row) > len(names):
+            elif any(cell.strip() for cell in row[len(names) :]):
                 yield Skipped(where, f"has more cells than the header; is a {delimiter!r} unquoted?")
             elif any(row):
                 yield _document(names, row, where, file.name)
-    except (csv.Error, UnicodeDecodeError, *UNREADABLE) as error:
+    except (csv.Error, *UNREADABLE) as error:
         yield Skipped(file.name, f"cannot be read after line {number:,} ({error}); what came before is used")
 
 
@@ -84,7 +87,7 @@ def _document(names: Sequence[str], row: Sequence[str], where: str, source: str)
     if "id" not in fields and fields.get("pmid", "").strip().isdecimal():
         fields["id"] = f"pmid:{fields['pmid'].strip()}"
     elif "id" not in fields and fields.get("doi", "").strip():
-        fields["id"] = f"doi:{fields['doi'].strip().lower()}"
+        fields["id"] = f"doi:{plain_doi(fields['doi'])}"
     if reason := why_left_out(fields.get("title", "")):
         return Skipped(where, f"{reason}, by its title")
     return document_of_row(fields, where, source=source)
@@ -100,6 +103,8 @@ def delimiter_of(head: str, suffixes: Sequence[str] = ()) -> str:
     if ".tsv" in [suffix.lower() for suffix in suffixes]:
         return "\t"
     header = next((line for line in head.splitlines() if line.strip()), "")
+    if header.lower().startswith("sep=") and len(header.strip()) == 5:  # Excel's own line
+        return header.strip()[4]
     unquoted = re.sub(r'"[^"]*"', "", header)
     return max(DELIMITERS, key=unquoted.count)
 

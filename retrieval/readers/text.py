@@ -76,11 +76,6 @@ def decoded(file: OpenFile) -> str | Skipped:
     """The file's text, or why there is none."""
     try:
         text = file.text()
-    except UnicodeDecodeError as error:
-        return Skipped(
-            file.name,
-            f"is no text (byte {error.object[error.start]:#x} at {error.start:,}); convert it, for example with iconv",
-        )
     except UNREADABLE as error:
         return Skipped(file.name, f"cannot be read ({error})")
-    return text if text.strip() else Skipped(file.name, "is empty")
+    return text if text.strip() else Skipped(file.name, "is empty, or no text")

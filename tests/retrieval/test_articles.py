@@ -36,6 +36,10 @@ def jats(title: str, inside: str, *, meta: str = "") -> str:
         "Vitamin Q prevents stroke (Retracted article. See vol. 3, pg. 5, 2020)",
         "Vitamin Q [retracted]",
         "RETRACTED Vitamin Q prevents stroke",
+        "This article has been retracted: Vitamin Q",
+        "Article retracted: Vitamin Q",
+        "Vitamin Q: RETRACTED ARTICLE",
+        "TEMPORARY REMOVAL: Vitamin Q",
     ],
 )
 def test_titles_of_retracted_articles(tmp_path: Path, title: str) -> None:
@@ -59,6 +63,9 @@ def test_titles_of_retracted_articles(tmp_path: Path, title: str) -> None:
         "Editorial Retraction: Fictase",
         "Retraction note: Fictase",
         "Retraction of: Fictase is a target",
+        "Retraction for Muster et al., Fictase is a target",
+        "Retraction.",
+        "Retraction and republication: Fictase",
     ],
 )
 def test_titles_of_notices(tmp_path: Path, title: str) -> None:
@@ -80,6 +87,12 @@ def test_titles_of_notices(tmp_path: Path, title: str) -> None:
         "Eyelid retraction: causes and treatment",
         "Why articles are retracted",
         "Chest wall retraction",
+        "WITHDRAWN PATIENTS IN CLINICAL TRIALS.",
+        "Safety of inhibitors (withdrawn and marketed).",
+        "Outcomes by arm (retracted lung vs control)",
+        "Withdrawal: a neglected problem in opioid therapy",
+        "Removal: how and when",
+        "Retraction - a surgical primer",
     ],
 )
 def test_titles_of_sound_articles(tmp_path: Path, title: str) -> None:

@@ -62,9 +62,41 @@ def test_reference_managers_exports(tmp_path: Path) -> None:
         "journal = {J Ex}}\n@article{key2, title = {Bare}}\n"
     )
     (document,), (skipped,) = read(tmp_path, "b.bib", bib)
-    assert (document.id, document.title, document.year) == ("key1", "Behçet disease", 2020)
+    assert (document.id, document.title, document.year) == ("b.bib:key1", "Behçet disease", 2020)
     assert texts([document]) == [[("", "It has ulcers.")]]
     assert skipped.reason == "has no abstract"
+
+
+def test_exports_as_programs_write_them(tmp_path: Path) -> None:
+    bib = "@article{a, title = {Use of 5% dextrose}, abstract = {Reduced by 50% in Q&A patients; p<0.05.}}\n"
+    (document,), _ = read(tmp_path, "a.bib", bib)
+    assert (document.title, texts([document])) == (
+        "Use of 5% dextrose",
+        [[("", "Reduced by 50% in Q&A patients; p<0.05.")]],
+    )
+    ris = "TY - JOUR\nTI - One\nAB - First.\nAB - Second, 5 mg.\nID - 17\nTY - JOUR\nTI - Two\nAB - Third.\n"
+    documents, skipped = read(tmp_path, "b.ris", ris)
+    assert texts(documents) == [[("", "First. Second, 5 mg.")], [("", "Third.")]]
+    assert ([document.id for document in documents], skipped) == (["", ""], []), "a program's number is no PMID"
+    nbib = "PMID- 1\nTI  - T\nOAB - Uno\n      dos.\nOABL- spa\nOAB - Eins\n      zwei.\nOABL- ger\n"
+    (document,), _ = read(tmp_path, "c.nbib", nbib)
+    assert texts([document]) == [[("Abstract, spa", "Uno dos."), ("Abstract, ger", "Eins zwei.")]]
+    excel = 'sep=;\nTitle;Abstract;;\nA;"Text, one";;\nB;[No abstract available];;\n'
+    (document,), (bare,) = read(tmp_path, "d.csv", excel)
+    assert (document.title, bare.reason) == ("A", "has no abstract")
+    (document,), _ = read(tmp_path, "e.json", b"\xef\xbb\xbf" + b'[{"text": "x"}]')
+    assert texts([document]) == [[("", "x")]]
+
+
+@pytest.mark.parametrize("said", ["Folate, 400 µg daily.", "5 ± 2 mg", "Müller, Zürich", "Señor y niño"])
+def test_short_western_texts_keep_their_signs(tmp_path: Path, said: str) -> None:
+    (document,), _ = read(tmp_path, "a.txt", said.encode("cp1252"))
+    assert texts([document]) == [[("", said)]]
+    late = "x" * 70_000 + "\n\n" + said
+    (document,), _ = read(tmp_path, "b.txt", late.encode("cp1252"))
+    assert document.sections[0].text.endswith(said)
+    (document,), _ = read(tmp_path, "c.txt", (said * 20).encode() + b"\xe4")
+    assert document.sections[0].text == said * 20 + "\ufffd"
 
 
 def test_tables_by_common_names_delimiters_and_encodings(tmp_path: Path) -> None:

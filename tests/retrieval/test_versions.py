@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sqlite3
@@ -237,6 +238,108 @@ def test_files_of_one_name_in_two_folders_are_two_documents(tmp_path: Path) -> N
     (tmp_path / "moved" / "README.md").write_text("# Read\n\nOf a, revised.")
     assert add(index, tmp_path / "moved") == {"replaced": 1}
     assert sorted(held(index).values()) == ["Of a, revised.", "Of b."]
+
+
+def test_a_notice_reaches_every_holder_of_its_doi(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    ids = "<PubmedData><ArticleIdList><ArticleId IdType='doi'>10.1/AB</ArticleId></ArticleIdList></PubmedData>"
+    pubmed(folder, 1, record(1, "Wrong.").replace("</PubmedArticle>", ids + "</PubmedArticle>"), record(2, "Fine."))
+    (folder / "full.nxml").write_text(
+        "<article><front><article-meta><article-id pub-id-type='pmc'>PMC42</article-id><article-id pub-id-type='doi'>"
+        "10.1/ab</article-id></article-meta></front><body><p>Wrong, at length.</p></body></article>"
+    )
+    (folder / "z-notice.nxml").write_text(
+        '<article xmlns:xlink="http://www.w3.org/1999/xlink" article-type="retraction"><front><article-meta>'
+        '<related-article related-article-type="retracted-article" xlink:href="https://doi.org/10.1/AB"/>'
+        "</article-meta></front></article>"
+    )
+    assert add(tmp_path / "index", folder)["retracted"] == 2
+    assert set(held(tmp_path / "index")) == {"pmid:2"}
+
+
+def synced(index: Path, folder: Path) -> Counter[str]:
+    changes = Changes()
+    sync_index(index, file_corpus(folder), SMALL, changes=changes)
+    assert not problems(index)
+    return changes.counts
+
+
+def test_what_another_file_still_has_is_not_lost(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", {"id": "x", "text": "X."}, {"id": "y", "text": "Y."})
+    rows(folder / "b.jsonl", {"id": "x", "text": "X."})
+    add(index, folder)
+    (folder / "b.jsonl").unlink()
+    synced(index, folder)
+    assert set(held(index)) == {"x", "y"}
+    rows(folder / "b.jsonl", {"id": "x", "text": "X."})
+    synced(index, folder)
+    rows(folder / "a.jsonl", {"id": "y", "text": "Y."})
+    synced(index, folder)
+    assert set(held(index)) == {"x", "y"}, "b still has it"
+
+
+def test_a_source_that_cannot_be_read_has_lost_nothing(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", *({"id": f"a{n}", "text": f"Row {n} of a."} for n in range(50)))
+    rows(folder / "b.jsonl", {"id": "b", "text": "B."})
+    whole = gzip.compress((folder / "a.jsonl").read_bytes())
+    (folder / "a.jsonl").unlink()
+    (folder / "a.jsonl.gz").write_bytes(whole)
+    add(index, folder)
+    (folder / "a.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    assert not synced(index, folder)["gone"]
+    (folder / "a.jsonl.gz").unlink()
+    (folder / "a.jsonl.gz").symlink_to(tmp_path / "unmounted")
+    assert not synced(index, folder)["gone"]
+    assert len(held(index)) == 51
+    (folder / "a.jsonl.gz").unlink()
+    (folder / "a.jsonl.gz").write_bytes(whole)
+    (folder / "b.jsonl").unlink()
+    assert synced(index, folder)["gone"] == 1
+
+
+def test_restoring_brings_back_what_was_taken_out(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    links = "<CommentsCorrectionsList><CommentsCorrections RefType='RetractionOf'><PMID>1</PMID></CommentsCorrections>"
+    pubmed(folder, 1, record(1, "One."), record(2, "Two."))
+    pubmed(folder, 2, record(50, "Notice.", inside=links + "</CommentsCorrectionsList>"))
+    text = "\n\n".join(f"## Part {n}\n\nSentence {n} on fictolol." for n in range(3))
+    (folder / "a.md").write_text(f"# Guide\n\n{text}")
+    add(index, folder)
+    everything = set(held(index))
+    passage = next(id_ for id_, said in held(index).items() if "Sentence 1" in said)
+    remove_from_index(index, [passage])
+    with pytest.raises(IndexMismatchError, match="'nothing'"):
+        restore_in_index(index, [passage, "nothing"])
+    restore_in_index(index, [passage, "pmid:1"])
+    synced(index, folder)
+    assert set(held(index)) == {*everything, "pmid:1"}
+    os.utime(folder / "pubmed25n0002.xml", (1, 1))
+    synced(index, folder)
+    assert "pmid:1" in held(index), "though the notice was read again"
+
+
+def test_removing_one_leaves_those_that_say_or_are_called_the_same(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    a = rows(folder / "a.jsonl", {"id": "1", "text": "One of a."}, {"id": "x", "text": "The same."})
+    b = rows(folder / "b.jsonl", {"id": "1", "text": "One of b."}, {"id": "y", "text": "The same."})
+    add(index, folder)
+    remove_from_index(index, ["1", "x"])
+    for path in (a, b):
+        os.utime(path, (1, 1))
+    synced(index, folder)
+    assert sorted(held(index).values()) == ["One of b.", "The same."]
+
+
+def test_a_file_revised_beside_another_of_its_ids_replaces_its_own(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", {"id": "intro", "text": "Of a."})
+    rows(folder / "b.jsonl", {"id": "intro", "text": "Give 50 mg."})
+    add(index, folder)
+    rows(folder / "b.jsonl", {"id": "intro", "text": "Give 5 mg."})
+    add(index, folder)
+    assert sorted(held(index).values()) == ["Give 5 mg.", "Of a."]
 
 
 def test_an_index_of_the_format_before_is_searched_and_brought_along(tmp_path: Path) -> None:
