@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any
 
 from medagent.types import Question, Rollout, StopReason, Turn
+from retrieval.bibliography import Bibliography
 from retrieval.passages import Hit, Passage
 
 FOLDER = "stale_rollouts"
@@ -135,7 +136,12 @@ def _turn(row: dict[str, Any]) -> Turn:
             **row,
             "token_ids": tuple(row["token_ids"]),
             "logprobs": tuple(row["logprobs"]),
-            "hits": tuple(Hit(Passage(**hit["passage"]), hit["score"]) for hit in row["hits"]),
+            "hits": tuple(Hit(_passage(hit["passage"]), hit["score"]) for hit in row["hits"]),
             "observation_ids": tuple(row["observation_ids"]),
         }
     )
+
+
+def _passage(row: dict[str, Any]) -> Passage:
+    """The inverse of `asdict` for a passage."""
+    return Passage(**{**row, "about": Bibliography.from_json(row.get("about", {}))})
