@@ -1,0 +1,123 @@
+"""An index follows its source: what is new, changed and gone, what several files have, and what comes back."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from retrieval.changes import Changes
+from retrieval.corpora import file_corpus
+from retrieval.errors import IndexMismatchError
+from retrieval.index import remove_from_index, restore_in_index, sync_index
+from tests.retrieval.libraries import add, held, pubmed, record, rows, synced
+from tests.retrieval.support import SMALL, problems
+
+
+def test_a_synchronised_index_is_what_its_source_is(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", {"id": "one", "text": "One."}, {"id": "two", "text": "Two."})
+    rows(folder / "b.jsonl", {"id": "three", "text": "Three."})
+    (folder / "guide.md").write_text("# Guide\n\nFirst edition.")
+    add(index, folder)
+    add(index, rows(tmp_path / "other.jsonl", {"id": "other", "text": "Of another source."}))
+    rows(folder / "a.jsonl", {"id": "one", "text": "One, changed."}, {"id": "four", "text": "Four."})
+    (folder / "b.jsonl").unlink()
+    (folder / "guide.md").write_text("# Guide\n\nSecond edition.")
+    wanted = {"added": 1, "replaced": 2, "gone": 2}
+    before, foreseen = held(index), Changes()
+    sync_index(index, file_corpus(folder), SMALL, dry_run=True, changes=foreseen)
+    assert (foreseen.counts, held(index)) == (wanted, before)
+    changes = Changes()
+    sync_index(index, file_corpus(folder), SMALL, changes=changes)
+    assert changes.counts == wanted
+    assert not problems(index)
+    assert sorted(held(index).values()) == ["Four.", "Of another source.", "One, changed.", "Second edition."]
+    again = Changes()
+    sync_index(index, file_corpus(folder), SMALL, changes=again)
+    assert not again.counts
+    (folder / "a.jsonl").rename(folder / "renamed.jsonl")
+    moved = Changes()
+    sync_index(index, file_corpus(folder), SMALL, changes=moved)
+    assert moved.counts == {"unchanged": 2}
+    assert len(held(index)) == 4
+
+
+def test_what_another_file_still_has_is_not_lost(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", {"id": "x", "text": "X."}, {"id": "y", "text": "Y."})
+    rows(folder / "b.jsonl", {"id": "x", "text": "X."})
+    add(index, folder)
+    (folder / "b.jsonl").unlink()
+    synced(index, folder)
+    assert set(held(index)) == {"x", "y"}
+    rows(folder / "b.jsonl", {"id": "x", "text": "X."})
+    synced(index, folder)
+    rows(folder / "a.jsonl", {"id": "y", "text": "Y."})
+    synced(index, folder)
+    assert set(held(index)) == {"x", "y"}, "b still has it"
+
+
+def test_a_source_that_cannot_be_read_has_lost_nothing(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", *({"id": f"a{n}", "text": f"Row {n} of a."} for n in range(50)))
+    rows(folder / "b.jsonl", {"id": "b", "text": "B."})
+    whole = gzip.compress((folder / "a.jsonl").read_bytes())
+    (folder / "a.jsonl").unlink()
+    (folder / "a.jsonl.gz").write_bytes(whole)
+    add(index, folder)
+    (folder / "a.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    assert not synced(index, folder)["gone"]
+    (folder / "a.jsonl.gz").unlink()
+    (folder / "a.jsonl.gz").symlink_to(tmp_path / "unmounted")
+    assert not synced(index, folder)["gone"]
+    assert len(held(index)) == 51
+    (folder / "a.jsonl.gz").unlink()
+    (folder / "a.jsonl.gz").write_bytes(whole)
+    (folder / "b.jsonl").unlink()
+    assert synced(index, folder)["gone"] == 1
+
+
+def test_restoring_brings_back_what_was_taken_out(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    links = "<CommentsCorrectionsList><CommentsCorrections RefType='RetractionOf'><PMID>1</PMID></CommentsCorrections>"
+    pubmed(folder, 1, record(1, "One."), record(2, "Two."))
+    pubmed(folder, 2, record(50, "Notice.", inside=links + "</CommentsCorrectionsList>"))
+    text = "\n\n".join(f"## Part {n}\n\nSentence {n} on fictolol." for n in range(3))
+    (folder / "a.md").write_text(f"# Guide\n\n{text}")
+    add(index, folder)
+    everything = set(held(index))
+    passage = next(id_ for id_, said in held(index).items() if "Sentence 1" in said)
+    remove_from_index(index, [passage])
+    with pytest.raises(IndexMismatchError, match="'nothing'"):
+        restore_in_index(index, [passage, "nothing"])
+    restore_in_index(index, [passage, "pmid:1"])
+    synced(index, folder)
+    assert set(held(index)) == {*everything, "pmid:1"}
+    os.utime(folder / "pubmed25n0002.xml", (1, 1))
+    synced(index, folder)
+    assert "pmid:1" in held(index), "though the notice was read again"
+
+
+def test_removing_one_leaves_those_that_say_or_are_called_the_same(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    a = rows(folder / "a.jsonl", {"id": "1", "text": "One of a."}, {"id": "x", "text": "The same."})
+    b = rows(folder / "b.jsonl", {"id": "1", "text": "One of b."}, {"id": "y", "text": "The same."})
+    add(index, folder)
+    remove_from_index(index, ["1", "x"])
+    for path in (a, b):
+        os.utime(path, (1, 1))
+    synced(index, folder)
+    assert sorted(held(index).values()) == ["One of b.", "The same."]
+
+
+def test_a_file_revised_beside_another_of_its_ids_replaces_its_own(tmp_path: Path) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", {"id": "intro", "text": "Of a."})
+    rows(folder / "b.jsonl", {"id": "intro", "text": "Give 50 mg."})
+    add(index, folder)
+    rows(folder / "b.jsonl", {"id": "intro", "text": "Give 5 mg."})
+    add(index, folder)
+    assert sorted(held(index).values()) == ["Give 5 mg.", "Of a."]
