@@ -131,8 +131,11 @@ class DocumentTables:
             "UPDATE withdrawn SET kind = 'allowed' WHERE (asked = ? OR name = ?) AND kind != 'allowed'", (asked, asked)
         ).rowcount
         # A document that lacks a passage has the words that it was read with; without them it is read anew.
-        owners = "SELECT owner FROM withdrawn WHERE asked = ? OR name = ?"
-        self._db.execute(f"UPDATE documents SET digest = '', reading = '' WHERE name IN ({owners})", (asked, asked))  # noqa: S608
+        self._db.execute(
+            "UPDATE documents SET digest = '', reading = '' WHERE name IN "
+            "(SELECT owner FROM withdrawn WHERE asked = ? OR name = ?)",
+            (asked, asked),
+        )
         return found
 
     def kept_out(self, *, limit: int) -> list[tuple[str, str]]:
