@@ -99,7 +99,7 @@ def compare_compiled(base: str, steps: int) -> None:
         model, _ = load_causal_lm(base)
         model.requires_grad_(False)
         batches = micro_batches(steps, model.config.vocab_size)
-        roles = SharedBase(model, policy=LoraSettings(16, 32), execution=Execution(shared_prefixes=shared))
+        roles = SharedBase(model, policy=LoraSettings(16, 32), critic=None, execution=Execution(shared_prefixes=shared))
         work(roles, batches[0])
         plain = seconds_of(lambda batch, roles=roles, work=work: work(roles, batch), batches)
         for layer in layers_of(roles):
