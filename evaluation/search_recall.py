@@ -15,7 +15,7 @@ from typing import Any
 from evaluation.statistics import Estimate
 from medagent.types import Question, Rollout
 from retrieval.controls import NoRetriever
-from retrieval.passages import Passage, document_of, text_key
+from retrieval.passages import Passage, document_of, shown_of, text_key
 from retrieval.retriever import Retriever
 from retrieval.tools import corpus_of
 
@@ -98,10 +98,10 @@ def recall_of(rollout: Rollout, ranking: Sequence[Passage], *, top_k: int) -> Se
 
 def _shares(gold: Sequence[str], shown: Sequence[Passage]) -> tuple[float, float]:
     """The shares of the gold passages and of their documents among the passages shown."""
-    wanted, documents = {text_key(name) for name in gold}, {document_of(name) for name in gold}
-    held = {text_key(passage.id) for passage in shown} | {passage.document for passage in shown}
+    wanted = {text_key(name): name for name in gold}.values()
+    documents = {document_of(name) for name in gold}
     held_documents = {passage.document or document_of(passage.id) for passage in shown}
-    return len(wanted & held) / len(wanted), len(documents & held_documents) / len(documents)
+    return len(shown_of(wanted, shown)) / len(wanted), len(documents & held_documents) / len(documents)
 
 
 def report_recall(recalls: Sequence[SearchRecall]) -> RecallReport | None:

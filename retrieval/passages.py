@@ -122,6 +122,19 @@ def document_of(name: str) -> str:
     return name.partition("#")[0]
 
 
+def shown_of(names: Collection[str], passages: Iterable[Passage]) -> set[str]:
+    """The names that one of the passages meets: its id, its document's, or that of a passage of its text.
+
+    A benchmark may name a whole article as evidence, which an index holds in pieces.
+
+    >>> piece = Passage("pubmed:1#2", "", "text", document="pubmed:1")
+    >>> sorted(shown_of(["pubmed:1", "pubmed:2"], [piece]))
+    ['pubmed:1']
+    """
+    held = {name for passage in passages for name in (passage.id, passage.document, text_key(passage.id)) if name}
+    return {name for name in names if name in held or text_key(name) in held}
+
+
 def is_of(passage: Passage, names: Collection[str]) -> bool:
     """Whether the passage, a passage of its text, or its document is among the named passages and documents."""
     keys, documents = {text_key(name) for name in names}, {document_of(name) for name in names}

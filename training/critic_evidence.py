@@ -19,6 +19,7 @@ from torch import Tensor
 
 from evaluation.grading.citations import DECISIONS, gold_texts, supports
 from medagent.types import Rollout
+from retrieval.passages import shown_of
 from training.advantages import group_means
 
 CriticSees = Literal["context", "evidence", "evidence_and_group"]
@@ -54,8 +55,8 @@ def evidence(rollout: Rollout) -> list[list[float]]:
         rows.append([*which, float(supported), share, float(share == 1), min(len(wanted), 4) / 2, last, highest])
         hits = rollout.turns[number].hits if number < len(rollout.turns) else ()
         supported = supported or any(supports(hit, text) for hit in hits for text in texts)
-        found |= {hit.passage.id for hit in hits} & wanted
-        last = max((1 / rank for rank, hit in enumerate(hits, 1) if hit.passage.id in wanted), default=0.0)
+        found |= shown_of(wanted, (hit.passage for hit in hits))
+        last = max((1 / rank for rank, hit in enumerate(hits, 1) if shown_of(wanted, [hit.passage])), default=0.0)
         highest = max(highest, last)
     return rows
 

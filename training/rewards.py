@@ -19,6 +19,7 @@ from medagent.answer_forms import entries, without_citations
 from medagent.errors import ConfigError
 from medagent.evidence.support import Entailment, LexicalRule
 from medagent.types import Rollout, StopReason, Turn
+from retrieval.passages import shown_of
 
 MOST_REWARD = 1e6  # rewards near 1 suit the learning rates; float32 counts to 16 million in ones
 
@@ -199,7 +200,7 @@ class TurnRewards:
         missing = set(rollout.question.gold_passage_ids)
         turns: list[Turn] = []
         for turn in rollout.turns:
-            found = missing & {hit.passage.id for hit in turn.hits}
+            found = shown_of(missing, (hit.passage for hit in turn.hits))
             missing -= found
             paid = self.gold_hit * len(found) - (self.search_cost if turn.query is not None else 0.0)
             turns.append(replace(turn, reward=paid))

@@ -14,7 +14,7 @@ from evaluation.grading.grade import Grade, grade
 from evaluation.grading.open_answers import first_answer
 from medagent.evidence.support import Entailment, LexicalRule, Support, content_words, statements_of, support_of
 from medagent.types import LETTERS, Question, Rollout
-from retrieval.passages import Hit
+from retrieval.passages import Hit, shown_of
 
 DECISIONS = frozenset(("yes", "no", "maybe"))
 
@@ -67,7 +67,8 @@ def citations_of(rollout: Rollout, found: Grade, entails: Entailment) -> Support
 def ground(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> Grounding:
     """Count over rollouts."""
     known = [rollout for rollout in rollouts if rollout.question.gold_passage_ids]
-    found = [(set(r.question.gold_passage_ids), {hit.passage.id for hit in r.hits}) for r in known]
+    wanted = [set(rollout.question.gold_passage_ids) for rollout in known]
+    shown = [shown_of(names, (hit.passage for hit in r.hits)) for names, r in zip(wanted, known, strict=True)]
     judged = gold = 0
     total = Support()
     for rollout in rollouts:
@@ -80,8 +81,8 @@ def ground(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> 
         gold += any(supports(hit, text) for hit in cited for text in gold_texts(rollout.question))
     return Grounding(
         searched=sum(rollout.num_searches > 0 for rollout in rollouts) / max(1, len(rollouts)),
-        gold_any=sum(bool(wanted & got) for wanted, got in found) / len(found) if found else None,
-        gold_all=sum(wanted <= got for wanted, got in found) / len(found) if found else None,
+        gold_any=sum(map(bool, shown)) / len(known) if known else None,
+        gold_all=sum(map(set.__eq__, wanted, shown)) / len(known) if known else None,
         answers_judged=judged,
         statements=total.statements,
         citation_precision=total.counted / total.citations if total.citations else None,

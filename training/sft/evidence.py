@@ -13,7 +13,7 @@ from evaluation.grading.option_named import normalise
 from medagent.protocol import TurnProtocol
 from medagent.types import Question
 from medagent.untrusted_text import harmless, harmless_passages
-from retrieval.passages import Hit, Passage
+from retrieval.passages import Hit, Passage, shown_of
 from training.agent_data import AgentSettings
 from training.sft.queries import Rarity, stems
 
@@ -90,7 +90,7 @@ def evidence_in(found: Shown, question: Question, golds: Sequence[str], query: s
     for number, (hit, text) in enumerate(found, start=1):
         passage = hit.passage
         topic = rarity.share(wanted, text)
-        if gold_ids and not gold_ids & {passage.id, passage.document}:
+        if gold_ids and not shown_of(gold_ids, [passage]):
             continue
         if not gold_ids and topic < ON_TOPIC:
             continue
