@@ -18,6 +18,7 @@ WORDS_AT_MOST = {
     "docs/algorithms.md": 1200,
     "docs/training-runs.md": 600,
     "docs/evaluation.md": 1200,
+    "docs/evaluation-figures.md": 400,
     "docs/open-answers.md": 900,
     "docs/trust.md": 900,
     "docs/retrieval.md": 1200,
