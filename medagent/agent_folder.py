@@ -46,21 +46,23 @@ class RetrieverSpec:
     index: str
     embedder: str
     search: SearchSettings
+    where: str = ""  # the filter of every search, see retrieval.filters
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> RetrieverSpec:
         """The inverse of `asdict`."""
-        return RetrieverSpec(row["index"], row["embedder"], SearchSettings(**row["search"]))
+        return RetrieverSpec(row["index"], row["embedder"], SearchSettings(**row["search"]), row.get("where", ""))
 
     @staticmethod
     def of(retriever: Retriever) -> RetrieverSpec | None:
         """The specification of a retriever that lives in a folder or is served, None for any other."""
         retriever = corpus_of(retriever)
         if isinstance(retriever, RemoteRetriever):
-            return RetrieverSpec(retriever.url, "", SearchSettings())
+            return RetrieverSpec(retriever.url, "", SearchSettings(), str(retriever.where))
         if not isinstance(retriever, HybridRetriever):
             return None
-        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, retriever.settings)
+        where = str(retriever.where)
+        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, retriever.settings, where)
 
     def open(self, index: str | None = None, *, beside: Path | None = None) -> Retriever:
         """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere).
@@ -74,8 +76,9 @@ class RetrieverSpec:
         if index is None and beside is not None and not where.startswith(URL):
             where = _found(Path(where), beside)
         if where.startswith(URL) or not self.embedder:
-            return open_retriever(where)
-        return HybridRetriever(where, embedder_from_identity(self.embedder), settings=self.search)
+            return open_retriever(where, where=self.where)
+        embedder = embedder_from_identity(self.embedder)
+        return HybridRetriever(where, embedder, settings=self.search, where=self.where)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from retrieval.errors import RetrieverUnavailableError
+from retrieval.errors import RetrievalError, RetrieverUnavailableError
+from retrieval.filters import EVERYTHING, Filter
 from retrieval.passages import Hit, is_of
-from retrieval.retriever import EVERYTHING, Filter, Retriever
-from retrieval.search import HybridRetriever
+from retrieval.retriever import FilteringRetriever, Retriever
 
 SPARE = 8  # passages of a document left out that a search is at first expected to find
 DEEPEST = 4_096  # results of a search, however much is left out
@@ -80,6 +80,10 @@ class SearchBatcher:
     def waiting(self) -> int:
         """How many queries wait for the next batch."""
         return len(self._queue)
+
+    def within(self, where: Filter) -> SearchBatcher:
+        """A view of this batcher, whose searches all have that filter as well."""
+        return self if where.empty else _Within(self, where)
 
     async def search(
         self, query: str, *, top_k: int | None = None, where: Filter = EVERYTHING, without: Collection[str] = ()
@@ -163,5 +167,24 @@ class SearchBatcher:
         retriever = self._retriever
         if where.empty:
             return lambda: retriever.search(queries, top_k=top_k)
-        assert isinstance(retriever, HybridRetriever), "only an index of one's own is filtered"
+        if not isinstance(retriever, FilteringRetriever):
+            raise RetrievalError(
+                f"filter {where}: {type(retriever).__name__} takes none. Search an index, or ask for all."
+            )
         return lambda: retriever.search_where(queries, top_k=top_k, where=where)
+
+
+class _Within(SearchBatcher):
+    """Searches through another batcher, with a filter."""
+
+    def __init__(self, batcher: SearchBatcher, where: Filter) -> None:
+        self._through, self._where, self.stats = batcher, where, batcher.stats
+
+    @property
+    def waiting(self) -> int:
+        return self._through.waiting
+
+    async def search(
+        self, query: str, *, top_k: int | None = None, where: Filter = EVERYTHING, without: Collection[str] = ()
+    ) -> list[Hit]:
+        return await self._through.search(query, top_k=top_k, where=self._where & where, without=without)

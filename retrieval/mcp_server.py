@@ -15,10 +15,14 @@ from pydantic import Field
 from retrieval.batching import SearchBatcher
 from retrieval.embedders import embedder_from_identity
 from retrieval.errors import RetrievalError
+from retrieval.filters import EXAMPLE, FIELDS, Filter
 from retrieval.manifest import Manifest
-from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 
+WHERE = (
+    f"Only passages that fit these conditions, such as: {EXAMPLE}. Fields: {', '.join(FIELDS)}. Commas separate "
+    "alternatives, and * stands for anything."
+)
 NOTICE = "For research and education; this is not medical advice."
 
 
@@ -38,6 +42,7 @@ def make_server(retriever: HybridRetriever) -> Any:
     async def search(
         query: Annotated[str, Field(description="What to look for, in words or as a question", max_length=2000)],
         top_k: Annotated[int, Field(description="How many passages", ge=1, le=50)] = 5,
+        where: Annotated[str, Field(description=WHERE, max_length=2000)] = "",
         sources: Annotated[list[str] | None, Field(description="Only these sources; * stands for anything")] = None,
         year_from: Annotated[int | None, Field(description="Only passages of this year or later")] = None,
         year_to: Annotated[int | None, Field(description="Only passages of this year or earlier")] = None,
@@ -45,8 +50,8 @@ def make_server(retriever: HybridRetriever) -> Any:
         """Passages of the corpus that fit a query, best first, each with its id, source and text."""
         if not query.strip():
             raise RetrievalError("the query is empty, wanted words to search for")
-        where = Filter(tuple(sources or ()), year_from, year_to)
-        hits = await batcher.search(query, top_k=top_k, where=where)
+        wanted = Filter.parse(where) & Filter.of(sources or (), year_from, year_to)
+        hits = await batcher.search(query, top_k=top_k, where=wanted)
         return {
             "passages": [
                 {**hit.passage.to_json(), "score": hit.score, "uri": f"passage://{quote(hit.passage.id, safe='')}"}

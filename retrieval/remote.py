@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict
 from threading import Lock
 from typing import Any
 
 import httpx
 
 from retrieval.errors import RetrievalError, RetrieverUnavailableError
+from retrieval.filters import EVERYTHING, Filter
 from retrieval.passages import Hit, Passage
-from retrieval.retriever import EVERYTHING, Filter
 
 
 class CircuitBreaker:
@@ -54,11 +53,15 @@ class CircuitBreaker:
 class RemoteRetriever:
     """A `Retriever` over HTTP. It repeats no failed call: `SearchBatcher` does that for its callers."""
 
-    def __init__(self, url: str, timeout_s: float = 60.0, threshold: int = 3, cooldown_s: float = 5.0) -> None:
+    def __init__(
+        self, url: str, timeout_s: float = 60.0, threshold: int = 3, cooldown_s: float = 5.0, where: str = ""
+    ) -> None:
         """`url` is the server's address, such as http://localhost:8001.
 
-        `timeout_s` bounds one call, `threshold` and `cooldown_s` the circuit breaker.
+        `timeout_s` bounds one call, `threshold` and `cooldown_s` the circuit breaker. `where` is a filter
+        (`retrieval.filters`) that holds for every search.
         """
+        self.where = Filter.parse(where)
         self.url = url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise RetrievalError(f"retriever {url!r}: wanted an address such as http://localhost:8001.")
@@ -88,7 +91,7 @@ class RemoteRetriever:
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """Search only the passages that `where` lets through."""
-        answer = self._post("/search", {"queries": list(queries), "top_k": top_k, "where": asdict(where)})
+        answer = self._post("/search", {"queries": list(queries), "top_k": top_k, "where": str(self.where & where)})
         return [[Hit(Passage.from_json(hit["passage"]), hit["score"]) for hit in hits] for hits in answer["results"]]
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:

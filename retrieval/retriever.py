@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from retrieval.filters import Filter
 from retrieval.passages import Hit
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which passages may be found.
-
-    Sources are exact, or end in * as in "PubMed*". Years go from `year_from` to `year_to`. A passage without a year is
-    left out where a year is asked for.
-    """
-
-    sources: tuple[str, ...] = ()
-    year_from: int | None = None
-    year_to: int | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Whether everything may be found."""
-        return not self.sources and self.year_from is None and self.year_to is None
-
-
-EVERYTHING = Filter()
 
 
 class Retriever(Protocol):
@@ -35,4 +14,13 @@ class Retriever(Protocol):
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """For each query at most `top_k` hits, best first. Raises `RetrieverUnavailableError` when down."""
+        ...
+
+
+@runtime_checkable
+class FilteringRetriever(Retriever, Protocol):
+    """A retriever that can search only some of its passages."""
+
+    def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
+        """As `search`, over the passages that `where` lets through."""
         ...

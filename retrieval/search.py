@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from retrieval.analysis import Analyser
 from retrieval.duplicates import without_repeats
 from retrieval.embedders import Embedder, embedder_from_identity
+from retrieval.errors import IndexMismatchError
+from retrieval.filters import EVERYTHING, Filter
 from retrieval.index import open_vectors
 from retrieval.lexical import LexicalIndex
 from retrieval.locking import ReadLock
 from retrieval.manifest import Manifest, check_embedder
 from retrieval.passages import Hit, Passage
 from retrieval.rerank import Reranker
-from retrieval.retriever import EVERYTHING, Filter
 from retrieval.settings import SearchSettings
 from retrieval.store import PassageStore
 from retrieval.vectors import exact_nearest
@@ -46,12 +47,17 @@ class HybridRetriever:
         settings: SearchSettings | None = None,
         reranker: Reranker | None = None,
         cache_size: int = 50_000,
+        where: str = "",
     ) -> None:
         """`index` is the folder that `medagent index build` made.
 
         Without `embedder` or `settings` those that the index names are taken. `cache_size` bounds the number of
-        remembered queries; 0 remembers none.
+        remembered queries; 0 remembers none. `where` is a filter (`retrieval.filters`) that holds for every search.
+
+        Raises:
+            RetrievalError: `where` is no filter, or no passage fits it.
         """
+        self._where = Filter.parse(where)
         folder = self._folder = Path(index)
         Manifest.read(folder)  # an error where there is no index to hold open
         self._reading = ReadLock(folder)
@@ -72,6 +78,9 @@ class HybridRetriever:
         self._allowed: OrderedDict[Filter, NDArray[np.int64]] = OrderedDict()
         self._cache_size = cache_size
         self._lock, self._search_lock = Lock(), Lock()
+        if not self._where.empty and not len(self._rows_matching(self._where)):
+            self.close()
+            raise IndexMismatchError(f"index {folder}: no passage fits the filter {self._where}.")
 
     def close(self) -> None:
         """Let the index be changed again; no search after this."""
@@ -92,6 +101,11 @@ class HybridRetriever:
     def embedder(self) -> Embedder:
         """What embeds the queries."""
         return self._embedder
+
+    @property
+    def where(self) -> Filter:
+        """The filter that holds for every search."""
+        return self._where
 
     @property
     def settings(self) -> SearchSettings:
@@ -134,6 +148,7 @@ class HybridRetriever:
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """Search only the passages that `where` lets through."""
+        where = self._where & where
         known = self._remembered(queries, top_k, where)
         missing = [query for query in dict.fromkeys(queries) if query not in known]
         if missing:

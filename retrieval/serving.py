@@ -23,11 +23,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from retrieval.batching import SearchBatcher
 from retrieval.embedders import embedder_from_identity
-from retrieval.errors import RetrieverUnavailableError
+from retrieval.errors import RetrievalError, RetrieverUnavailableError
+from retrieval.filters import EXAMPLE, Filter
 from retrieval.manifest import Manifest
 from retrieval.passages import Hit, Passage, without_surrogates
 from retrieval.rerank import CrossEncoderReranker
-from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 
 MAX_QUERIES, MAX_QUERY_CHARACTERS, MAX_TOP_K = 4096, 10_000, 1000
@@ -46,7 +46,7 @@ class Body(BaseModel):
 
 
 class Where(Body):
-    """Which passages may be found; see `Filter`."""
+    """Which passages may be found, for programs that have sources and years at hand."""
 
     sources: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=64)] = []
     year_from: int | None = None
@@ -58,7 +58,7 @@ class SearchRequest(Body):
 
     queries: Queries
     top_k: TopK = 5
-    where: Where = Where()
+    where: Annotated[str, Field(max_length=2000, examples=[EXAMPLE])] | Where = ""
 
 
 class RetrieveRequest(BaseModel):
@@ -111,7 +111,7 @@ def make_app(
     @app.post("/search")
     async def search(body: SearchRequest) -> dict[str, Any]:
         """Passages for each query, best first."""
-        where = Filter(tuple(body.where.sources), body.where.year_from, body.where.year_to)
+        where = filter_of(body.where)
         found = await search_all(body.queries, body.top_k, where)
         return {
             "version": retriever.manifest.version,
@@ -162,6 +162,16 @@ def make_app(
         return PlainTextResponse("".join(f"medagent_search_{name} {value}\n" for name, value in values.items()))
 
     return app
+
+
+def filter_of(where: str | Where) -> Filter:
+    """The filter of a request; one that is none is the caller's mistake."""
+    if isinstance(where, Where):
+        return Filter.of(where.sources, where.year_from, where.year_to)
+    try:
+        return Filter.parse(where)
+    except RetrievalError as error:
+        raise HTTPException(422, str(error)) from error
 
 
 def contents_of(passage: Passage) -> dict[str, str]:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from retrieval.bibliography import Bibliography
 from retrieval.errors import IndexMismatchError
+from retrieval.filters import Filter
+from retrieval.matching import clause_of, prepare
 from retrieval.passages import Passage
-from retrieval.retriever import Filter
 
 COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
 _VARIABLES = 500  # values of one "IN (...)"
@@ -40,13 +41,18 @@ class StoredRows:
     def __init__(self, folder: Path, dimension: int, database: sqlite3.Connection) -> None:
         self.folder, self.dimension = folder, dimension
         self._db, self._lock = database, Lock()
+        prepare(database)
+
+    @cached_property
+    def _about(self) -> str:
+        """The column of the bibliography. An index of format 2 has none."""
+        held = {row[1] for row in self._db.execute("PRAGMA table_info(passages)")}
+        return "bibliography" if "bibliography" in held else "''"
 
     @cached_property
     def _selected(self) -> str:
-        """What begins a query for passages. An index of format 2 has no bibliography."""
-        held = {row[1] for row in self._db.execute("PRAGMA table_info(passages)")}
-        about = "bibliography" if "bibliography" in held else "''"
-        return f"SELECT row, {', '.join(COLUMNS)}, {about} FROM passages"  # noqa: S608 (constant names)
+        """What begins a query for passages."""
+        return f"SELECT row, {', '.join(COLUMNS)}, {self._about} FROM passages"  # noqa: S608 (constant names)
 
     @property
     def num_rows(self) -> int:
@@ -130,15 +136,8 @@ class StoredRows:
 
     def matching(self, wanted: Filter) -> NDArray[np.int64]:
         """Row numbers that a filter lets through, in order."""
-        clauses, values = ["1"], []
-        if wanted.sources:
-            clauses.append("(" + " OR ".join(["source GLOB ?"] * len(wanted.sources)) + ")")
-            values += [_glob(source) for source in wanted.sources]
-        for clause, year in (("year >= ?", wanted.year_from), ("year <= ?", wanted.year_to)):
-            if year is not None:
-                clauses.append(clause)
-                values.append(str(year))
-        query = f"SELECT row FROM passages WHERE {' AND '.join(clauses)} ORDER BY row"  # noqa: S608 (constant clauses)
+        clause, values = clause_of(wanted, self._about)
+        query = f"SELECT row FROM passages WHERE {clause} ORDER BY row"  # noqa: S608 (constant clauses)
         with self._lock:
             return np.array([row for (row,) in self._db.execute(query, values)], dtype=np.int64)
 
@@ -220,8 +219,3 @@ def bibliography_column(passage: Passage) -> str:
     """A passage's bibliography as it is stored; empty where nothing is known."""
     known = passage.about.to_json()
     return json.dumps(known, ensure_ascii=False) if known else ""
-
-
-def _glob(source: str) -> str:
-    """A GLOB pattern in which only * is special."""
-    return "".join(f"[{char}]" if char in "?[" else char for char in source)

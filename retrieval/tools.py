@@ -6,15 +6,16 @@ An agent calls them by its search tag, and reads, numbers and cites their result
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from importlib import import_module
 from inspect import getsource, signature
 
 from retrieval.controls import UnreliableRetriever
 from retrieval.errors import ToolError
+from retrieval.filters import Filter
 from retrieval.passages import Hit, Passage
-from retrieval.retriever import Retriever
+from retrieval.retriever import FilteringRetriever, Retriever
 
 
 class Tool(ABC):
@@ -72,9 +73,19 @@ class Toolbox:
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""
+        return self._answered(queries, lambda others: self.retriever.search(others, top_k=top_k))
+
+    def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
+        """See `FilteringRetriever.search_where`; the tools answer as ever."""
+        corpus = self.retriever
+        if not isinstance(corpus, FilteringRetriever):
+            raise ToolError(f"filter {where}: {type(corpus).__name__} behind the tools takes none.")
+        return self._answered(queries, lambda others: corpus.search_where(others, top_k=top_k, where=where))
+
+    def _answered(self, queries: Sequence[str], search: Callable[[Sequence[str]], list[list[Hit]]]) -> list[list[Hit]]:
         found: list[list[Hit] | None] = [self._by_tool(query) for query in queries]
         others = [query for query, hits in zip(queries, found, strict=True) if hits is None]
-        searched = iter(self.retriever.search(others, top_k=top_k) if others else [])
+        searched = iter(search(others) if others else [])
         return [next(searched) if hits is None else hits for hits in found]
 
     def _by_tool(self, query: str) -> list[Hit] | None:

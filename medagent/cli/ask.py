@@ -21,6 +21,7 @@ from medagent.evidence.settings import Shown
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.protocol import NOT_ADVICE
 from medagent.types import LETTERS, Question
+from retrieval.filters import EVERYTHING, Filter
 from retrieval.retriever import Retriever
 
 
@@ -48,21 +49,27 @@ def question_of(text: str, options: Sequence[str] = ()) -> Question:
 
 
 async def print_answer(
-    agent: Agent, question: Question, *, temperature: float, console: Console, check: EvidenceCheck
+    agent: Agent,
+    question: Question,
+    *,
+    temperature: float,
+    console: Console,
+    check: EvidenceCheck,
+    where: Filter = EVERYTHING,
 ) -> None:
     """Roll out one question, printing each turn as it ends, and the answer with the verdict of the evidence."""
     show_question(console, question)
-    batcher = agent.search_batcher()
+    batcher = agent.search_batcher().within(where)
     printer = TurnPrinter(console, agent.protocol)
     rollout = await agent.run(Job(question, temperature=temperature), on_turn=printer, batcher=batcher)
     show_answer(console, await answered(rollout, check, batcher))
 
 
 async def answer_as_json(
-    agent: Agent, question: Question, *, temperature: float, check: EvidenceCheck
+    agent: Agent, question: Question, *, temperature: float, check: EvidenceCheck, where: Filter = EVERYTHING
 ) -> dict[str, Any]:
     """The JSON of POST /v1/answers: the turns' events and the checked answer."""
-    batcher = agent.search_batcher()
+    batcher = agent.search_batcher().within(where)
     rollout = await agent.run(Job(question, temperature=temperature), batcher=batcher)
     tell = Steps(agent.protocol)
     return {
@@ -72,7 +79,9 @@ async def answer_as_json(
     }
 
 
-def chat_loop(agent: Agent, *, temperature: float, as_json: bool, check: EvidenceCheck) -> None:
+def chat_loop(
+    agent: Agent, *, temperature: float, as_json: bool, check: EvidenceCheck, where: Filter = EVERYTHING
+) -> None:
     """Ask until an empty line or the end of input. `as_json` prints one JSON line per question and no prompt.
 
     A question that leaves something unsaid takes it from those before it (`medagent.conversation`).
@@ -90,7 +99,9 @@ def chat_loop(agent: Agent, *, temperature: float, as_json: bool, check: Evidenc
         question = question_of(standing_alone([*before, text.strip()]))
         before = [question.text]
         if as_json:
-            found = answer_as_json(agent, question, temperature=temperature, check=check)
+            found = answer_as_json(agent, question, temperature=temperature, check=check, where=where)
             print(json.dumps(asyncio.run(found)), flush=True)
         else:
-            asyncio.run(print_answer(agent, question, temperature=temperature, console=console, check=check))
+            asyncio.run(
+                print_answer(agent, question, temperature=temperature, console=console, check=check, where=where)
+            )

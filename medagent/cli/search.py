@@ -8,10 +8,10 @@ from rich.console import Console
 
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
+from retrieval.filters import Filter
 from retrieval.opening import open_retriever
 from retrieval.remote import RemoteRetriever
 from retrieval.rerank import CrossEncoderReranker
-from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 
 
@@ -30,7 +30,7 @@ def print_search(query: str, index: str, *, top_k: int, where: Filter, reranker:
     hits = retriever.search_where([query], top_k=top_k, where=where)[0]
     console = Console(highlight=False)
     if not hits and not as_json:
-        console.print("Nothing found.")
+        console.print("Nothing found." if where.empty else f"Nothing found. The filter was: {escape(str(where))}")
     for number, hit in enumerate(hits, start=1):
         passage = hit.passage
         if as_json:

@@ -22,6 +22,7 @@ from medagent.errors import ConfigError, MedagentError, PolicyError
 from medagent.evidence.check import EvidenceCheck
 from retrieval.batching import SearchBatcher
 from retrieval.errors import RetrievalError
+from retrieval.filters import EVERYTHING, Filter
 from retrieval.passages import Hit
 
 Event = tuple[str, dict[str, Any]]
@@ -172,11 +173,20 @@ class Admission:
         """Whether a question would be refused now."""
         return self.running >= self.limits.max_running and self.waiting >= self.limits.max_waiting
 
-    def start(self, job: Job, *, asked_as: str | None = None, heard: Sequence[str] = (), asker: str = "") -> Answering:
+    def start(
+        self,
+        job: Job,
+        *,
+        asked_as: str | None = None,
+        heard: Sequence[str] = (),
+        asker: str = "",
+        where: Filter = EVERYTHING,
+    ) -> Answering:
         """Begin to answer, at once or when a place is free. Places are given in the order of asking.
 
         `asked_as` tells the asker which question was put, where it is not the one that was asked. `heard` is what was
-        said before, which may tell of an emergency. `asker` is the token's digest, if any.
+        said before, which may tell of an emergency. `asker` is the token's digest, if any. `where` says which passages
+        may be found.
 
         Raises `OverloadedError` where too many wait, or too many of this asker's are not answered yet; `TooLongError`
         where the question alone fills the dialogue.
@@ -202,7 +212,7 @@ class Admission:
         ahead, place = self.waiting, self._take_place()
         if not place.done():
             events.put_nowait(("waiting", {"ahead": ahead}))
-        task = asyncio.create_task(self._answered(job, place, events, asked_as, heard))
+        task = asyncio.create_task(self._answered(job, place, events, asked_as, heard, where))
         self._asking[asker] += 1
 
         def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
@@ -225,6 +235,7 @@ class Admission:
         events: asyncio.Queue[Event | None],
         asked_as: str | None,
         heard: Sequence[str],
+        where: Filter,
     ) -> Answer:
         """Wait for the place and roll out, in a task of its own."""
         began = time.monotonic()
@@ -232,11 +243,11 @@ class Admission:
             async with asyncio.timeout(self.limits.timeout_s):
                 await place
                 async with self._taken() as taken:
-                    tell = Steps(taken.agent.protocol)
+                    tell, search = Steps(taken.agent.protocol), taken.search.within(where)
                     rollout = await taken.agent.run(
-                        job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), batcher=taken.search
+                        job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), batcher=search
                     )
-                    answer = await answered(rollout, self.check, taken.search, heard=heard)
+                    answer = await answered(rollout, self.check, search, heard=heard)
         except TimeoutError as error:
             raise TooSlowError(
                 f"no answer within {self.limits.timeout_s:g} s. Ask again later, or ask something shorter."

@@ -15,8 +15,6 @@ from uuid import uuid4
 from fastapi import FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from pydantic import BaseModel, Field, field_validator
-from pydantic_core import PydanticCustomError
 from starlette.exceptions import HTTPException
 
 from medagent.agent import Agent, Job
@@ -36,38 +34,18 @@ from medagent.serving.feedback import Feedback, Report
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.page import Example, add_page, corpus_of
 from medagent.serving.quiz import QuizItem, add_quiz
+from medagent.serving.request import AnswerRequest
 from medagent.serving.schemas import ERRORS, AnswersShape, CompletionShape, answers_with
 from medagent.serving.searchable import Searchable
 from medagent.serving.streams import ClientLeftError, kept_alive, unless_gone
-from medagent.types import LETTERS, Question
+from medagent.types import Question
 from retrieval.errors import RetrievalError
+from retrieval.filters import Filter
 
 log = logging.getLogger("medagent.serving")
 LOOPBACK = ("localhost", "127.0.0.1")
-Text = Annotated[str, Field(min_length=1, max_length=openai.MAX_CHARACTERS)]
 CLIENT_LEFT = 499
 SILENCE_S = 15.0
-
-
-class AnswerRequest(BaseModel):
-    """The body of POST /v1/answers. With `options` the question is multiple choice.
-
-    `earlier` questions of the conversation complete one that leaves something unsaid ("How is it treated?").
-    """
-
-    question: Text
-    options: Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=len(LETTERS))] = []
-    earlier: Annotated[list[Text], Field(max_length=openai.MOST_BEFORE)] = []
-    stream: bool = False
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-
-    @field_validator("question", "options")
-    @classmethod
-    def _not_blank(cls, value: str | list[str]) -> str | list[str]:
-        if not all(text.strip() for text in ([value] if isinstance(value, str) else value)):
-            raise PydanticCustomError("blank", "wanted text that is not blank")
-        return value
 
 
 class ModelError(MedagentError):
@@ -131,6 +109,7 @@ def make_app(
             asked_as=asked_as,
             heard=heard,
             asker=request.state.asker,
+            where=Filter.parse(body.where or ""),
         )
 
     @app.post("/v1/answers", responses=answers_with(AnswersShape))

@@ -7,11 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
+from pydantic_core import PydanticCustomError
 
 from medagent.conversation import standing_alone
 from medagent.emergencies import Emergencies
 from medagent.serving.chores import chore_answer
+from retrieval.errors import RetrievalError
+from retrieval.filters import Filter
 
 MAX_CHARACTERS, MOST_BEFORE = 8_000, 12  # characters of a question; earlier ones that may complete it
 HEARD = 3  # messages that may tell of an emergency
@@ -20,6 +23,16 @@ _AT_LINE = re.compile(r"^[#=+-]|^\d+(?=[.)])|^>", re.MULTILINE)  # headings, lis
 _LINKED = re.compile(r"(?<=[a-z]):(?=//)|(?<=\bwww)\.|@", re.IGNORECASE)  # what programs make links of by themselves
 _BRACKET = re.compile(r"\[(?!\d{1,3}\](?![(:\[]))|(?<!\[\d)(?<!\[\d\d)(?<!\[\d\d\d)\]|(?<=\d)\](?=[(:\[])")
 _ENTITIES = {"[": "&#91;", "]": "&#93;"}
+
+
+def _a_filter(text: str) -> str:
+    try:
+        return str(Filter.parse(text))
+    except RetrievalError as error:
+        raise PydanticCustomError("filter", "{why}", {"why": str(error)}) from error
+
+
+WhereText = Annotated[str, Field(max_length=2000), AfterValidator(_a_filter)]  # which passages may be found
 
 
 class RefusedError(ValueError):
@@ -65,7 +78,7 @@ class ChatRequest(BaseModel):
     """The body of POST /v1/chat/completions.
 
     Settings of sampling that an agent does not have are ignored. What would change the shape of an answer is refused.
-    Null means absent.
+    Null means absent. `where` is not OpenAI's: it says which passages may be found, see `retrieval.filters`.
     """
 
     model: Annotated[str, Field(max_length=200)]
@@ -80,6 +93,7 @@ class ChatRequest(BaseModel):
     function_call: str | dict[str, Any] | None = None
     logprobs: bool | None = None
     modalities: list[str] | None = None
+    where: WhereText | None = None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from retrieval.tools import Toolbox
 PAGE = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 MAX_EXAMPLES = 6
-MOST_SOURCES = 4
+MOST_SOURCES, OFFERED_SOURCES = 4, 100
 
 
 class Example(BaseModel):
@@ -46,15 +46,19 @@ def read_examples(path: Path) -> list[Example]:
 
 
 def corpus_of(retriever: Retriever) -> dict[str, Any] | None:
-    """What an index of this process holds: passages, the largest sources, years. None of what is elsewhere."""
+    """What an index of this process holds: passages, the largest sources, years. None of what is elsewhere.
+
+    `sources` are for a sentence, `names` for a search that is limited to one.
+    """
     while isinstance(retriever, Toolbox):
         retriever = retriever.retriever
     if not isinstance(retriever, HybridRetriever):
         return None
-    sources, years = retriever.sources(limit=MOST_SOURCES + 1), retriever.years()
+    names, years = retriever.sources(limit=OFFERED_SOURCES), retriever.years()
     return {
         "passages": len(retriever),
-        "sources": sources[:MOST_SOURCES],
+        "names": names,
+        "sources": names[:MOST_SOURCES],
         "more_sources": max(0, retriever.num_sources() - MOST_SOURCES),
         "years": list(years) if years else None,
     }

@@ -12,6 +12,7 @@ from medagent.agent_folder import AgentSpec, RetrieverSpec, load_agent, write_sp
 from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
+from retrieval.search import HybridRetriever
 from retrieval.settings import SearchSettings
 
 
@@ -39,3 +40,12 @@ def test_moved_together(tokenizer, index_folder: Path, tmp_path: Path, capsys, a
     shutil.rmtree(new / index)
     with pytest.raises(ConfigError, match="Give its folder with --index"):
         load_agent(new / agent)
+
+
+def test_a_filter_belongs_to_the_agent(tokenizer, index_folder: Path, tmp_path: Path) -> None:
+    retriever = HybridRetriever(str(index_folder), where="title=trachoma")
+    searched = RetrieverSpec.of(retriever)
+    write_spec(tmp_path, AgentSpec("starter", "float32", TagProtocol(), Limits(), 2, searched))
+    agent = load_agent(tmp_path, open_policy=lambda *_: ScriptedPolicy(tokenizer, lambda read, turn: ""))
+    found = agent.retriever.search(["gout drug"], top_k=5)[0]
+    assert {hit.passage.title.lower() for hit in found} == {"trachoma"}

@@ -8,11 +8,11 @@ import pytest
 from retrieval.corpora import file_corpus, memory_corpus
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import CorpusError, IndexMismatchError
+from retrieval.filters import Filter
 from retrieval.index import add_to_index, build_index, chroma, open_vectors, rebuild_index, remove_from_index
 from retrieval.inspect import index_stats
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage
-from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 from retrieval.store import PassageStore
 from tests.retrieval.support import (
@@ -191,7 +191,7 @@ def test_lost_and_foreign_files_are_explained(tmp_path: Path) -> None:
     rebuild_index(out)
     (out / "embeddings.f32").write_bytes(b"short")
     with pytest.raises(IndexMismatchError, match="5 bytes, wanted 10,240"):
-        HybridRetriever(str(out)).search_where(["x"], top_k=1, where=Filter(sources=("test",)))
+        HybridRetriever(str(out)).search_where(["x"], top_k=1, where=Filter.of(["test"]))
     for broken in ('{"format": 1}', "not json", '{"format": 2}'):
         (out / "manifest.json").write_text(broken)
         with pytest.raises(IndexMismatchError, match=r"format 1 found|damaged"):

@@ -15,10 +15,10 @@ import pytest
 from retrieval.batching import SearchBatcher
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import RetrievalError, RetrieverUnavailableError
+from retrieval.filters import Filter
 from retrieval.index import build_index
 from retrieval.passages import Hit, Passage
 from retrieval.remote import CircuitBreaker, RemoteRetriever
-from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever
 from tests.retrieval.server import Serving
 
@@ -111,7 +111,7 @@ def test_search_r1_shapes(served: Serving, library: HybridRetriever) -> None:
 def test_a_remote_retriever_is_a_retriever(served: Serving, library: HybridRetriever) -> None:
     remote = RemoteRetriever(served.url + "/")
     assert remote.search(QUERIES, top_k=3) == library.search(QUERIES, top_k=3)
-    where = Filter(sources=("source 1",), year_from=2002)
+    where = Filter.of(["source 1"], year_from=2002)
     assert remote.search_where(QUERIES[:3], top_k=5, where=where) == library.search_where(
         QUERIES[:3], top_k=5, where=where
     )

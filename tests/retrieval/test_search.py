@@ -14,10 +14,10 @@ from retrieval.controls import NoRetriever, UnrelatedRetriever, UnreliableRetrie
 from retrieval.duplicates import without_repeats
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import NoIndexError, RetrievalError, RetrieverUnavailableError
+from retrieval.filters import Filter
 from retrieval.index import build_index, rebuild_index
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage, passage_from_row
-from retrieval.retriever import Filter
 from retrieval.search import HybridRetriever, _ranked
 from retrieval.settings import SearchSettings
 from retrieval.store import PassageStore
@@ -112,7 +112,7 @@ def test_the_cache_is_bounded_and_serves_repeats(tmp_path: Path, monkeypatch: py
     assert retriever.search(["c3", "b2"], top_k=1) == [first[2], first[1]]
     assert not asked
     retriever.search(["c3"], top_k=2)
-    retriever.search_where(["c3"], top_k=1, where=Filter(year_from=1))
+    retriever.search_where(["c3"], top_k=1, where=Filter.of(year_from=1))
     assert asked == ["c3", "c3"], "another depth or filter is another search"
     uncached = HybridRetriever(str(tmp_path), cache_size=0)
     uncached.search(["a1"], top_k=1)
@@ -129,7 +129,7 @@ def test_filters_by_year_and_source(tmp_path: Path) -> None:
     retriever = built(tmp_path, passages)
 
     def found(**wanted: object) -> set[tuple[str, int | None]]:
-        hits = retriever.search_where(["gout drug"], top_k=25, where=Filter(**wanted))[0]  # type: ignore[arg-type]
+        hits = retriever.search_where(["gout drug"], top_k=25, where=Filter.of(**wanted))[0]  # type: ignore[arg-type]
         return {(hit.passage.source, hit.passage.year) for hit in hits}
 
     assert found(sources=("WHO",)) == {("WHO", 2010), ("WHO", None)}

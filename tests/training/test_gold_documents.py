@@ -21,7 +21,7 @@ def rollout(*numbers: int) -> Rollout:
     return Rollout(QUESTION, (), (search, Turn((2,), (0.0,), "<answer>A</answer>", answer="A")), StopReason.ANSWERED)
 
 
-@pytest.mark.parametrize("shown, met", [((1, 2), True), ((0, 1), True), ((2, 3), False)])
+@pytest.mark.parametrize(("shown", "met"), [((1, 2), True), ((0, 1), True), ((2, 3), False)])
 def test_a_piece_of_the_article_is_its_evidence(shown: tuple[int, ...], met: bool) -> None:
     found = rollout(*shown)
     grounding = ground([found])

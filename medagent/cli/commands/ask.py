@@ -15,6 +15,7 @@ def ask(
     options: list[str] | None = None,
     index: str | None = None,
     tools: list[str] | None = None,
+    where: str = "",
     temperature: float = 0.0,
     evidence: Shown = "partly",
     entailment: str | None = None,
@@ -29,6 +30,7 @@ def ask(
         options: Answer options for multiple choice, e.g. --options '["aspirin", "colchicine"]'.
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
+        where: Search only passages that fit these conditions, as --where 'year>=2020 type=guideline'; see search.
         temperature: Sampling temperature; 0 is greedy.
         evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
         entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
@@ -41,21 +43,23 @@ def ask(
 
     from medagent.cli.ask import answer_as_json, check_of, print_answer, question_of
     from medagent.loading import open_agent
+    from retrieval.filters import Filter
 
-    asked = question_of(question, options or ())
+    asked, wanted = question_of(question, options or ()), Filter.parse(where)
     ready = open_agent(agent, index=index, tools=tools or [])
     check = check_of(ready.retriever, shown=evidence, entailment=entailment, emergencies=emergencies)
     if json:
-        found = answer_as_json(ready, asked, temperature=temperature, check=check)
+        found = answer_as_json(ready, asked, temperature=temperature, check=check, where=wanted)
         print(dumps(asyncio.run(found), indent=2))
     else:
-        asyncio.run(print_answer(ready, asked, temperature=temperature, console=Console(), check=check))
+        asyncio.run(print_answer(ready, asked, temperature=temperature, console=Console(), check=check, where=wanted))
 
 
 def chat(
     agent: str = "runs/demo/agent",
     index: str | None = None,
     tools: list[str] | None = None,
+    where: str = "",
     temperature: float = 0.0,
     evidence: Shown = "partly",
     entailment: str | None = None,
@@ -70,6 +74,7 @@ def chat(
         agent: Folder of an exported agent, "starter" (the untrained base policy) or "hf:MODEL"; see evaluate.
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
+        where: Search only passages that fit these conditions, as --where 'year>=2020 type=guideline'; see search.
         temperature: Sampling temperature; 0 is greedy.
         evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
         entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
@@ -78,10 +83,12 @@ def chat(
     """
     from medagent.cli.ask import chat_loop, check_of
     from medagent.loading import open_agent
+    from retrieval.filters import Filter
 
+    wanted = Filter.parse(where)
     ready = open_agent(agent, index=index, tools=tools or [])
     check = check_of(ready.retriever, shown=evidence, entailment=entailment, emergencies=emergencies)
-    chat_loop(ready, temperature=temperature, as_json=json, check=check)
+    chat_loop(ready, temperature=temperature, as_json=json, check=check, where=wanted)
 
 
 def serve(

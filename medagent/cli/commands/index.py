@@ -206,6 +206,7 @@ def search(
     query: str,
     index: str = "runs/demo/index",
     top_k: int = 5,
+    where: str = "",
     source: str | list[str] | None = None,
     year_from: int | None = None,
     year_to: int | None = None,
@@ -218,6 +219,8 @@ def search(
         query: What to search for.
         index: Folder of the index, or the address of a served one, such as http://localhost:8001.
         top_k: How many passages.
+        where: Only passages that fit these conditions, as --where 'year>=2020 type=guideline language=en source=GARD'.
+            docs/retrieval.md lists the fields.
         source: Only passages of this source, or of these, e.g. '[PubMed*, WHO]' (* stands for anything).
         year_from: Only passages of this year or later.
         year_to: Only passages of this year or earlier.
@@ -225,11 +228,11 @@ def search(
         json: Print JSON lines.
     """
     from medagent.cli.search import print_search
-    from retrieval.retriever import Filter
+    from retrieval.filters import Filter
 
     sources = (source,) if isinstance(source, str) else tuple(source or ())
-    where = Filter(sources, year_from, year_to)
-    print_search(query, index, top_k=top_k, where=where, reranker=reranker, as_json=json)
+    wanted = Filter.parse(where) & Filter.of(sources, year_from, year_to)
+    print_search(query, index, top_k=top_k, where=wanted, reranker=reranker, as_json=json)
 
 
 INDEX_COMMANDS: dict[str, Any] = {

@@ -85,8 +85,9 @@ export class Entry {
 
   /** The card comes first; the steps are folded below it, with the passages that it does not cite lighter. */
   showAnswer() {
-    const { answer, seconds } = this.record;
-    this.say(seconds ? `Answered in ${seconds.toFixed(1)} s.` : "Answered.");
+    const { answer, seconds, where } = this.record;
+    const limited = where ? ` Only passages with ${where} were searched.` : "";
+    this.say(`${seconds ? `Answered in ${seconds.toFixed(1)} s.` : "Answered."}${limited}`);
     this.end.replaceChildren(answerCard(this.record, this.act));
     for (const [index, item] of [...this.options.children].entries())
       item.classList.toggle("chosen", "ABCDEFGHIJ"[index] === answer.letter);

@@ -55,15 +55,15 @@ function newEntry(record) {
   return entry;
 }
 
-function again({ question, options }) {
+function again({ question, options, where }) {
   if (running) return;
-  start({ question, options });
+  start({ question, options, where });
   byId("stop").focus();
 }
 
-async function start({ question, options }) {
+async function start({ question, options, where = "" }) {
   const earlier = entries.map((each) => each.record).filter((record) => record.answer && !record.options.length);
-  const entry = newEntry({ question, options, turns: [], answer: null, failure: null, stopped: false });
+  const entry = newEntry({ question, options, where, turns: [], answer: null, failure: null, stopped: false });
   const stopper = new AbortController();
   running = { entry, stopper };
   setRunning(true);
@@ -81,7 +81,7 @@ async function start({ question, options }) {
   let access = false;
   try {
     const before = options.length ? [] : earlier.slice(-1).map((record) => record.answer.asked_as ?? record.question);
-    await ask({ question, options, earlier: before }, { signal: stopper.signal, tell });
+    await ask({ question, options, where, earlier: before }, { signal: stopper.signal, tell });
   } catch (error) {
     if (error.name === "AbortError") entry.stops();
     else if (error instanceof Failure) {
@@ -143,10 +143,17 @@ function submit(event) {
   say(wrong);
   if (wrong) byId(question ? "options" : "question").focus();
   else {
-    start({ question, options });
+    start({ question, options, where: limits() });
     byId("options").value = ""; // they belong to this question alone
     byId("choice").open = false;
   }
+}
+
+/** The filter that the fields of "Limit the search" make, in the service's grammar; empty where nothing is limited. */
+function limits() {
+  const [source, from, to] = ["source", "year-from", "year-to"].map((id) => byId(id).value.trim());
+  const quote = source.includes('"') ? "'" : '"';
+  return [source && `source=${quote}${source}${quote}`, from && `year>=${from}`, to && `year<=${to}`].filter(Boolean).join(" ");
 }
 
 function setTheme(theme) {
@@ -186,6 +193,8 @@ async function introduce() {
     return button;
   });
   byId("coverage").textContent = covered(agent.corpus);
+  byId("limits").hidden = !agent.corpus;
+  byId("sources").replaceChildren(...(agent.corpus?.names ?? []).map((name) => make("option", { value: name })));
   const list = empty.querySelector("#examples");
   list.replaceChildren(...(examples.length ? [make("h3", {}, "For example"), ...examples] : []));
 }

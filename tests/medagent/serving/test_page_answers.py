@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from medagent.serving.quiz import QuizItem
+from retrieval.filters import Filter
 from retrieval.passages import Hit, Passage
 from tests.medagent.serving.page_visit import QUESTION, Visit
 from tests.medagent.serving.support import soon
@@ -124,3 +125,24 @@ def test_study_mode_brings_a_wrong_question_back(visit: Visit) -> None:
     expect(page.get_by_text("All questions are answered rightly. Right: 1 of 2.")).to_be_visible()
     page.get_by_role("button", name="Ask", exact=True).first.click()
     expect(page.get_by_label("Your question")).to_be_visible()
+
+
+def test_a_search_is_limited_to_a_source_and_years(visit: Visit) -> None:
+    page, corpus, asked = visit.page, visit.app.state.corpus, []
+
+    def search_where(queries: list[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
+        asked.append(str(where))
+        return corpus.search(queries, top_k=top_k)
+
+    corpus.search_where = search_where
+    known = {"passages": 3, "names": ["WHO", "Gut"], "sources": ["WHO"], "more_sources": 1, "years": [1999, 2021]}
+    about = {"name": "medagent", "max_characters": 100, "examples": [], "feedback": False, "quiz": False}
+    page.route("**/v1/agent", lambda route: route.fulfill(json={**about, "corpus": known}))
+    page.reload()
+    page.get_by_text("Limit the search").click()
+    page.get_by_label("Source").fill("WHO")
+    page.get_by_label("From year").fill("2010")
+    visit.answered()
+    assert asked[0] == "source=WHO year>=2010"
+    expect(page.get_by_role("status").last).to_contain_text('Only passages with source="WHO" year>=2010 were searched.')
+    assert not visit.wrong

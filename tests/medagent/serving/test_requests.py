@@ -16,6 +16,7 @@ from medagent.policies.scripted import ScriptedPolicy
 from medagent.serving.chores import title_of
 from medagent.serving.feedback import Feedback
 from medagent.serving.openai_form import content_of, escaped
+from retrieval.filters import Filter
 from retrieval.passages import Hit, Passage
 from tests.medagent.serving.support import Corpus, call, client_of, events
 
@@ -262,3 +263,37 @@ def test_an_operator_who_shows_everything_sees_the_verdict(policy: Any) -> None:
     assert body["answer"]["text"] == "colchicine [1]"
     assert body["answer"]["verdict"]["kind"] == "something_else"
     assert not body["answer"]["supported"]
+
+
+class Filtering(Corpus):
+    """A corpus that keeps with which filter it was searched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters: list[str] = []
+
+    def search_where(self, queries: Any, *, top_k: int, where: Filter) -> list[list[Hit]]:
+        """See `FilteringRetriever`."""
+        self.filters.append(str(where))
+        return self.search(queries, top_k=top_k)
+
+
+@pytest.mark.parametrize("path", ["/v1/answers", CHAT])
+def test_a_filter_holds_for_every_search_of_an_answer(policy: Any, path: str) -> None:
+    corpus, body = Filtering(), {"where": "year >= 2010 type=guideline"}
+    asked = {"model": "medagent", "messages": [ASKED]} if path == CHAT else {"question": "What treats gout?"}
+    found = call(policy, "POST", path, corpus, json={**asked, **body})
+    assert found.status_code == 200
+    assert set(corpus.filters) == {"year>=2010 type=guideline"}
+    plain = Filtering()
+    assert call(policy, "POST", path, plain, json=asked).status_code == 200
+    assert not plain.filters
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({"where": "yaer>=2010"}, "where"), ({"where": {"year": 2010}}, "where"), ({"year_from": 2010}, "year_from")],
+)
+def test_an_unknown_filter_is_refused(policy: Any, body: dict[str, Any], param: str) -> None:
+    found = call(policy, "POST", "/v1/answers", Filtering(), json={"question": "What treats gout?", **body})
+    assert (found.status_code, found.json()["error"]["param"]) == (400, param)

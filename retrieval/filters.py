@@ -1,0 +1,189 @@
+"""Which passages may be found: one grammar for the command line, HTTP, MCP, training data and answers.
+
+    year>=2020 type=guideline language=en source=GARD,"Genetics Home Reference" keyword!=animals
+
+Conditions are separated by spaces, and all must hold. Commas separate values of which one must hold. `=` compares
+without case and accents, and a `*` in a value stands for anything. `!=` also keeps passages of which the field is
+unknown; all other conditions leave them out.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+from babel import Locale
+from babel.core import get_global
+
+from retrieval.errors import RetrievalError
+
+Operator = Literal[">=", "<=", "!=", "=", ">", "<"]
+FIELDS: dict[str, str] = {  # what a filter may name, and what of a passage it is
+    "source": "the passage's source",
+    "year": "its year",
+    "date": "its date, as 2021 or 2021-03 or 2021-03-05; the year where no more is known",
+    "type": "a publication type, or a kind: " + "guideline, systematic-review, trial, review, case-report",
+    "language": "its language, by code or English name",
+    "journal": "its journal",
+    "author": "one of its authors",
+    "keyword": "one of its keywords or MeSH terms",
+    "licence": "its licence",
+    "title": "its title",
+    "document": "its document's id",
+    "doi": "its DOI",
+    "pmid": "its PubMed id",
+}
+_ORDERED = ("year", "date")
+# Publication types as PubMed and JATS name them, by the kind of evidence. They are compared as `folded` writes them.
+KINDS: dict[str, tuple[str, ...]] = {
+    "guideline": ("guideline", "practice guideline", "consensus development conference*", "consensus statement"),
+    "systematic review": ("systematic review", "meta analysis", "network meta analysis"),
+    "trial": (
+        "trial",
+        "clinical trial",
+        "clinical trial, phase *",
+        "randomized controlled trial",
+        "controlled clinical trial",
+        "pragmatic clinical trial",
+        "adaptive clinical trial",
+        "equivalence trial",
+    ),
+    "review": ("review", "review article", "systematic review", "scoping review"),
+    "case report": ("case reports", "case report"),
+}
+_CONDITION = re.compile(r"([^\s=<>!\"']+)\s*(>=|<=|!=|=|>|<)\s*")
+_VALUE = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s,"']+))\s*?(,)?""")
+_DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
+EXAMPLE = "year>=2020 type=guideline language=en source=GARD"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A field, an operator, and values of which one must fit."""
+
+    field: str
+    operator: Operator
+    values: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what could filter nothing, or everything, by mistake."""
+        if self.field not in FIELDS:
+            raise RetrievalError(f"filter: found the field {self.field!r}, wanted one of {', '.join(FIELDS)}.")
+        if not self.values or not all(value.strip() for value in self.values):
+            raise RetrievalError(f"filter: {self.field}{self.operator} has an empty value. Write it as in: {EXAMPLE}")
+        if self.operator not in ("=", "!=") and (self.field not in _ORDERED or len(self.values) > 1):
+            raise RetrievalError(
+                f"filter: found {self}, wanted {self.operator} with {' or '.join(_ORDERED)} and one value; other "
+                "fields take = and !=."
+            )
+        wanted = {"year": (re.compile(r"-?\d{1,9}"), "a year"), "date": (_DATE, "a date such as 2021-03")}
+        if self.field in wanted:
+            form, name = wanted[self.field]
+            for value in self.values:
+                if not form.fullmatch(value):
+                    raise RetrievalError(f"filter: {self.field} is compared with {value!r}, wanted {name}.")
+
+    def __str__(self) -> str:
+        """As the grammar writes it."""
+        return f"{self.field}{self.operator}{','.join(map(_quoted, self.values))}"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Conditions that all must hold; without any, everything may be found."""
+
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything may be found."""
+        return not self.conditions
+
+    @staticmethod
+    def parse(text: str) -> Filter:
+        """The filter that a text describes; an empty text lets everything through.
+
+        >>> str(Filter.parse("year >= 2020 source=WHO,'Genetics Home Reference'"))
+        'year>=2020 source=WHO,"Genetics Home Reference"'
+
+        Raises:
+            RetrievalError: an unknown field, or something that is no condition.
+        """
+        found, position = [], 0
+        while rest := text[position:].lstrip():
+            position = len(text) - len(rest)
+            begins = _CONDITION.match(text, position)
+            if begins is None:
+                raise RetrievalError(f"filter {text!r}: {rest!r} is no condition. Write it as in: {EXAMPLE}")
+            values, position = _values(text, begins.end())
+            found.append(Condition(begins[1].lower(), begins[2], values))  # type: ignore[arg-type]
+        return Filter(tuple(found))
+
+    @staticmethod
+    def of(sources: Sequence[str] = (), year_from: int | None = None, year_to: int | None = None) -> Filter:
+        """The filter of these sources and years, where they are given."""
+        found = [Condition("source", "=", tuple(sources))] if sources else []
+        found += [Condition("year", ">=", (str(year_from),))] if year_from is not None else []
+        found += [Condition("year", "<=", (str(year_to),))] if year_to is not None else []
+        return Filter(tuple(found))
+
+    def __and__(self, other: Filter) -> Filter:
+        """The filter of both."""
+        return Filter(tuple(dict.fromkeys((*self.conditions, *other.conditions))))
+
+    def __str__(self) -> str:
+        """As the grammar writes it; `parse` reads it back."""
+        return " ".join(map(str, self.conditions))
+
+
+EVERYTHING = Filter()
+assert set(get_args(Operator)) == {">=", "<=", "!=", "=", ">", "<"}
+
+
+def folded(text: str) -> str:
+    """A text as it is compared: without case, accents and hyphens.
+
+    >>> folded("Behçet's  Meta-Analysis")
+    "behcet's meta analysis"
+    """
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    return " ".join(re.sub(r"[-_‐‑–]", " ", "".join(c for c in plain if not unicodedata.combining(c))).split())
+
+
+@lru_cache(maxsize=1000)
+def language_code(text: str) -> str:
+    """The shortest code of a language by its codes (ISO 639 and MEDLINE's) or its English name; else the text.
+
+    >>> language_code("eng"), language_code("French"), language_code("pt-BR")
+    ('en', 'fr', 'pt')
+    """
+    plain = folded(text)
+    first = plain.split(" ")[0]
+    found = _language_names().get(plain, first)
+    return str(get_global("language_aliases").get(found, found))
+
+
+@lru_cache(maxsize=1)
+def _language_names() -> dict[str, str]:
+    return {folded(name): code for code, name in Locale("en").languages.items()}
+
+
+def _values(text: str, position: int) -> tuple[tuple[str, ...], int]:
+    """The values from a place on, and where they end."""
+    found: list[str] = []
+    while match := _VALUE.match(text, position):
+        found.append(next(value for value in match.groups()[:3] if value is not None))
+        position = match.end()
+        if match[4] is None:
+            break
+    else:
+        found.append("")  # nothing follows the operator or the comma, which `Condition` refuses
+    return tuple(found), position
+
+
+def _quoted(value: str) -> str:
+    return value if re.fullmatch(r"[^\s,\"']+", value) else f"'{value}'" if '"' in value else f'"{value}"'

@@ -1,0 +1,172 @@
+"""One grammar of filters: what it means, what it refuses, and that every door takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from medagent.cli.main import main
+from retrieval.batching import SearchBatcher
+from retrieval.bibliography import Bibliography
+from retrieval.controls import NoRetriever
+from retrieval.embedders import HashedNgramEmbedder
+from retrieval.errors import IndexMismatchError, RetrievalError, ToolError
+from retrieval.filters import Filter
+from retrieval.index import build_index
+from retrieval.passages import Passage
+from retrieval.remote import RemoteRetriever
+from retrieval.search import HybridRetriever
+from retrieval.tools import Tool, Toolbox
+from tests.retrieval.server import Serving
+
+ROWS = {
+    "guideline": Bibliography(types=("Practice Guideline",), language="eng", date="2021-03-05", journal="Gut"),
+    "review": Bibliography(types=("Systematic Review", "Journal Article"), language="English", date="2019"),
+    "trial": Bibliography(types=("Clinical Trial, Phase III",), language="ger", authors=("Müller J", "Ng A")),
+    "case": Bibliography(types=("case-report",), language="pt-BR", keywords=("Behçet Syndrome", "Humans")),
+    "plain": Bibliography(),
+}
+PASSAGES = [
+    Passage.make(f"Gout {name}", f"Gout is treated, says {name}.", source, id=name, year=year, about=ROWS[name])
+    for name, source, year in [
+        ("guideline", "WHO", 2021),
+        ("review", "Genetics Home Reference", 2019),
+        ("trial", "PubMed?", 2015),
+        ("case", "PubMed: Gut", 2020),
+        ("plain", "who", None),
+    ]
+]
+EVERY = {passage.id for passage in PASSAGES}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filters") / "index"
+    build_index(folder, PASSAGES, HashedNgramEmbedder(64))
+    return folder
+
+
+def ids(retriever: HybridRetriever | RemoteRetriever | Toolbox, where: str) -> set[str]:
+    return {hit.passage.id for hit in retriever.search_where(["gout"], top_k=9, where=Filter.parse(where))[0]}
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("", EVERY),
+        ("year>=2020", {"guideline", "case"}),
+        ("year > 2019 year < 2021", {"case"}),
+        ("year=2015,2019", {"review", "trial"}),
+        ("year!=2021", EVERY - {"guideline"}),
+        ("date>=2021-03", {"guideline"}),
+        ("date=2021", {"guideline"}),
+        ("date<2020-06", {"review", "trial", "case"}),
+        ("type=guideline", {"guideline"}),
+        ("type='practice guideline'", {"guideline"}),
+        ("type=systematic-review", {"review"}),
+        ("type=review", {"review"}),
+        ("type=trial,guideline", {"trial", "guideline"}),
+        ("type=case-report", {"case"}),
+        ("type!=case-report", EVERY - {"case"}),
+        ("language=en", {"guideline", "review"}),
+        ("language=German", {"trial"}),
+        ("language=pt", {"case"}),
+        ("language!=en", {"trial", "case", "plain"}),
+        ("source=who", {"guideline", "plain"}),
+        ('source="Genetics Home Reference"', {"review"}),
+        ("source=PubMed*", {"trial", "case"}),
+        ("source=PubMed?", {"trial"}),
+        ("author=muller*", {"trial"}),
+        ("keyword='behcet syndrome'", {"case"}),
+        ("journal=gut year>=2021", {"guideline"}),
+        ("document=plain", {"plain"}),
+        ("title=gout*", EVERY),
+        ("source=nobody", set()),
+    ],
+)
+def test_what_a_filter_lets_through(index: Path, where: str, found: set[str]) -> None:
+    retriever = HybridRetriever(str(index))
+    assert ids(retriever, where) == found
+    assert Filter.parse(str(Filter.parse(where))) == Filter.parse(where), "it is read back as it is written"
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("yaer>=2020", "found the field 'yaer', wanted one of source, year"),
+        ("year", "no condition"),
+        ("year>=", "empty value"),
+        ("source=WHO,", "empty value"),
+        ("year>=new", "wanted a year"),
+        ("date>=March", "wanted a date"),
+        ("source>=WHO", "other fields take = and !="),
+        ("year>=2020,2021", "one value"),
+        ("gout treatment", "no condition"),
+        ("source='WHO", "empty value"),
+    ],
+)
+def test_what_is_no_filter_is_refused(index: Path, where: str, said: str) -> None:
+    with pytest.raises(RetrievalError, match=said):
+        Filter.parse(where)
+    with pytest.raises(RetrievalError, match=said):
+        HybridRetriever(str(index), where=where)
+
+
+def test_a_retriever_keeps_its_own_filter(index: Path) -> None:
+    retriever = HybridRetriever(str(index), where="year>=2019")
+    assert ids(retriever, "") == {"guideline", "review", "case"}
+    assert ids(retriever, "language=en") == {"guideline", "review"}
+    assert {hit.passage.id for hit in retriever.search(["gout"], top_k=9)[0]} == {"guideline", "review", "case"}
+    with pytest.raises(IndexMismatchError, match="no passage fits the filter year>=2050"):
+        HybridRetriever(str(index), where="year>=2050")
+
+
+def test_over_http_it_is_the_same(index: Path) -> None:
+    served = Serving(index)
+    try:
+        asked = {"queries": ["gout"], "top_k": 9}
+        for where in ("type=guideline language=en", "year!=2021"):
+            assert ids(RemoteRetriever(served.url), where) == ids(HybridRetriever(str(index)), where)
+        assert ids(RemoteRetriever(served.url, where="year>=2020"), "language=en") == {"guideline"}
+        for wrong in ("yaer>=2020", {"year": 2020}, {"source": ["WHO"]}, 5):
+            answer = httpx.post(f"{served.url}/search", json={**asked, "where": wrong})
+            assert answer.status_code == 422, wrong
+    finally:
+        served.stop()
+
+
+def test_tools_answer_beside_a_filter(index: Path) -> None:
+    class Echo(Tool):
+        name = "echo"
+
+        def use(self, argument: str) -> str:
+            return argument
+
+    box = Toolbox(HybridRetriever(str(index)), [Echo()])
+    found = box.search_where(["gout", "echo: gout"], top_k=9, where=Filter.parse("type=trial"))
+    assert [[hit.passage.source for hit in hits] for hits in found] == [["PubMed?"], ["tool echo"]]
+    with pytest.raises(ToolError, match="takes none"):
+        Toolbox(NoRetriever(), [Echo()]).search_where(["gout"], top_k=9, where=Filter.parse("type=trial"))
+
+
+def test_searches_within_a_filter_have_both(index: Path) -> None:
+    async def found() -> set[str]:
+        batcher = SearchBatcher(HybridRetriever(str(index)), top_k=9).within(Filter.parse("language=en"))
+        hits = await batcher.search("gout", where=Filter.parse("year>=2020"))
+        assert batcher.waiting == 0
+        return {hit.passage.id for hit in hits}
+
+    assert asyncio.run(found()) == {"guideline"}
+
+
+def test_on_the_command_line(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["search", "gout", "--index", str(index), "--where", "type=guideline,trial", "--year_from", "2020", "--json"])
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["guideline"]
+    main(["search", "gout", "--index", str(index), "--where", "source=nobody"])
+    assert "Nothing found. The filter was: source=nobody" in capsys.readouterr().out
+    assert main(["search", "gout", "--index", str(index), "--where", "yaer=2020"]) != 0
+    assert "found the field 'yaer'" in capsys.readouterr().err
