@@ -1,7 +1,8 @@
 """Text to lexical tokens: the same analyser for passages and queries, named in the index's manifest.
 
-The biomedical analyser is built for names: "IL-6", "IL 6" and "il6" share tokens. So do "TNF-α" and "TNF alpha", and
-"Crohn's" and "Crohn". Question words and articles are left out, but "Hepatitis A" keeps its letter.
+The medical analyser is built for names: "IL-6", "IL 6" and "il6" share tokens. So do "TNFα" and "TNF alpha", "Crohn's"
+and "Crohn", "Behçet" and "Behcet", "oedema" and "edema", "type II" and "type 2". Question words and articles are left
+out, but "Hepatitis A" keeps its letter.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Literal
 import Stemmer
 
 from retrieval.plain_text import without_unseen
+from retrieval.spelling import american, with_numbers, without_accents
 
-AnalyserName = Literal["biomedical", "biomedical-unstemmed", "words"]
+AnalyserName = Literal["medical", "biomedical", "biomedical-unstemmed", "words"]
 
 GREEK = {
     chr(code): unicodedata.name(chr(code)).split()[-1].lower().replace("lamda", "lambda")
@@ -32,21 +34,25 @@ _LETTERED = re.compile(r"\b(hepatitis|vitamin|influenza|type|group|factor|class|
 _WORD = re.compile(r"[^\W_]+(?:[-'/][^\W_]+)*")
 _PART = re.compile(r"\d+|[^\W\d_]+")
 _PLAIN = re.compile(r"\b\w+\b")
-_FOLD = str.maketrans({**GREEK, "’": "'", "‐": "-", "‑": "-", "–": "-", "−": "-", "®": None, "™": None})
+# A letter of a name, such as "TNFα". In words of the Greek language letters stay.
+_GREEK_LETTER = re.compile(r"(?<![\u0370-\u03ff])[Α-Ωα-ω](?![\u0370-\u03ff])")
+_MARKS = str.maketrans({"’": "'", "‐": "-", "‑": "-", "–": "-", "−": "-", "®": None, "™": None})
+_FOLD = _MARKS | str.maketrans(GREEK)
 
 
 class Analyser:
     """Turns a text into tokens. Equal names give equal tokens, so the name alone is stored with an index."""
 
-    def __init__(self, name: AnalyserName = "biomedical") -> None:
+    def __init__(self, name: AnalyserName = "medical") -> None:
         """Name the analyser.
 
-        "biomedical" stems English words, "biomedical-unstemmed" does not, and "words" takes lower-case words as they
-        are.
+        "medical" stems English words, and takes variants of spelling for one word. "biomedical" stems alone, and
+        "biomedical-unstemmed" does not: older indexes have them. "words" takes lower-case words as they are.
         """
-        self.name = name
+        self.name, self._variants = name, name == "medical"
         stemmer = Stemmer.Stemmer("english")
-        self._stem = lru_cache(maxsize=200_000)(stemmer.stemWord) if name == "biomedical" else str
+        stem = stemmer.stemWord if name in ("medical", "biomedical") else str
+        self._stem = lru_cache(maxsize=200_000)((lambda word: stem(american(word))) if self._variants else stem)
 
     def tokens(self, text: str) -> list[str]:
         """Tokens in the order of the text.
@@ -57,7 +63,10 @@ class Analyser:
         text = without_unseen(text)
         if self.name == "words":
             return _PLAIN.findall(text.lower())
-        text = _LETTERED.sub(r"\1 A", unicodedata.normalize("NFKC", text).translate(_FOLD))
+        text = unicodedata.normalize("NFKC", text)
+        if self._variants:
+            text = with_numbers(_GREEK_LETTER.sub(_named, without_accents(text)))
+        text = _LETTERED.sub(r"\1 A", text.translate(_MARKS if self._variants else _FOLD))
         shouted = text.isupper()
         found: list[str] = []
         for match in _WORD.finditer(text):
@@ -76,6 +85,17 @@ class Analyser:
             return [self._stem(word)]
         parts = re.split("[-'/]", word)
         if len(parts) > 1:
-            return [*(form for part in parts for form in self._forms(part)), "".join(parts)]
+            joined = "".join(parts)
+            return [
+                *(form for part in parts for form in self._forms(part)),
+                american(joined) if self._variants else joined,
+            ]
         pieces = _PART.findall(word)
         return [word] if len(pieces) == 1 else [*pieces, word]
+
+
+def _named(letter: re.Match[str]) -> str:
+    """The name of a Greek letter, with a hyphen where it touches a word: "TNFα" is "TNF-alpha"."""
+    text, start, end = letter.string, letter.start(), letter.end()
+    before, after = text[start - 1 : start].isalnum(), text[end : end + 1].isalnum()
+    return f"{'-' if before else ''}{GREEK[letter[0].lower()]}{'-' if after else ''}"

@@ -6,6 +6,7 @@ The defaults k1 = 0.9 and b = 0.4 (`IndexSettings`) are those of Anserini (Yang 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 from array import array
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from retrieval.analysis import Analyser
 from retrieval.errors import IndexMismatchError
+from retrieval.near_words import NearWords
 
 FOLDER = "bm25"
 
@@ -51,6 +53,8 @@ class LexicalIndex:
     def __init__(self, scores: bm25s.BM25, rows: NDArray[np.int64], analyser: Analyser) -> None:
         """`rows[i]` is the row number of document i."""
         self._scores, self._rows, self._analyser = scores, rows, analyser
+        self._vocabulary: dict[str, int] = scores.vocab_dict
+        self._near = NearWords(self._vocabulary, self._num_passages_with)
 
     @staticmethod
     def build(folder: Path, texts: Iterable[tuple[int, str]], analyser: Analyser, *, k1: float, b: float) -> None:
@@ -89,14 +93,54 @@ class LexicalIndex:
         return len(self._rows)
 
     def search(
-        self, queries: Sequence[str], *, top_k: int, allowed: NDArray[np.int64] | None = None
+        self,
+        queries: Sequence[str],
+        *,
+        top_k: int,
+        allowed: NDArray[np.int64] | None = None,
+        near_words: bool = False,
     ) -> list[list[int]]:
-        """For each query at most `top_k` rows with a score above 0, best first; `allowed` rows only, where given."""
-        outside = None if allowed is None else ~np.isin(self._rows, allowed)
-        return [self._best(query, top_k, outside) for query in queries]
+        """For each query at most `top_k` rows with a score above 0, best first; `allowed` rows only, where given.
 
-    def _best(self, query: str, top_k: int, outside: NDArray[np.bool_] | None) -> list[int]:
-        ids = self._scores.get_tokens_ids(self._analyser.tokens(query))
+        With `near_words` a word that no passage has stands for the nearest that some have (`retrieval.near_words`).
+        """
+        outside = None if allowed is None else ~np.isin(self._rows, allowed)
+        return [self._best(self._known(query, near_words), top_k, outside) for query in queries]
+
+    def coverage(self, query: str, texts: Sequence[str], *, near_words: bool = False) -> list[float]:
+        """How much of a query each text has: the share of its words, each weighted by how rare it is (0 to 1).
+
+        The weight is BM25's idf, log(1 + (N - n + 0.5) / (n + 0.5)) with n of N passages having the word. A word that
+        no passage has counts most.
+        """
+        wanted: dict[str, set[str]] = {}
+        for word in self._analyser.tokens(query):
+            near = self._near.near(word) if near_words and word not in self._vocabulary else ()
+            wanted[word] = {word, *near}
+        weights = {word: max(self._idf(each) for each in same) for word, same in wanted.items()}
+        total = sum(weights.values())
+        found = [set(self._analyser.tokens(text)) for text in texts]
+        return [
+            sum(weight for word, weight in weights.items() if wanted[word] & held) / total if total else 1.0
+            for held in found
+        ]
+
+    def _known(self, query: str, near_words: bool) -> list[int]:
+        """The numbers of the query's words that passages have."""
+        words = self._analyser.tokens(query)
+        if near_words:
+            words = [each for word in words for each in ([word] if word in self._vocabulary else self._near.near(word))]
+        return list(self._scores.get_tokens_ids(words))
+
+    def _num_passages_with(self, token: int) -> int:
+        starts = self._scores.scores["indptr"]
+        return int(starts[token + 1] - starts[token])
+
+    def _idf(self, word: str) -> float:
+        held = self._num_passages_with(self._vocabulary[word]) if word in self._vocabulary else 0
+        return math.log(1 + (len(self) - held + 0.5) / (held + 0.5))
+
+    def _best(self, ids: list[int], top_k: int, outside: NDArray[np.bool_] | None) -> list[int]:
         if not ids:
             return []
         scores = self._scores.get_scores_from_ids(ids)

@@ -165,7 +165,7 @@ class HybridRetriever:
         allowed = None if where.empty else self._rows_matching(where)
         return (
             self._dense(queries, num_candidates, allowed),
-            self._lexical.search(queries, top_k=num_candidates, allowed=allowed),
+            self._lexical.search(queries, top_k=num_candidates, allowed=allowed, near_words=self._settings.near_words),
         )
 
     def _search(self, queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
@@ -176,7 +176,8 @@ class HybridRetriever:
             fused = self._fuse(*pair)
             if self._reranker is not None:
                 fused = self._rerank(query, fused, top_k)
-            distinct = without_repeats(self._passages_of(fused, top_k), self._settings.collapse)
+            shown = self._above_floor(query, self._passages_of(fused, top_k))
+            distinct = without_repeats(shown, self._settings.collapse)
             results.append([Hit(passage, score) for _, (passage, score) in zip(range(top_k), distinct, strict=False)])
         return results
 
@@ -212,6 +213,13 @@ class HybridRetriever:
         for start in range(0, len(ranked), size):
             some = ranked[start : start + size]
             yield from zip(self._fetch([row for row, _ in some]), (score for _, score in some), strict=True)
+
+    def _above_floor(self, query: str, ranked: Iterator[tuple[Passage, float]]) -> Iterator[tuple[Passage, float]]:
+        """The passages that have enough of the query's words."""
+        for passage, score in ranked:
+            floor, near = self._settings.floor, self._settings.near_words
+            if not floor or self._lexical.coverage(query, [passage.indexed_text], near_words=near)[0] >= floor:
+                yield passage, score
 
     def _fetch(self, rows: Sequence[int]) -> list[Passage]:
         """Passages of rows. Those fetched lately are kept, as a few are found again and again."""

@@ -18,8 +18,10 @@ class SearchSettings:
     """How rankings are fused and shown.
 
     The dense and the lexical ranking give `num_candidates` each. Reciprocal rank fusion adds weight / (rrf_k + rank).
-    Hits that repeat another's words to the share `collapse` are left out (1: only equal text, 0: none).
-    docs/retrieval.md measures the defaults.
+    Hits that repeat another's words to the share `collapse` are left out (1: only equal text, 0: none). With
+    `near_words` a word of a query that no passage has stands for the nearest that some have. A passage is shown where
+    it has the share `floor` of the query's words, weighted by how rare they are, so that a search may find nothing; 0
+    shows all. docs/retrieval.md measures the defaults.
     """
 
     num_candidates: int = 50
@@ -27,13 +29,15 @@ class SearchSettings:
     lexical_weight: float = 1.0
     rrf_k: int = 10
     collapse: float = 0.9
+    near_words: bool = True
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
-        if self.num_candidates < 1 or self.rrf_k < 0 or not 0 <= self.collapse <= 1:
+        if self.num_candidates < 1 or self.rrf_k < 0 or not (0 <= self.collapse <= 1 and 0 <= self.floor <= 1):
             raise RetrievalError(
                 f"search settings: {asdict(self)} found; wanted num_candidates of at least 1, rrf_k of at least 0, "
-                "and collapse from 0 to 1."
+                "and collapse and floor from 0 to 1."
             )
         if min(self.dense_weight, self.lexical_weight) < 0 or self.dense_weight + self.lexical_weight == 0:
             raise RetrievalError("search settings: weights must not be negative, and one of them must be above 0.")
@@ -47,7 +51,7 @@ class IndexSettings:
     """
 
     chunking: Chunking = Chunking()
-    analyser: AnalyserName = "biomedical"
+    analyser: AnalyserName = "medical"
     bm25_k1: float = 0.9
     bm25_b: float = 0.4
     chroma: str = ""

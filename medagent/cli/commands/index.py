@@ -14,7 +14,7 @@ def index_build(
     embedder: str = "hashed-ngrams:1024:3-5",
     max_tokens: int = 200,
     overlap_tokens: int = 30,
-    analyser: AnalyserName = "biomedical",
+    analyser: AnalyserName = "medical",
     dense_weight: float | None = None,
     chroma: str = "",
     device: str | None = None,
@@ -32,8 +32,8 @@ def index_build(
             "/"), or "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
         max_tokens: Longest passage, title included, in the embedder's tokens; 0 cuts nothing.
         overlap_tokens: How many tokens of a passage the next one may repeat.
-        analyser: How words are compared. "biomedical" stems them, "biomedical-unstemmed" does not, and "words" takes
-            them as they are.
+        analyser: How words are compared. "medical" stems them and knows variants of spelling, "biomedical" stems
+            alone, "biomedical-unstemmed" does not, and "words" takes them as they are.
         dense_weight: Weight of the vectors' ranking; BM25's is 1. By default it is what suits the embedder.
         chroma: Address of a Chroma server that holds the vectors, instead of the folder.
         device: Device to embed on, such as cuda or cpu. By default it is a GPU where there is one.

@@ -1,0 +1,86 @@
+"""Variants of spelling that stand for one word: accents, British and American, Roman numerals in names."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Letters that Unicode does not take apart.
+_WHOLE = str.maketrans({"æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "ß": "ss"})
+# British to American. Both sides of a search are written so: a word that is hit by mistake still meets itself.
+_BRITISH: tuple[tuple[str, str], ...] = (
+    (r"haem(?!us)", "hem"),
+    (r"aemi(?=[ac])", "emi"),
+    (r"oedem", "edem"),
+    (r"oesoph", "esoph"),
+    (r"oestr", "estr"),
+    (r"paed(?=[aeio])", "ped"),
+    (r"^faec", "fec"),
+    (r"^caec", "cec"),
+    (r"^foet", "fet"),
+    (r"^coeli", "celi"),
+    (r"coel(?=[eo])", "cel"),
+    (r"gynaec", "gynec"),
+    (r"anaesth", "anesth"),
+    (r"aetiolog", "etiolog"),
+    (r"^caesar", "cesar"),
+    (r"naev(?=us|i)", "nev"),
+    (r"rrhoea", "rrhea"),
+    (r"pnoea", "pnea"),
+    (r"^amoeb", "ameb"),
+    (r"^manoeuv", "maneuv"),
+    (r"(tum|col|lab|behavi|hum|od|vap|fav|neighb|rig|flav)our", r"\1or"),
+    (r"^(fib|cent|met|lit|tit|calib|goit|theat|louv|sab)re(s?)$", r"\1er\2"),
+    (r"(centi|milli|kilo|micro|nano|deci)(lit|met)re(s?)$", r"\1\2er\3"),
+    (r"sulph", "sulf"),
+    (r"^aluminium", "aluminum"),
+    (r"^ageing", "aging"),
+    (r"^grey", "gray"),
+    (r"^mould", "mold"),
+    (r"^programme(s?)$", r"program\1"),
+    (r"(anal|paral|dial|catal|hydrol|electrol|haemol|hemol)ys(e|ed|ing|er|ers)$", r"\1yz\2"),
+    (r"([a-z]{3})isation(s?)$", r"\1ization\2"),
+    (r"(hospital|immun|steril|ion|oxid|minim|maxim|optim|stabil|character|random|visual|neutral|crystal|metabol|"
+     r"fertil|util|recogn|summar|categor|standard|normal|general|special|organ|real|local|mobil|final|pasteur|"
+     r"vascular|catheter|tranquill|sensit|polymer|colon|cauter)is(e|ed|es|ing|er|ers)$", r"\1iz\2"),
+    (r"(counsel|label|travel|model|cancel|signal|channel)l(ed|ing|er|ers)$", r"\1\2"),
+)  # fmt: skip
+_PATTERNS = tuple((re.compile(pattern), to) for pattern, to in _BRITISH)
+_NUMERAL = re.compile(
+    r"\b((?:type|class|grade|stage|factor|phase|complex|collagen|level|category|syndrome|group|nerve)s?) "
+    r"(VIII|VII|VI|IV|IX|V|III|II|I|XIII|XII|XI|X)\b",
+    re.IGNORECASE,
+)
+_NUMBERS = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII")
+
+
+def without_accents(text: str) -> str:
+    """The text with plain letters for those with marks, for comparing; it is not for showing.
+
+    >>> without_accents("Behçet, Sjögren, Ménière, Bœuf")
+    'Behcet, Sjogren, Meniere, Boeuf'
+    """
+    if text.isascii():
+        return text
+    apart = unicodedata.normalize("NFD", text.translate(_WHOLE))
+    return unicodedata.normalize("NFC", "".join(char for char in apart if not "\u0300" <= char <= "\u036f"))
+
+
+def american(word: str) -> str:
+    """The American form of a lower-case word in British spelling; others come back as they are.
+
+    >>> [american(word) for word in ("oedema", "haemophilia", "tumours", "hospitalised", "disease")]
+    ['edema', 'hemophilia', 'tumors', 'hospitalized', 'disease']
+    """
+    for pattern, to in _PATTERNS:
+        word = pattern.sub(to, word)
+    return word
+
+
+def with_numbers(text: str) -> str:
+    """The text with digits for the Roman numerals of names.
+
+    >>> with_numbers("type II diabetes, factor VIII, and I")
+    'type 2 diabetes, factor 8, and I'
+    """
+    return _NUMERAL.sub(lambda found: f"{found[1]} {_NUMBERS.index(found[2].upper()) + 1}", text)
