@@ -21,6 +21,7 @@ from retrieval.analysis import Analyser
 from retrieval.errors import IndexMismatchError
 
 FOLDER = "bm25"
+LENGTHS = "lengths.npy"  # in tokens; what `retrieval.sharded_lexical` needs besides
 
 
 class _TokenIds(Sequence[list[int]]):
@@ -35,6 +36,11 @@ class _TokenIds(Sequence[list[int]]):
 
     def __len__(self) -> int:
         return len(self._ends) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each text has."""
+        return np.diff(np.frombuffer(self._ends, dtype=np.int64))
 
     def __getitem__(self, index: int) -> list[int]:  # type: ignore[override]
         if not 0 <= index < len(self):
@@ -68,6 +74,7 @@ class LexicalIndex:
         shutil.rmtree(part, ignore_errors=True)
         scores.save(part)
         np.save(part / "rows.npy", np.frombuffer(rows, dtype=np.int64))
+        np.save(part / LENGTHS, documents.lengths)
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         os.replace(part, folder / FOLDER)
 
@@ -88,6 +95,29 @@ class LexicalIndex:
         """How many passages it holds."""
         return len(self._rows)
 
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """[documents] row numbers, ascending."""
+        return self._rows
+
+    @property
+    def constants(self) -> tuple[float, float]:
+        """BM25's k1 and b."""
+        return float(self._scores.k1), float(self._scores.b)
+
+    def tokens(self, query: str) -> list[str]:
+        """The tokens of a query, in its order."""
+        return self._analyser.tokens(query)
+
+    def postings(self, token: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The documents with a token, as places in `rows`, and its scores there; nothing for an unknown token."""
+        stored = self._scores.scores
+        if token not in self._scores.vocab_dict:
+            return stored["indices"][:0], stored["data"][:0]
+        id_ = self._scores.vocab_dict[token]
+        start, end = int(stored["indptr"][id_]), int(stored["indptr"][id_ + 1])
+        return stored["indices"][start:end], stored["data"][start:end]
+
     def search(
         self, queries: Sequence[str], *, top_k: int, allowed: NDArray[np.int64] | None = None
     ) -> list[list[int]]:
@@ -102,10 +132,14 @@ class LexicalIndex:
         scores = self._scores.get_scores_from_ids(ids)
         if outside is not None:
             scores[outside] = 0
-        last = np.partition(scores, -top_k)[-top_k] if top_k < len(scores) else 0
-        found = np.flatnonzero(scores >= last if last > 0 else scores > 0)
-        order = np.lexsort((found, -scores[found]))[:top_k]
-        return [int(row) for row in self._rows[found[order]]]
+        return [int(row) for row in self._rows[best_documents(scores, top_k)]]
+
+
+def best_documents(scores: NDArray[np.float32], top_k: int) -> NDArray[np.int64]:
+    """The places of the `top_k` highest scores above 0, best first; ties are broken by place."""
+    last = np.partition(scores, -top_k)[-top_k] if top_k < len(scores) else 0
+    found = np.flatnonzero(scores >= last if last > 0 else scores > 0)
+    return np.asarray(found[np.lexsort((found, -scores[found]))[:top_k]])
 
 
 def lexical_sha256(folder: Path) -> str:

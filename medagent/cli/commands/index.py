@@ -216,7 +216,8 @@ def search(
 
     Args:
         query: What to search for.
-        index: Folder of the index, or the address of a served one, such as http://localhost:8001.
+        index: Folder of the index, several with commas between them, or the address of a served one, such as
+            http://localhost:8001.
         top_k: How many passages.
         source: Only passages of this source, or of these, e.g. '[PubMed*, WHO]' (* stands for anything).
         year_from: Only passages of this year or later.

@@ -1,0 +1,288 @@
+"""Several indexes behind one retriever, with the results of one index over all their passages.
+
+Rankings are merged before they are fused: vectors by distance, words by BM25 with the statistics of all indexes. Ties
+are broken by index and then by row. Where the indexes are consecutive parts of a corpus, that is the order of its rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.embedders import Embedder, embedder_from_identity
+from retrieval.errors import IndexMismatchError
+from retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
+from retrieval.manifest import Manifest
+from retrieval.passages import Hit, Passage
+from retrieval.remembered import RememberedHits
+from retrieval.rerank import Reranker
+from retrieval.retriever import EVERYTHING, Filter
+from retrieval.search import HybridRetriever
+from retrieval.settings import SearchSettings
+from retrieval.sharded_lexical import LexicalShard
+
+log = logging.getLogger(__name__)
+Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
+T = TypeVar("T")
+
+
+class ShardedRetriever:
+    """Searches several index folders as if they were one; safe to call from threads.
+
+    They need the same embedder and settings. Documents and passages of which an earlier index holds the id are left
+    out, and counted nowhere. While it is open none of the indexes can be changed.
+    """
+
+    def __init__(
+        self,
+        indexes: list[str],
+        embedder: Embedder | None = None,
+        settings: SearchSettings | None = None,
+        reranker: Reranker | None = None,
+        cache_size: int = 50_000,
+    ) -> None:
+        """`indexes` are folders that `medagent index build` made, in the order in which ids and ties are decided.
+
+        Without `embedder` or `settings` those that the indexes name are taken. `cache_size` bounds the number of
+        remembered queries; 0 remembers none.
+
+        Raises:
+            IndexMismatchError: no index, one that is named twice, or indexes that differ in embedder or settings.
+        """
+        folders = [Path(index) for index in indexes]
+        manifests = _alike(folders, any_search=settings is not None)
+        self._embedder = embedder_from_identity(manifests[0].embedder) if embedder is None else embedder
+        self._settings = settings or manifests[0].settings.search
+        self._reranker, self._cache = reranker, RememberedHits(cache_size)
+        with ExitStack() as opened:
+            self._shards: list[_Shard] = []
+            for number, folder in enumerate(folders):
+                one = HybridRetriever(str(folder), self._embedder, self._settings, cache_size=cache_size)
+                opened.callback(one.close)
+                self._shards.append(_Shard(one, _repeated(folder, folders[:number])))
+            self._threads = ThreadPoolExecutor(len(folders), thread_name_prefix="search")
+            opened.callback(self._threads.shutdown)
+            self._opened = opened.pop_all()
+        numbers = np.cumsum([0, *(int(shard.index.lexical.rows[-1]) + 1 for shard in self._shards)])
+        self._firsts: list[int] = numbers[:-1].tolist()  # the number of each index's row 0
+
+    def close(self) -> None:
+        """Let the indexes be changed again; no search after this."""
+        self._opened.close()
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The index folders, in their order."""
+        return tuple(shard.index.folder for shard in self._shards)
+
+    @property
+    def embedder(self) -> Embedder:
+        """What embeds the queries."""
+        return self._embedder
+
+    @property
+    def settings(self) -> SearchSettings:
+        """How rankings are fused."""
+        return self._settings
+
+    def __len__(self) -> int:
+        """Number of passages that can be found; those with the id of an earlier index's are not counted."""
+        return sum(len(shard.index) - len(shard.left_out) for shard in self._shards)
+
+    @property
+    def passages(self) -> Sequence[Passage]:
+        """All passages that can be found, in the order of their rows, each read from disk when it is looked at."""
+        return ShardedPassages(
+            self._fetch, [shard.rows + first for shard, first in zip(self._shards, self._firsts, strict=True)]
+        )
+
+    def passage(self, id: str) -> Passage | None:
+        """The passage of that id, None where there is none."""
+        found = (shard.index.passage(id) for shard in self._shards if id not in shard.ids_left_out)
+        return next((passage for passage in found if passage is not None), None)
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        """See `Retriever.search`. Equal calls give equal results."""
+        return self.search_where(queries, top_k=top_k, where=EVERYTHING)
+
+    def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
+        """Search only the passages that `where` lets through."""
+        return self._cache.hits(queries, top_k, where, self._search)
+
+    def rankings(
+        self, queries: Sequence[str], *, num_candidates: int, where: Filter = EVERYTHING
+    ) -> tuple[list[Ranking], list[Ranking]]:
+        """(dense, lexical) rankings before fusion; rows are numbered on from one index to the next."""
+        allowed = self._of_each(lambda shard: shard.allowed(where))
+        return self._dense(queries, num_candidates, allowed), self._lexical(queries, num_candidates, allowed)
+
+    def _search(self, queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
+        depth = max(self._settings.num_candidates, top_k)
+        dense, lexical = self.rankings(queries, num_candidates=depth, where=where)
+        return [
+            fused_hits(query, *pair, top_k=top_k, settings=self._settings, fetch=self._fetch, reranker=self._reranker)
+            for query, *pair in zip(queries, dense, lexical, strict=True)
+        ]
+
+    def _dense(self, queries: Sequence[str], top_k: int, allowed: list[NDArray[np.int64] | None]) -> list[Ranking]:
+        if not queries:
+            return []
+        vectors = self._embedder.embed_queries(queries)
+        if allowed[0] is not None:
+            merged = self._merged(
+                self._of_each(lambda shard, rows: shard.index.nearest(vectors, top_k=top_k, allowed=rows), allowed)
+            )
+            return [[row for _, row in sorted(pairs)[:top_k]] for pairs in merged]
+        merged = self._merged(self._of_each(lambda shard: shard.nearest(vectors, top_k + 1)))
+        return [nearest_rows(sorted(pairs)[: top_k + 1], top_k) for pairs in merged]
+
+    def _lexical(self, queries: Sequence[str], top_k: int, allowed: list[NDArray[np.int64] | None]) -> list[Ranking]:
+        asked = [self._shards[0].words.tokens(query) for query in queries]
+        known = {token for tokens in asked for token in tokens}
+        of_all = reduce(add, self._of_each(lambda shard: shard.words.statistics(known)))
+        merged = self._merged(
+            self._of_each(
+                lambda shard, rows: [shard.words.best(tokens, of_all, top_k=top_k, allowed=rows) for tokens in asked],
+                allowed,
+            )
+        )
+        return [[row for _, row in sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:top_k]] for pairs in merged]
+
+    def _of_each(self, call: Callable[..., T], *values: Sequence[Any]) -> list[T]:
+        """What a function gives for each index, in threads."""
+        return list(self._threads.map(call, self._shards, *values))
+
+    def _merged(self, found: Sequence[Pairs]) -> Pairs:
+        """Per query the pairs of all indexes, with rows numbered on from one to the next."""
+        numbered = [
+            [[(value, first + row) for value, row in pairs] for pairs in of_one]
+            for first, of_one in zip(self._firsts, found, strict=True)
+        ]
+        return [[pair for pairs in of_query for pair in pairs] for of_query in zip(*numbered, strict=True)]
+
+    def _fetch(self, rows: Sequence[int]) -> list[Passage]:
+        asked: dict[int, list[int]] = defaultdict(list)
+        for row in rows:
+            asked[bisect_right(self._firsts, row) - 1].append(row)
+        found: dict[int, Passage] = {}
+        for number, some in asked.items():
+            passages = self._shards[number].index.fetch([row - self._firsts[number] for row in some])
+            found |= dict(zip(some, passages, strict=True))
+        return [found[row] for row in rows]
+
+
+class ShardedPassages(Sequence[Passage]):
+    """The passages of several indexes as a sequence that does not hold them in memory."""
+
+    def __init__(self, fetch: Fetch, rows: list[NDArray[np.int64]]) -> None:
+        """`rows` are those of each index, as `fetch` knows them."""
+        self._fetch, self._rows = fetch, np.concatenate(rows)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Passage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Passage]: ...
+    def __getitem__(self, index: int | slice) -> Passage | Sequence[Passage]:
+        """One passage, or several."""
+        if isinstance(index, slice):
+            return self._fetch(self._rows[index].tolist())
+        return self._fetch([int(self._rows[index])])[0]
+
+
+class _Shard:
+    """One of the indexes, without what an earlier one holds."""
+
+    def __init__(self, index: HybridRetriever, repeated: dict[int, str]) -> None:
+        """`repeated` are row numbers with the ids of their passages."""
+        self.index, self.ids_left_out = index, frozenset(repeated.values())
+        self.left_out = np.array(sorted(repeated), dtype=np.int64)
+        self.words = LexicalShard(index.folder, index.lexical, self.left_out)
+        if repeated:
+            log.warning(
+                "index %s: %d of its %d passages are left out, as an index before it holds their ids.",
+                index.folder,
+                len(repeated),
+                len(index),
+            )
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows that are not left out."""
+        return np.setdiff1d(self.index.lexical.rows, self.left_out)
+
+    def allowed(self, where: Filter) -> NDArray[np.int64] | None:
+        """The rows that a filter lets through, None where there is no filter."""
+        return None if where.empty else np.setdiff1d(self.index.rows_matching(where), self.left_out)
+
+    def nearest(self, vectors: NDArray[np.float32], top_k: int) -> Pairs:
+        """For each vector at most `top_k` (distance, row) pairs, nearest first."""
+        asked, gone = top_k, set(self.left_out.tolist())
+        while True:  # deeper, until enough is left: Chroma does not know what is left out
+            found = self.index.nearest(vectors, top_k=asked)
+            kept = [[pair for pair in pairs if pair[1] not in gone] for pairs in found]
+            if asked >= len(self.index) or min(map(len, kept)) >= top_k:
+                return kept
+            asked *= 4
+
+
+def _alike(folders: Sequence[Path], *, any_search: bool) -> list[Manifest]:
+    """The manifests of indexes that can be searched as one, else an error that says what differs."""
+    if not folders or len({folder.resolve() for folder in folders}) < len(folders):
+        raise IndexMismatchError(
+            f"indexes: found {[str(folder) for folder in folders]}, wanted one folder or more, each once. Name every "
+            "index once."
+        )
+    manifests = [Manifest.read(folder) for folder in folders]
+    first, *others = [_compared(manifest, any_search=any_search) for manifest in manifests]
+    for folder, other in zip(folders[1:], others, strict=True):
+        for name, wanted in first.items():
+            if other[name] != wanted:
+                raise IndexMismatchError(
+                    f"index {folder}: found {name} {other[name]!r}, wanted {wanted!r} as in {folders[0]}, for they are "
+                    "searched as one. Build one of them again with what the other has, or search them apart."
+                )
+    return manifests
+
+
+def _compared(manifest: Manifest, *, any_search: bool) -> dict[str, object]:
+    """What must be equal. Where vectors are kept need not, nor how results are fused if the caller says that."""
+    settings = {name: value for name, value in asdict(manifest.settings).items() if name != "chroma"}
+    if any_search:
+        del settings["search"]
+    return {"embedder": manifest.embedder, "dimension": manifest.dimension, "space": manifest.space, **settings}
+
+
+def _repeated(folder: Path, earlier: Sequence[Path]) -> dict[int, str]:
+    """Rows and ids of the passages that an earlier index holds by id, or of whose document it holds a version."""
+    found: dict[int, str] = {}
+    for other in earlier:
+        with closing(sqlite3.connect(folder / "passages.sqlite")) as database:  # SQLite joins without much memory
+            database.execute("ATTACH ? AS other", (str(other / "passages.sqlite"),))
+            # An index of format 2 knows no owners.
+            known = all(_has_owners(database, schema) for schema in ("main", "other"))
+            for name in ("id", "owner") if known else ("id",):
+                found |= database.execute(
+                    f"SELECT row, id FROM main.passages WHERE {name} IN (SELECT {name} FROM other.passages)"  # noqa: S608
+                )
+    return found
+
+
+def _has_owners(database: sqlite3.Connection, schema: str) -> bool:
+    return "owner" in {row[1] for row in database.execute(f"PRAGMA {schema}.table_info(passages)")}
