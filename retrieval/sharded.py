@@ -7,12 +7,11 @@ are broken by index and then by row. Where the indexes are consecutive parts of 
 from __future__ import annotations
 
 import logging
-import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import reduce
 from operator import add
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from retrieval.embedders import Embedder, embedder_from_identity
 from retrieval.errors import IndexMismatchError
 from retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
+from retrieval.left_out import held_twice, retracted
 from retrieval.manifest import Manifest
 from retrieval.passages import Hit, Passage
 from retrieval.remembered import RememberedHits
@@ -43,7 +43,8 @@ class ShardedRetriever:
     """Searches several index folders as if they were one; safe to call from threads.
 
     They need the same embedder and settings. Documents and passages of which an earlier index holds the id are left
-    out, and counted nowhere. While it is open none of the indexes can be changed.
+    out and counted nowhere, and so are those of whose retraction another index has read. While it is open none of the
+    indexes can be changed.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class ShardedRetriever:
         self._settings = settings or manifests[0].settings.search
         self._reranker, self._cache = reranker, RememberedHits(cache_size)
         with ExitStack() as opened:
-            self._shards: list[_Shard] = []
-            for number, folder in enumerate(folders):
-                one = HybridRetriever(str(folder), self._embedder, self._settings, cache_size=cache_size)
-                opened.callback(one.close)
-                self._shards.append(_Shard(one, _repeated(folder, folders[:number])))
+            each = []
+            for folder in folders:
+                each.append(HybridRetriever(str(folder), self._embedder, self._settings, cache_size=cache_size))
+                opened.callback(each[-1].close)
+            self._shards = [_Shard(one, folders) for one in each]
             self._threads = ThreadPoolExecutor(len(folders), thread_name_prefix="search")
             opened.callback(self._threads.shutdown)
             self._opened = opened.pop_all()
@@ -99,7 +100,7 @@ class ShardedRetriever:
         return self._settings
 
     def __len__(self) -> int:
-        """Number of passages that can be found; those with the id of an earlier index's are not counted."""
+        """Number of passages that can be found; those that are left out are not counted."""
         return sum(len(shard.index) - len(shard.left_out) for shard in self._shards)
 
     @property
@@ -207,20 +208,22 @@ class ShardedPassages(Sequence[Passage]):
 
 
 class _Shard:
-    """One of the indexes, without what an earlier one holds."""
+    """One of the indexes, without what is left out of it."""
 
-    def __init__(self, index: HybridRetriever, repeated: dict[int, str]) -> None:
-        """`repeated` are row numbers with the ids of their passages."""
-        self.index, self.ids_left_out = index, frozenset(repeated.values())
-        self.left_out = np.array(sorted(repeated), dtype=np.int64)
-        self.words = LexicalShard(index.folder, index.lexical, self.left_out)
-        if repeated:
-            log.warning(
-                "index %s: %d of its %d passages are left out, as an index before it holds their ids.",
-                index.folder,
-                len(repeated),
-                len(index),
-            )
+    def __init__(self, index: HybridRetriever, folders: Sequence[Path]) -> None:
+        """`folders` are those of all indexes."""
+        self.index, folder, place = index, index.folder, folders.index(index.folder)
+        twice = held_twice(folder, folders[:place])
+        gone = twice | retracted(folder, [other for other in folders if other != folder])
+        self.left_out, self.ids_left_out = np.array(sorted(gone), dtype=np.int64), frozenset(gone.values())
+        self.words = LexicalShard(folder, index.lexical, self.left_out)
+        why = {
+            "an index before it holds their ids": len(twice),
+            "another says they are retracted": len(gone) - len(twice),
+        }
+        for reason, number in why.items():
+            if number:
+                log.warning("index %s: %d of its %d passages are left out: %s.", folder, number, len(index), reason)
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -267,22 +270,3 @@ def _compared(manifest: Manifest, *, any_search: bool) -> dict[str, object]:
     if any_search:
         del settings["search"]
     return {"embedder": manifest.embedder, "dimension": manifest.dimension, "space": manifest.space, **settings}
-
-
-def _repeated(folder: Path, earlier: Sequence[Path]) -> dict[int, str]:
-    """Rows and ids of the passages that an earlier index holds by id, or of whose document it holds a version."""
-    found: dict[int, str] = {}
-    for other in earlier:
-        with closing(sqlite3.connect(folder / "passages.sqlite")) as database:  # SQLite joins without much memory
-            database.execute("ATTACH ? AS other", (str(other / "passages.sqlite"),))
-            # An index of format 2 knows no owners.
-            known = all(_has_owners(database, schema) for schema in ("main", "other"))
-            for name in ("id", "owner") if known else ("id",):
-                found |= database.execute(
-                    f"SELECT row, id FROM main.passages WHERE {name} IN (SELECT {name} FROM other.passages)"  # noqa: S608
-                )
-    return found
-
-
-def _has_owners(database: sqlite3.Connection, schema: str) -> bool:
-    return "owner" in {row[1] for row in database.execute(f"PRAGMA {schema}.table_info(passages)")}

@@ -159,14 +159,12 @@ def exact_nearest(
     A distance is a sum in float64 that is rounded to float32. Its last bit would else depend on the vectors beside it,
     and with it the order of passages that are equally near.
     """
-    queries = queries.astype(np.float64)
     best: list[list[tuple[float, int]]] = [[] for _ in queries]
-    if space == "cosine":
-        queries = _unit(queries)
+    asked = _unit(queries.astype(np.float64)) if space == "cosine" else queries.astype(np.float64)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         some = np.asarray(vectors[block], dtype=np.float64)
-        found = 1 - queries @ (_unit(some) if space == "cosine" else some).T
+        found = 1 - asked @ (_unit(some) if space == "cosine" else some).T
         for i, distances in enumerate(found.astype(np.float32)):
             order = np.argsort(distances, kind="stable")[:top_k]
             best[i] = sorted([*best[i], *((float(distances[j]), int(block[j])) for j in order)])[:top_k]

@@ -24,7 +24,7 @@ from retrieval.controls import UnrelatedRetriever
 from retrieval.corpora import file_corpus
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import IndexBusyError, IndexMismatchError, RetrievalError
-from retrieval.index import build_index, rebuild_index, remove_from_index
+from retrieval.index import build_index, rebuild_index, remove_from_index, restore_in_index
 from retrieval.lexical import LENGTHS
 from retrieval.opening import open_retriever
 from retrieval.passages import Hit, Passage
@@ -32,6 +32,7 @@ from retrieval.retriever import EVERYTHING, Filter
 from retrieval.search import HybridRetriever
 from retrieval.settings import IndexSettings, SearchSettings
 from retrieval.sharded import ShardedRetriever
+from tests.retrieval.libraries import add, pubmed, record
 from tests.retrieval.support import PASSAGES, SMALL, problems
 
 SOURCES = ("PubMed: Gut", "PubMed: Heart", "WHO")
@@ -188,6 +189,27 @@ def test_another_version_of_a_document_is_left_out_whole(tmp_path: Path) -> None
     assert len(later) > len(held), "so the earlier index has no passage of the last id"
     assert retriever.passage(later[-1]) is None
     retriever.close()
+
+
+def test_a_notice_of_retraction_counts_in_every_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    links = "<CommentsCorrectionsList><CommentsCorrections RefType='RetractionOf'><PMID>1</PMID></CommentsCorrections>"
+    notice = record(50, "It is retracted.", inside=links + "</CommentsCorrectionsList>", title="About it.")
+    add(tmp_path / "a", pubmed(tmp_path / "from-a", 1, record(1, "Wrong."), record(2, "Right.")))
+    add(tmp_path / "b", pubmed(tmp_path / "from-b", 2, notice, record(3, "Fine.")))
+    for names in ("a b", "b a"):
+        with caplog.at_level(logging.WARNING):
+            retriever = ShardedRetriever([str(tmp_path / name) for name in names.split()])
+        assert {passage.text for passage in retriever.passages} == {"Right.", "Fine."}
+        assert {hit.passage.text for hit in retriever.search(["wrong"], top_k=5)[0]} == {"Right.", "Fine."}
+        assert retriever.passage("pmid:1") is None
+        retriever.close()
+    assert caplog.text.count("1 of its 2 passages are left out: another says they are retracted") == 2
+    add(tmp_path / "a", pubmed(tmp_path / "from-a", 3, notice))
+    restore_in_index(tmp_path / "a", ["pmid:1"])
+    add(tmp_path / "a", pubmed(tmp_path / "from-a", 4, record(1, "Wrong.")))
+    let_in = ShardedRetriever([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert let_in.passage("pmid:1") is not None, "what was let back in by name stays"
+    let_in.close()
 
 
 def test_rows_that_were_removed_leave_gaps(corpus: list[Passage], tmp_path: Path) -> None:
