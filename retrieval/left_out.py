@@ -13,10 +13,10 @@ from pathlib import Path
 _RETRACTED = "SELECT name FROM other.withdrawn WHERE kind = 'retracted'"
 # As `retrieval.deciding` has it: a document goes by any of its names, and one that was let back in by name stays.
 _OUT = f"""
-SELECT row, id FROM main.passages WHERE (owner IN ({_RETRACTED})
-  OR owner IN (SELECT name FROM main.aliases WHERE alias IN ({_RETRACTED})))
-AND NOT EXISTS (SELECT 1 FROM main.withdrawn WHERE kind = 'allowed' AND (withdrawn.name = owner
-  OR withdrawn.name IN (SELECT alias FROM main.aliases WHERE aliases.name = owner)))
+SELECT row, id FROM main.passages AS held WHERE (held.owner IN ({_RETRACTED})
+  OR held.owner IN (SELECT name FROM main.aliases WHERE alias IN ({_RETRACTED})))
+AND NOT EXISTS (SELECT 1 FROM main.withdrawn AS said WHERE said.kind = 'allowed' AND (said.name = held.owner
+  OR said.name IN (SELECT alias FROM main.aliases AS other_name WHERE other_name.name = held.owner)))
 """  # noqa: S608 (constant names)
 
 
