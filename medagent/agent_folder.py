@@ -27,11 +27,12 @@ from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.text_length import check_text_length
 from retrieval.embedders import embedder_from_identity
-from retrieval.opening import URL, open_retriever
+from retrieval.opening import URL, folders_named, open_retriever
 from retrieval.remote import RemoteRetriever
 from retrieval.retriever import Retriever
 from retrieval.search import HybridRetriever
 from retrieval.settings import SearchSettings
+from retrieval.sharded import ShardedRetriever
 from retrieval.tools import Tool, Toolbox, class_path, corpus_of
 
 SPEC_FILE = "agent.json"
@@ -41,7 +42,10 @@ MOVED_TOGETHER = 3  # folders above the agent, and last parts of the index's pat
 
 @dataclass(frozen=True)
 class RetrieverSpec:
-    """Which index an agent searches, and how. A served index has its own settings; `index` is then its address."""
+    """Which index an agent searches, and how. A served index has its own settings; `index` is then its address.
+
+    Several folders have commas between them.
+    """
 
     index: str
     embedder: str
@@ -59,10 +63,11 @@ class RetrieverSpec:
         retriever = corpus_of(retriever)
         if isinstance(retriever, RemoteRetriever):
             return RetrieverSpec(retriever.url, "", SearchSettings(), str(retriever.where))
-        if not isinstance(retriever, HybridRetriever):
+        if not isinstance(retriever, HybridRetriever | ShardedRetriever):
             return None
-        where = str(retriever.where)
-        return RetrieverSpec(str(retriever.folder.resolve()), retriever.embedder.identity, retriever.settings, where)
+        folders = retriever.folders if isinstance(retriever, ShardedRetriever) else (retriever.folder,)
+        index = ",".join(str(folder.resolve()) for folder in folders)
+        return RetrieverSpec(index, retriever.embedder.identity, retriever.settings, str(retriever.where))
 
     def open(self, index: str | None = None, *, beside: Path | None = None) -> Retriever:
         """The retriever; `index` overrides the folder or address (another corpus, or the same one elsewhere).
@@ -73,12 +78,16 @@ class RetrieverSpec:
             ConfigError: it is not there either.
         """
         where = index or self.index
-        if index is None and beside is not None and not where.startswith(URL):
-            where = _found(Path(where), beside)
-        if where.startswith(URL) or not self.embedder:
+        if where.startswith(URL):
             return open_retriever(where, where=self.where)
-        embedder = embedder_from_identity(self.embedder)
-        return HybridRetriever(where, embedder, settings=self.search, where=self.where)
+        if index is None and beside is not None:
+            where = ",".join(_found(Path(folder), beside) for folder in folders_named(where))
+        if not self.embedder:
+            return open_retriever(where, where=self.where)
+        embedder, folders = embedder_from_identity(self.embedder), folders_named(where)
+        if len(folders) == 1:
+            return HybridRetriever(where, embedder, settings=self.search, where=self.where)
+        return ShardedRetriever(folders, embedder, settings=self.search, where=self.where)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from retrieval.analysis import Analyser
 from retrieval.embedders import Embedder
 from retrieval.index import no_progress, open_vectors
-from retrieval.lexical import LexicalIndex, lexical_sha256
+from retrieval.lexical import FOLDER, LENGTHS, LexicalIndex, lexical_sha256
 from retrieval.locking import ReadLock
 from retrieval.manifest import Manifest, check_embedder
 from retrieval.store import PassageStore, Progress
@@ -110,6 +110,8 @@ def _against_words(folder: Path, manifest: Manifest, store: PassageStore) -> str
             b=settings.bm25_b,
         )
         LexicalIndex.load(folder, Analyser(settings.analyser))  # a missing file has an error of its own
+        if not (folder / FOLDER / LENGTHS).exists():  # only a search over several indexes reads it, and asks for it
+            (scratch / FOLDER / LENGTHS).unlink()
         return "" if lexical_sha256(folder) == lexical_sha256(scratch) else "its files differ"
     finally:
         shutil.rmtree(scratch)

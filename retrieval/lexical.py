@@ -6,7 +6,6 @@ The defaults k1 = 0.9 and b = 0.4 (`IndexSettings`) are those of Anserini (Yang 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import shutil
 from array import array
@@ -20,9 +19,10 @@ from numpy.typing import NDArray
 
 from retrieval.analysis import Analyser
 from retrieval.errors import IndexMismatchError
-from retrieval.near_words import NearWords
+from retrieval.near_words import QueryWords
 
 FOLDER = "bm25"
+LENGTHS = "lengths.npy"  # in tokens; what `retrieval.sharded_lexical` needs besides
 
 
 class _TokenIds(Sequence[list[int]]):
@@ -37,6 +37,11 @@ class _TokenIds(Sequence[list[int]]):
 
     def __len__(self) -> int:
         return len(self._ends) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each text has."""
+        return np.diff(np.frombuffer(self._ends, dtype=np.int64))
 
     def __getitem__(self, index: int) -> list[int]:  # type: ignore[override]
         if not 0 <= index < len(self):
@@ -53,8 +58,7 @@ class LexicalIndex:
     def __init__(self, scores: bm25s.BM25, rows: NDArray[np.int64], analyser: Analyser) -> None:
         """`rows[i]` is the row number of document i."""
         self._scores, self._rows, self._analyser = scores, rows, analyser
-        self._vocabulary: dict[str, int] = scores.vocab_dict
-        self._near = NearWords(self._vocabulary, self._num_passages_with)
+        self.words = QueryWords(analyser.tokens, self.vocabulary, self.num_passages_with, len(rows))
 
     @staticmethod
     def build(folder: Path, texts: Iterable[tuple[int, str]], analyser: Analyser, *, k1: float, b: float) -> None:
@@ -72,6 +76,7 @@ class LexicalIndex:
         shutil.rmtree(part, ignore_errors=True)
         scores.save(part)
         np.save(part / "rows.npy", np.frombuffer(rows, dtype=np.int64))
+        np.save(part / LENGTHS, documents.lengths)
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         os.replace(part, folder / FOLDER)
 
@@ -92,6 +97,37 @@ class LexicalIndex:
         """How many passages it holds."""
         return len(self._rows)
 
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """[documents] row numbers, ascending."""
+        return self._rows
+
+    @property
+    def constants(self) -> tuple[float, float]:
+        """BM25's k1 and b."""
+        return float(self._scores.k1), float(self._scores.b)
+
+    def tokens(self, query: str) -> list[str]:
+        """The tokens of a query, in its order."""
+        return self._analyser.tokens(query)
+
+    def vocabulary(self) -> Iterable[str]:
+        """The words that passages have."""
+        return [word for word in self._scores.vocab_dict if word]  # bm25s adds an empty one
+
+    def num_passages_with(self, token: str) -> int:
+        """In how many passages a token is."""
+        return len(self.postings(token)[0])
+
+    def postings(self, token: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The documents with a token, as places in `rows`, and its scores there; nothing for an unknown token."""
+        stored = self._scores.scores
+        if token not in self._scores.vocab_dict:
+            return stored["indices"][:0], stored["data"][:0]
+        id_ = self._scores.vocab_dict[token]
+        start, end = int(stored["indptr"][id_]), int(stored["indptr"][id_ + 1])
+        return stored["indices"][start:end], stored["data"][start:end]
+
     def search(
         self,
         queries: Sequence[str],
@@ -105,40 +141,8 @@ class LexicalIndex:
         With `near_words` a word that no passage has stands for the nearest that some have (`retrieval.near_words`).
         """
         outside = None if allowed is None else ~np.isin(self._rows, allowed)
-        return [self._best(self._known(query, near_words), top_k, outside) for query in queries]
-
-    def coverage(self, query: str, texts: Sequence[str], *, near_words: bool = False) -> list[float]:
-        """How much of a query each text has: the share of its words, each weighted by how rare it is (0 to 1).
-
-        The weight is BM25's idf, log(1 + (N - n + 0.5) / (n + 0.5)) with n of N passages having the word. A word that
-        no passage has counts most.
-        """
-        wanted: dict[str, set[str]] = {}
-        for word in self._analyser.tokens(query):
-            near = self._near.near(word) if near_words and word not in self._vocabulary else ()
-            wanted[word] = {word, *near}
-        weights = {word: max(self._idf(each) for each in same) for word, same in wanted.items()}
-        total = sum(weights.values())
-        found = [set(self._analyser.tokens(text)) for text in texts]
-        return [
-            sum(weight for word, weight in weights.items() if wanted[word] & held) / total if total else 1.0
-            for held in found
-        ]
-
-    def _known(self, query: str, near_words: bool) -> list[int]:
-        """The numbers of the query's words that passages have."""
-        words = self._analyser.tokens(query)
-        if near_words:
-            words = [each for word in words for each in ([word] if word in self._vocabulary else self._near.near(word))]
-        return list(self._scores.get_tokens_ids(words))
-
-    def _num_passages_with(self, token: int) -> int:
-        starts = self._scores.scores["indptr"]
-        return int(starts[token + 1] - starts[token])
-
-    def _idf(self, word: str) -> float:
-        held = self._num_passages_with(self._vocabulary[word]) if word in self._vocabulary else 0
-        return math.log(1 + (len(self) - held + 0.5) / (held + 0.5))
+        words = [self.words.searched(query, near_words=near_words) for query in queries]
+        return [self._best(list(self._scores.get_tokens_ids(some)), top_k, outside) for some in words]
 
     def _best(self, ids: list[int], top_k: int, outside: NDArray[np.bool_] | None) -> list[int]:
         if not ids:
@@ -146,10 +150,14 @@ class LexicalIndex:
         scores = self._scores.get_scores_from_ids(ids)
         if outside is not None:
             scores[outside] = 0
-        last = np.partition(scores, -top_k)[-top_k] if top_k < len(scores) else 0
-        found = np.flatnonzero(scores >= last if last > 0 else scores > 0)
-        order = np.lexsort((found, -scores[found]))[:top_k]
-        return [int(row) for row in self._rows[found[order]]]
+        return [int(row) for row in self._rows[best_documents(scores, top_k)]]
+
+
+def best_documents(scores: NDArray[np.float32], top_k: int) -> NDArray[np.int64]:
+    """The places of the `top_k` highest scores above 0, best first; ties are broken by place."""
+    last = np.partition(scores, -top_k)[-top_k] if top_k < len(scores) else 0
+    found = np.flatnonzero(scores >= last if last > 0 else scores > 0)
+    return np.asarray(found[np.lexsort((found, -scores[found]))[:top_k]])
 
 
 def lexical_sha256(folder: Path) -> str:

@@ -1,7 +1,4 @@
-"""Hybrid search: dense vectors in Chroma and BM25, fused by reciprocal rank; callers see one `Retriever`.
-
-Reciprocal rank fusion (Cormack et al., SIGIR 2009): score(d) = sum over rankings of weight / (k + rank of d).
-"""
+"""Hybrid search: dense vectors in Chroma and BM25, fused by reciprocal rank; callers see one `Retriever`."""
 
 from __future__ import annotations
 
@@ -15,22 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.analysis import Analyser
-from retrieval.duplicates import without_repeats
 from retrieval.embedders import Embedder, embedder_from_identity
 from retrieval.errors import IndexMismatchError
 from retrieval.filters import EVERYTHING, Filter
+from retrieval.fusion import Ranking, fused_hits, nearest_rows
 from retrieval.index import open_vectors
 from retrieval.lexical import LexicalIndex
 from retrieval.locking import ReadLock
 from retrieval.manifest import Manifest, check_embedder
 from retrieval.passages import Hit, Passage
+from retrieval.remembered import RememberedHits
 from retrieval.rerank import Reranker
 from retrieval.settings import SearchSettings
 from retrieval.store import PassageStore
 from retrieval.vectors import exact_nearest
-
-CACHED_HITS = 50  # results longer than this are not remembered: the cache is bounded by its number of queries
-Ranking = list[int]
 
 
 class HybridRetriever:
@@ -74,11 +69,11 @@ class HybridRetriever:
         self._settings = settings or manifest.settings.search
         self._reranker = reranker
         self._passages: OrderedDict[int, Passage] = OrderedDict()
-        self._cache: OrderedDict[tuple[str, int, Filter], list[Hit]] = OrderedDict()
+        self._cache = RememberedHits(cache_size)
         self._allowed: OrderedDict[Filter, NDArray[np.int64]] = OrderedDict()
         self._cache_size = cache_size
-        self._lock, self._search_lock = Lock(), Lock()
-        if not self._where.empty and not len(self._rows_matching(self._where)):
+        self._lock = Lock()
+        if not self._where.empty and not len(self.rows_matching(self._where)):
             self.close()
             raise IndexMismatchError(f"index {folder}: no passage fits the filter {self._where}.")
 
@@ -106,6 +101,11 @@ class HybridRetriever:
     def where(self) -> Filter:
         """The filter that holds for every search."""
         return self._where
+
+    @property
+    def lexical(self) -> LexicalIndex:
+        """The index of words."""
+        return self._lexical
 
     @property
     def settings(self) -> SearchSettings:
@@ -140,7 +140,7 @@ class HybridRetriever:
     def passage(self, id: str) -> Passage | None:
         """The passage of that id, None where there is none."""
         rows = self._store.rows_of([id])
-        return self._fetch([rows[id]])[0] if rows else None
+        return self.fetch([rows[id]])[0] if rows else None
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`. Ties are broken by row, so equal calls give equal results."""
@@ -148,80 +148,54 @@ class HybridRetriever:
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """Search only the passages that `where` lets through."""
-        where = self._where & where
-        known = self._remembered(queries, top_k, where)
-        missing = [query for query in dict.fromkeys(queries) if query not in known]
-        if missing:
-            with self._search_lock:
-                found = dict(zip(missing, self._search(missing, top_k, where), strict=True))
-            self._remember(found, top_k, where)
-            known |= found
-        return [list(known[query]) for query in queries]
+        return self._cache.hits(queries, top_k, self._where & where, self._search)
 
     def rankings(
         self, queries: Sequence[str], *, num_candidates: int, where: Filter = EVERYTHING
     ) -> tuple[list[Ranking], list[Ranking]]:
         """(dense, lexical) rankings of row numbers before fusion."""
-        allowed = None if where.empty else self._rows_matching(where)
+        allowed = None if where.empty else self.rows_matching(where)
         return (
             self._dense(queries, num_candidates, allowed),
             self._lexical.search(queries, top_k=num_candidates, allowed=allowed, near_words=self._settings.near_words),
         )
 
+    def nearest(
+        self, vectors: NDArray[np.float32], *, top_k: int, allowed: NDArray[np.int64] | None = None
+    ) -> list[list[tuple[float, int]]]:
+        """For each [D] vector at most `top_k` (distance, row) pairs, nearest first; of the rows `allowed`, if given."""
+        if allowed is not None:
+            # Chroma's filters walk the graph past what they exclude and may come back with too few; few rows are
+            # compared one by one.
+            return exact_nearest(vectors, self._store.vectors(), allowed, space=self._embedder.space, top_k=top_k)
+        return self._vectors.nearest(vectors, top_k=min(top_k, len(self)))
+
     def _search(self, queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
         depth = max(self._settings.num_candidates, top_k)
         dense, lexical = self.rankings(queries, num_candidates=depth, where=where)
-        results = []
-        for query, *pair in zip(queries, dense, lexical, strict=True):
-            fused = self._fuse(*pair)
-            if self._reranker is not None:
-                fused = self._rerank(query, fused, top_k)
-            shown = self._above_floor(query, self._passages_of(fused, top_k))
-            distinct = without_repeats(shown, self._settings.collapse)
-            results.append([Hit(passage, score) for _, (passage, score) in zip(range(top_k), distinct, strict=False)])
-        return results
+        return [
+            fused_hits(
+                query,
+                *pair,
+                top_k=top_k,
+                settings=self._settings,
+                fetch=self.fetch,
+                words=self._lexical.words,
+                reranker=self._reranker,
+            )
+            for query, *pair in zip(queries, dense, lexical, strict=True)
+        ]
 
     def _dense(self, queries: Sequence[str], top_k: int, allowed: NDArray[np.int64] | None) -> list[Ranking]:
         if not queries:
             return []
         vectors = self._embedder.embed_queries(queries)
         if allowed is not None:
-            # Chroma's filters walk the graph past what they exclude and may come back with too few; few rows are
-            # compared one by one.
-            some = exact_nearest(vectors, self._store.vectors(), allowed, space=self._embedder.space, top_k=top_k)
+            some = self.nearest(vectors, top_k=top_k, allowed=allowed)
             return [[row for _, row in pairs] for pairs in some]
-        found = self._vectors.nearest(vectors, top_k=min(top_k + 1, len(self)))
-        return [_ranked(pairs, top_k) for pairs in found]
+        return [nearest_rows(pairs, top_k) for pairs in self.nearest(vectors, top_k=top_k + 1)]
 
-    def _fuse(self, dense: Ranking, lexical: Ranking) -> list[tuple[int, float]]:
-        scores: dict[int, float] = {}
-        weights = (self._settings.dense_weight, self._settings.lexical_weight)
-        for weight, ranking in zip(weights, (dense, lexical), strict=True):
-            for rank, row in enumerate(ranking if weight else (), start=1):
-                scores[row] = scores.get(row, 0.0) + weight / (self._settings.rrf_k + rank)
-        return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-
-    def _rerank(self, query: str, fused: list[tuple[int, float]], top_k: int) -> list[tuple[int, float]]:
-        assert self._reranker is not None
-        rows = [row for row, _ in fused[: max(self._reranker.num_candidates, top_k)]]
-        scores = self._reranker.scores(query, self._fetch(rows))
-        order = sorted(range(len(rows)), key=lambda i: (-scores[i], i))
-        return [(rows[i], scores[i]) for i in order]
-
-    def _passages_of(self, ranked: list[tuple[int, float]], size: int) -> Iterator[tuple[Passage, float]]:
-        """Passages with their scores, `size` at a time, as mostly the first of them are enough."""
-        for start in range(0, len(ranked), size):
-            some = ranked[start : start + size]
-            yield from zip(self._fetch([row for row, _ in some]), (score for _, score in some), strict=True)
-
-    def _above_floor(self, query: str, ranked: Iterator[tuple[Passage, float]]) -> Iterator[tuple[Passage, float]]:
-        """The passages that have enough of the query's words."""
-        for passage, score in ranked:
-            floor, near = self._settings.floor, self._settings.near_words
-            if not floor or self._lexical.coverage(query, [passage.indexed_text], near_words=near)[0] >= floor:
-                yield passage, score
-
-    def _fetch(self, rows: Sequence[int]) -> list[Passage]:
+    def fetch(self, rows: Sequence[int]) -> list[Passage]:
         """Passages of rows. Those fetched lately are kept, as a few are found again and again."""
         with self._lock:
             held = {row: self._passages[row] for row in rows if row in self._passages}
@@ -234,29 +208,14 @@ class HybridRetriever:
                 self._passages.popitem(last=False)
         return [held[row] for row in rows]
 
-    def _rows_matching(self, where: Filter) -> NDArray[np.int64]:
+    def rows_matching(self, where: Filter) -> NDArray[np.int64]:
+        """Row numbers that a filter lets through, in order."""
         if where not in self._allowed:
             self._allowed[where] = self._store.matching(where)
             while len(self._allowed) > 16:
                 self._allowed.popitem(last=False)
         self._allowed.move_to_end(where)
         return self._allowed[where]
-
-    def _remembered(self, queries: Sequence[str], top_k: int, where: Filter) -> dict[str, list[Hit]]:
-        with self._lock:
-            known = {}
-            for query in queries:
-                if (query, top_k, where) in self._cache:
-                    self._cache.move_to_end((query, top_k, where))
-                    known[query] = self._cache[query, top_k, where]
-            return known
-
-    def _remember(self, found: dict[str, list[Hit]], top_k: int, where: Filter) -> None:
-        with self._lock:
-            for query, hits in found.items() if top_k <= CACHED_HITS else ():
-                self._cache[query, top_k, where] = hits
-            while len(self._cache) > self._cache_size:
-                self._cache.popitem(last=False)
 
 
 class StoredPassages(Sequence[Passage]):
@@ -285,14 +244,3 @@ class StoredPassages(Sequence[Passage]):
     def __iter__(self) -> Iterator[Passage]:
         """All of them, a thousand at a time in memory."""
         return (passage for _, passage in self._store.stream())
-
-
-def _ranked(found: list[tuple[float, int]], top_k: int) -> Ranking:
-    """Rows by distance, then by number.
-
-    Chroma chooses by chance among rows as distant as the last, so all of them are left out.
-    """
-    nearest = sorted(found)
-    if len(nearest) > top_k and nearest[0][0] < nearest[-1][0]:
-        nearest = [pair for pair in nearest if pair[0] < nearest[-1][0]]
-    return [row for _, row in nearest][:top_k]

@@ -23,7 +23,7 @@ BATCH = 1024  # rows added at once; Chroma takes at most 5,461
 # Up to so many passages every search visits all of them, so it is exact, and no slower than the rest of a search.
 # Beyond, results may differ between processes: Chroma replays its log into the graph whenever it opens.
 EXACT_UP_TO = 10_000
-_BLOCK = 65_536  # vectors in memory at once in an exact search
+_BLOCK = 16_384  # vectors in memory at once in an exact search
 HNSW = {"max_neighbors": 32, "ef_construction": 200, "ef_search": 500}
 
 
@@ -154,19 +154,23 @@ def _ef_search(num_rows: int) -> int:
 def exact_nearest(
     queries: NDArray[np.float32], vectors: NDArray[np.float32], rows: NDArray[np.int64], *, space: Space, top_k: int
 ) -> list[list[tuple[float, int]]]:
-    """What `ChromaVectors.nearest` approximates, computed over the given rows only: (distance, row), ties by row."""
+    """What `ChromaVectors.nearest` approximates, computed over the given rows only: (distance, row), ties by row.
+
+    A distance is a sum in float64 that is rounded to float32. Its last bit would else depend on the vectors beside it,
+    and with it the order of passages that are equally near.
+    """
     best: list[list[tuple[float, int]]] = [[] for _ in queries]
-    if space == "cosine":
-        queries = _unit(queries)
+    asked = _unit(queries.astype(np.float64)) if space == "cosine" else queries.astype(np.float64)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
-        some = np.asarray(vectors[block])
-        for i, distances in enumerate(1 - queries @ (_unit(some) if space == "cosine" else some).T):
+        some = np.asarray(vectors[block], dtype=np.float64)
+        found = 1 - asked @ (_unit(some) if space == "cosine" else some).T
+        for i, distances in enumerate(found.astype(np.float32)):
             order = np.argsort(distances, kind="stable")[:top_k]
             best[i] = sorted([*best[i], *((float(distances[j]), int(block[j])) for j in order)])[:top_k]
     return best
 
 
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float64)

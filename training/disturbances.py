@@ -12,6 +12,7 @@ from medagent.errors import ConfigError
 from medagent.types import Question
 from retrieval.retriever import Retriever
 from retrieval.search import HybridRetriever
+from retrieval.sharded import ShardedRetriever
 from retrieval.tools import corpus_of
 
 
@@ -63,7 +64,7 @@ def withheld_from(question: Question, share: float, seed: int | str, retriever: 
         return frozenset()
     index = corpus_of(retriever)
     held = {}
-    if isinstance(index, HybridRetriever):
+    if isinstance(index, HybridRetriever | ShardedRetriever):
         found = {name: index.passage(name) for name in question.gold_passage_ids}
         held = {name: passage for name, passage in found.items() if passage is not None}
     return evidence_named(question, held)

@@ -42,6 +42,7 @@ from retrieval.passages import Passage
 from retrieval.remote import RemoteRetriever
 from retrieval.retriever import Retriever
 from retrieval.search import HybridRetriever
+from retrieval.sharded import ShardedRetriever
 from retrieval.tools import code_digest, corpus_of
 
 LARGE = 64 * 2**20  # bytes; larger files are compared by size and time
@@ -86,7 +87,7 @@ def evaluate_agent(
             f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
             "The packaged one is made by: medagent index build starter --out indexes/starter"
         )
-    corpus: Sequence[Passage] = searched.passages if isinstance(searched, HybridRetriever) else []
+    corpus: Sequence[Passage] = searched.passages if isinstance(searched, HybridRetriever | ShardedRetriever) else []
     untrained = agent.startswith("hf:")  # its dtype is the machine's choice
     settings = {
         "agent": agent,
@@ -321,17 +322,18 @@ def gold_passages(
     retriever = corpus_of(retriever)
     held = {passage.id: passage for passage in passages}
     wanted = {id_ for question in questions for id_ in question.gold_passage_ids}
-    if isinstance(retriever, HybridRetriever):
+    if isinstance(retriever, HybridRetriever | ShardedRetriever):
         found = {id_: retriever.passage(id_) for id_ in wanted - set(held)}
         held |= {id_: passage for id_, passage in found.items() if passage is not None}
     return held
 
 
 def index_fingerprint(retriever: Retriever) -> str:
-    """A digest of an index's manifest, which holds the passages' digest. Empty where there is no index."""
+    """A digest of an index's manifest, or those of several, with the passages' digests. Empty where there is none."""
     retriever = corpus_of(retriever)
     if isinstance(retriever, RemoteRetriever):
         return retriever.version
-    if not isinstance(retriever, HybridRetriever):
+    if not isinstance(retriever, HybridRetriever | ShardedRetriever):
         return ""
-    return sha256((retriever.folder / "manifest.json").read_bytes()).hexdigest()
+    folders = retriever.folders if isinstance(retriever, ShardedRetriever) else (retriever.folder,)
+    return sha256(b"".join((folder / "manifest.json").read_bytes() for folder in folders)).hexdigest()

@@ -9,10 +9,11 @@ from rich.console import Console
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
 from retrieval.filters import Filter
-from retrieval.opening import open_retriever
+from retrieval.opening import folders_named, open_retriever
 from retrieval.remote import RemoteRetriever
 from retrieval.rerank import CrossEncoderReranker
 from retrieval.search import HybridRetriever
+from retrieval.sharded import ShardedRetriever
 
 
 def print_search(query: str, index: str, *, top_k: int, where: Filter, reranker: str | None, as_json: bool) -> None:
@@ -23,8 +24,14 @@ def print_search(query: str, index: str, *, top_k: int, where: Filter, reranker:
     """
     if not query.strip():
         raise InputError("the query is empty. Give words to search for, in quotes.")
+    retriever: HybridRetriever | RemoteRetriever | ShardedRetriever
     if reranker:
-        retriever: HybridRetriever | RemoteRetriever = HybridRetriever(index, reranker=CrossEncoderReranker(reranker))
+        second, folders = CrossEncoderReranker(reranker), folders_named(index)
+        retriever = (
+            HybridRetriever(folders[0], reranker=second)
+            if len(folders) == 1
+            else ShardedRetriever(folders, reranker=second)
+        )
     else:
         retriever = open_retriever(index)
     hits = retriever.search_where([query], top_k=top_k, where=where)[0]

@@ -15,10 +15,11 @@ from retrieval.duplicates import without_repeats
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import NoIndexError, RetrievalError, RetrieverUnavailableError
 from retrieval.filters import Filter
+from retrieval.fusion import fuse, nearest_rows
 from retrieval.index import build_index, rebuild_index
 from retrieval.manifest import Manifest
 from retrieval.passages import Passage, passage_from_row
-from retrieval.search import HybridRetriever, _ranked
+from retrieval.search import HybridRetriever
 from retrieval.settings import SearchSettings
 from retrieval.store import PassageStore
 from retrieval.vectors import exact_nearest
@@ -75,21 +76,19 @@ def test_the_dense_side_is_exact_and_leaves_split_ties_out(world: World, tmp_pat
         assert np.all(np.diff(exact[ranking]) > -1e-5)
         if len(surely_in):
             assert exact[ranking].max() < first_out + 1e-5
-    assert _ranked([(0.2, 7), (0.2, 3), (0.1, 5)], 20) == [5, 3, 7]
-    assert _ranked([(0.0, 0), *((0.5, row) for row in range(1, 21))], 20) == [0]
-    assert _ranked([(0.5, row) for row in range(21)], 20) == list(range(20)), "where all are tied, some must do"
+    assert nearest_rows([(0.2, 7), (0.2, 3), (0.1, 5)], 20) == [5, 3, 7]
+    assert nearest_rows([(0.0, 0), *((0.5, row) for row in range(1, 21))], 20) == [0]
+    assert nearest_rows([(0.5, row) for row in range(21)], 20) == list(range(20)), "where all are tied, some must do"
     store.close()
 
 
-def test_reciprocal_rank_fusion_by_hand(tmp_path: Path) -> None:
-    retriever = built(tmp_path, dense_weight=2.0, rrf_k=60)
-    assert retriever._fuse([3, 1], [1, 5]) == [
+def test_reciprocal_rank_fusion_by_hand() -> None:
+    assert fuse([3, 1], [1, 5], SearchSettings(dense_weight=2.0, rrf_k=60)) == [
         (1, pytest.approx(2 / 62 + 1 / 61)),
         (3, pytest.approx(2 / 61)),
         (5, pytest.approx(1 / 62)),
     ]
-    lexical_only = HybridRetriever(str(tmp_path), settings=SearchSettings(dense_weight=0))
-    assert [row for row, _ in lexical_only._fuse([3, 1], [1, 5])] == [1, 5]
+    assert [row for row, _ in fuse([3, 1], [1, 5], SearchSettings(dense_weight=0))] == [1, 5]
 
 
 @pytest.mark.parametrize("wrong", [{"num_candidates": 0}, {"rrf_k": -1}, {"collapse": 2}, {"dense_weight": -1}])
@@ -116,7 +115,7 @@ def test_the_cache_is_bounded_and_serves_repeats(tmp_path: Path, monkeypatch: py
     assert asked == ["c3", "c3"], "another depth or filter is another search"
     uncached = HybridRetriever(str(tmp_path), cache_size=0)
     uncached.search(["a1"], top_k=1)
-    assert not uncached._cache
+    assert len(uncached._cache) == 0
 
 
 def test_filters_by_year_and_source(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_an_index_from_build_to_removal(corpus: Path, tmp_path: Path, capsys, mo
     kept = [json.loads(line) for line in (Path(out) / "changes.jsonl").read_text().splitlines()]
     assert [row["change"] for row in kept].count("skipped") == 4
     settings = Manifest.read(Path(out)).settings
-    assert (settings.chunking.max_tokens, settings.analyser, settings.search.dense_weight) == (64, "biomedical", 0.25)
+    assert (settings.chunking.max_tokens, settings.analyser, settings.search.dense_weight) == (64, "medical", 0.25)
 
     hits = [
         json.loads(line)

@@ -1,0 +1,86 @@
+"""Two rankings become one: reciprocal rank fusion, then a reranker, then repeats left out.
+
+Reciprocal rank fusion (Cormack et al., SIGIR 2009): score(d) = sum over rankings of weight / (k + rank of d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from retrieval.duplicates import without_repeats
+from retrieval.near_words import QueryWords
+from retrieval.passages import Hit, Passage
+from retrieval.rerank import Reranker
+from retrieval.settings import SearchSettings
+
+Ranking = list[int]
+Fetch = Callable[[Sequence[int]], list[Passage]]  # the passages of rows, in their order
+
+
+def nearest_rows(found: list[tuple[float, int]], top_k: int) -> Ranking:
+    """Rows of (distance, row) pairs by distance, then by number.
+
+    Chroma chooses by chance among rows as distant as the last, so all of them are left out.
+    """
+    nearest = sorted(found)
+    if len(nearest) > top_k and nearest[0][0] < nearest[-1][0]:
+        nearest = [pair for pair in nearest if pair[0] < nearest[-1][0]]
+    return [row for _, row in nearest][:top_k]
+
+
+def fuse(dense: Ranking, lexical: Ranking, settings: SearchSettings) -> list[tuple[int, float]]:
+    """(row, score) pairs of either ranking, best first; ties are broken by row."""
+    scores: dict[int, float] = {}
+    weights = (settings.dense_weight, settings.lexical_weight)
+    for weight, ranking in zip(weights, (dense, lexical), strict=True):
+        for rank, row in enumerate(ranking if weight else (), start=1):
+            scores[row] = scores.get(row, 0.0) + weight / (settings.rrf_k + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+def fused_hits(
+    query: str,
+    dense: Ranking,
+    lexical: Ranking,
+    *,
+    top_k: int,
+    settings: SearchSettings,
+    fetch: Fetch,
+    words: QueryWords,
+    reranker: Reranker | None,
+) -> list[Hit]:
+    """At most `top_k` hits of the fused rankings, best first.
+
+    Left out are those that repeat a better one, and those that have too few of the query's words (`settings.floor`).
+    """
+    fused = fuse(dense, lexical, settings)
+    if reranker is not None:
+        fused = _reranked(query, fused[: max(reranker.num_candidates, top_k)], fetch, reranker)
+    ranked = _passages_of(fused, top_k, fetch)
+    if settings.floor:
+        ranked = _with_enough(query, ranked, settings, words)
+    distinct = without_repeats(ranked, settings.collapse)
+    return [Hit(passage, score) for _, (passage, score) in zip(range(top_k), distinct, strict=False)]
+
+
+def _reranked(query: str, fused: list[tuple[int, float]], fetch: Fetch, reranker: Reranker) -> list[tuple[int, float]]:
+    rows = [row for row, _ in fused]
+    scores = reranker.scores(query, fetch(rows))
+    order = sorted(range(len(rows)), key=lambda i: (-scores[i], i))
+    return [(rows[i], scores[i]) for i in order]
+
+
+def _passages_of(ranked: list[tuple[int, float]], size: int, fetch: Fetch) -> Iterator[tuple[Passage, float]]:
+    """Passages with their scores, `size` at a time, as mostly the first of them are enough."""
+    for start in range(0, len(ranked), size):
+        some = ranked[start : start + size]
+        yield from zip(fetch([row for row, _ in some]), (score for _, score in some), strict=True)
+
+
+def _with_enough(
+    query: str, ranked: Iterator[tuple[Passage, float]], settings: SearchSettings, words: QueryWords
+) -> Iterator[tuple[Passage, float]]:
+    for passage, score in ranked:
+        has = words.coverage(query, [passage.indexed_text], near_words=settings.near_words)[0]
+        if has >= settings.floor:
+            yield passage, score

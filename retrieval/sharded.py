@@ -1,0 +1,302 @@
+"""Several indexes behind one retriever, with the results of one index over all their passages.
+
+Rankings are merged before they are fused: vectors by distance, words by BM25 with the statistics of all indexes. Ties
+are broken by index and then by row. Where the indexes are consecutive parts of a corpus, that is the order of its rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.embedders import Embedder, embedder_from_identity
+from retrieval.errors import IndexMismatchError
+from retrieval.filters import EVERYTHING, Filter
+from retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
+from retrieval.left_out import held_twice, retracted
+from retrieval.manifest import Manifest
+from retrieval.near_words import QueryWords
+from retrieval.passages import Hit, Passage
+from retrieval.remembered import RememberedHits
+from retrieval.rerank import Reranker
+from retrieval.search import HybridRetriever
+from retrieval.settings import SearchSettings
+from retrieval.sharded_lexical import LexicalShard
+
+log = logging.getLogger(__name__)
+Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
+T = TypeVar("T")
+
+
+class ShardedRetriever:
+    """Searches several index folders as if they were one; safe to call from threads.
+
+    They need the same embedder and settings. Documents and passages of which an earlier index holds the id are left
+    out and counted nowhere, and so are those of whose retraction another index has read. While it is open none of the
+    indexes can be changed.
+    """
+
+    def __init__(
+        self,
+        indexes: list[str],
+        embedder: Embedder | None = None,
+        settings: SearchSettings | None = None,
+        reranker: Reranker | None = None,
+        cache_size: int = 50_000,
+        where: str = "",
+    ) -> None:
+        """`indexes` are folders that `medagent index build` made, in the order in which ids and ties are decided.
+
+        Without `embedder` or `settings` those that the indexes name are taken. `cache_size` bounds the number of
+        remembered queries; 0 remembers none. `where` is a filter (`retrieval.filters`) that holds for every search.
+
+        Raises:
+            IndexMismatchError: no index, one that is named twice, indexes that differ in embedder or settings, or a
+                filter that no passage fits.
+        """
+        self._where = Filter.parse(where)
+        folders = [Path(index) for index in indexes]
+        manifests = _alike(folders, any_search=settings is not None)
+        self._embedder = embedder_from_identity(manifests[0].embedder) if embedder is None else embedder
+        self._settings = settings or manifests[0].settings.search
+        self._reranker, self._cache = reranker, RememberedHits(cache_size)
+        with ExitStack() as opened:
+            each = []
+            for folder in folders:
+                each.append(HybridRetriever(str(folder), self._embedder, self._settings, cache_size=cache_size))
+                opened.callback(each[-1].close)
+            self._shards = [_Shard(one, folders) for one in each]
+            self._threads = ThreadPoolExecutor(len(folders), thread_name_prefix="search")
+            opened.callback(self._threads.shutdown)
+            allowed = self._of_each(lambda shard: shard.allowed(self._where))
+            if not self._where.empty and not any(rows is not None and len(rows) for rows in allowed):
+                raise IndexMismatchError(f"indexes {', '.join(indexes)}: no passage fits the filter {self._where}.")
+            self._opened = opened.pop_all()
+        numbers = np.cumsum([0, *(int(shard.index.lexical.rows[-1]) + 1 for shard in self._shards)])
+        self._firsts: list[int] = numbers[:-1].tolist()  # the number of each index's row 0
+        first = self._shards[0].words
+        self._words = QueryWords(first.tokens, self._vocabulary, self._num_passages_with, len(self))
+
+    def close(self) -> None:
+        """Let the indexes be changed again; no search after this."""
+        self._opened.close()
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The index folders, in their order."""
+        return tuple(shard.index.folder for shard in self._shards)
+
+    @property
+    def embedder(self) -> Embedder:
+        """What embeds the queries."""
+        return self._embedder
+
+    @property
+    def where(self) -> Filter:
+        """The filter that holds for every search."""
+        return self._where
+
+    @property
+    def settings(self) -> SearchSettings:
+        """How rankings are fused."""
+        return self._settings
+
+    def __len__(self) -> int:
+        """Number of passages that can be found; those that are left out are not counted."""
+        return sum(len(shard.index) - len(shard.left_out) for shard in self._shards)
+
+    @property
+    def passages(self) -> Sequence[Passage]:
+        """All passages that can be found, in the order of their rows, each read from disk when it is looked at."""
+        return ShardedPassages(
+            self._fetch, [shard.rows + first for shard, first in zip(self._shards, self._firsts, strict=True)]
+        )
+
+    def passage(self, id: str) -> Passage | None:
+        """The passage of that id, None where there is none."""
+        found = (shard.index.passage(id) for shard in self._shards if id not in shard.ids_left_out)
+        return next((passage for passage in found if passage is not None), None)
+
+    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
+        """See `Retriever.search`. Equal calls give equal results."""
+        return self.search_where(queries, top_k=top_k, where=EVERYTHING)
+
+    def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
+        """Search only the passages that `where` lets through."""
+        return self._cache.hits(queries, top_k, self._where & where, self._search)
+
+    def rankings(
+        self, queries: Sequence[str], *, num_candidates: int, where: Filter = EVERYTHING
+    ) -> tuple[list[Ranking], list[Ranking]]:
+        """(dense, lexical) rankings before fusion; rows are numbered on from one index to the next."""
+        allowed = self._of_each(lambda shard: shard.allowed(where))
+        return self._dense(queries, num_candidates, allowed), self._lexical(queries, num_candidates, allowed)
+
+    def _search(self, queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
+        depth = max(self._settings.num_candidates, top_k)
+        dense, lexical = self.rankings(queries, num_candidates=depth, where=where)
+        return [
+            fused_hits(
+                query,
+                *pair,
+                top_k=top_k,
+                settings=self._settings,
+                fetch=self._fetch,
+                words=self._words,
+                reranker=self._reranker,
+            )
+            for query, *pair in zip(queries, dense, lexical, strict=True)
+        ]
+
+    def _dense(self, queries: Sequence[str], top_k: int, allowed: list[NDArray[np.int64] | None]) -> list[Ranking]:
+        if not queries:
+            return []
+        vectors = self._embedder.embed_queries(queries)
+        if allowed[0] is not None:
+            merged = self._merged(
+                self._of_each(lambda shard, rows: shard.index.nearest(vectors, top_k=top_k, allowed=rows), allowed)
+            )
+            return [[row for _, row in sorted(pairs)[:top_k]] for pairs in merged]
+        merged = self._merged(self._of_each(lambda shard: shard.nearest(vectors, top_k + 1)))
+        return [nearest_rows(sorted(pairs)[: top_k + 1], top_k) for pairs in merged]
+
+    def _lexical(self, queries: Sequence[str], top_k: int, allowed: list[NDArray[np.int64] | None]) -> list[Ranking]:
+        asked = [self._words.searched(query, near_words=self._settings.near_words) for query in queries]
+        known = {token for tokens in asked for token in tokens}
+        of_all = reduce(add, self._of_each(lambda shard: shard.words.statistics(known)))
+        merged = self._merged(
+            self._of_each(
+                lambda shard, rows: [shard.words.best(tokens, of_all, top_k=top_k, allowed=rows) for tokens in asked],
+                allowed,
+            )
+        )
+        return [[row for _, row in sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:top_k]] for pairs in merged]
+
+    def _vocabulary(self) -> Iterable[str]:
+        """The words of passages that can be found, each once."""
+        words = {word for shard in self._shards for word in shard.index.lexical.vocabulary()}
+        return (word for word in words if self._num_passages_with(word))
+
+    def _num_passages_with(self, word: str) -> int:
+        return sum(shard.words.num_passages_with(word) for shard in self._shards)
+
+    def _of_each(self, call: Callable[..., T], *values: Sequence[Any]) -> list[T]:
+        """What a function gives for each index, in threads."""
+        return list(self._threads.map(call, self._shards, *values))
+
+    def _merged(self, found: Sequence[Pairs]) -> Pairs:
+        """Per query the pairs of all indexes, with rows numbered on from one to the next."""
+        numbered = [
+            [[(value, first + row) for value, row in pairs] for pairs in of_one]
+            for first, of_one in zip(self._firsts, found, strict=True)
+        ]
+        return [[pair for pairs in of_query for pair in pairs] for of_query in zip(*numbered, strict=True)]
+
+    def _fetch(self, rows: Sequence[int]) -> list[Passage]:
+        asked: dict[int, list[int]] = defaultdict(list)
+        for row in rows:
+            asked[bisect_right(self._firsts, row) - 1].append(row)
+        found: dict[int, Passage] = {}
+        for number, some in asked.items():
+            passages = self._shards[number].index.fetch([row - self._firsts[number] for row in some])
+            found |= dict(zip(some, passages, strict=True))
+        return [found[row] for row in rows]
+
+
+class ShardedPassages(Sequence[Passage]):
+    """The passages of several indexes as a sequence that does not hold them in memory."""
+
+    def __init__(self, fetch: Fetch, rows: list[NDArray[np.int64]]) -> None:
+        """`rows` are those of each index, as `fetch` knows them."""
+        self._fetch, self._rows = fetch, np.concatenate(rows)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Passage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Passage]: ...
+    def __getitem__(self, index: int | slice) -> Passage | Sequence[Passage]:
+        """One passage, or several."""
+        if isinstance(index, slice):
+            return self._fetch(self._rows[index].tolist())
+        return self._fetch([int(self._rows[index])])[0]
+
+
+class _Shard:
+    """One of the indexes, without what is left out of it."""
+
+    def __init__(self, index: HybridRetriever, folders: Sequence[Path]) -> None:
+        """`folders` are those of all indexes."""
+        self.index, folder, place = index, index.folder, folders.index(index.folder)
+        twice = held_twice(folder, folders[:place])
+        gone = twice | retracted(folder, [other for other in folders if other != folder])
+        self.left_out, self.ids_left_out = np.array(sorted(gone), dtype=np.int64), frozenset(gone.values())
+        self.words = LexicalShard(folder, index.lexical, self.left_out)
+        why = {
+            "an index before it holds their ids": len(twice),
+            "another says they are retracted": len(gone) - len(twice),
+        }
+        for reason, number in why.items():
+            if number:
+                log.warning("index %s: %d of its %d passages are left out: %s.", folder, number, len(index), reason)
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The rows that are not left out."""
+        return np.setdiff1d(self.index.lexical.rows, self.left_out)
+
+    def allowed(self, where: Filter) -> NDArray[np.int64] | None:
+        """The rows that a filter lets through, None where there is no filter."""
+        return None if where.empty else np.setdiff1d(self.index.rows_matching(where), self.left_out)
+
+    def nearest(self, vectors: NDArray[np.float32], top_k: int) -> Pairs:
+        """For each vector at most `top_k` (distance, row) pairs, nearest first."""
+        asked, gone = top_k, set(self.left_out.tolist())
+        while True:  # deeper, until enough is left: Chroma does not know what is left out
+            found = self.index.nearest(vectors, top_k=asked)
+            kept = [[pair for pair in pairs if pair[1] not in gone] for pairs in found]
+            if asked >= len(self.index) or min(map(len, kept)) >= top_k:
+                return kept
+            asked *= 4
+
+
+def _alike(folders: Sequence[Path], *, any_search: bool) -> list[Manifest]:
+    """The manifests of indexes that can be searched as one, else an error that says what differs."""
+    if not folders or len({folder.resolve() for folder in folders}) < len(folders):
+        raise IndexMismatchError(
+            f"indexes: found {[str(folder) for folder in folders]}, wanted one folder or more, each once. Name every "
+            "index once."
+        )
+    manifests = [Manifest.read(folder) for folder in folders]
+    first, *others = [_compared(manifest, any_search=any_search) for manifest in manifests]
+    for folder, other in zip(folders[1:], others, strict=True):
+        for name, wanted in first.items():
+            if other[name] != wanted:
+                raise IndexMismatchError(
+                    f"index {folder}: found {name} {other[name]!r}, wanted {wanted!r} as in {folders[0]}, for they are "
+                    "searched as one. Build one of them again with what the other has, or search them apart."
+                )
+    return manifests
+
+
+def _compared(manifest: Manifest, *, any_search: bool) -> dict[str, object]:
+    """What must be equal. Where vectors are kept need not, nor how results are fused if the caller says that."""
+    settings = {name: value for name, value in asdict(manifest.settings).items() if name != "chroma"}
+    if any_search:
+        del settings["search"]
+    return {"embedder": manifest.embedder, "dimension": manifest.dimension, "space": manifest.space, **settings}
