@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 import Stemmer
@@ -86,10 +87,12 @@ class Analyser:
         parts = re.split("[-'/]", word)
         if len(parts) > 1:
             joined = "".join(parts)
-            return [
-                *(form for part in parts for form in self._forms(part)),
-                american(joined) if self._variants else joined,
-            ]
+            found = [form for part in parts for form in self._forms(part)]
+            if not self._variants:
+                return [*found, joined]
+            # "alpha-1-antitrypsin" holds "alpha1", and "25-OH-vitamin" holds "25oh".
+            pairs = pairwise(parts) if len(parts) > 2 else ()
+            return [*found, *(a + b for a, b in pairs if a.isdecimal() != b.isdecimal()), american(joined)]
         pieces = _PART.findall(word)
         return [word] if len(pieces) == 1 else [*pieces, word]
 

@@ -30,6 +30,7 @@ from retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder,
 from retrieval.passages import Passage
 from retrieval.settings import IndexSettings, SearchSettings
 from retrieval.store import PassageStore, Progress
+from retrieval.synonyms import FILE as SYNONYMS
 from retrieval.vectors import EXACT_UP_TO, ChromaVectors
 
 FILES = ("passages.sqlite", "embeddings.f32")
@@ -337,6 +338,6 @@ def _wipe(folder: Path) -> None:
         chroma(folder, elsewhere).drop()
     elif (folder / "chroma").exists():
         ChromaVectors.local(folder).drop()  # through the client: Chroma caches open databases by path
-    for name in (*FILES, *(f"{FILES[0]}{suffix}" for suffix in ("-wal", "-shm"))):
+    for name in (*FILES, SYNONYMS, *(f"{FILES[0]}{suffix}" for suffix in ("-wal", "-shm"))):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "bm25", ignore_errors=True)

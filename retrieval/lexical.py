@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from retrieval.analysis import Analyser
 from retrieval.errors import IndexMismatchError
 from retrieval.near_words import QueryWords
+from retrieval.synonyms import Synonyms
 
 FOLDER = "bm25"
 LENGTHS = "lengths.npy"  # in tokens; what `retrieval.sharded_lexical` needs besides
@@ -55,10 +56,12 @@ class _TokenIds(Sequence[list[int]]):
 class LexicalIndex:
     """BM25 scores of an index. Ties are broken by row, so that equal searches give equal results."""
 
-    def __init__(self, scores: bm25s.BM25, rows: NDArray[np.int64], analyser: Analyser) -> None:
+    def __init__(
+        self, scores: bm25s.BM25, rows: NDArray[np.int64], analyser: Analyser, synonyms: Synonyms | None = None
+    ) -> None:
         """`rows[i]` is the row number of document i."""
         self._scores, self._rows, self._analyser = scores, rows, analyser
-        self.words = QueryWords(analyser.tokens, self.vocabulary, self.num_passages_with, len(rows))
+        self.words = QueryWords(analyser.tokens, self.vocabulary, self.num_passages_with, len(rows), synonyms)
 
     @staticmethod
     def build(folder: Path, texts: Iterable[tuple[int, str]], analyser: Analyser, *, k1: float, b: float) -> None:
@@ -91,7 +94,7 @@ class LexicalIndex:
                 f"index {folder}: its BM25 files cannot be read ({error}). Make them again with: medagent index "
                 f"rebuild {folder}"
             ) from error
-        return LexicalIndex(scores, rows, analyser)
+        return LexicalIndex(scores, rows, analyser, Synonyms.load(folder, analyser.tokens))
 
     def __len__(self) -> int:
         """How many passages it holds."""
@@ -141,13 +144,15 @@ class LexicalIndex:
         With `near_words` a word that no passage has stands for the nearest that some have (`retrieval.near_words`).
         """
         outside = None if allowed is None else ~np.isin(self._rows, allowed)
-        words = [self.words.searched(query, near_words=near_words) for query in queries]
-        return [self._best(list(self._scores.get_tokens_ids(some)), top_k, outside) for some in words]
+        return [self._best(self.words.searched(query, near_words=near_words), top_k, outside) for query in queries]
 
-    def _best(self, ids: list[int], top_k: int, outside: NDArray[np.bool_] | None) -> list[int]:
-        if not ids:
+    def _best(self, variants: list[list[str]], top_k: int, outside: NDArray[np.bool_] | None) -> list[int]:
+        some = [ids for words in variants if (ids := self._scores.get_tokens_ids(words))]
+        if not some:
             return []
-        scores = self._scores.get_scores_from_ids(ids)
+        scores = self._scores.get_scores_from_ids(some[0])
+        for ids in some[1:]:
+            scores = np.maximum(scores, self._scores.get_scores_from_ids(ids))
         if outside is not None:
             scores[outside] = 0
         return [int(row) for row in self._rows[best_documents(scores, top_k)]]

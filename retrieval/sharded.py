@@ -34,6 +34,7 @@ from retrieval.rerank import Reranker
 from retrieval.search import HybridRetriever
 from retrieval.settings import SearchSettings
 from retrieval.sharded_lexical import LexicalShard
+from retrieval.synonyms import FILE, Synonyms
 
 log = logging.getLogger(__name__)
 Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
@@ -87,7 +88,7 @@ class ShardedRetriever:
         numbers = np.cumsum([0, *(int(shard.index.lexical.rows[-1]) + 1 for shard in self._shards)])
         self._firsts: list[int] = numbers[:-1].tolist()  # the number of each index's row 0
         first = self._shards[0].words
-        self._words = QueryWords(first.tokens, self._vocabulary, self._num_passages_with, len(self))
+        self._words = QueryWords(first.tokens, self._vocabulary, self._num_passages_with, len(self), self._synonyms())
 
     def close(self) -> None:
         """Let the indexes be changed again; no search after this."""
@@ -174,15 +175,20 @@ class ShardedRetriever:
 
     def _lexical(self, queries: Sequence[str], top_k: int, allowed: list[NDArray[np.int64] | None]) -> list[Ranking]:
         asked = [self._words.searched(query, near_words=self._settings.near_words) for query in queries]
-        known = {token for tokens in asked for token in tokens}
+        known = {token for variants in asked for tokens in variants for token in tokens}
         of_all = reduce(add, self._of_each(lambda shard: shard.words.statistics(known)))
         merged = self._merged(
             self._of_each(
-                lambda shard, rows: [shard.words.best(tokens, of_all, top_k=top_k, allowed=rows) for tokens in asked],
+                lambda shard, rows: [shard.words.best(some, of_all, top_k=top_k, allowed=rows) for some in asked],
                 allowed,
             )
         )
         return [[row for _, row in sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:top_k]] for pairs in merged]
+
+    def _synonyms(self) -> Synonyms:
+        """Those of the first index that has some."""
+        folder = next((folder for folder in self.folders if (folder / FILE).exists()), self.folders[0])
+        return Synonyms.load(folder, self._shards[0].words.tokens)
 
     def _vocabulary(self) -> Iterable[str]:
         """The words of passages that can be found, each once."""

@@ -83,9 +83,22 @@ class LexicalShard:
         return int((~self._left_out[self._index.postings(token)[0]]).sum())
 
     def best(
-        self, tokens: list[str], of_all: WordStatistics, *, top_k: int, allowed: NDArray[np.int64] | None
+        self, variants: list[list[str]], of_all: WordStatistics, *, top_k: int, allowed: NDArray[np.int64] | None
     ) -> list[tuple[float, int]]:
-        """At most `top_k` (score, row) pairs with a score above 0, best first; `allowed` rows only, where given."""
+        """At most `top_k` (score, row) pairs with a score above 0, best first; `allowed` rows only, where given.
+
+        A passage has the best score of the variants of a query.
+        """
+        scores = self._scores(variants[0], of_all)
+        for tokens in variants[1:]:
+            scores = np.maximum(scores, self._scores(tokens, of_all))
+        outside = self._left_out if allowed is None else self._left_out | ~np.isin(self._index.rows, allowed)
+        scores[outside] = 0
+        found = best_documents(scores, top_k)
+        return [(float(score), int(row)) for score, row in zip(scores[found], self._index.rows[found], strict=True)]
+
+    def _scores(self, tokens: list[str], of_all: WordStatistics) -> NDArray[np.float32]:
+        """[passages] scores of a query's tokens."""
         scores = np.zeros(len(self._index), dtype=np.float32)
         mean = np.float64(of_all.tokens / of_all.passages)
         for token in tokens:
@@ -94,10 +107,7 @@ class LexicalShard:
                 tf = self._term_frequencies(documents, stored)
                 saturation = self._saturation(self._lengths[documents], mean)
                 scores[documents] += (of_all.idf(token) * (tf / (tf + saturation))).astype(np.float32)
-        outside = self._left_out if allowed is None else self._left_out | ~np.isin(self._index.rows, allowed)
-        scores[outside] = 0
-        found = best_documents(scores, top_k)
-        return [(float(score), int(row)) for score, row in zip(scores[found], self._index.rows[found], strict=True)]
+        return scores
 
     @cached_property
     def _own_mean(self) -> float:

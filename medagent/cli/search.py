@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
 from retrieval.filters import Filter
-from retrieval.opening import folders_named, open_retriever
+from retrieval.manifest import Manifest
+from retrieval.opening import URL, folders_named, open_retriever
 from retrieval.remote import RemoteRetriever
 from retrieval.rerank import CrossEncoderReranker
 from retrieval.search import HybridRetriever
 from retrieval.sharded import ShardedRetriever
 
 
-def print_search(query: str, index: str, *, top_k: int, where: Filter, reranker: str | None, as_json: bool) -> None:
+def print_search(
+    query: str, index: str, *, top_k: int, where: Filter, floor: float | None, reranker: str | None, as_json: bool
+) -> None:
     """Print what a search finds.
 
     Raises:
-        InputError: the query is empty.
+        InputError: the query is empty, or a served index is asked with settings of its own.
     """
     if not query.strip():
         raise InputError("the query is empty. Give words to search for, in quotes.")
-    retriever: HybridRetriever | RemoteRetriever | ShardedRetriever
-    if reranker:
-        second, folders = CrossEncoderReranker(reranker), folders_named(index)
-        retriever = (
-            HybridRetriever(folders[0], reranker=second)
-            if len(folders) == 1
-            else ShardedRetriever(folders, reranker=second)
-        )
-    else:
-        retriever = open_retriever(index)
+    retriever = _opened(index, floor, reranker)
     hits = retriever.search_where([query], top_k=top_k, where=where)[0]
     console = Console(highlight=False)
     if not hits and not as_json:
@@ -49,3 +45,18 @@ def print_search(query: str, index: str, *, top_k: int, where: Filter, reranker:
             f"[bold]{number}. {escape(passage.heading)}[/bold] [dim]{escape(passage.id)}  {hit.score:.4f}[/dim]"
         )
         console.print(f"   {escape(passage.text)}  [dim]{escape(origin)}[/dim]")
+
+
+def _opened(
+    index: str, floor: float | None, reranker: str | None
+) -> HybridRetriever | RemoteRetriever | ShardedRetriever:
+    if floor is None and reranker is None:
+        return open_retriever(index)
+    if index.startswith(URL):
+        raise InputError(f"index {index}: is served, with a floor and reranker of its own. Give a folder to set them.")
+    folders, second = folders_named(index), CrossEncoderReranker(reranker) if reranker else None
+    settings = Manifest.read(Path(folders[0])).settings.search
+    settings = settings if floor is None else replace(settings, floor=floor)
+    if len(folders) > 1:
+        return ShardedRetriever(folders, settings=settings, reranker=second)
+    return HybridRetriever(folders[0], settings=settings, reranker=second)

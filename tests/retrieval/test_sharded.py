@@ -112,7 +112,7 @@ def test_scores_of_words_are_equal_to_the_last_bit(
         found = [
             (score, first + row)
             for shard, first in zip(retriever._shards, retriever._firsts, strict=True)
-            for score, row in shard.words.best(tokens, of_all[0] + of_all[1] + of_all[2], top_k=300, allowed=None)
+            for score, row in shard.words.best([tokens], of_all[0] + of_all[1] + of_all[2], top_k=300, allowed=None)
         ]
         scores = np.zeros(300, dtype=np.float32)
         for score, row in found:
@@ -306,7 +306,7 @@ def test_names_with_commas_open_several(
     reopened = again.open(beside=tmp_path)
     assert reopened.search(["seen in trials"], top_k=5) == retriever.search(["seen in trials"], top_k=5)
     assert index_fingerprint(retriever) == index_fingerprint(reopened) != index_fingerprint(whole)
-    print_search("seen in trials", both, top_k=5, where=EVERYTHING, reranker=None, as_json=True)
+    print_search("seen in trials", both, top_k=5, where=EVERYTHING, floor=None, reranker=None, as_json=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["id"] for line in lines] == [hit.passage.id for hit in whole.search(["seen in trials"], top_k=5)[0]]
     with pytest.raises(RetrievalError, match="address among several"):

@@ -16,6 +16,7 @@ def index_build(
     overlap_tokens: int = 30,
     analyser: AnalyserName = "medical",
     dense_weight: float | None = None,
+    floor: float = 0.0,
     chroma: str = "",
     device: str | None = None,
     overwrite: bool = False,
@@ -35,15 +36,19 @@ def index_build(
         analyser: How words are compared. "medical" stems them and knows variants of spelling, "biomedical" stems
             alone, "biomedical-unstemmed" does not, and "words" takes them as they are.
         dense_weight: Weight of the vectors' ranking; BM25's is 1. By default it is what suits the embedder.
+        floor: Share of a query's words, weighted by how rare they are, that a passage must have to be shown, from 0
+            to 1, so that a search may find nothing. 0 shows what is nearest.
         chroma: Address of a Chroma server that holds the vectors, instead of the folder.
         device: Device to embed on, such as cuda or cpu. By default it is a GPU where there is one.
         overwrite: Replace an index of other content there.
     """
     from medagent.cli.index import build_with_progress
     from retrieval.chunking import Chunking
-    from retrieval.settings import IndexSettings
+    from retrieval.settings import IndexSettings, SearchSettings
 
-    settings = IndexSettings(Chunking(max_tokens, overlap_tokens), analyser, chroma=chroma)
+    settings = IndexSettings(
+        Chunking(max_tokens, overlap_tokens), analyser, chroma=chroma, search=SearchSettings(floor=floor)
+    )
     build_with_progress(
         corpus,
         Path(out),
@@ -122,6 +127,21 @@ def index_rebuild(index: str) -> None:
     with index_bars() as show:
         manifest = rebuild_index(Path(index), progress=show)
     print(f"Rebuilt {index}: {manifest.num_passages:,} passages.")
+
+
+def index_synonyms(index: str, file: str) -> None:
+    """Give an index terms of one meaning, so that a query with one of them also finds what has another.
+
+    They replace those of before, and need no rebuilding.
+
+    Args:
+        index: Folder of the index.
+        file: MeSH's descriptors (d2026.bin or desc2026.xml, also as .gz), or lines such as "heart attack|myocardial
+            infarction".
+    """
+    from retrieval.synonyms import give_synonyms
+
+    print(f"{give_synonyms(Path(index), Path(file)):,} groups of terms in {index}.")
 
 
 def index_verify(index: str) -> None:
@@ -210,6 +230,7 @@ def search(
     source: str | list[str] | None = None,
     year_from: int | None = None,
     year_to: int | None = None,
+    floor: float | None = None,
     reranker: str | None = None,
     json: bool = False,
 ) -> None:
@@ -225,6 +246,8 @@ def search(
         source: Only passages of this source, or of these, e.g. '[PubMed*, WHO]' (* stands for anything).
         year_from: Only passages of this year or later.
         year_to: Only passages of this year or earlier.
+        floor: Share of the query's words, weighted by how rare they are, that a passage must have to be shown, from 0
+            to 1. By default the index's own.
         reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
         json: Print JSON lines.
     """
@@ -233,7 +256,7 @@ def search(
 
     sources = (source,) if isinstance(source, str) else tuple(source or ())
     wanted = Filter.parse(where) & Filter.of(sources, year_from, year_to)
-    print_search(query, index, top_k=top_k, where=wanted, reranker=reranker, as_json=json)
+    print_search(query, index, top_k=top_k, where=wanted, floor=floor, reranker=reranker, as_json=json)
 
 
 INDEX_COMMANDS: dict[str, Any] = {
@@ -244,6 +267,7 @@ INDEX_COMMANDS: dict[str, Any] = {
     "remove": index_remove,
     "restore": index_restore,
     "rebuild": index_rebuild,
+    "synonyms": index_synonyms,
     "verify": index_verify,
     "stats": index_stats,
     "serve": index_serve,

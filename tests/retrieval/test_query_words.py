@@ -1,0 +1,153 @@
+"""The words of a query: variants of spelling, the nearest known word, and a floor below which nothing is shown."""
+
+from __future__ import annotations
+
+from math import log
+from pathlib import Path
+
+import pytest
+
+from medagent.cli.main import main
+from retrieval.analysis import Analyser
+from retrieval.embedders import HashedNgramEmbedder
+from retrieval.errors import RetrievalError
+from retrieval.index import build_index
+from retrieval.near_words import QueryWords
+from retrieval.passages import Passage
+from retrieval.search import HybridRetriever
+from retrieval.settings import IndexSettings, SearchSettings
+from retrieval.spelling import american, with_numbers, without_accents
+
+TEXTS = {
+    "behcet": "Behçet's disease is treated with colchicine.",
+    "gastroparesis": "Gastroparesis delays the emptying of the stomach.",
+    "edema": "Edema of the leg has many causes.",
+    "gout": "Gout is treated with allopurinol.",
+    "type2": "Type 2 diabetes is treated with metformin.",
+}
+BM25_ALONE = SearchSettings(dense_weight=0.0)
+
+
+def built(folder: Path, settings: SearchSettings = BM25_ALONE) -> HybridRetriever:
+    passages = [Passage.make("", text, id=name) for name, text in TEXTS.items()]
+    build_index(folder, passages, HashedNgramEmbedder(64), settings=IndexSettings(search=settings))
+    return HybridRetriever(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Behçet", "Behcet"),
+        ("SJÖGREN", "sjogren"),
+        ("Ménière’s", "Meniere's"),
+        ("bœuf", "boeuf"),
+        ("TNFα", "TNF alpha"),
+        ("IFN-γ", "IFN gamma"),
+        ("α1-antitrypsin", "alpha-1 antitrypsin"),
+        ("β-thalassaemia", "beta thalassemia"),
+        ("type II", "type 2"),
+        ("factor VIII", "Factor 8"),
+        ("grade III tumours", "grade 3 tumor"),
+        ("oedema", "edema"),
+        ("haemophilia", "hemophilia"),
+        ("leukaemia", "leukemia"),
+        ("anaemic", "anemic"),
+        ("ischaemia", "ischemia"),
+        ("paediatrics", "pediatrics"),
+        ("oesophageal", "esophageal"),
+        ("diarrhoea", "diarrhea"),
+        ("dyspnoea", "dyspnea"),
+        ("foetus", "fetus"),
+        ("coeliac", "celiac"),
+        ("anaesthesia", "anesthesia"),
+        ("oestrogen", "estrogen"),
+        ("fibre", "fiber"),
+        ("goitre", "goiter"),
+        ("sulphonamide", "sulfonamide"),
+        ("hospitalised", "hospitalized"),
+        ("immunisation", "immunization"),
+        ("caesarean", "cesarean"),
+        ("aetiology", "etiology"),
+        ("gynaecology", "gynecology"),
+        ("5-FU", "5 FU"),
+    ],
+)
+def test_variants_of_spelling_are_one_word(one: str, other: str) -> None:
+    analyser = Analyser()
+    assert set(analyser.tokens(other)) <= set(analyser.tokens(one))
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["disease", "exercise", "aerobic", "michael", "israel", "hour", "four", "pour", "acre", "genre", "rise", "poem",
+     "shoe", "phoenix", "does", "goes", "raise", "noise", "haemus", "analyses", "premise", "paella"],
+)  # fmt: skip
+def test_other_words_keep_their_spelling(word: str) -> None:
+    assert american(word) == word
+
+
+def test_what_is_shown_keeps_its_accents(tmp_path: Path) -> None:
+    hit = built(tmp_path).search(["behcet"], top_k=1)[0][0]
+    assert (hit.passage.id, hit.passage.text) == ("behcet", TEXTS["behcet"])
+    assert without_accents("plain") == "plain"
+    assert with_numbers("I saw type I and V") == "I saw type 1 and V"
+
+
+def test_words_of_the_greek_language_are_left_alone() -> None:
+    assert Analyser().tokens("νόσος") == ["νοσος"]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("gastroparisis", "gastroparesis"),
+        ("gstroparesis", "gastroparesis"),
+        ("alopurinol", "gout"),
+        ("allopurniol", "gout"),
+        ("behet", "behcet"),
+        ("metformjn", "type2"),
+    ],
+)
+def test_a_word_that_no_passage_has_stands_for_the_nearest(tmp_path: Path, query: str, found: str) -> None:
+    retriever = built(tmp_path)
+    assert [hit.passage.id for hit in retriever.search([query], top_k=5)[0]] == [found]
+    exact = HybridRetriever(str(tmp_path), settings=SearchSettings(dense_weight=0.0, near_words=False))
+    assert exact.search([query], top_k=5) == [[]]
+
+
+def test_near_is_one_letter_and_two_of_long_words() -> None:
+    counts = {"colchicine": 3, "cocaine": 9, "codeine": 2, "colic": 1, "metformin": 5, "25mg": 1}
+    words = QueryWords(str.split, lambda: counts, lambda word: counts.get(word, 0), 10)
+    assert words.near("colhicine") == ("colchicine",)
+    assert words.near("colhicin") == (), "two letters of eight are too many"
+    assert words.near("colchcin") == ()
+    assert words.near("kolchicine") == (), "the first letter is right in most errors"
+    assert words.near("cocine") == ("cocaine",)
+    assert words.near("coli") == (), "short words are other words"
+    assert words.near("24mg") == (), "another dose is no error"
+    assert words.near("codaine") == ("cocaine", "codeine"), "both are one letter away; the frequent one first"
+    assert words.searched("metformin colhicine zzz", near_words=True) == [["metformin", "colchicine", "zzz"]]
+    assert words.searched("colhicine", near_words=False) == [["colhicine"]]
+
+
+def test_coverage_by_hand() -> None:
+    counts = {"gout": 1, "drug": 4}
+    words = QueryWords(str.split, lambda: counts, lambda word: counts.get(word, 0), 10)
+    gout, drug, unknown = log(1 + 9.5 / 1.5), log(1 + 6.5 / 4.5), log(1 + 10.5 / 0.5)
+    found = words.coverage("gout drug zebra", ["gout", "drug", "gout drug", "zebra", ""], near_words=False)
+    total = gout + drug + unknown
+    assert found == pytest.approx([gout / total, drug / total, (gout + drug) / total, unknown / total, 0.0])
+    assert words.coverage("", ["anything"], near_words=False) == [1.0]
+
+
+def test_below_the_floor_nothing_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = built(tmp_path, SearchSettings(floor=0.6))
+    assert [hit.passage.id for hit in shown.search(["gout allopurinol"], top_k=5)[0]] == ["gout"]
+    assert shown.search(["psoriasis of the scalp treated"], top_k=5) == [[]]
+    assert HybridRetriever(str(tmp_path), settings=SearchSettings()).search(["psoriasis treated"], top_k=5)[0]
+    main(["search", "psoriasis treated", "--index", str(tmp_path)])
+    assert capsys.readouterr().out == "Nothing found.\n"
+    main(["search", "psoriasis treated", "--index", str(tmp_path), "--floor", "0.1"])
+    assert "treated with" in capsys.readouterr().out
+    with pytest.raises(RetrievalError, match="floor from 0 to 1"):
+        SearchSettings(floor=1.5)

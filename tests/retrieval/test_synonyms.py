@@ -1,0 +1,117 @@
+"""Terms of one meaning from a user's file: a query with one finds what has another, in one index and in several."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from medagent.cli.main import main
+from retrieval.embedders import HashedNgramEmbedder
+from retrieval.errors import RetrievalError
+from retrieval.index import build_index
+from retrieval.passages import Passage
+from retrieval.search import HybridRetriever
+from retrieval.settings import IndexSettings, SearchSettings
+from retrieval.sharded import ShardedRetriever
+from retrieval.synonyms import Synonyms, give_synonyms
+
+TEXTS = {
+    "mi": "Myocardial infarction is treated with aspirin.",
+    "stone": "Nephrolithiasis is treated with tamsulosin.",
+    "fracture": "A fracture is treated with a plaster.",
+    "heart": "The heart pumps blood. An attack of gout hurts.",
+}
+LINES = "# mine\nheart attack|myocardial infarction\tMI\n\nkidney stones|nephrolithiasis|renal calculi\n"
+ASCII = """*NEWRECORD
+RECTYPE = D
+MH = Myocardial Infarction
+PRINT ENTRY = Heart Attack|T047|NON|EQV|UNK (19XX)
+ENTRY = Cardiovascular Stroke|T047
+UI = D009203
+
+*NEWRECORD
+MH = Nephrolithiasis
+ENTRY = Kidney Stones|T047
+ENTRY = Renal Calculi
+"""
+XML = """<DescriptorRecordSet><DescriptorRecord><DescriptorName><String>Myocardial Infarction</String></DescriptorName>
+<ConceptList><Concept><TermList><Term><String>Heart Attack</String></Term></TermList></Concept></ConceptList>
+</DescriptorRecord><DescriptorRecord><DescriptorName><String>Nephrolithiasis</String></DescriptorName><ConceptList>
+<Concept><TermList><Term><String>Kidney Stones</String></Term><Term><String>Renal Calculi</String></Term></TermList>
+</Concept></ConceptList></DescriptorRecord></DescriptorRecordSet>"""
+
+
+def built(folder: Path, names: tuple[str, ...] = tuple(TEXTS), floor: float = 0.0) -> Path:
+    passages = [Passage.make("", TEXTS[name], id=name) for name in names]
+    settings = IndexSettings(search=SearchSettings(dense_weight=0.0, floor=floor))
+    build_index(folder, passages, HashedNgramEmbedder(64), settings=settings)
+    return folder
+
+
+def first(retriever: HybridRetriever | ShardedRetriever, query: str) -> list[str]:
+    return [hit.passage.id for hit in retriever.search([query], top_k=1)[0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("mine.txt", LINES), ("d.bin", ASCII), ("desc.xml", XML), ("d.bin.gz", ASCII)]
+)
+def test_a_query_finds_what_has_another_term(tmp_path: Path, name: str, text: str, capsys) -> None:
+    index, file = built(tmp_path / "index"), tmp_path / name
+    file.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    before = HybridRetriever(str(index))
+    assert first(before, "heart attack treatment") == ["heart"]
+    assert first(before, "renal calculi") == []
+    before.close()
+    assert main(["index", "synonyms", str(index), str(file)]) == 0
+    assert "2 groups of terms" in capsys.readouterr().out
+    after = HybridRetriever(str(index))
+    assert first(after, "heart attack treatment") == ["mi"]
+    assert first(after, "Kidney stone") == ["stone"], "the analyser stems terms too"
+    assert first(after, "renal calculi") == ["stone"]
+    assert first(after, "the heart pumps") == ["heart"], "a part of a term is none"
+    whole = after.search(["renal calculi treatment"], top_k=3)
+    after.close()
+    shards = [
+        str(built(tmp_path / part, names)) for part, names in (("a", ("mi", "stone")), ("b", ("fracture", "heart")))
+    ]
+    give_synonyms(Path(shards[1]), file)
+    found = ShardedRetriever(shards).search(["renal calculi treatment"], top_k=3)
+    assert [(hit.passage.id, hit.score) for hit in found[0]] == [(hit.passage.id, hit.score) for hit in whole[0]]
+
+
+def test_the_longest_term_counts_and_each_place_by_itself() -> None:
+    groups = [["heart attack", "mi"], ["heart", "cardiac"], ["gout", "podagra"]]
+    synonyms = Synonyms(groups, str.split)
+    assert synonyms.variants(["heart", "attack", "gout"]) == [
+        ["heart", "attack", "gout"],
+        ["mi", "gout"],
+        ["heart", "attack", "podagra"],
+    ]
+    assert synonyms.variants(["the", "heart"]) == [["the", "heart"], ["the", "cardiac"]]
+    assert Synonyms((), str.split).variants([]) == [[]]
+
+
+def test_a_synonym_covers_the_query(tmp_path: Path) -> None:
+    index, file = built(tmp_path / "index", floor=0.9), tmp_path / "mine.txt"
+    file.write_text("renal calculi|nephrolithiasis")
+    retriever = HybridRetriever(str(index))
+    assert first(retriever, "renal calculi") == []
+    with pytest.raises(RetrievalError, match="open"):
+        give_synonyms(index, file)
+    retriever.close()
+    give_synonyms(index, file)
+    assert first(HybridRetriever(str(index)), "renal calculi") == ["stone"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("empty.txt", ""), ("one.txt", "gout\n"), ("broken.xml", "<a>"), ("no.gz", "x")]
+)
+def test_a_file_without_synonyms_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    index = built(tmp_path / "index")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RetrievalError, match=name):
+        give_synonyms(index, tmp_path / name)
+    with pytest.raises(RetrievalError, match="cannot be read"):
+        give_synonyms(index, tmp_path / "absent.txt")
