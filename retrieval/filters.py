@@ -62,7 +62,7 @@ EXAMPLE = "year>=2020 type=guideline language=en source=GARD"
 
 
 @dataclass(frozen=True)
-class Condition:
+class FilterCondition:
     """A field, an operator, and values of which one must fit."""
 
     field: str
@@ -96,7 +96,7 @@ class Condition:
 class Filter:
     """Conditions that all must hold; without any, everything may be found."""
 
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[FilterCondition, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -120,15 +120,15 @@ class Filter:
             if begins is None:
                 raise RetrievalError(f"filter {text!r}: {rest!r} is no condition. Write it as in: {EXAMPLE}")
             values, position = _values(text, begins.end())
-            found.append(Condition(begins[1].lower(), begins[2], values))  # type: ignore[arg-type]
+            found.append(FilterCondition(begins[1].lower(), begins[2], values))  # type: ignore[arg-type]
         return Filter(tuple(found))
 
     @staticmethod
     def of(sources: Sequence[str] = (), year_from: int | None = None, year_to: int | None = None) -> Filter:
         """The filter of these sources and years, where they are given."""
-        found = [Condition("source", "=", tuple(sources))] if sources else []
-        found += [Condition("year", ">=", (str(year_from),))] if year_from is not None else []
-        found += [Condition("year", "<=", (str(year_to),))] if year_to is not None else []
+        found = [FilterCondition("source", "=", tuple(sources))] if sources else []
+        found += [FilterCondition("year", ">=", (str(year_from),))] if year_from is not None else []
+        found += [FilterCondition("year", "<=", (str(year_to),))] if year_to is not None else []
         return Filter(tuple(found))
 
     def __and__(self, other: Filter) -> Filter:
@@ -181,7 +181,7 @@ def _values(text: str, position: int) -> tuple[tuple[str, ...], int]:
         if match[4] is None:
             break
     else:
-        found.append("")  # nothing follows the operator or the comma, which `Condition` refuses
+        found.append("")  # nothing follows the operator or the comma, which `FilterCondition` refuses
     return tuple(found), position
 
 

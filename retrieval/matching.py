@@ -6,7 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 
-from retrieval.filters import KINDS, Condition, Filter, folded, language_code
+from retrieval.filters import KINDS, FilterCondition, Filter, folded, language_code
 
 _ABOUT = "NULLIF({about}, '')"
 _IN_ABOUT = {"journal": "journal", "language": "language", "doi": "doi", "pmid": "pmid"}
@@ -30,7 +30,7 @@ def clause_of(wanted: Filter, about: str) -> tuple[str, list[str | int]]:
     return " AND ".join(clauses), values
 
 
-def _clause(condition: Condition, about: str) -> tuple[str, list[str | int]]:
+def _clause(condition: FilterCondition, about: str) -> tuple[str, list[str | int]]:
     name = condition.field
     if name == "year":
         return _compared([("year", int(value)) for value in condition.values], condition)
@@ -53,7 +53,7 @@ def _clause(condition: Condition, about: str) -> tuple[str, list[str | int]]:
     return _fits(f"folded({name})", _wanted(condition))
 
 
-def _wanted(condition: Condition) -> list[str]:
+def _wanted(condition: FilterCondition) -> list[str]:
     """The values as they are compared; a kind of evidence stands for its publication types."""
     plain = [folded(value) for value in condition.values]
     if condition.field != "type":
@@ -62,7 +62,7 @@ def _wanted(condition: Condition) -> list[str]:
 
 
 def _compared(
-    pairs: list[tuple[str, int]] | list[tuple[str, str]], condition: Condition
+    pairs: list[tuple[str, int]] | list[tuple[str, str]], condition: FilterCondition
 ) -> tuple[str, list[str | int]]:
     operator = "=" if condition.operator == "!=" else condition.operator
     return "(" + " OR ".join(f"{said} {operator} ?" for said, _ in pairs) + ")", [value for _, value in pairs]
