@@ -31,7 +31,7 @@ from retrieval.passages import Passage
 from retrieval.settings import IndexSettings, SearchSettings
 from retrieval.store import PassageStore, Progress
 from retrieval.synonyms import FILE as SYNONYMS
-from retrieval.vectors import EXACT_UP_TO, ChromaVectors
+from retrieval.vectors import ChromaVectors
 
 FILES = ("passages.sqlite", "embeddings.f32")
 
@@ -212,8 +212,28 @@ def rebuild_index(folder: Path, *, progress: Progress = no_progress) -> Manifest
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
         check_undamaged(folder, manifest)
         check_read_whole(folder, store)
-        vectors = chroma(folder, manifest)
-        vectors.drop()
+        chroma(folder, manifest).drop()
+        return _make_search_structures(folder, store, manifest, progress)
+
+
+def repair_index(folder: Path, embedder: Embedder, *, progress: Progress = no_progress) -> Manifest:
+    """Make afresh what passages give: their vectors where these are damaged, Chroma and BM25.
+
+    Raises:
+        IndexMismatchError: the passages themselves are damaged, or half read.
+    """
+    manifest = Manifest.read(folder)
+    check_embedder(folder, manifest, embedder)
+    with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
+        if manifest.complete and store.content_sha256() != manifest.content_sha256:
+            raise IndexMismatchError(
+                f"index {folder}: its passages are not those it was built with, and nothing else holds them. Restore "
+                "passages.sqlite from a backup, or build the index again with --overwrite."
+            )
+        check_read_whole(folder, store)
+        if manifest.complete and store.embeddings_sha256() != manifest.embeddings_sha256:
+            store.embed_again(embedder, progress)
+        chroma(folder, manifest).drop()
         return _make_search_structures(folder, store, manifest, progress)
 
 
@@ -290,12 +310,9 @@ def _make_search_structures(folder: Path, store: PassageStore, manifest: Manifes
     """
     store.blank_gaps()
     rows = store.rows()
-    vectors = chroma(folder, manifest)
-    # A small collection is made anew when it changes: how many passages its searches visit is fixed when it is opened.
-    if not vectors.open() or (len(rows) <= EXACT_UP_TO and len(vectors) != len(rows)):
-        vectors.create(space=manifest.space, num_rows=len(rows))
-    vectors.match(store, rows, lambda done: progress("indexing", done, len(rows), len(rows)))
-    vectors.fit_search(len(rows))
+    chroma(folder, manifest).hold(
+        store, rows, space=manifest.space, progress=lambda done: progress("indexing", done, len(rows), len(rows))
+    )
     settings = manifest.settings
     LexicalIndex.build(
         folder,

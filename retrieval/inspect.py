@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from chromadb.errors import ChromaError
 
 from retrieval.analysis import Analyser
 from retrieval.embedders import Embedder
@@ -81,9 +82,12 @@ def _embedded_again(store: PassageStore, embedder: Embedder) -> str:
 
 
 def _against_chroma(folder: Path, manifest: Manifest, store: PassageStore, progress: Progress) -> str:
-    vectors = open_vectors(folder, manifest)
     rows = store.rows()
-    held = vectors.ids()
+    try:
+        vectors = open_vectors(folder, manifest)
+        held = vectors.ids()
+    except ChromaError as error:
+        return f"its files cannot be read ({error})"
     wanted = {int(row) for row in rows}
     if held != wanted:
         return f"{len(wanted - held):,} passages are missing and {len(held - wanted):,} do not belong there"

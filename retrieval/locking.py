@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
+from retrieval.disk import disk_failures_told
 from retrieval.errors import IndexBusyError, IndexUnwritableError
 
 LOCKS = ("lock", "readers")
@@ -52,7 +53,8 @@ def writing(folder: Path) -> Iterator[None]:
             )
             with _held(path, folder, advice):
                 path.unlink()
-        yield
+        with disk_failures_told(folder):
+            yield
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable
 
-from retrieval.filters import KINDS, FilterCondition, Filter, folded, language_code
+from retrieval.filters import KINDS, Filter, FilterCondition, folded, language_code
 
 _ABOUT = "NULLIF({about}, '')"
 _IN_ABOUT = {"journal": "journal", "language": "language", "doi": "doi", "pmid": "pmid"}

@@ -22,11 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.documents import TABLES, DocumentChanges, DocumentTables, Withdrawal
+from retrieval.embedders import Embedder
 from retrieval.errors import IndexMismatchError
 from retrieval.passages import Passage
 from retrieval.stored_rows import COLUMNS, PartState, StoredRows, bibliography_column
 from retrieval.upgrading import add_owners
 
+EMBEDDED_AT_ONCE = 256
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far
 PASSAGES = """
 CREATE TABLE IF NOT EXISTS passages (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL,
@@ -205,6 +207,25 @@ class PassageStore(StoredRows):
         except KeyError as error:
             return str(error.args[0])
         return None
+
+    def embed_again(self, embedder: Embedder, progress: Progress) -> None:
+        """Make the file of vectors anew from the passages; until it is whole the old one stays."""
+        part, done, total = self.folder / "embeddings.f32.part", 0, len(self)
+        rows = self.rows()
+        with part.open("wb") as file:
+            file.truncate(self.num_rows * self.dimension * 4)
+            for start in range(0, len(rows), EMBEDDED_AT_ONCE):
+                some = [int(row) for row in rows[start : start + EMBEDDED_AT_ONCE]]
+                passages = self.fetch(some)
+                vectors = embedder.embed_passages([passages[row] for row in some])
+                for row, vector in zip(some, vectors, strict=True):
+                    file.seek(row * self.dimension * 4)
+                    file.write(np.ascontiguousarray(vector, dtype=np.float32).tobytes())
+                done += len(some)
+                progress("embedding", done, total, total)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.folder / "embeddings.f32")
 
     def blank_gaps(self) -> None:
         """Set the vectors of all rows that hold no passage to zero."""

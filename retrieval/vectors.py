@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,13 +13,15 @@ import chromadb
 import numpy as np
 from chromadb.api.models.Collection import Collection
 from chromadb.config import Settings
-from chromadb.errors import NotFoundError
+from chromadb.errors import ChromaError, NotFoundError
 from numpy.typing import NDArray
 
+from retrieval.disk import is_full
 from retrieval.embedders import Space
 from retrieval.errors import IndexMismatchError, RetrieverUnavailableError
 from retrieval.store import PassageStore
 
+log = logging.getLogger(__name__)
 BATCH = 1024  # rows added at once; Chroma takes at most 5,461
 # Up to so many passages every search visits all of them, so it is exact, and no slower than the rest of a search.
 # Beyond, results may differ between processes: Chroma replays its log into the graph whenever it opens.
@@ -79,6 +82,32 @@ class ChromaVectors:
         except NotFoundError:
             return False
         return True
+
+    def hold(
+        self, store: PassageStore, rows: NDArray[np.int64], *, space: Space, progress: Callable[[int], None]
+    ) -> None:
+        """Hold the vectors of these rows and no others; what is there already is kept.
+
+        A collection of this machine that cannot be used, as after a full disk, is made anew.
+        """
+        try:
+            self._match(store, rows, space, progress)
+        except ChromaError as error:
+            if self._folder is None or is_full(self._folder, error):
+                raise
+            log.warning("%s cannot be used (%s) and is made anew.", self._where, error)
+            self.drop()
+            self._match(store, rows, space, progress)
+
+    def _match(
+        self, store: PassageStore, rows: NDArray[np.int64], space: Space, progress: Callable[[int], None]
+    ) -> None:
+        # A small collection is made anew when it changes: how many passages its searches visit is fixed when it is
+        # opened.
+        if not self.open() or (len(rows) <= EXACT_UP_TO and len(self) != len(rows)):
+            self.create(space=space, num_rows=len(rows))
+        self.match(store, rows, progress)
+        self.fit_search(len(rows))
 
     def drop(self) -> None:
         """Delete the collection, if there is one."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from errno import EDQUOT, ENOSPC, EROFS
 from inspect import get_annotations
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,11 @@ def main(argv: list[str] | None = None) -> int:
             auto_cli(COMMANDS, args=with_flags_said(arguments), prog="medagent", as_positional=True)
     except (MedagentError, RetrievalError) as error:
         print(f"medagent: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in (ENOSPC, EDQUOT, EROFS):
+            raise
+        print(f"medagent: {error}. Free some space, or write elsewhere, and run the command again.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nmedagent: interrupted; run the same command again to go on.", file=sys.stderr)

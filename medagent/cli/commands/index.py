@@ -144,22 +144,26 @@ def index_synonyms(index: str, file: str) -> None:
     print(f"{give_synonyms(Path(index), Path(file)):,} groups of terms in {index}.")
 
 
-def index_verify(index: str) -> None:
+def index_verify(index: str, repair: bool = False) -> None:
     """Compare an index with its source of truth: digests, Chroma's vectors, BM25. Exit status 1 where any differs.
 
     Vectors are compared one by one, and BM25 is computed again.
 
     Args:
         index: Folder of the index.
+        repair: First make afresh what the passages give: damaged vectors, Chroma and BM25.
     """
     from medagent.cli.progress import index_bars
     from retrieval.embedders import embedder_from_identity
     from retrieval.errors import IndexMismatchError
+    from retrieval.index import repair_index
     from retrieval.inspect import verify_index
     from retrieval.manifest import Manifest
 
     manifest = Manifest.read(Path(index))
     with index_bars() as show:
+        if repair:
+            manifest = repair_index(Path(index), embedder_from_identity(manifest.embedder), progress=show)
         checks = verify_index(Path(index), embedder_from_identity(manifest.embedder), progress=show)
     for check in checks:
         print(
@@ -167,8 +171,9 @@ def index_verify(index: str) -> None:
         )
     if any(check.problem for check in checks):
         raise IndexMismatchError(
-            f"index {index}: differs from its source of truth. If only Chroma or BM25 differ, run "
-            f"medagent index rebuild {index}. Otherwise restore it from a backup, or build it again with --overwrite."
+            f"index {index}: differs from its source of truth. If its passages do not, run "
+            f"medagent index verify {index} --repair. Otherwise restore it from a backup, or build it again with "
+            "--overwrite."
         )
     print(f"Version {manifest.version}, content {manifest.content_sha256[:16]}: {manifest.num_passages:,} passages.")
 

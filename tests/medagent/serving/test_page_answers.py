@@ -144,5 +144,5 @@ def test_a_search_is_limited_to_a_source_and_years(visit: Visit) -> None:
     page.get_by_label("From year").fill("2010")
     visit.answered()
     assert asked[0] == "source=WHO year>=2010"
-    expect(page.get_by_role("status").last).to_contain_text('Only passages with source="WHO" year>=2010 were searched.')
+    expect(page.locator("article .status")).to_contain_text('Only passages with source="WHO" year>=2010 were searched.')
     assert not visit.wrong

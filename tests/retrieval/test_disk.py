@@ -1,0 +1,140 @@
+"""A disk that is full, read-only or was: one line that names the remedy, and the same command goes on."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromadb.errors import InternalError
+
+from medagent.cli.main import main
+from retrieval.disk import disk_failures_told
+from retrieval.embedders import HashedNgramEmbedder
+from retrieval.errors import IndexMismatchError, IndexUnwritableError
+from retrieval.index import build_index, rebuild_index, repair_index
+from retrieval.lexical import LexicalIndex
+from retrieval.passages import Passage
+from retrieval.search import HybridRetriever
+from retrieval.store import PassageStore
+from retrieval.vectors import ChromaVectors
+from tests.retrieval.support import problems
+
+EMBEDDER = HashedNgramEmbedder(64)
+PASSAGES = [Passage.make(f"Drug {i}", f"Drug {i} treats disease {i % 7}.", id=f"p{i}") for i in range(1500)]
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def fails_at(call: int, method: Any, error: Exception) -> Any:
+    """The method, which at its so manieth call raises an error instead."""
+    calls = []
+
+    def failing(*args: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) == call:
+            raise error
+        return method(*args, **more)
+
+    return failing
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "call", "error"),
+    [
+        (PassageStore, "_write_vectors", 2, FULL),
+        (PassageStore, "append", 2, sqlite3.OperationalError("database or disk is full")),
+        (ChromaVectors, "match", 1, InternalError("error returned from database: (code: 13) database or disk is full")),
+        (ChromaVectors, "fit_search", 1, InternalError("Query error: No space left on device (os error 28)")),
+        (LexicalIndex, "build", 1, FULL),
+    ],
+)
+def test_after_a_full_disk_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: Any, name: str, call: int, error: Exception
+) -> None:
+    with monkeypatch.context() as patched:
+        failing = fails_at(call, getattr(of, name), error)
+        patched.setattr(of, name, staticmethod(failing) if name == "build" else lambda *a, **k: failing(*a, **k))
+        with pytest.raises(IndexUnwritableError, match="the disk is full .* run the same command again"):
+            build_index(tmp_path / "index", PASSAGES, EMBEDDER)
+    again = build_index(tmp_path / "index", PASSAGES, EMBEDDER)
+    fresh = build_index(tmp_path / "fresh", PASSAGES, EMBEDDER)
+    assert (again.content_sha256, again.embeddings_sha256) == (fresh.content_sha256, fresh.embeddings_sha256)
+    assert not problems(tmp_path / "index", EMBEDDER)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EROFS, "Read-only file system"), "cannot be written"),
+        (OSError(errno.EACCES, "Permission denied", "FOLDER/passages.sqlite"), "cannot be written"),
+        (sqlite3.OperationalError("attempt to write a readonly database"), "cannot be written"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "the disk is full"),
+    ],
+)
+def test_what_the_disk_refuses_is_told(tmp_path: Path, error: OSError, said: str) -> None:
+    if isinstance(error, OSError) and error.filename:
+        error = OSError(error.errno, error.strerror, str(tmp_path / "passages.sqlite"))
+    with pytest.raises(IndexUnwritableError, match=said), disk_failures_told(tmp_path):
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EACCES, "Permission denied", "/elsewhere/a.pdf"), sqlite3.OperationalError("no such table")],
+)
+def test_other_failures_keep_their_own_words(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(type(error)), disk_failures_told(tmp_path):
+        raise error
+
+
+def test_a_full_disk_elsewhere_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(*args: Any, **more: Any) -> None:
+        raise FULL
+
+    monkeypatch.setattr("medagent.cli.main.auto_cli", fails)
+    assert main(["search", "gout"]) == 1
+    said = "No space left on device. Free some space, or write elsewhere, and run the command again.\n"
+    assert capsys.readouterr().err == f"medagent: [Errno 28] {said}"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    build_index(tmp_path / "index", PASSAGES, EMBEDDER)
+    return tmp_path / "index"
+
+
+def test_chromas_files_that_a_full_disk_broke_are_made_anew(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = InternalError("Error in compaction: Failed to apply logs to the hnsw segment writer")
+    monkeypatch.setattr("retrieval.vectors.ChromaVectors.match", fails_at_method(1, ChromaVectors.match, broken))
+    rebuild_index(index)
+    assert not problems(index, EMBEDDER)
+
+
+def fails_at_method(call: int, method: Any, error: Exception) -> Any:
+    failing = fails_at(call, method, error)
+    return lambda *args, **more: failing(*args, **more)
+
+
+@pytest.mark.parametrize("damage", ["vectors", "words", "both"])
+def test_repair_makes_afresh_what_passages_give(index: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if damage != "words":
+        vectors = index / "embeddings.f32"
+        vectors.write_bytes(vectors.read_bytes()[:-1000])
+    if damage != "vectors":
+        (index / "bm25" / "rows.npy").unlink()
+    if damage == "words":
+        assert main(["index", "verify", str(index)]) == 1
+    capsys.readouterr()
+    assert main(["index", "verify", str(index), "--repair"]) == 0
+    assert "PROBLEM" not in capsys.readouterr().out
+    assert not problems(index, EMBEDDER)
+    assert HybridRetriever(str(index)).search(["Drug 77"], top_k=1)[0][0].passage.id == "p77"
+
+
+def test_damaged_passages_cannot_be_repaired(index: Path) -> None:
+    with sqlite3.connect(index / "passages.sqlite") as database:
+        database.execute("UPDATE passages SET text = 'other' WHERE id = 'p3'")
+    with pytest.raises(IndexMismatchError, match="passages.sqlite from a backup"):
+        repair_index(index, EMBEDDER)
