@@ -128,8 +128,10 @@ def measure(task: Task, embedder: Embedder, work: Path, weights: Sequence[float]
     retriever = HybridRetriever(str(folder), embedder, cache_size=0)
     store = PassageStore(folder, embedder.dimension)
     stored = list(store.stream())
-    row_of = {passage.digest: row for row, passage in stored}
-    gold = [{row_of[digest] for digest in right} for right in task.gold]
+    rows_of: dict[str, set[int]] = {}  # documents of the same words are several passages, and each is right
+    for row, passage in stored:
+        rows_of.setdefault(passage.digest, set()).add(row)
+    gold = [set[int]().union(*(rows_of[digest] for digest in right)) for right in task.gold]
     row_of_id = {passage.id: row for row, passage in stored}
     rows = np.array([row for row, _ in stored])
 

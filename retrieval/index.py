@@ -200,7 +200,7 @@ def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = 
             )
         replace(manifest, complete=False).write(folder)
         store.remove(by_id)
-        return _make_search_structures(folder, store, manifest, progress), len(rows)
+        return make_search_structures(folder, store, manifest, progress), len(rows)
 
 
 def rebuild_index(folder: Path, *, progress: Progress = no_progress) -> Manifest:
@@ -213,28 +213,7 @@ def rebuild_index(folder: Path, *, progress: Progress = no_progress) -> Manifest
         check_undamaged(folder, manifest)
         check_read_whole(folder, store)
         chroma(folder, manifest).drop()
-        return _make_search_structures(folder, store, manifest, progress)
-
-
-def repair_index(folder: Path, embedder: Embedder, *, progress: Progress = no_progress) -> Manifest:
-    """Make afresh what passages give: their vectors where these are damaged, Chroma and BM25.
-
-    Raises:
-        IndexMismatchError: the passages themselves are damaged, or half read.
-    """
-    manifest = Manifest.read(folder)
-    check_embedder(folder, manifest, embedder)
-    with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
-        if manifest.complete and store.content_sha256() != manifest.content_sha256:
-            raise IndexMismatchError(
-                f"index {folder}: its passages are not those it was built with, and nothing else holds them. Restore "
-                "passages.sqlite from a backup, or build the index again with --overwrite."
-            )
-        check_read_whole(folder, store)
-        if manifest.complete and store.embeddings_sha256() != manifest.embeddings_sha256:
-            store.embed_again(embedder, progress)
-        chroma(folder, manifest).drop()
-        return _make_search_structures(folder, store, manifest, progress)
+        return make_search_structures(folder, store, manifest, progress)
 
 
 def chroma(folder: Path, manifest: Manifest) -> ChromaVectors:
@@ -300,10 +279,10 @@ def _fill(
                 + (f" Skipped: {reasons}." if reasons else "")
             )
         check_read_whole(folder, store)
-        return _make_search_structures(folder, store, manifest, progress)
+        return make_search_structures(folder, store, manifest, progress)
 
 
-def _make_search_structures(folder: Path, store: PassageStore, manifest: Manifest, progress: Progress) -> Manifest:
+def make_search_structures(folder: Path, store: PassageStore, manifest: Manifest, progress: Progress) -> Manifest:
     """Chroma and BM25 for what the store holds, then the manifest that says so.
 
     What Chroma holds of it already is kept.

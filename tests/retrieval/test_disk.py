@@ -14,9 +14,10 @@ from medagent.cli.main import main
 from retrieval.disk import disk_failures_told
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import IndexMismatchError, IndexUnwritableError
-from retrieval.index import build_index, rebuild_index, repair_index
+from retrieval.index import build_index, rebuild_index
 from retrieval.lexical import LexicalIndex
 from retrieval.passages import Passage
+from retrieval.repair import repair_index
 from retrieval.search import HybridRetriever
 from retrieval.store import PassageStore
 from retrieval.vectors import ChromaVectors

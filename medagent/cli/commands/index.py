@@ -156,9 +156,9 @@ def index_verify(index: str, repair: bool = False) -> None:
     from medagent.cli.progress import index_bars
     from retrieval.embedders import embedder_from_identity
     from retrieval.errors import IndexMismatchError
-    from retrieval.index import repair_index
     from retrieval.inspect import verify_index
     from retrieval.manifest import Manifest
+    from retrieval.repair import repair_index
 
     manifest = Manifest.read(Path(index))
     with index_bars() as show:
