@@ -47,9 +47,7 @@ def measure(task: Task, work: Path, embedder: str) -> dict[str, dict[str, float]
         """The coverage of each hit, and whether it is evidence."""
         question = task.questions[number]
         hits = retriever.search([question], top_k=SHOWN)[0]
-        found = retriever.lexical.words.coverage(
-            question, [hit.passage.indexed_text for hit in hits], near_words=settings.search.near_words
-        )
+        found = retriever.words.coverage(question, [hit.passage.indexed_text for hit in hits])
         return [(share, hit.passage.digest in task.gold[number]) for share, hit in zip(found, hits, strict=True)]
 
     lacking, having = [shares(number) for number in without], [shares(number) for number in with_evidence]

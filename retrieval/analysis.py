@@ -37,6 +37,7 @@ _PART = re.compile(r"\d+|[^\W\d_]+")
 _PLAIN = re.compile(r"\b\w+\b")
 # A letter of a name, such as "TNFα". In words of the Greek language letters stay.
 _GREEK_LETTER = re.compile(r"(?<![\u0370-\u03ff])[Α-Ωα-ω](?![\u0370-\u03ff])")
+_MICROGRAM = re.compile(r"(?<![^\W\d_])[µμ]g(?![^\W_])")
 _MARKS = str.maketrans({"’": "'", "‐": "-", "‑": "-", "–": "-", "−": "-", "®": None, "™": None})
 _FOLD = _MARKS | str.maketrans(GREEK)
 
@@ -61,15 +62,25 @@ class Analyser:
         >>> Analyser().tokens("What is the role of IL-6 in Crohn's diseases?")
         ['role', 'il', '6', 'il6', 'crohn', 'diseas']
         """
+        return [token for group in self.groups(text) for token in group]
+
+    def groups(self, text: str) -> list[list[str]]:
+        """The tokens of each word. Those of a compound are its parts and last its joined form.
+
+        >>> Analyser().groups("beta-blockers now")
+        [['beta', 'blocker', 'betablock'], ['now']]
+        """
         text = without_unseen(text)
         if self.name == "words":
-            return _PLAIN.findall(text.lower())
+            return [[word] for word in _PLAIN.findall(text.lower())]
+        if self._variants:
+            text = _MICROGRAM.sub("mcg", text)
         text = unicodedata.normalize("NFKC", text)
         if self._variants:
             text = with_numbers(_GREEK_LETTER.sub(_named, without_accents(text)))
         text = _LETTERED.sub(r"\1 A", text.translate(_MARKS if self._variants else _FOLD))
         shouted = text.isupper()
-        found: list[str] = []
+        found: list[list[str]] = []
         for match in _WORD.finditer(text):
             word = match.group()
             # "WAS", "IT" and the A of "Influenza A" are names; where a sentence begins, or all is upper case, they
@@ -77,7 +88,7 @@ class Analyser:
             before = text[max(0, match.start() - 3) : match.start()].rstrip()[-1:]
             named = word.isupper() and not shouted and before not in ("", ".", "?", "!", ":", '"')
             if named or word.lower() not in STOPWORDS:
-                found += self._forms(word.lower().removesuffix("'s"))
+                found.append(self._forms(word.lower().removesuffix("'s")))
         return found
 
     def _forms(self, word: str) -> list[str]:
@@ -90,9 +101,13 @@ class Analyser:
             found = [form for part in parts for form in self._forms(part)]
             if not self._variants:
                 return [*found, joined]
-            # "alpha-1-antitrypsin" holds "alpha1", and "25-OH-vitamin" holds "25oh".
+            # "alpha-1-antitrypsin" holds "alpha1".
             pairs = pairwise(parts) if len(parts) > 2 else ()
-            return [*found, *(a + b for a, b in pairs if a.isdecimal() != b.isdecimal()), american(joined)]
+            return [
+                *found,
+                *(a + b for a, b in pairs if b.isdecimal() and not a.isdecimal()),
+                self._stem(joined) if joined.isalpha() else american(joined),
+            ]
         pieces = _PART.findall(word)
         return [word] if len(pieces) == 1 else [*pieces, word]
 

@@ -81,6 +81,5 @@ def _with_enough(
     query: str, ranked: Iterator[tuple[Passage, float]], settings: SearchSettings, words: QueryWords
 ) -> Iterator[tuple[Passage, float]]:
     for passage, score in ranked:
-        has = words.coverage(query, [passage.indexed_text], near_words=settings.near_words)[0]
-        if has >= settings.floor:
+        if words.coverage(query, [passage.indexed_text])[0] >= settings.floor:
             yield passage, score

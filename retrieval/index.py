@@ -74,7 +74,9 @@ def build_index(
         if not found.complete and found.embedder == wanted.embedder:
             check_embedder(folder, found, embedder)
         wanted = replace(wanted, id=found.id, probe=found.probe)
-        blank = replace(found, num_passages=0, content_sha256="", embeddings_sha256="", complete=False)
+        blank = replace(
+            found, num_passages=0, content_sha256="", embeddings_sha256="", complete=False, synonyms_sha256=""
+        )
         if found.complete or blank != wanted:
             kind = f"{found.num_passages:,} passages" if found.complete else "an interrupted build"
             raise IndexMismatchError(

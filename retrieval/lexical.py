@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from retrieval.analysis import Analyser
 from retrieval.errors import IndexMismatchError
 from retrieval.near_words import QueryWords
-from retrieval.synonyms import Synonyms
+from retrieval.synonyms import Synonyms, stored_groups
 
 FOLDER = "bm25"
 LENGTHS = "lengths.npy"  # in tokens; what `retrieval.sharded_lexical` needs besides
@@ -61,7 +61,7 @@ class LexicalIndex:
     ) -> None:
         """`rows[i]` is the row number of document i."""
         self._scores, self._rows, self._analyser = scores, rows, analyser
-        self.words = QueryWords(analyser.tokens, self.vocabulary, self.num_passages_with, len(rows), synonyms)
+        self.words = QueryWords(analyser.groups, self.vocabulary, self.num_passages_with, len(rows), synonyms)
 
     @staticmethod
     def build(folder: Path, texts: Iterable[tuple[int, str]], analyser: Analyser, *, k1: float, b: float) -> None:
@@ -94,7 +94,7 @@ class LexicalIndex:
                 f"index {folder}: its BM25 files cannot be read ({error}). Make them again with: medagent index "
                 f"rebuild {folder}"
             ) from error
-        return LexicalIndex(scores, rows, analyser, Synonyms.load(folder, analyser.tokens))
+        return LexicalIndex(scores, rows, analyser, Synonyms(stored_groups(folder)))
 
     def __len__(self) -> int:
         """How many passages it holds."""
@@ -110,9 +110,10 @@ class LexicalIndex:
         """BM25's k1 and b."""
         return float(self._scores.k1), float(self._scores.b)
 
-    def tokens(self, query: str) -> list[str]:
-        """The tokens of a query, in its order."""
-        return self._analyser.tokens(query)
+    @property
+    def analyser(self) -> Analyser:
+        """What makes tokens of texts."""
+        return self._analyser
 
     def vocabulary(self) -> Iterable[str]:
         """The words that passages have."""

@@ -39,6 +39,7 @@ class Manifest:
     embeddings_sha256: str = ""
     complete: bool = False
     format: int = FORMAT
+    synonyms_sha256: str = ""
 
     @staticmethod
     def read(folder: Path) -> Manifest:
@@ -74,6 +75,8 @@ class Manifest:
     def version(self) -> str:
         """Changes with everything that can change a search's result."""
         row = {name: value for name, value in asdict(self).items() if name not in ("id", "corpus", "complete")}
+        if not self.synonyms_sha256:
+            del row["synonyms_sha256"]
         return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:16]
 
 

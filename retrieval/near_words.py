@@ -14,8 +14,10 @@ from rapidfuzz.distance import OSA
 
 from retrieval.synonyms import Synonyms
 
-SHORTEST, LONG = 5, 9  # letters from which one letter may differ, and two
+SHORTEST, VOWELS_FROM, LONG = 5, 8, 12  # letters of a word that may differ, in a vowel, in two letters
 MOST = 3  # words for one
+_VOWELS = str.maketrans("eiouy", "aaaaa")
+_OPPOSITES = (("hyper", "hypo"), ("intra", "inter"), ("infra", "intra"), ("supra", "sub"), ("ante", "anti"))
 
 
 class QueryWords:
@@ -23,15 +25,15 @@ class QueryWords:
 
     def __init__(
         self,
-        tokens: Callable[[str], list[str]],
+        groups: Callable[[str], list[list[str]]],
         words: Callable[[], Iterable[str]],
         count: Callable[[str], int],
         num_passages: int,
         synonyms: Synonyms | None = None,
     ) -> None:
-        """`tokens` is the analyser's, `words` gives the index's, and `count` in how many passages a word is."""
-        self._synonyms = synonyms or Synonyms((), tokens)
-        self._tokens, self._words, self._count, self._num_passages = tokens, words, count, num_passages
+        """`groups` is the analyser's, `words` gives the index's, and `count` in how many passages a word is."""
+        self._synonyms = synonyms or Synonyms(())
+        self._groups, self._words, self._count, self._num_passages = groups, words, count, num_passages
         self._by_letter: dict[str, list[str]] | None = None
         self.near = lru_cache(maxsize=10_000)(self._near)
 
@@ -39,23 +41,35 @@ class QueryWords:
         """The words to search for, in the query's order, and the same with synonyms; the best of them counts."""
         return [
             [each for word in words for each in self._meant(word, near_words)]
-            for words in self._synonyms.variants(self._tokens(query))
+            for words in self._synonyms.variants(self._tokens(query), query)
         ]
 
-    def coverage(self, query: str, texts: Iterable[str], *, near_words: bool) -> list[float]:
+    def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
+        """The words of a query that no passage has, with those that stand for them; words as they are compared."""
+        return {word: near for word in self._tokens(query) if not self._count(word) and (near := self.near(word))}
+
+    def coverage(self, query: str, texts: Iterable[str]) -> list[float]:
         """How much of a query each text has: the share of its words, each weighted by how rare it is (0 to 1).
 
         The weight is BM25's idf, log(1 + (N - n + 0.5) / (n + 0.5)) with n of N passages having the word. A word that
-        no passage has counts most. Of a query and the same with synonyms the best counts.
+        no passage has counts most, and a near one does not stand for it: it may be another drug. A compound counts as
+        one word where it is joined, or by its parts. Of a query and the same with synonyms the best counts.
         """
-        variants = self._synonyms.variants(self._tokens(query))
-        return [max(self._covered(words, set(self._tokens(text)), near_words) for words in variants) for text in texts]
+        groups = self._groups(query)
+        plain = [word for group in groups for word in group]
+        others = [[[word] for word in words] for words in self._synonyms.variants(plain, query)[1:]]
+        held = [set(self._tokens(text)) for text in texts]
+        return [max(self._covered(some, words) for some in (groups, *others)) for words in held]
 
-    def _covered(self, words: Sequence[str], held: set[str], near_words: bool) -> float:
-        meant = {word: set(self._meant(word, near_words)) for word in words}
-        weights = {word: max(map(self._idf, same)) for word, same in meant.items()}
-        total = sum(weights.values())
-        return sum(weight for word, weight in weights.items() if meant[word] & held) / total if total else 1.0
+    def _covered(self, groups: Sequence[Sequence[str]], held: set[str]) -> float:
+        total = covered = 0.0
+        for group in {tuple(group) for group in groups}:
+            *parts, joined = group
+            weights = {part: self._idf(part) for part in parts or group}
+            whole = sum(weights.values())
+            total += whole
+            covered += whole if joined in held else sum(weight for part, weight in weights.items() if part in held)
+        return covered / total if total else 1.0
 
     def _meant(self, word: str, near_words: bool) -> tuple[str, ...]:
         return (near_words and not self._count(word) and self.near(word)) or (word,)
@@ -64,12 +78,16 @@ class QueryWords:
         held = self._count(word)
         return math.log(1 + (self._num_passages - held + 0.5) / (held + 0.5))
 
+    def _tokens(self, text: str) -> list[str]:
+        return [word for group in self._groups(text) for word in group]
+
     def _near(self, word: str) -> tuple[str, ...]:
         """At most three words of the index near a word that it lacks, those of most passages first.
 
-        Near is a word of the same first letter that differs by one letter more, less, other or swapped; of long words
-        two may differ (Damerau, 1964; optimal string alignment). Only the nearest count. Short words and numbers have
-        none: another dose is no typing error.
+        Near is a word of the same first letter with one letter more, less or swapped (Damerau, 1964). A vowel may
+        stand for another in words of eight letters and more, and two letters may be more or less in those of
+        twelve. Other letters do not stand for one another: "dysphagia" is not "dysphasia". Nor do opposites, such as
+        "hyper" and "hypo". Short words and numbers have none: another dose is no typing error.
         """
         if len(word) < SHORTEST or not word.isalpha():
             return ()
@@ -83,6 +101,18 @@ class QueryWords:
         found = process.extract(
             word, self._by_letter.get(word[0], ()), scorer=OSA.distance, score_cutoff=most, limit=None
         )
-        least = min((distance for _, distance, _ in found), default=0)
-        nearest = [known for known, distance, _ in found if distance == least]
+        likely = [(known, distance) for known, distance, _ in found if _is_error(word, known, int(distance))]
+        least = min((distance for _, distance in likely), default=0)
+        nearest = [known for known, distance in likely if distance == least]
         return tuple(sorted(nearest, key=lambda known: (-self._count(known), known))[:MOST])
+
+
+def _is_error(word: str, known: str, distance: int) -> bool:
+    """Whether a word within the distance is likelier a typing error than another word."""
+    pairs = [*_OPPOSITES, *((b, a) for a, b in _OPPOSITES)]
+    if any(word.startswith(a) and known.startswith(b) for a, b in pairs):
+        return False
+    if distance > 1 or len(word) != len(known):
+        return abs(len(word) - len(known)) == distance
+    swapped = sorted(word) == sorted(known)
+    return swapped or (len(word) >= VOWELS_FROM and word.translate(_VOWELS) == known.translate(_VOWELS))

@@ -20,6 +20,7 @@ from retrieval.index import open_vectors
 from retrieval.lexical import LexicalIndex
 from retrieval.locking import ReadLock
 from retrieval.manifest import Manifest, check_embedder
+from retrieval.near_words import QueryWords
 from retrieval.passages import Hit, Passage
 from retrieval.remembered import RememberedHits
 from retrieval.rerank import Reranker
@@ -101,6 +102,11 @@ class HybridRetriever:
     def where(self) -> Filter:
         """The filter that holds for every search."""
         return self._where
+
+    @property
+    def words(self) -> QueryWords:
+        """What is known of the words of queries."""
+        return self._lexical.words
 
     @property
     def lexical(self) -> LexicalIndex:

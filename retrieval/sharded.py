@@ -34,7 +34,7 @@ from retrieval.rerank import Reranker
 from retrieval.search import HybridRetriever
 from retrieval.settings import SearchSettings
 from retrieval.sharded_lexical import LexicalShard
-from retrieval.synonyms import FILE, Synonyms
+from retrieval.synonyms import Synonyms, stored_groups
 
 log = logging.getLogger(__name__)
 Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
@@ -87,8 +87,9 @@ class ShardedRetriever:
             self._opened = opened.pop_all()
         numbers = np.cumsum([0, *(int(shard.index.lexical.rows[-1]) + 1 for shard in self._shards)])
         self._firsts: list[int] = numbers[:-1].tolist()  # the number of each index's row 0
-        first = self._shards[0].words
-        self._words = QueryWords(first.tokens, self._vocabulary, self._num_passages_with, len(self), self._synonyms())
+        analyser = self._shards[0].index.lexical.analyser
+        count, synonyms = self._num_passages_with, self._synonyms()
+        self._words = QueryWords(analyser.groups, self._vocabulary, count, len(self), synonyms)
 
     def close(self) -> None:
         """Let the indexes be changed again; no search after this."""
@@ -129,6 +130,11 @@ class ShardedRetriever:
         """The passage of that id, None where there is none."""
         found = (shard.index.passage(id) for shard in self._shards if id not in shard.ids_left_out)
         return next((passage for passage in found if passage is not None), None)
+
+    @property
+    def words(self) -> QueryWords:
+        """What is known of the words of queries."""
+        return self._words
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`. Equal calls give equal results."""
@@ -186,9 +192,8 @@ class ShardedRetriever:
         return [[row for _, row in sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:top_k]] for pairs in merged]
 
     def _synonyms(self) -> Synonyms:
-        """Those of the first index that has some."""
-        folder = next((folder for folder in self.folders if (folder / FILE).exists()), self.folders[0])
-        return Synonyms.load(folder, self._shards[0].words.tokens)
+        """Those of all indexes."""
+        return Synonyms([group for folder in self.folders for group in stored_groups(folder)])
 
     def _vocabulary(self) -> Iterable[str]:
         """The words of passages that can be found, each once."""

@@ -68,10 +68,6 @@ class LexicalShard:
                 f"again with: medagent index rebuild {folder}"
             )
 
-    def tokens(self, query: str) -> list[str]:
-        """The tokens of a query, in its order."""
-        return self._index.tokens(query)
-
     def statistics(self, tokens: set[str]) -> WordStatistics:
         """The statistics of what is not left out, for these tokens."""
         kept = ~self._left_out

@@ -11,26 +11,30 @@ _WHOLE = str.maketrans({"æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o
 _BRITISH: tuple[tuple[str, str], ...] = (
     (r"haem(?!us)", "hem"),
     (r"aemi(?=[ac])", "emi"),
-    (r"oedem", "edem"),
-    (r"oesoph", "esoph"),
-    (r"oestr", "estr"),
+    (r"aemo(?=id|tox)", "emo"),
+    (r"o+edem", "edem"),  # "angioedema", "angiooedema" and "angio-oedema" are one word, and so for the two below
+    (r"o+esoph", "esoph"),
+    (r"o+estr(?=[aio])", "estr"),
     (r"paed(?=[aeio])", "ped"),
-    (r"^faec", "fec"),
-    (r"^caec", "cec"),
+    (r"faec(?=al|es|ul)", "fec"),
+    (r"caec(?=al|um|o)", "cec"),
     (r"^foet", "fet"),
     (r"^coeli", "celi"),
     (r"coel(?=[eo])", "cel"),
     (r"gynaec", "gynec"),
-    (r"anaesth", "anesth"),
-    (r"aetiolog", "etiolog"),
+    (r"aesth(?=e|o)", "esth"),
+    (r"aetio", "etio"),
     (r"^caesar", "cesar"),
-    (r"naev(?=us|i)", "nev"),
-    (r"rrhoea", "rrhea"),
-    (r"pnoea", "pnea"),
+    (r"naev(?=us|i|o)", "nev"),
+    (r"rrhoe(?=[ai])", "rrhe"),
+    (r"pnoe(?=[ai])", "pne"),
     (r"^amoeb", "ameb"),
-    (r"^manoeuv", "maneuv"),
+    (r"^homoeo", "homeo"),
+    (r"leuco(?=[cpdt])", "leuko"),
+    (r"^manoeuvre?", "maneuver"),
     (r"(tum|col|lab|behavi|hum|od|vap|fav|neighb|rig|flav)our", r"\1or"),
     (r"^(fib|cent|met|lit|tit|calib|goit|theat|louv|sab)re(s?)$", r"\1er\2"),
+    (r"^fibre(?=[a-z]{3})", "fiber"),
     (r"(centi|milli|kilo|micro|nano|deci)(lit|met)re(s?)$", r"\1\2er\3"),
     (r"sulph", "sulf"),
     (r"^aluminium", "aluminum"),
@@ -42,14 +46,18 @@ _BRITISH: tuple[tuple[str, str], ...] = (
     (r"([a-z]{3})isation(s?)$", r"\1ization\2"),
     (r"(hospital|immun|steril|ion|oxid|minim|maxim|optim|stabil|character|random|visual|neutral|crystal|metabol|"
      r"fertil|util|recogn|summar|categor|standard|normal|general|special|organ|real|local|mobil|final|pasteur|"
-     r"vascular|catheter|tranquill|sensit|polymer|colon|cauter)is(e|ed|es|ing|er|ers)$", r"\1iz\2"),
+     r"vascular|catheter|tranquill|sensit|polymer|colon|cauter|anesthet|traumat|synchron|digital|penal|depolar|"
+     r"revascular|homogen|desensit)is(e|ed|es|ing|er|ers)$", r"\1iz\2"),
     (r"(counsel|label|travel|model|cancel|signal|channel)l(ed|ing|er|ers)$", r"\1\2"),
+    (r"^practis(e|ed|es|ing)$", r"practic\1"),
 )  # fmt: skip
 _PATTERNS = tuple((re.compile(pattern), to) for pattern, to in _BRITISH)
+_ROMAN = "VIII|VII|VI|IV|IX|V|III|II|I|XIII|XII|XI|X"
+# No pronoun ("the type I have") and no letter of another word ("syndrome X-linked").
 _NUMERAL = re.compile(
-    r"\b((?:type|class|grade|stage|factor|phase|complex|collagen|level|category|syndrome|group|nerve)s?) "
-    r"(VIII|VII|VI|IV|IX|V|III|II|I|XIII|XII|XI|X)\b",
-    re.IGNORECASE,
+    r"\b((?:type|class|grade|stage|factor|phase|complex|collagen|level|category|group|nerve|angiotensin|bipolar)s?)"
+    rf"([\s-]+)({_ROMAN})((?:\s*(?:,|/|and|or|to|-)\s*(?:{_ROMAN})\b)*)"
+    r"(?![\w]|-[A-Za-z]{2}|\s+(?:am|have|had|was|do|did|think|feel|take|took|get|got|need|should|can|want|use)\b)",
 )
 _NUMBERS = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII")
 
@@ -83,4 +91,9 @@ def with_numbers(text: str) -> str:
     >>> with_numbers("type II diabetes, factor VIII, and I")
     'type 2 diabetes, factor 8, and I'
     """
-    return _NUMERAL.sub(lambda found: f"{found[1]} {_NUMBERS.index(found[2].upper()) + 1}", text)
+
+    def numbered(found: re.Match[str]) -> str:
+        rest = re.sub(_ROMAN, lambda each: str(_NUMBERS.index(each[0]) + 1), found[4])
+        return f"{found[1]} {_NUMBERS.index(found[3]) + 1}{rest}"
+
+    return _NUMERAL.sub(numbered, text)

@@ -106,7 +106,7 @@ def test_scores_of_words_are_equal_to_the_last_bit(
 ) -> None:
     retriever, lexical = opened(shards, "a b c"), whole.lexical
     for query in queries:
-        tokens = lexical.tokens(query)
+        tokens = lexical.analyser.tokens(query)
         wanted = lexical._scores.get_scores_from_ids(lexical._scores.get_tokens_ids(tokens))
         of_all = [shard.words.statistics(set(tokens)) for shard in retriever._shards]
         found = [

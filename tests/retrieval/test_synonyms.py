@@ -11,11 +11,12 @@ from medagent.cli.main import main
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import RetrievalError
 from retrieval.index import build_index
+from retrieval.manifest import Manifest
 from retrieval.passages import Passage
 from retrieval.search import HybridRetriever
 from retrieval.settings import IndexSettings, SearchSettings
 from retrieval.sharded import ShardedRetriever
-from retrieval.synonyms import Synonyms, give_synonyms
+from retrieval.synonyms import Synonyms, Term, give_synonyms
 
 TEXTS = {
     "mi": "Myocardial infarction is treated with aspirin.",
@@ -81,16 +82,83 @@ def test_a_query_finds_what_has_another_term(tmp_path: Path, name: str, text: st
     assert [(hit.passage.id, hit.score) for hit in found[0]] == [(hit.passage.id, hit.score) for hit in whole[0]]
 
 
+def synonyms(*groups: tuple[str, ...]) -> Synonyms:
+    return Synonyms([[Term(tuple(term.split())) for term in group] for group in groups])
+
+
 def test_the_longest_term_counts_and_each_place_by_itself() -> None:
-    groups = [["heart attack", "mi"], ["heart", "cardiac"], ["gout", "podagra"]]
-    synonyms = Synonyms(groups, str.split)
-    assert synonyms.variants(["heart", "attack", "gout"]) == [
+    known = synonyms(("heart attack", "mi"), ("heart", "cardiac"), ("gout", "podagra"))
+    assert known.variants(["heart", "attack", "gout"], "") == [
         ["heart", "attack", "gout"],
         ["mi", "gout"],
         ["heart", "attack", "podagra"],
     ]
-    assert synonyms.variants(["the", "heart"]) == [["the", "heart"], ["the", "cardiac"]]
-    assert Synonyms((), str.split).variants([]) == [[]]
+    assert known.variants(["the", "heart"], "") == [["the", "heart"], ["the", "cardiac"]]
+    assert synonyms().variants([], "") == [[]]
+
+
+def test_the_ways_to_search_are_bounded() -> None:
+    many = synonyms(tuple(f"term{i}" for i in range(20)), ("gout", "podagra"))
+    assert len(many.variants(["term1"], "")) == 9
+    assert many.variants(["gout"] * 500, "") == [["gout"] * 500, ["podagra", *["gout"] * 499]]
+    assert len(synonyms(*((f"a{i}", f"b{i}") for i in range(99))).variants([f"a{i}" for i in range(99)], "")) == 32
+    permuted = synonyms(("myocardial infarction", "infarction myocardial", "mi"))
+    assert permuted.variants(["myocardial", "infarction"], "") == [["myocardial", "infarction"], ["mi"]]
+
+
+def test_abbreviations_count_in_capitals_only(tmp_path: Path) -> None:
+    index, file = built(tmp_path / "index"), tmp_path / "mine.txt"
+    file.write_text("ALL|acute lymphoblastic leukemia\nWHO|World Health Organization\nMI|myocardial infarction\n")
+    assert give_synonyms(index, file) == (3, 0)
+    known = HybridRetriever(str(index)).words
+    assert known.searched("are all vaccines safe", near_words=False) == [["all", "vaccin", "safe"]]
+    assert ["acut", "lymphoblast", "leukemia", "treatment"] in known.searched("ALL treatment", near_words=False)
+    assert ["guidelin", "world", "health", "organiz"] in known.searched("guidelines of WHO", near_words=False)
+
+
+def test_what_mesh_holds_beside_terms_of_one_meaning_is_left_out(tmp_path: Path) -> None:
+    xml = tmp_path / "desc.xml"
+    xml.write_text(
+        "<DescriptorRecordSet><DescriptorRecord><DescriptorName><String>Calcimycin</String></DescriptorName>"
+        "<AllowableQualifiersList><AllowableQualifier><QualifierReferredTo><QualifierName><String>blood</String>"
+        "</QualifierName></QualifierReferredTo></AllowableQualifier></AllowableQualifiersList>"
+        "<PharmacologicalActionList><PharmacologicalAction><DescriptorReferredTo><DescriptorName>"
+        "<String>Anti-Bacterial Agents</String></DescriptorName></DescriptorReferredTo></PharmacologicalAction>"
+        '</PharmacologicalActionList><ConceptList><Concept PreferredConceptYN="Y"><TermList><Term>'
+        "<String>Calcimycin</String></Term><Term><String>A-23187</String></Term></TermList></Concept>"
+        '<Concept PreferredConceptYN="N"><TermList><Term><String>Other Substance</String></Term></TermList></Concept>'
+        "</ConceptList></DescriptorRecord></DescriptorRecordSet>"
+    )
+    index = built(tmp_path / "index")
+    assert give_synonyms(index, xml)[0] == 1
+    known = HybridRetriever(str(index)).words
+    assert len(known.searched("calcimycin", near_words=False)) == 2
+    for other in ("blood transfusion", "anti-bacterial agents", "other substance"):
+        assert len(known.searched(other, near_words=False)) == 1
+    lines = "MH = Neoplasms\nENTRY = Cancer|T191|NON|EQV\nENTRY = Benign Neoplasm|T191|NON|NRW\n"
+    (tmp_path / "d.bin").write_text(f"*NEWRECORD\n{lines}")
+    plain = built(tmp_path / "other")
+    give_synonyms(plain, tmp_path / "d.bin")
+    known = HybridRetriever(str(plain)).words
+    assert len(known.searched("cancer", near_words=False)) == 2
+    assert len(known.searched("benign neoplasm", near_words=False)) == 2, "neoplasm is a term itself"
+    assert ["cancer"] not in known.searched("benign neoplasm", near_words=False)
+
+
+def test_the_version_changes_with_the_terms_and_damage_is_told(tmp_path: Path) -> None:
+    index, file = built(tmp_path / "index"), tmp_path / "mine.txt"
+    before = Manifest.read(index).version
+    file.write_text("gout|podagra\n")
+    give_synonyms(index, file)
+    after = Manifest.read(index).version
+    assert after != before
+    file.write_bytes("goître|goitre\n".encode("latin-1"))
+    with pytest.raises(RetrievalError, match="no UTF-8 text"):
+        give_synonyms(index, file)
+    assert Manifest.read(index).version == after
+    (index / "synonyms.json").write_text("[[[")
+    with pytest.raises(RetrievalError, match="medagent index synonyms"):
+        HybridRetriever(str(index))
 
 
 def test_a_synonym_covers_the_query(tmp_path: Path) -> None:

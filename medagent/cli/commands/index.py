@@ -141,7 +141,8 @@ def index_synonyms(index: str, file: str) -> None:
     """
     from retrieval.synonyms import give_synonyms
 
-    print(f"{give_synonyms(Path(index), Path(file)):,} groups of terms in {index}.")
+    groups, left_out = give_synonyms(Path(index), Path(file))
+    print(f"{groups:,} groups of terms in {index}; {left_out:,} terms left out (no word, too long, or said twice).")
 
 
 def index_verify(index: str, repair: bool = False) -> None:
