@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from retrieval.years import iso_date
+
 _DOI = re.compile(r"^(?:https?://(?:dx\.)?doi\.org/|doi:\s*)", re.IGNORECASE)
 # What rows call the fields, beside their own names.
 _OTHER_NAMES = {
@@ -76,6 +78,7 @@ class Bibliography:
             else:
                 found[name] = _text(value)
         found["doi"] = plain_doi(found.get("doi", ""))
+        found["date"] = iso_date(found.get("date", ""))
         found["pmid"] = found.get("pmid", "") if found.get("pmid", "").isdecimal() else ""
         if not re.match(r"https?://", found.get("url", ""), re.IGNORECASE):
             found["url"] = ""

@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -20,13 +21,14 @@ from babel import Locale
 from babel.core import get_global
 
 from retrieval.errors import RetrievalError
+from retrieval.spelling import without_accents
 
 Operator = Literal[">=", "<=", "!=", "=", ">", "<"]
 FIELDS: dict[str, str] = {  # what a filter may name, and what of a passage it is
     "source": "the passage's source",
     "year": "its year",
     "date": "its date, as 2021 or 2021-03 or 2021-03-05; the year where no more is known",
-    "type": "a publication type, or a kind: " + "guideline, systematic-review, trial, review, case-report",
+    "type": "a publication type, or a kind: guideline, systematic-review, trial, rct, review, case-report",
     "language": "its language, by code or English name",
     "journal": "its journal",
     "author": "one of its authors",
@@ -52,12 +54,35 @@ KINDS: dict[str, tuple[str, ...]] = {
         "adaptive clinical trial",
         "equivalence trial",
     ),
+    "rct": ("randomized controlled trial", "randomised controlled trial", "pragmatic clinical trial"),
     "review": ("review", "review article", "systematic review", "scoping review"),
     "case report": ("case reports", "case report"),
 }
+MOST_CONDITIONS, MOST_VALUES, MOST_PATTERNS = 50, 2000, 20  # of a filter; patterns are values with *
 _CONDITION = re.compile(r"([^\s=<>!\"']+)\s*(>=|<=|!=|=|>|<)\s*")
-_VALUE = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s,"']+))\s*?(,)?""")
-_DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
+_VALUE = re.compile(r"""\s*(?:"((?:[^"]|"")*)"|'([^']*)'|([^\s,"'][^\s,"]*))(?:\s*(,))?""")
+# Languages whose own names are understood, and names that Unicode's list has not.
+_OWN_NAMES = (
+    "de",
+    "fr",
+    "es",
+    "it",
+    "pt",
+    "nl",
+    "sv",
+    "da",
+    "nb",
+    "fi",
+    "pl",
+    "cs",
+    "ru",
+    "tr",
+    "ja",
+    "zh",
+    "ko",
+    "hu",
+)
+_OTHER_NAMES = {"farsi": "fa", "castilian": "es", "brazilian portuguese": "pt", "mandarin": "zh", "flemish": "nl"}
 EXAMPLE = "year>=2020 type=guideline language=en source=GARD"
 
 
@@ -80,12 +105,12 @@ class FilterCondition:
                 f"filter: found {self}, wanted {self.operator} with {' or '.join(_ORDERED)} and one value; other "
                 "fields take = and !=."
             )
-        wanted = {"year": (re.compile(r"-?\d{1,9}"), "a year"), "date": (_DATE, "a date such as 2021-03")}
-        if self.field in wanted:
-            form, name = wanted[self.field]
-            for value in self.values:
-                if not form.fullmatch(value):
-                    raise RetrievalError(f"filter: {self.field} is compared with {value!r}, wanted {name}.")
+        for value in self.values if self.field == "year" else ():
+            if not re.fullmatch(r"-?\d{1,9}", value):
+                raise RetrievalError(f"filter: year is compared with {value!r}, wanted a year such as 2021.")
+        for value in self.values if self.field == "date" else ():
+            if not _is_date(value):
+                raise RetrievalError(f"filter: date is compared with {value!r}, wanted a date such as 2021-03.")
 
     def __str__(self) -> str:
         """As the grammar writes it."""
@@ -97,6 +122,17 @@ class Filter:
     """Conditions that all must hold; without any, everything may be found."""
 
     conditions: tuple[FilterCondition, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what would take long to search with."""
+        values = [value for condition in self.conditions for value in condition.values]
+        patterns = sum("*" in value for value in values)
+        found = (len(self.conditions), len(values), patterns)
+        if any(a > b for a, b in zip(found, (MOST_CONDITIONS, MOST_VALUES, MOST_PATTERNS), strict=True)):
+            raise RetrievalError(
+                f"filter: found {found[0]} conditions with {found[1]} values, {found[2]} of them with *; wanted at "
+                f"most {MOST_CONDITIONS}, {MOST_VALUES:,} and {MOST_PATTERNS}."
+            )
 
     @property
     def empty(self) -> bool:
@@ -144,22 +180,23 @@ EVERYTHING = Filter()
 assert set(get_args(Operator)) == {">=", "<=", "!=", "=", ">", "<"}
 
 
+@lru_cache(maxsize=200_000)  # what filters compare are a few sources, types and keywords again and again
 def folded(text: str) -> str:
     """A text as it is compared: without case, accents and hyphens.
 
     >>> folded("Behçet's  Meta-Analysis")
     "behcet's meta analysis"
     """
-    plain = unicodedata.normalize("NFKD", text).casefold()
-    return " ".join(re.sub(r"[-_‐‑–]", " ", "".join(c for c in plain if not unicodedata.combining(c))).split())
+    plain = without_accents(unicodedata.normalize("NFKC", text)).casefold().replace("’", "'")
+    return " ".join(re.sub(r"[-_‐‑–]", " ", plain).split())
 
 
 @lru_cache(maxsize=1000)
 def language_code(text: str) -> str:
-    """The shortest code of a language by its codes (ISO 639 and MEDLINE's) or its English name; else the text.
+    """The shortest code of a language by its codes (ISO 639 and MEDLINE's), its English name or its own; else the text.
 
-    >>> language_code("eng"), language_code("French"), language_code("pt-BR")
-    ('en', 'fr', 'pt')
+    >>> language_code("eng"), language_code("French"), language_code("Deutsch"), language_code("pt-BR")
+    ('en', 'fr', 'de', 'pt')
     """
     plain = folded(text)
     first = plain.split(" ")[0]
@@ -167,16 +204,59 @@ def language_code(text: str) -> str:
     return str(get_global("language_aliases").get(found, found))
 
 
+@lru_cache(maxsize=1000)
+def language_codes(text: str) -> str:
+    """The codes of all languages that a text names, between commas: ",en,fr,"."""
+    return f",{','.join(language_code(each) for each in re.split(r'[;,/&|]| and ', text) if each.strip())},"
+
+
 @lru_cache(maxsize=1)
 def _language_names() -> dict[str, str]:
-    return {folded(name): code for code, name in Locale("en").languages.items()}
+    own = {folded(str(Locale(code).get_language_name())): code for code in _OWN_NAMES}
+    return own | {folded(name): code for code, name in Locale("en").languages.items()} | _OTHER_NAMES
+
+
+@lru_cache(maxsize=10_000)
+def heading(text: str) -> str:
+    """A keyword without MeSH's subheading and star, as it is compared.
+
+    >>> heading("*Asthma/drug therapy")
+    'asthma'
+    """
+    return folded(text.partition("/")[0].strip("* "))
+
+
+def date_fits(said: str, operator: str, wanted: str) -> bool:
+    """Whether a date fits, as far as both say it; where that does not decide, it does not.
+
+    >>> date_fits("2021-03-05", "=", "2021-03"), date_fits("2021", "<", "2021-03"), date_fits("2020", "<", "2021-03")
+    (True, False, True)
+    """
+    if not re.fullmatch(r"\d{4}(-\d{2}(-\d{2})?)?", said):
+        said = said[:4] if re.match(r"\d{4}(?!\d)", said) else ""
+    if not said:
+        return False
+    a, b = said[: len(wanted)], wanted[: len(said)]
+    if a != b:
+        return (a < b) if operator in ("<", "<=") else (a > b) if operator in (">", ">=") else False
+    return len(said) >= len(wanted) and operator in ("=", "!=", "<=", ">=")
+
+
+def _is_date(text: str) -> bool:
+    if not re.fullmatch(r"\d{4}(-\d{2}(-\d{2})?)?", text):
+        return False
+    try:
+        date.fromisoformat(text + "-01-01"[len(text) - 4 :])
+    except ValueError:
+        return False
+    return True
 
 
 def _values(text: str, position: int) -> tuple[tuple[str, ...], int]:
     """The values from a place on, and where they end."""
     found: list[str] = []
     while match := _VALUE.match(text, position):
-        found.append(next(value for value in match.groups()[:3] if value is not None))
+        found.append(next(value for value in match.groups()[:3] if value is not None).replace('""', '"'))
         position = match.end()
         if match[4] is None:
             break
@@ -186,4 +266,4 @@ def _values(text: str, position: int) -> tuple[tuple[str, ...], int]:
 
 
 def _quoted(value: str) -> str:
-    return value if re.fullmatch(r"[^\s,\"']+", value) else f"'{value}'" if '"' in value else f'"{value}"'
+    return value if re.fullmatch(r"[^\s,\"'][^\s,\"]*", value) else '"' + value.replace('"', '""') + '"'

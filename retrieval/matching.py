@@ -4,50 +4,55 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from retrieval.filters import KINDS, Filter, FilterCondition, folded, language_code
+from retrieval.bibliography import plain_doi
+from retrieval.filters import KINDS, Filter, FilterCondition, date_fits, folded, heading, language_code, language_codes
 
-_ABOUT = "NULLIF({about}, '')"
-_IN_ABOUT = {"journal": "journal", "language": "language", "doi": "doi", "pmid": "pmid"}
+Values = list[str | int]
 _LISTS = {"type": "types", "author": "authors", "keyword": "keywords"}
 
 
 def prepare(database: sqlite3.Connection) -> None:
     """Give a connection the functions that the conditions call."""
-    for name, function in (("folded", folded), ("language_code", language_code)):
-        database.create_function(name, 1, _of_text(function), deterministic=True)
+    for function in (folded, heading, language_codes):
+        database.create_function(function.__name__, 1, _of_text(function), deterministic=True)
+    database.create_function("date_fits", 3, lambda said, *more: said is not None and date_fits(str(said), *more))
 
 
-def clause_of(wanted: Filter, about: str) -> tuple[str, list[str | int]]:
+def clause_of(wanted: Filter, about: str) -> tuple[str, Values]:
     """The condition of a filter, and the values of its marks. `about` is the column of the bibliography."""
-    clauses, values = ["1"], list[str | int]()
+    clauses, values = ["1"], Values()
     for condition in wanted.conditions:
-        some, own = _clause(condition, _ABOUT.format(about=about))
+        some, own = _clause(condition, f"NULLIF({about}, '')")
         # Unknown counts as not fitting, so that its opposite holds.
         clauses.append(f"{'NOT ' if condition.operator == '!=' else ''}COALESCE({some}, 0)")
         values += own
     return " AND ".join(clauses), values
 
 
-def _clause(condition: FilterCondition, about: str) -> tuple[str, list[str | int]]:
-    name = condition.field
+def _clause(condition: FilterCondition, about: str) -> tuple[str, Values]:
+    name, operator = condition.field, condition.operator
     if name == "year":
-        return _compared([("year", int(value)) for value in condition.values], condition)
+        if operator in ("=", "!="):
+            return f"year IN ({_marks(condition.values)})", [int(value) for value in condition.values]
+        return f"year {operator} ?", [int(condition.values[0])]
     if name == "date":
-        # As far as both say it: 2021-03 is compared with a day of its month by the month.
         said = f"COALESCE(json_extract({about}, '$.date'), CAST(year AS TEXT))"
-        return _compared([(f"SUBSTR({said}, 1, {len(value)})", value) for value in condition.values], condition)
+        each = " OR ".join([f"date_fits({said}, ?, ?)"] * len(condition.values))
+        return f"({each})", [mark for value in condition.values for mark in (operator, value)]
     if name in _LISTS:
         fits, values = _fits("folded(each.value)", _wanted(condition))
+        if name == "keyword":
+            subheaded, more = _fits("heading(each.value)", _wanted(condition))
+            fits, values = f"({fits} OR {subheaded})", values + more
         each = f"SELECT 1 FROM json_each({about}, '$.{_LISTS[name]}') AS each WHERE {fits}"  # noqa: S608 (own names)
         return f"EXISTS ({each})", values
     if name == "language":
-        return _fits(
-            f"language_code(json_extract({about}, '$.language'))", [language_code(v) for v in condition.values]
-        )
-    if name in _IN_ABOUT:
-        return _fits(f"folded(json_extract({about}, '$.{_IN_ABOUT[name]}'))", _wanted(condition))
+        codes = [f"*,{language_code(value)},*" for value in condition.values]
+        return _fits(f"language_codes(json_extract({about}, '$.language'))", codes)
+    if name in ("journal", "doi", "pmid"):
+        return _fits(f"folded(json_extract({about}, '$.{name}'))", _wanted(condition))
     if name == "document":
         return _fits("folded(COALESCE(NULLIF(document, ''), id))", _wanted(condition))
     return _fits(f"folded({name})", _wanted(condition))
@@ -55,22 +60,23 @@ def _clause(condition: FilterCondition, about: str) -> tuple[str, list[str | int
 
 def _wanted(condition: FilterCondition) -> list[str]:
     """The values as they are compared; a kind of evidence stands for its publication types."""
-    plain = [folded(value) for value in condition.values]
+    said = map(plain_doi, condition.values) if condition.field == "doi" else condition.values
+    plain = [folded(value) for value in said]
     if condition.field != "type":
         return plain
     return [each for value in plain for each in (value, *KINDS.get(value, ()))]
 
 
-def _compared(
-    pairs: list[tuple[str, int]] | list[tuple[str, str]], condition: FilterCondition
-) -> tuple[str, list[str | int]]:
-    operator = "=" if condition.operator == "!=" else condition.operator
-    return "(" + " OR ".join(f"{said} {operator} ?" for said, _ in pairs) + ")", [value for _, value in pairs]
+def _fits(said: str, values: Sequence[str]) -> tuple[str, Values]:
+    exact = list(dict.fromkeys(value for value in values if "*" not in value))
+    patterns = list(dict.fromkeys(_glob(value) for value in values if "*" in value))
+    some = [f"{said} IN ({_marks(exact)})"] if exact else []
+    some += [f"{said} GLOB ?"] * len(patterns)
+    return f"({' OR '.join(some)})", [*exact, *patterns]
 
 
-def _fits(said: str, values: list[str]) -> tuple[str, list[str | int]]:
-    marks = [f"{said} GLOB ?" if "*" in value else f"{said} = ?" for value in values]
-    return "(" + " OR ".join(marks) + ")", [_glob(value) if "*" in value else value for value in values]
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _glob(value: str) -> str:

@@ -91,7 +91,9 @@ class RemoteRetriever:
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """Search only the passages that `where` lets through."""
-        answer = self._post("/search", {"queries": list(queries), "top_k": top_k, "where": str(self.where & where)})
+        wanted = self.where & where
+        body = {"queries": list(queries), "top_k": top_k}
+        answer = self._post("/search", body if wanted.empty else {**body, "where": str(wanted)})
         return [[Hit(Passage.from_json(hit["passage"]), hit["score"]) for hit in hits] for hits in answer["results"]]
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:

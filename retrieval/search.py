@@ -133,15 +133,15 @@ class HybridRetriever:
 
     def sources(self, *, limit: int) -> list[str]:
         """The sources with the most passages, largest first."""
-        return [name for name, _ in self._store.tally("source", limit=limit) if name]
+        return [name for name, _ in self._store.tally("source", limit=limit, where=self._where) if name]
 
     def num_sources(self) -> int:
         """How many distinct sources there are."""
-        return self._store.num_sources()
+        return self._store.num_sources(self._where)
 
     def years(self) -> tuple[int, int] | None:
         """The first and the last year of a passage, None where no passage has one."""
-        return self._store.years()
+        return self._store.years(self._where)
 
     def passage(self, id: str) -> Passage | None:
         """The passage of that id, None where there is none."""
@@ -160,6 +160,7 @@ class HybridRetriever:
         self, queries: Sequence[str], *, num_candidates: int, where: Filter = EVERYTHING
     ) -> tuple[list[Ranking], list[Ranking]]:
         """(dense, lexical) rankings of row numbers before fusion."""
+        where = self._where & where
         allowed = None if where.empty else self.rows_matching(where)
         return (
             self._dense(queries, num_candidates, allowed),

@@ -166,9 +166,9 @@ def make_app(
 
 def filter_of(where: str | Where) -> Filter:
     """The filter of a request; one that is none is the caller's mistake."""
-    if isinstance(where, Where):
-        return Filter.of(where.sources, where.year_from, where.year_to)
     try:
+        if isinstance(where, Where):
+            return Filter.of(where.sources, where.year_from, where.year_to)
         return Filter.parse(where)
     except RetrievalError as error:
         raise HTTPException(422, str(error)) from error

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from retrieval.bibliography import Bibliography
 from retrieval.errors import IndexMismatchError
-from retrieval.filters import Filter
+from retrieval.filters import EVERYTHING, Filter
 from retrieval.matching import clause_of, prepare
 from retrieval.passages import Passage
 
@@ -141,12 +141,13 @@ class StoredRows:
         with self._lock:
             return np.array([row for (row,) in self._db.execute(query, values)], dtype=np.int64)
 
-    def tally(self, column: str, *, limit: int) -> list[tuple[str, int]]:
-        """The most frequent values of a column with their counts."""
+    def tally(self, column: str, *, limit: int, where: Filter = EVERYTHING) -> list[tuple[str, int]]:
+        """The most frequent values of a column with their counts, of what a filter lets through."""
         assert column in COLUMNS
-        counted = f"SELECT {column}, COUNT(*) AS n FROM passages"  # noqa: S608 (checked above)
+        clause, values = clause_of(where, self._about)
+        counted = f"SELECT {column}, COUNT(*) AS n FROM passages WHERE {clause}"  # noqa: S608 (checked above)
         with self._lock:
-            found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (limit,))
+            found = self._db.execute(f"{counted} GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?", (*values, limit))
             return [(str(value), number) for value, number in found]
 
     def titles(self, *, limit: int) -> list[str]:
@@ -157,15 +158,19 @@ class StoredRows:
             )
             return [str(title) for (title,) in found]
 
-    def num_sources(self) -> int:
+    def num_sources(self, where: Filter = EVERYTHING) -> int:
         """How many distinct sources there are; the empty one is none."""
+        clause, values = clause_of(where, self._about)
+        query = f"SELECT COUNT(DISTINCT source) FROM passages WHERE source != '' AND {clause}"  # noqa: S608
         with self._lock:
-            return int(self._db.execute("SELECT COUNT(DISTINCT source) FROM passages WHERE source != ''").fetchone()[0])
+            return int(self._db.execute(query, values).fetchone()[0])
 
-    def years(self) -> tuple[int, int] | None:
+    def years(self, where: Filter = EVERYTHING) -> tuple[int, int] | None:
         """The first and the last year, None where no passage has one."""
+        clause, values = clause_of(where, self._about)
+        query = f"SELECT MIN(year), MAX(year) FROM passages WHERE year > 0 AND {clause}"  # noqa: S608
         with self._lock:
-            first, last = self._db.execute("SELECT MIN(year), MAX(year) FROM passages WHERE year > 0").fetchone()
+            first, last = self._db.execute(query, values).fetchone()
             return (int(first), int(last)) if first is not None else None
 
     def vectors(self) -> NDArray[np.float32]:

@@ -56,7 +56,7 @@ def corpus_of(retriever: Retriever) -> dict[str, Any] | None:
         return None
     names, years = retriever.sources(limit=OFFERED_SOURCES), retriever.years()
     return {
-        "passages": len(retriever),
+        "passages": len(retriever) if retriever.where.empty else len(retriever.rows_matching(retriever.where)),
         "names": names,
         "sources": names[:MOST_SOURCES],
         "more_sources": max(0, retriever.num_sources() - MOST_SOURCES),

@@ -25,7 +25,7 @@ class AnswerRequest(BaseModel):
     question: Text
     options: Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=len(LETTERS))] = []
     earlier: Annotated[list[Text], Field(max_length=MOST_BEFORE)] = []
-    where: WhereText = ""
+    where: WhereText | None = None
     stream: bool = False
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None

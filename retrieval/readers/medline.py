@@ -90,7 +90,7 @@ def _about(element: Element, found: Element, pmid: str) -> Bibliography:
                 text for each in (*element.iter("DescriptorName"), *element.iter("Keyword")) if (text := text_of(each))
             )
         ),
-        language=text_of(found.find("Language")),
+        language="; ".join(text_of(each) for each in found.iterfind("Language")),
         notices=tuple(f"{_NOTICES[kind]}: {source}" for kind, source in links if kind in _NOTICES),
     )
 

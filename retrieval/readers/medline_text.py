@@ -9,7 +9,7 @@ from retrieval.bibliography import Bibliography
 from retrieval.chunking import Document, Section
 from retrieval.readers.base import Item, Skipped, Withdrawn
 from retrieval.readers.retractions import why_left_out
-from retrieval.years import year_in
+from retrieval.years import iso_date, year_in
 
 _TAGGED = re.compile(r"^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$")
 _CONTINUED = re.compile(r"^ {4,}(\S.*)$")
@@ -71,10 +71,10 @@ def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
             pmid=pmid,
             authors=tuple(fields.get("AU", ())),
             journal=first("JT", "TA"),
-            date=str(year_in(first("DP")) or ""),
+            date=iso_date(first("DP")),
             types=tuple(fields.get("PT", ())),
             keywords=tuple(term.strip("*") for term in fields.get("MH", ())),
-            language=first("LA"),
+            language="; ".join(fields.get("LA", ())),
         ),
         version=f"{first('LR') or '':0>8}.{'':0>3}.{'':0>8}" if first("LR") else "",
     )

@@ -40,7 +40,8 @@ COLUMNS = {
     "authors": ("authors", "author", "author full names", "au"),
     "keywords": ("keywords", "author keywords", "mesh", "mesh terms", "de"),
     "language": ("language", "lang", "language of original document", "la"),
-    "types": ("types", "publication type", "document type", "dt"),
+    "types": ("types", "type", "publication type", "publication types", "document type", "dt"),
+    "date": ("date", "publication date", "published", "date published"),
 }
 
 

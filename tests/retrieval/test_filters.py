@@ -15,7 +15,7 @@ from retrieval.bibliography import Bibliography
 from retrieval.controls import NoRetriever
 from retrieval.embedders import HashedNgramEmbedder
 from retrieval.errors import IndexMismatchError, RetrievalError, ToolError
-from retrieval.filters import Filter
+from retrieval.filters import Filter, FilterCondition, date_fits
 from retrieval.index import build_index
 from retrieval.passages import Passage
 from retrieval.remote import RemoteRetriever
@@ -64,7 +64,12 @@ def ids(retriever: HybridRetriever | RemoteRetriever | Toolbox, where: str) -> s
         ("year!=2021", EVERY - {"guideline"}),
         ("date>=2021-03", {"guideline"}),
         ("date=2021", {"guideline"}),
-        ("date<2020-06", {"review", "trial", "case"}),
+        ("date<2020-06", {"review", "trial"}),  # the month of 2020 is not known
+        ("date<=2020", {"review", "trial", "case"}),
+        ("date!=2021-03", EVERY - {"guideline"}),
+        ("type=rct", set()),
+        ("language=Deutsch", {"trial"}),
+        ("source = WHO , 'PubMed?'", {"guideline", "plain", "trial"}),
         ("type=guideline", {"guideline"}),
         ("type='practice guideline'", {"guideline"}),
         ("type=systematic-review", {"review"}),
@@ -95,6 +100,65 @@ def test_what_a_filter_lets_through(index: Path, where: str, found: set[str]) ->
 
 
 @pytest.mark.parametrize(
+    ("stored", "where"),
+    [
+        (Bibliography(keywords=("*Asthma/drug therapy",)), "keyword=asthma"),
+        (Bibliography(keywords=("*Asthma/drug therapy",)), "keyword='*asthma/drug therapy'"),
+        (Bibliography(language="eng; fre"), "language=fr"),
+        (Bibliography(language="English and French"), "language=en"),
+        (Bibliography(types=("Randomized Controlled Trial",)), "type=rct"),
+        (Bibliography(types=("Randomized Controlled Trial",)), "type=trial"),
+        (Bibliography(doi="10.1000/abc"), "doi=https://doi.org/10.1000/ABC"),
+        (Bibliography(authors=("Sørensen K",)), "author=Sorensen*"),
+        (Bibliography(authors=("Łukasz P", "O’Brien T")), "author=lukasz* author=O'Brien*"),
+        (Bibliography(date="2021-03-05"), "date>=2021-03 date<=2021-03 date=2021"),
+        (Bibliography(pmid="77"), "pmid=" + ",".join(map(str, range(1500)))),
+        (Bibliography(journal='The "Gut"'), Filter((FilterCondition("journal", "=", ('The "Gut"',)),))),
+    ],
+    ids=str,
+)
+def test_what_libraries_store_is_met(tmp_path: Path, stored: Bibliography, where: str | Filter) -> None:
+    passages = [Passage.make("Gout", "One.", id="met", about=stored), Passage.make("Gout", "Two.", id="other")]
+    build_index(tmp_path, passages, HashedNgramEmbedder(64))
+    assert ids(HybridRetriever(str(tmp_path)), str(where)) == {"met"}
+
+
+def test_dates_are_compared_as_far_as_both_say_them() -> None:
+    for operator in ("<", "<=", "=", ">=", ">"):
+        assert not date_fits("2021", operator, "2021-03"), "it may be any month"
+        assert not date_fits("spring", operator, "2021")
+    assert [date_fits("2021-03-05", operator, "2021-03") for operator in ("<", "<=", "=", ">=", ">")] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert date_fits("2021///Spring", ">=", "2021")
+    assert not date_fits("2021///Spring", ">=", "2021-03")
+
+
+def test_a_filter_of_ones_own_holds_for_what_is_said_of_the_corpus(index: Path) -> None:
+    limited = HybridRetriever(str(index), where="year>=2020")
+    assert (set(limited.sources(limit=9)), limited.num_sources()) == ({"WHO", "PubMed: Gut"}, 2)
+    assert limited.years() == (2020, 2021)
+    dense, lexical = limited.rankings(["gout"], num_candidates=9)
+    assert {len(dense[0]), len(lexical[0])} == {2}
+
+
+@pytest.mark.parametrize(
+    "where", [{"sources": [" "]}, {"sources": [""]}, {"year_from": 10**10}, "type=" + ",".join(["trial"] * 300)]
+)
+def test_odd_filters_over_http_are_no_failures(index: Path, where: object) -> None:
+    served = Serving(index)
+    try:
+        answer = httpx.post(f"{served.url}/search", json={"queries": ["gout"], "where": where})
+        assert answer.status_code == (200 if isinstance(where, str) else 422)
+    finally:
+        served.stop()
+
+
+@pytest.mark.parametrize(
     ("where", "said"),
     [
         ("yaer>=2020", "found the field 'yaer', wanted one of source, year"),
@@ -107,6 +171,11 @@ def test_what_a_filter_lets_through(index: Path, where: str, found: set[str]) ->
         ("year>=2020,2021", "one value"),
         ("gout treatment", "no condition"),
         ("source='WHO", "empty value"),
+        ("date>=2021-13", "wanted a date"),
+        ("date>=2021-02-31", "wanted a date"),
+        ("pmid=" + ",".join(map(str, range(2001))), "at most 50, 2,000 and 20"),
+        (" ".join(["author=a*"] * 21), "at most 50, 2,000 and 20"),
+        (" ".join(["year>=2000"] * 51), "at most 50, 2,000 and 20"),
     ],
 )
 def test_what_is_no_filter_is_refused(index: Path, where: str, said: str) -> None:
