@@ -21,7 +21,7 @@ class SearchSettings:
     Hits that repeat another's words to the share `collapse` are left out (1: only equal text, 0: none). With
     `near_words` a word of a query that no passage has stands for the nearest that some have. A passage is shown where
     it has the share `floor` of the query's words, weighted by how rare they are, so that a search may find nothing; 0
-    shows all. docs/retrieval.md measures the defaults.
+    shows all. docs/retrieval-figures.md measures the defaults.
     """
 
     num_candidates: int = 50
