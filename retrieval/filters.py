@@ -105,6 +105,8 @@ class FilterCondition:
                 f"filter: found {self}, wanted {self.operator} with {' or '.join(_ORDERED)} and one value; other "
                 "fields take = and !=."
             )
+        if starred := [value for value in self.values if value.count("*") > MOST_STARS]:
+            raise RetrievalError(f"filter: {starred[0][:80]!r} has more than {MOST_STARS} *; wanted fewer.")
         for value in self.values if self.field == "year" else ():
             if not re.fullmatch(r"-?\d{1,9}", value):
                 raise RetrievalError(f"filter: year is compared with {value!r}, wanted a year such as 2021.")
