@@ -58,6 +58,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "review": ("review", "review article", "systematic review", "scoping review"),
     "case report": ("case reports", "case report"),
 }
+MOST_STARS = 5  # of a value
 MOST_CONDITIONS, MOST_VALUES, MOST_PATTERNS = 50, 2000, 20  # of a filter; patterns are values with *
 _CONDITION = re.compile(r"([^\s=<>!\"']+)\s*(>=|<=|!=|=|>|<)\s*")
 _VALUE = re.compile(r"""\s*(?:"((?:[^"]|"")*)"|'([^']*)'|([^\s,"'][^\s,"]*))(?:\s*(,))?""")
