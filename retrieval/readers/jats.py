@@ -52,25 +52,21 @@ def article(element: Element, name: str) -> Item:
         return withdrawn("is a retracted article")
     if reason := why_left_out(title):
         return Skipped(where, f"{reason}, by its title")
-    sections = list(_abstracts(meta))
+    sections = list(abstracts_of(meta))
     for part in (element.find("body"), element.find("back/app-group")):
-        sections += _sections(part, "") if part is not None else []
+        sections += sections_of(part, "") if part is not None else []
     sections = [section for section in sections if section.text]
     if not sections:
         return Skipped(where, "has neither abstract nor body")
     journal = text_of(element.find("front/journal-meta//journal-title"))
     years = sorted(year for dated in meta.findall("pub-date") if (year := year_of(dated)))
-    licence = meta.find("permissions/license")
-    address = (
-        "" if licence is None else next((value for key, value in licence.attrib.items() if key.endswith("href")), "")
-    )
     return Document(
         title,
         tuple(sections),
         journal or name,
         id=id_,
         year=years[0] if years else None,
-        licence=address or text_of(licence)[:200],
+        licence=licence_of(meta),
         name=name,
         aliases=tuple(names[1:]),
         about=_about(element, meta, ids, journal),
@@ -78,20 +74,34 @@ def article(element: Element, name: str) -> Item:
 
 
 def _about(element: Element, meta: Element, ids: dict[str, str], journal: str) -> Bibliography:
-    authors = [
-        " ".join(part for part in (text_of(each.find("surname")), text_of(each.find("given-names"))) if part)
-        for each in meta.iterfind("contrib-group/contrib[@contrib-type='author']/name")
-    ]
     return Bibliography(
         doi=ids.get("doi", "").lower(),
         pmid=ids.get("pmid", ""),
-        authors=tuple(author for author in authors if author),
+        authors=authors_of(meta),
         journal=journal,
         date=min((date for each in meta.findall("pub-date") if (date := date_of(each))), default=""),
         types=(element.get("article-type", "").replace("-", " "),) if element.get("article-type") else (),
         keywords=tuple(text for each in meta.iterfind("kwd-group/kwd") if (text := text_of(each))),
         language=element.get(LANGUAGE, ""),
     )
+
+
+def authors_of(meta: Element) -> tuple[str, ...]:
+    """The names of the authors."""
+    names = meta.iterfind("contrib-group/contrib[@contrib-type='author']/name")
+    found = (
+        " ".join(filter(None, (text_of(each.find("surname")), text_of(each.find("given-names"))))) for each in names
+    )
+    return tuple(author for author in found if author)
+
+
+def licence_of(meta: Element) -> str:
+    """The address of the licence, else the beginning of its words."""
+    licence = meta.find("permissions/license")
+    if licence is None:
+        return ""
+    address = next((value for key, value in licence.attrib.items() if key.endswith("href")), "")
+    return address or text_of(licence)[:200]
 
 
 def _plain(value: str) -> str:
@@ -126,7 +136,8 @@ def dublin_core(element: Element, name: str) -> Item:
     return Document(title, (Section("", text),), source, id=named[0] if named else "", year=years[0] if years else None)
 
 
-def _abstracts(meta: Element) -> Iterator[Section]:
+def abstracts_of(meta: Element) -> Iterator[Section]:
+    """Abstracts and their translations, without teasers."""
     for part in meta.findall("abstract"):
         if part.get("abstract-type") not in _TEASERS:
             heading = (part.get("abstract-type") or "abstract").replace("-", " ").capitalize()
@@ -136,14 +147,14 @@ def _abstracts(meta: Element) -> Iterator[Section]:
             yield Section(f"Abstract, {part.get(LANGUAGE) or 'translated'}", running_text(part, _SILENT))
 
 
-def _sections(parent: Element, above: str) -> list[Section]:
+def sections_of(parent: Element, above: str) -> list[Section]:
     """Sections with their path of headings; text before the first heading belongs to the parent."""
     found: list[Section] = []
     loose: list[str] = []
     for child in parent:
         if child.tag in ("sec", "app"):
             heading = text_of(child.find("title"))
-            found += _sections(child, " > ".join(part for part in (above, heading) if part))
+            found += sections_of(child, " > ".join(part for part in (above, heading) if part))
         elif child.tag != "title" and child.tag not in _SILENT:
             loose.append(running_text(child, _SILENT))
         if child.tag not in ("sec", "app"):

@@ -1,4 +1,4 @@
-"""MEDLINE XML, JATS and OAI-PMH, article by article, so that a file of any size fits in memory.
+"""MEDLINE XML, JATS, BITS and OAI-PMH, article by article, so that a file of any size fits in memory.
 
 defusedxml refuses entity tricks.
 """
@@ -14,12 +14,13 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.common import DefusedXmlException, EntitiesForbidden
 from defusedxml.ElementTree import iterparse
 
-from retrieval.readers import jats, medline
+from retrieval.readers import bits, jats, medline
 from retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, Withdrawn
 from retrieval.readers.xml_text import local, text_of
 
 _SETS = {"pmc-articleset", "article-set", "OAI-PMH"}
-_ROOTS = {"PubmedArticleSet", "PubmedBookArticleSet", "article", *_SETS}
+_BOOKS = {"book-part-wrapper", "book"}
+_ROOTS = {"PubmedArticleSet", "PubmedBookArticleSet", "article", *_SETS, *_BOOKS}
 _ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]{1,31});")
 _OWN = {"amp", "lt", "gt", "quot", "apos"}  # what XML itself has
 _LONGEST_ENTITY = 40
@@ -54,6 +55,7 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
     """The articles of a MEDLINE, JATS or OAI-PMH file, told apart by their elements."""
     done = 0
     root: Element | None = None
+    book = bits.Book()
     try:
         for event, element in iterparse(_KnownEntities(file.stream), events=("start", "end")):
             name = local(element)
@@ -64,12 +66,17 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
                         yield Skipped(
                             file.name,
                             f"holds no article: its root is <{name}>; wanted MEDLINE (PubmedArticleSet), JATS "
-                            "(article) or OAI-PMH",
+                            "(article), BITS (book-part-wrapper, book) or OAI-PMH",
                         )
                         return
                 continue
+            if name == "book-meta":
+                book = bits.book_of(element)
+                continue
             if name == "DeleteCitation":
                 yield from medline.deleted(element, file.name)
+            elif name == "book-part" and local(root) in _BOOKS and bits.is_chapter(element):
+                yield bits.chapter(element, file.name, book, shelf="" if root is None else root.get("id", ""))
             elif (read := _reader_of(name, element, root)) is not None:
                 yield read(element, file.name)
             elif name == "record" and _deleted(element):
