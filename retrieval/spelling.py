@@ -52,14 +52,16 @@ _BRITISH: tuple[tuple[str, str], ...] = (
     (r"^practis(e|ed|es|ing)$", r"practic\1"),
 )  # fmt: skip
 _PATTERNS = tuple((re.compile(pattern), to) for pattern, to in _BRITISH)
-_ROMAN = "VIII|VII|VI|IV|IX|V|III|II|I|XIII|XII|XI|X"
+_ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII")
+_WORDS = tuple("one two three four five six seven eight nine ten eleven twelve thirteen".split())
+_ONE = rf"(?:{'|'.join(sorted(_ROMAN, key=len, reverse=True))}|\d{{1,2}})"
 # No pronoun ("the type I have") and no letter of another word ("syndrome X-linked").
-_NUMERAL = re.compile(
-    r"\b((?:type|class|grade|stage|factor|phase|complex|collagen|level|category|group|nerve|angiotensin|bipolar)s?)"
-    rf"([\s-]+)({_ROMAN})((?:\s*(?:,|/|and|or|to|-)\s*(?:{_ROMAN})\b)*)"
-    r"(?![\w]|-[A-Za-z]{2}|\s+(?:am|have|had|was|do|did|think|feel|take|took|get|got|need|should|can|want|use)\b)",
+_NUMBERED = re.compile(
+    r"\b([Tt]ype|[Cc]lass|[Gg]rade|[Ss]tage|[Ff]actor|[Pp]hase|[Cc]omplex|[Cc]ollagen|[Ll]evel|[Cc]ategory|[Gg]roup|"
+    r"[Nn]erve|[Aa]ngiotensin|[Bb]ipolar|TYPE|CLASS|GRADE|STAGE|FACTOR|PHASE|GROUP)s?"
+    rf"[\s-]+({_ONE}(?:\s*(?:,|/|and|or|to|-)\s*{_ONE}\b)*)"
+    r"(?!\w|[.,]\d|-[A-Za-z]{2}|\s+(?:am|have|had|was|do|did|think|feel|take|took|get|got|need|should|can|want|use)\b)",
 )
-_NUMBERS = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII")
 
 
 def without_accents(text: str) -> str:
@@ -86,14 +88,17 @@ def american(word: str) -> str:
 
 
 def with_numbers(text: str) -> str:
-    """The text with digits for the Roman numerals of names.
+    """The text with a word more behind each numbered kind, the same for Roman and other numerals.
 
-    >>> with_numbers("type II diabetes, factor VIII, and I")
-    'type 2 diabetes, factor 8, and I'
+    The numeral stays, so that equal ones are still the better match.
+
+    >>> with_numbers("type II diabetes, factor 8, and I")
+    'type II typetwo diabetes, factor 8 factoreight, and I'
     """
 
     def numbered(found: re.Match[str]) -> str:
-        rest = re.sub(_ROMAN, lambda each: str(_NUMBERS.index(each[0]) + 1), found[4])
-        return f"{found[1]} {_NUMBERS.index(found[3]) + 1}{rest}"
+        numbers = [_ROMAN.index(one) + 1 if one in _ROMAN else int(one) for one in re.findall(_ONE, found[2])]
+        words = [f"{found[1].lower()}{_WORDS[number - 1]}" for number in numbers if 1 <= number <= len(_WORDS)]
+        return " ".join([found[0], *words])
 
-    return _NUMERAL.sub(numbered, text)
+    return _NUMBERED.sub(numbered, text)

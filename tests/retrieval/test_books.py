@@ -17,14 +17,20 @@ from retrieval.store import PassageStore
 CHAPTER = """<book-part id="article-22345" xml:lang="en" book-part-type="chapter"><book-part-meta>
 <book-part-id book-part-id-type="pmid">31536300</book-part-id>
 <title-group><title>Gouty Arthritis</title></title-group>
-<contrib-group><contrib contrib-type="author"><name><surname>Roe</surname><given-names>Ann</given-names></name></contrib>
+<contrib-group>
+<contrib contrib-type="author"><name><surname>Roe</surname><given-names>Ann</given-names></name></contrib>
 </contrib-group><pub-history><date date-type="created"><year>2019</year></date>
 <date date-type="updated"><day>20</day><month>02</month><year>2023</year></date></pub-history>
 <permissions><license xlink:href="http://creativecommons.org/licenses/by-nc-nd/4.0/"/></permissions></book-part-meta>
-<body><sec><title>Etiology</title><p>Urate crystals cause it.</p></sec><sec><title>Treatment</title>
-<p>Colchicine is given early [<xref ref-type="bibr" rid="r1">1</xref>].</p><table-wrap><caption><p>Doses</p></caption>
-<table><tr><th>Drug</th><th>Dose</th></tr><tr><td>Colchicine</td><td>1.2 mg</td></tr></table></table-wrap></sec>
-</body><back><ref-list><ref id="r1"><mixed-citation>A reference to quokkas</mixed-citation></ref></ref-list></back></book-part>"""
+<body><sec><title>Etiology</title><p>Urate crystals cause it.</p></sec>
+<sec><title>Treatment</title>
+<p>Colchicine is given early [<xref ref-type="bibr" rid="r1">1</xref>].</p>
+<table-wrap><caption><p>Doses</p></caption>
+<table><tr><th>Drug</th><th>Dose</th></tr><tr><td>Colchicine</td><td>1.2 mg</td></tr></table></table-wrap>
+</sec>
+</body>
+<back><ref-list><ref id="r1"><mixed-citation>A reference to quokkas</mixed-citation></ref></ref-list></back>
+</book-part>"""
 META = """<book-meta><book-id book-id-type="pmcid">statpearls</book-id><book-title-group>
 <book-title>StatPearls</book-title></book-title-group></book-meta>"""
 WRAPPER = f"""<?xml version="1.0"?><book-part-wrapper xmlns:xlink="http://www.w3.org/1999/xlink" id="NBK546606">{META}
