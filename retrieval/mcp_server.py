@@ -57,6 +57,7 @@ def make_server(retriever: HybridRetriever) -> Any:
                 {**hit.passage.to_json(), "score": hit.score, "uri": f"passage://{quote(hit.passage.id, safe='')}"}
                 for hit in hits
             ],
+            "replaced": retriever.replaced(query),
             "notice": NOTICE,
         }
 

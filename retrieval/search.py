@@ -103,6 +103,10 @@ class HybridRetriever:
         """The filter that holds for every search."""
         return self._where
 
+    def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
+        """Words of a query that no passage has, and the near ones that are searched instead."""
+        return self.words.replaced(query) if self._settings.near_words else {}
+
     @property
     def words(self) -> QueryWords:
         """What is known of the words of queries."""

@@ -110,12 +110,13 @@ def make_app(
 
     @app.post("/search")
     async def search(body: SearchRequest) -> dict[str, Any]:
-        """Passages for each query, best first."""
+        """Passages for each query, best first. `replaced` names words that no passage has, and what stood for them."""
         where = filter_of(body.where)
         found = await search_all(body.queries, body.top_k, where)
         return {
             "version": retriever.manifest.version,
             "results": [[{"passage": hit.passage.to_json(), "score": hit.score} for hit in hits] for hits in found],
+            "replaced": [retriever.replaced(query) for query in body.queries],
         }
 
     @app.post("/retrieve")

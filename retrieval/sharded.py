@@ -131,6 +131,10 @@ class ShardedRetriever:
         found = (shard.index.passage(id) for shard in self._shards if id not in shard.ids_left_out)
         return next((passage for passage in found if passage is not None), None)
 
+    def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
+        """Words of a query that no passage has, and the near ones that are searched instead."""
+        return self.words.replaced(query) if self._settings.near_words else {}
+
     @property
     def words(self) -> QueryWords:
         """What is known of the words of queries."""

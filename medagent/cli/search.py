@@ -32,8 +32,8 @@ def print_search(
     retriever = _opened(index, floor, reranker)
     hits = retriever.search_where([query], top_k=top_k, where=where)[0]
     console = Console(highlight=False)
-    if not as_json and isinstance(retriever, HybridRetriever | ShardedRetriever) and retriever.settings.near_words:
-        for word, near in retriever.words.replaced(query).items():
+    if not as_json and not isinstance(retriever, RemoteRetriever):
+        for word, near in retriever.replaced(query).items():
             console.print(f"[dim]No passage has {escape(word)!r}. Searched for: {escape(', '.join(near))}.[/dim]")
     if not hits and not as_json:
         console.print("Nothing found." if where.empty else f"Nothing found. The filter was: {escape(str(where))}")

@@ -6,6 +6,7 @@ import re
 from math import log
 from pathlib import Path
 
+import httpx
 import pytest
 
 from medagent.cli.main import main
@@ -18,6 +19,7 @@ from retrieval.passages import Passage
 from retrieval.search import HybridRetriever
 from retrieval.settings import IndexSettings, SearchSettings
 from retrieval.spelling import american, with_numbers, without_accents
+from tests.retrieval.server import Serving
 
 TEXTS = {
     "behcet": "Behçet's disease is treated with colchicine.",
@@ -258,6 +260,19 @@ def test_a_near_word_covers_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert out.startswith("No passage has 'alopurinol'. Searched for: allopurinol.")
     assert "Gout is treated" in out
+
+
+def test_the_service_says_what_it_replaced(tmp_path: Path) -> None:
+    built(tmp_path).close()
+    served = Serving(tmp_path)
+    try:
+        answer = httpx.post(f"{served.url}/search", json={"queries": ["alopurinol", "gout"]}).json()
+        assert answer["replaced"] == [{"alopurinol": ["allopurinol"]}, {}]
+        assert answer["results"][0][0]["passage"]["id"] == "gout"
+    finally:
+        served.stop()
+    exact = HybridRetriever(str(tmp_path), settings=SearchSettings(near_words=False))
+    assert exact.replaced("alopurinol") == {}
 
 
 def test_below_the_floor_nothing_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
