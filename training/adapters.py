@@ -147,9 +147,7 @@ class SharedBase(nn.Module):
 
         The entropy carries no gradient unless asked to: it costs as much as that of the log-probs.
         """
-        self._activate(POLICY)
-        found = self.predicting(token_ids_BT, attention_BT, mask_BT)
-
+        found = self.policy_states(token_ids_BT, attention_BT, mask_BT)
         head = frozen_head(self.base)
         if head is not None and not entropy_gradient:
             rows = self._execution.logits_rows
@@ -172,8 +170,7 @@ class SharedBase(nn.Module):
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> tuple[Tensor, Tensor]:
         """[B, T] log-probs of the action tokens under the policy, and whether it would write them greedily."""
-        self._activate(POLICY)
-        found = self.predicting(token_ids_BT, attention_BT, mask_BT)
+        found = self.policy_states(token_ids_BT, attention_BT, mask_BT)
 
         def score(hidden_RH: Tensor, tokens_R: Tensor) -> tuple[Tensor, Tensor]:
             logits_RV = project(self.base, hidden_RH) / temperature
@@ -201,40 +198,51 @@ class SharedBase(nn.Module):
     def reference_logprobs(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> Tensor:
-        """[B, T] log-probs under what the policy started as, at the sampling temperature.
-
-        It is the frozen base with adapters off, or the adapter of `LoraSettings.start`.
-        """
-        if not self.has_own_reference:
-            return self.base_logprobs(token_ids_BT, attention_BT, mask_BT, temperature=temperature)
-        self._activate(REFERENCE)
-        try:
-            return self._frozen_logprobs(token_ids_BT, attention_BT, mask_BT, temperature=temperature)
-        finally:
-            self._activate(POLICY)
+        """[B, T] log-probs under what the policy started as, at the sampling temperature."""
+        return self._frozen_logprobs(self.reference_states(token_ids_BT, attention_BT, mask_BT), temperature)
 
     def base_logprobs(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
     ) -> Tensor:
         """[B, T] log-probs under the frozen base, all adapters off, at the sampling temperature."""
+        return self._frozen_logprobs(self._base_states(token_ids_BT, attention_BT, mask_BT), temperature)
+
+    @torch.no_grad()
+    def _frozen_logprobs(self, found: PredictingStates, temperature: float) -> Tensor:
+        (chosen_U,) = self._by_rows(
+            lambda hidden_RH, tokens_R: (
+                -cross_entropy(project(self.base, hidden_RH) / temperature, tokens_R, reduction="none"),
+            ),
+            found,
+        )
+        return found.placed(chosen_U)
+
+    def policy_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
+        """The states that predict the marked tokens under the policy, with gradient."""
+        self._activate(POLICY)
+        return self.predicting(token_ids_BT, attention_BT, mask_BT)
+
+    @torch.no_grad()
+    def reference_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
+        """The same under what the policy started as, in the same order.
+
+        It is the frozen base with adapters off, or the adapter of `LoraSettings.start`.
+        """
+        if not self.has_own_reference:
+            return self._base_states(token_ids_BT, attention_BT, mask_BT)
+        self._activate(REFERENCE)
+        try:
+            return self.predicting(token_ids_BT, attention_BT, mask_BT)
+        finally:
+            self._activate(POLICY)
+
+    @torch.no_grad()
+    def _base_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
         try:
             with self.peft.disable_adapter():
-                return self._frozen_logprobs(token_ids_BT, attention_BT, mask_BT, temperature=temperature)
+                return self.predicting(token_ids_BT, attention_BT, mask_BT)
         finally:
             self._activate(POLICY, again=True)
-
-    def _frozen_logprobs(
-        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, *, temperature: float
-    ) -> Tensor:
-        with torch.no_grad():
-            found = self.predicting(token_ids_BT, attention_BT, mask_BT)
-            (chosen_U,) = self._by_rows(
-                lambda hidden_RH, tokens_R: (
-                    -cross_entropy(project(self.base, hidden_RH) / temperature, tokens_R, reduction="none"),
-                ),
-                found,
-            )
-        return found.placed(chosen_U)
 
     def values(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, evidence_AF: Tensor | None = None

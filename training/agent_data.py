@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from lightning import LightningDataModule
@@ -13,10 +15,13 @@ from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.types import Question
 from retrieval.retriever import Retriever
-from training.engines import RolloutEngine
+from training.engines import EngineSetup, RolloutEngine
 from training.fitting import Work
 from training.module import AgentModule
+from training.sharding import ShardedBase
 from training.stale_rollouts import Background
+
+PROBE_TOKENS = 256  # of a prompt, by which an engine checks that weights arrived
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,22 @@ class AgentData(LightningDataModule):
             self.engine.samples_here,
             self.engine.asked_form,
             self.engine.trainer_share,
+        )
+
+    def start_engine(self, module: AgentModule, prompt_ids: Sequence[int]) -> None:
+        """Start the engine, or have it refuse what it cannot serve. `prompt_ids` is a text to compare log-probs on."""
+        assert self.trainer is not None
+        self.engine.start(
+            module,
+            EngineSetup(
+                Path(self.trainer.default_root_dir),
+                self.agent_settings.limits.max_total_tokens,
+                tuple(prompt_ids[:PROBE_TOKENS]),
+                self.trainer.local_rank,
+                self.trainer.num_devices,
+                self.trainer.strategy.root_device,
+                isinstance(self.trainer.strategy, ShardedBase),
+            ),
         )
 
     def state_dict(self) -> dict[str, Any]:

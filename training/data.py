@@ -34,7 +34,7 @@ from training.advantages import GAE, AdvantageEstimator, Reduce
 from training.agent_data import AgentData, AgentSettings, check_accumulation, check_shares
 from training.compatibility import check_composition, warn_of_tight_limits
 from training.disturbances import Disturbances
-from training.engines import EngineSetup, InProcessEngine, RolloutEngine
+from training.engines import InProcessEngine, RolloutEngine
 from training.experience import Experience, Reduction, loss_weights, split_update
 from training.fitting import Work
 from training.module import AgentModule
@@ -42,10 +42,7 @@ from training.prepare import OffPolicy, TruncatedMode, prepare
 from training.ranks import over_ranks
 from training.rewards import OutcomeReward, Reward, graded
 from training.rollout_metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
-from training.sharding import ShardedBase
 from training.stale_rollouts import StaleRollouts
-
-PROBE_TOKENS = 256  # of the first question's prompt
 
 
 class RolloutData(AgentData):
@@ -135,19 +132,7 @@ class RolloutData(AgentData):
                 f"({type(self.engine).__name__}) takes merged weights, which a base in 4 bits does not have. Set its "
                 "hand_over to adapter or auto."
             )
-        probe = settings.protocol.encode_prompt(module.tokenizer, self.questions[0])[:PROBE_TOKENS]
-        self.engine.start(
-            module,
-            EngineSetup(
-                Path(self.trainer.default_root_dir),
-                settings.limits.max_total_tokens,
-                tuple(probe),
-                self.trainer.local_rank,
-                self.trainer.num_devices,
-                self.trainer.strategy.root_device,
-                isinstance(self.trainer.strategy, ShardedBase),
-            ),
-        )
+        self.start_engine(module, settings.protocol.encode_prompt(module.tokenizer, self.questions[0]))
 
     def work(self, world_size: int) -> Work:
         """A rank's work in memory; the last passages may go over the limit, which is asked before the next turn."""

@@ -55,6 +55,19 @@ METRICS: dict[str, str] = {
     ),
     "critic/grad_norm": "L2 norm of the critic's gradient before gradient clipping.",
     "kl/reference": "k3 estimate of KL(policy || reference), in nats per action token. Not with `kl_coef` 0.",
+    "preference/loss": "Loss of an optimizer step's pairs, per pair. `medagent preference` only, as all of these.",
+    "preference/accuracy": "Share of pairs whose margin is above 0: the policy prefers the right rollout.",
+    "preference/margin": "Mean margin of the pairs, whose loss is -log sigmoid(margin).",
+    "preference/chosen_logratio": "log pi - log pi_ref, summed over a right rollout's action tokens, in nats.",
+    "preference/rejected_logratio": "The same of wrong rollouts.",
+    "preference/chosen_kl": (
+        "KL(pi_ref || pi) over the vocabulary, summed over a right rollout's action tokens, in nats. Not with DPO."
+    ),
+    "preference/rejected_kl": "The same of wrong rollouts. Not with DPO.",
+    "preference/pairs": "Pairs that are trained on, over all ranks.",
+    "preference/held_out": "Pairs that are held out.",
+    "preference/held_out_loss": "Loss on held-out pairs, per pair.",
+    "preference/held_out_accuracy": "Share of held-out pairs whose margin is above 0.",
     "sft/loss": "Negative log-likelihood of the demonstrations, in nats per action token. `medagent sft` only.",
     "sft/demonstrations": "Dialogues that are imitated, over all ranks. `medagent sft` only.",
     "sft/left_out_REASON": (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -32,7 +31,7 @@ from training.lora import LoraSettings
 from training.objectives import (
     ClippedSurrogate,
     PolicyLoss,
-    PolicyLossResult,
+    PolicyTerms,
     reference_kl,
     token_ratio_metrics,
     value_loss,
@@ -45,17 +44,6 @@ from training.trainer_settings import check_trainer
 from training.update_settings import check_update_settings
 
 KLMode = Literal["loss", "reward"]
-
-
-@dataclass(frozen=True)
-class PolicyTerms:
-    """A micro-batch's policy loss and what it was taken at, for callbacks that differentiate it again."""
-
-    result: PolicyLossResult
-    logprobs_BT: Tensor
-    """[B, T] the policy's log-probs, with gradient."""
-    collision_BT: Tensor
-    """[B, T] the sum of the squared probabilities of all tokens at each action token."""
 
 
 class AgentModule(LightningModule):
@@ -72,6 +60,8 @@ class AgentModule(LightningModule):
     `lr_warmup_iterations`, as AdamW's first steps move every weight by the whole rate. `temperature` is that of
     sampling, and every log-prob is taken at it.
     """
+
+    whole_groups = False  # whether a loss is of a whole group, which no two passes then share
 
     def __init__(
         self,
@@ -99,7 +89,7 @@ class AgentModule(LightningModule):
         check_update_settings(locals())
         dtype = settled_dtype(dtype, base_model, device=fastest_device())
         super().__init__()
-        self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "execution"])
+        self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "preference_loss", "execution"])
         self.base_name, self.dtype_name, self.base_sha256 = base_model, dtype, base_sha256(base_model)
         self.policy_lora, self.critic_lora = policy_lora, critic_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
@@ -174,7 +164,8 @@ class AgentModule(LightningModule):
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
             self.finite_steps.begin()
-        groups = rows_of_passes(self.execution, batch.token_ids_BT, batch.attention_BT)
+        together_B = batch.groups_B if self.whole_groups else None
+        groups = rows_of_passes(self.execution, batch.token_ids_BT, batch.attention_BT, together_B)
         parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
         parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]

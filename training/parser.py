@@ -18,11 +18,22 @@ from retrieval.tools import Tool
 from training.advantages import AdvantageEstimator
 from training.engines import RolloutEngine
 from training.objectives import PolicyLoss
+from training.preference.losses import PreferenceLoss
+from training.preference.pairs import Pairs
 from training.rewards import Reward
 from training.sft.demonstrations import Demonstrations
 
 PROTOCOLS: tuple[type, ...] = (Benchmark, Retriever, Reward)
-BASES: tuple[type, ...] = (AdvantageEstimator, Demonstrations, PolicyLoss, RolloutEngine, Tool, TurnProtocol)
+BASES: tuple[type, ...] = (
+    AdvantageEstimator,
+    Demonstrations,
+    Pairs,
+    PolicyLoss,
+    PreferenceLoss,
+    RolloutEngine,
+    Tool,
+    TurnProtocol,
+)
 
 
 class AgentParser(LightningArgumentParser):

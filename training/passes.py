@@ -78,9 +78,40 @@ def predicting_states(
     return PredictingStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT)
 
 
-def rows_of_passes(execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor) -> list[list[int]]:
-    """The numbers of the rows of each pass, within the limit of tokens."""
+def rows_of_passes(
+    execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor, groups_B: Tensor | None = None
+) -> list[list[int]]:
+    """The numbers of the rows of each pass, within the limit of tokens.
+
+    With `groups_B` rows of equal numbers stay in one pass, also where they exceed the limit alone.
+    """
+    if groups_B is not None:
+        return _whole_groups(execution, token_ids_BT, attention_BT, groups_B.tolist())
     if execution.shared_prefixes:
         return split_by_distinct_tokens(token_ids_BT, attention_BT, max_tokens=execution.token_limit)
     lengths = attention_BT.sum(dim=1).tolist()
     return split_by_tokens(lengths, max_tokens=execution.token_limit, packed=execution.packed)
+
+
+def _whole_groups(
+    execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor, groups: list[int]
+) -> list[list[int]]:
+    lengths = attention_BT.sum(dim=1).tolist()
+
+    def size(rows: list[int]) -> int:
+        if execution.shared_prefixes:
+            return len(PrefixTree.of(token_ids_BT[rows], attention_BT[rows]).tokens_N)
+        own = [lengths[row] for row in rows]
+        return sum(own) if execution.packed else len(own) * max(own)
+
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    passes: list[list[int]] = []
+    for rows in sorted(members.values(), key=lambda rows: max(lengths[row] for row in rows)):
+        together = [*passes[-1], *rows] if passes else rows
+        if passes and (not execution.token_limit or size(together) <= execution.token_limit):
+            passes[-1] = together
+        else:
+            passes.append(rows)
+    return passes

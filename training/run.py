@@ -38,6 +38,8 @@ from training.interrupts import signals_interrupt
 from training.iterations import why_not_to_go_on
 from training.module import AgentModule
 from training.parser import AgentParser
+from training.preference.data import PreferenceData
+from training.preference.module import PreferenceModule
 from training.settled import settled_dtype
 from training.sft.supervised import SupervisedData, SupervisedModule
 from training.trainer_settings import ALONE, RULES, num_ranks, refuse_settings
@@ -50,6 +52,7 @@ RUN_PARTS = (
     "stale_rollouts",
     "demonstrations",
     "demonstrations.made",
+    "pairs",
     "agent",
     "collapse.json",
     "config.yaml",
@@ -275,6 +278,14 @@ def sft(args: list[str]) -> Path:
     See `medagent sft --help`.
     """
     return fit(args, SupervisedModule, SupervisedData, command="sft", description=str(sft.__doc__))
+
+
+def preference(args: list[str]) -> Path:
+    """Teach the policy to prefer right rollouts to wrong ones (`--config FILE` plus overrides), and return the run.
+
+    See `medagent preference --help`.
+    """
+    return fit(args, PreferenceModule, PreferenceData, command="preference", description=str(preference.__doc__))
 
 
 def fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, command: str, description: str) -> Path:

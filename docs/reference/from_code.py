@@ -29,7 +29,9 @@ from docs.reference.words import CLASS_WORDS, WORDS
 from training.data import RolloutData
 from training.module import AgentModule
 from training.plan import plan
-from training.run import sft, train
+from training.preference.data import PreferenceData
+from training.preference.module import PreferenceModule
+from training.run import preference, sft, train
 from training.sft.supervised import SupervisedData, SupervisedModule
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +43,7 @@ LONGEST_DEFAULT = 60  # characters
 CONFIGURABLE: dict[str, tuple[Callable[[list[str]], Any], dict[str, type]]] = {
     "train": (train, {"model": AgentModule, "data": RolloutData}),
     "sft": (sft, {"model": SupervisedModule, "data": SupervisedData}),
+    "preference": (preference, {"model": PreferenceModule, "data": PreferenceData}),
     "plan": (plan, {"model": AgentModule, "data": RolloutData}),
 }
 

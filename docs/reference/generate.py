@@ -31,6 +31,7 @@ from medagent.cli.main import COMMANDS
 from training.agent_data import AgentData
 from training.data import RolloutData
 from training.metric_names import METRICS
+from training.preference.data import PreferenceData
 from training.sft.supervised import SupervisedData
 
 HERE = Path(__file__).parent
@@ -80,32 +81,42 @@ def cli_page() -> str:
     return "\n\n".join([WRITTEN_BY, *parts]) + "\n"
 
 
+def beside_train(command: str, plain: set[Entry]) -> list[str]:
+    """The part of a command whose settings are mostly those of `medagent train`, which are `plain`."""
+    rows = settings_of(command)
+    own = [row for row in rows if replace(row, text="") not in plain]
+    shared = [row.name for row in rows if row not in own and not row.name.startswith("trainer.")]
+    return [
+        f"## medagent {command}",
+        "What `medagent train` lacks, or has with another default:",
+        table(own, first="setting"),
+        "What both have: " + ", ".join(map(code, shared)) + ".",
+    ]
+
+
 def settings_page() -> str:
     """Settings, and the classes that they can name."""
-    of_train, of_sft = settings_of("train"), settings_of("sft")
+    of_train = settings_of("train")
     plain = {replace(row, text="") for row in of_train}
-    only_sft = [row for row in of_sft if replace(row, text="") not in plain]
-    shared = [row for row in of_sft if row not in only_sft and not row.name.startswith("trainer.")]
     parts = [
         "# Settings",
         "Every setting of a training run. A YAML nests them; the command line writes `--model.policy_lr 1e-5`.",
         "## medagent train",
         table([row for row in of_train if not row.name.startswith("trainer.")], first="setting"),
-        "## medagent sft",
-        "What `medagent train` lacks, or has with another default:",
-        table(only_sft, first="setting"),
-        "What both have: " + ", ".join(code(row.name) for row in shared) + ".",
+        *beside_train("sft", plain),
+        *beside_train("preference", plain),
         "## Trainer",
-        "Both commands take the settings of [Lightning's Trainer]"
+        "The three commands take the settings of [Lightning's Trainer]"
         "(https://lightning.ai/docs/pytorch/stable/common/trainer.html), which describes them. "
         "`trainer.callbacks` replaces the default callbacks, and `trainer.callbacks+` adds to them. "
         f"The defaults of `medagent train` are {defaults(RolloutData)}. "
-        f"Those of `medagent sft` are {defaults(SupervisedData)}.",
+        f"Those of `medagent sft` are {defaults(SupervisedData)}. "
+        f"Those of `medagent preference` are {defaults(PreferenceData)}.",
         table([row for row in of_train if row.name.startswith("trainer.")], first="setting"),
         "## Classes",
         "What `class_path` can name, with its `init_args`. A class of your own goes by its dotted path too.",
     ]
-    for base, classes in {**nameable("train"), **nameable("sft")}.items():
+    for base, classes in {**nameable("train"), **nameable("sft"), **nameable("preference")}.items():
         parts.append(f"### {base}")
         for kind in classes:
             rows, _ = class_entries(kind)

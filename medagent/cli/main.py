@@ -1,7 +1,7 @@
 """The command line.
 
-`medagent demo | train | plan | sft | export | evaluate | compare | grade | contamination | ask | chat | serve | index |
-questions | search | study | starter`.
+`medagent demo | train | plan | sft | preference | export | evaluate | compare | grade | contamination | ask | chat |
+serve | index | questions | search | study | starter`.
 
 Functions import what they need when they are called, so `--help` answers at once.
 """

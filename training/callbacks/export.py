@@ -110,6 +110,7 @@ def how_made(trainer: Trainer, iterations: int | None = None) -> dict[str, str]:
             for name in (
                 "benchmark",
                 "demonstrations",
+                "pairs",
                 "reward",
                 "advantage",
                 "off_policy",
@@ -117,7 +118,10 @@ def how_made(trainer: Trainer, iterations: int | None = None) -> dict[str, str]:
                 "num_samples",
             )
         },
-        **{name: config["model"].get(name) for name in ("policy_lora", "policy_lr", "kl_coef", "policy_loss")},
+        **{
+            name: config["model"].get(name)
+            for name in ("policy_lora", "policy_lr", "kl_coef", "policy_loss", "preference_loss")
+        },
     }
     return made | {name: _in_words(value) for name, value in parts.items() if value is not None}
 

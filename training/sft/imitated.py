@@ -34,18 +34,20 @@ _BRACKETS = re.compile(rf"[\[［【〔]{_WORDS}({_RANGES})[\]］】〕]", re.IGN
 
 
 def encoded(
-    rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase
+    rollouts: Sequence[Rollout], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, *, wrong: bool = False
 ) -> tuple[list[Rollout], Counter[LeftOut]]:
     """The dialogues in a tokenizer's tokens, all turns as actions, and how many were left out for each reason.
 
     Left out is what this run's agent could not have said under its limits, or could not have seen. The tokens are those
     that the rollout loop would have shown: prompt and passages pass through the same protocol, `top_k` per search.
+
+    `wrong`: they are examples of what not to say. Then one may end without an answer, or cite what was never shown.
     """
     control = _control_tokens(settings.protocol, tokenizer)
     found: list[Rollout] = []
     left_out: Counter[LeftOut] = Counter()
     for rollout in rollouts:
-        made = _encoded(rollout, settings, tokenizer, control)
+        made = _encoded(rollout, settings, tokenizer, control, wrong=wrong)
         if isinstance(made, LeftOut):
             left_out[made] += 1
         else:
@@ -54,7 +56,12 @@ def encoded(
 
 
 def _encoded(
-    rollout: Rollout, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase, control: set[int]
+    rollout: Rollout,
+    settings: AgentSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    control: set[int],
+    *,
+    wrong: bool,
 ) -> Rollout | LeftOut:
     limits, protocol = settings.limits, settings.protocol
     ends = tuple(block.end for block in protocol.blocks)
@@ -68,7 +75,7 @@ def _encoded(
                 f"demonstration {rollout.question.id}: found passages after a turn that does not search "
                 f"({turn.text[:60]!r}), wanted {protocol.search.start}...{protocol.search.end}."
             )
-    if rollout.stop_reason is not StopReason.ANSWERED or not parsed or parsed[-1].answer is None:
+    if not wrong and (rollout.stop_reason is not StopReason.ANSWERED or not parsed or parsed[-1].answer is None):
         return LeftOut.NO_ANSWER
     if any(read.answer is not None for read in parsed[:-1]):
         return LeftOut.AFTER_ANSWER
@@ -86,7 +93,7 @@ def _encoded(
             return LeftOut.CONTROL
         if len(ids) > limits.max_turn_tokens:
             return LeftOut.MAX_TURN_TOKENS
-        if _misnames(turn.text, told, shown):
+        if _misnames(turn.text, told, shown, unshown=not wrong):
             return LeftOut.CITATION
         observation: tuple[int, ...] = ()
         if read.query is not None:
@@ -106,10 +113,10 @@ def _encoded(
     return whole if len(whole.token_ids) <= limits.max_total_tokens else LeftOut.MAX_TOTAL_TOKENS
 
 
-def _misnames(text: str, told: list[Hit], shown: list[Hit]) -> bool:
-    """Whether a number in a turn names what nobody was shown, or another passage than it did for the teacher."""
+def _misnames(text: str, told: list[Hit], shown: list[Hit], *, unshown: bool) -> bool:
+    """Whether a number in a turn names another passage than it did for the teacher, or `unshown` what nobody saw."""
     return any(
-        not 1 <= number <= min(len(told), len(shown)) or shown[number - 1] is not told[number - 1]
+        shown[number - 1] is not told[number - 1] if 1 <= number <= min(len(told), len(shown)) else unshown
         for number in _numbers(text)
     )
 

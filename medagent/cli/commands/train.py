@@ -1,4 +1,4 @@
-"""The commands about training: `train`, `sft`, `plan`, `export`, `starter` and `study`."""
+"""The commands about training: `train`, `sft`, `preference`, `plan`, `export`, `starter` and `study`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def sft() -> None:
     """Teach a model the protocol by examples, before reinforcement learning.
 
     `medagent sft --config configs/sft/own_model.yaml`; `medagent sft --help` lists every setting.
+    """
+
+
+def preference() -> None:
+    """Teach a model to prefer its right rollouts to its wrong ones, by DPO, TDPO1 or TDPO2.
+
+    `medagent preference --config configs/preference/starter.yaml`; `medagent preference --help` lists every setting.
     """
 
 
@@ -178,12 +185,26 @@ def _sft(arguments: list[str]) -> None:
     end_rank()
 
 
+def _preference(arguments: list[str]) -> None:
+    from training.run import end_rank
+    from training.run import preference as run_preference
+
+    run_preference(arguments)
+    end_rank()
+
+
 # These commands parse a configuration's settings themselves.
-CONFIGURED: dict[str, Callable[[list[str]], None]] = {"train": _train, "plan": _plan, "sft": _sft}
+CONFIGURED: dict[str, Callable[[list[str]], None]] = {
+    "train": _train,
+    "plan": _plan,
+    "sft": _sft,
+    "preference": _preference,
+}
 TRAINING_COMMANDS: dict[str, Any] = {
     "train": train,
     "plan": plan,
     "sft": sft,
+    "preference": preference,
     "export": export,
     "study": study,
     "starter": {

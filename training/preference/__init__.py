@@ -1,0 +1,1 @@
+"""Preference training: pairs of a right and a wrong rollout of one question."""

@@ -1,0 +1,208 @@
+"""Pairs of a right and a wrong rollout of one question, and where they come from.
+
+Other pairs are those that the policy samples itself (`training.preference.sampled`).
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from transformers import PreTrainedTokenizerBase
+
+from evaluation.modes import Mode
+from evaluation.rollout_files import rollout_from
+from medagent.agent import Agent
+from medagent.errors import ConfigError
+from medagent.protocol import TurnProtocol
+from medagent.types import Question, Rollout
+from training.agent_data import AgentSettings
+from training.sft.given_rows import completed, is_right
+from training.sft.imitated import encoded
+
+SEARCHES = (Mode.SEARCH, Mode.FORCED_SEARCH)
+NO_COUNTS: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """Two rollouts of one question, in tokens: the `chosen` one answers right, the `rejected` one does not."""
+
+    chosen: Rollout
+    rejected: Rollout
+
+    @property
+    def question(self) -> Question:
+        """What both answer."""
+        return self.chosen.question
+
+    @property
+    def length(self) -> int:
+        """Tokens of both."""
+        return len(self.chosen.token_ids) + len(self.rejected.token_ids)
+
+
+class Pairs(ABC):
+    """A source of pairs: `data.pairs` names a subclass.
+
+    `sampled`: whether the policy samples them, with the run's engine, before training. After `read`, `left_out` counts
+    in words what gave no pair.
+    """
+
+    sampled: ClassVar[bool] = False
+    left_out: Mapping[str, int] = NO_COUNTS
+
+    @abstractmethod
+    def questions(self, protocol: TurnProtocol) -> list[Question]:
+        """What the pairs are about, known before anything is sampled."""
+
+    def sample(self, agent: Agent, folder: Path, *, temperature: float, rank: int, ranks: int) -> None:
+        """Write this rank's share of the rollouts to `folder`, where it is not there yet."""
+        raise NotImplementedError(f"{type(self).__name__} has `sampled` and no `sample`.")
+
+    def missing(self, folder: Path) -> int:
+        """Parts of the rollouts that `folder` still lacks, over all ranks."""
+        return 0
+
+    @abstractmethod
+    def read(self, folder: Path, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase) -> list[PreferencePair]:
+        """The pairs; every process reads them, and all read the same."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Which right and wrong rollouts make pairs: those that begin with the same prompt.
+
+    At most `per_question` of a prompt, and no rollout is in two. Only right ones with `min_searches` count, as a lucky
+    guess is no example. Which ones is drawn by `seed`.
+    """
+
+    per_question: int = 1
+    min_searches: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for what makes no pair."""
+        if self.per_question < 1 or self.min_searches < 0:
+            raise ConfigError(
+                f"data.pairs: found per_question {self.per_question} and min_searches {self.min_searches}, wanted at "
+                "least 1 and 0."
+            )
+
+    def pairs(self, rollouts: Iterable[Rollout]) -> tuple[list[PreferencePair], Counter[str]]:
+        """The pairs, question by question, and how many questions gave none for each reason."""
+        right: dict[tuple[int, ...], list[Rollout]] = {}
+        wrong: dict[tuple[int, ...], list[Rollout]] = {}
+        left_out: Counter[str] = Counter()
+        for rollout in rollouts:
+            key = rollout.prompt_ids
+            if not rollout.num_action_tokens:
+                left_out["rollouts without a sampled token"] += 1
+            elif not rollout.success:
+                wrong.setdefault(key, []).append(rollout)
+            elif rollout.num_searches < self.min_searches:
+                left_out["right answers that searched less than min_searches"] += 1
+            else:
+                right.setdefault(key, []).append(rollout)
+        found: list[PreferencePair] = []
+        for key in dict.fromkeys((*right, *wrong)):
+            if key not in right or key not in wrong:
+                left_out["questions without a right answer" if key in wrong else "questions without a wrong one"] += 1
+                continue
+            both = zip(self._drawn(right[key]), self._drawn(wrong[key]), strict=False)
+            found += [PreferencePair(*pair) for pair in both][: self.per_question]
+        return found, left_out
+
+    def _drawn(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        return sorted(rollouts, key=self._place)
+
+    def _place(self, rollout: Rollout) -> bytes:
+        said = "|".join(turn.text for turn in rollout.turns)
+        return sha256(f"{self.seed}|{rollout.sample}|{said}".encode("utf-8", "replace")).digest()
+
+
+class GivenPairs(Pairs):
+    """Pairs of JSON lines.
+
+    A line is one rollout, such as `medagent evaluate` writes into predictions.jsonl: right and wrong ones of a question
+    are paired. Or it has "chosen" and "rejected", each such a rollout, and is a pair as it is. A rollout has at least
+    "question" and "turns". Its "verdict", or else its "gold" answer, says whether it is right.
+
+    Texts are encoded anew for the model that learns. What it could not have said under its limits is left out. So are
+    predictions of modes in which the agent did not search as it does here.
+    """
+
+    def __init__(self, path: str, per_question: int = 1, min_searches: int = 0, seed: int = 0) -> None:
+        self._path, self._pairing = Path(path), Pairing(per_question, min_searches, seed)
+        if not self._path.exists():
+            raise ConfigError(f"pairs {path}: there is no such file. Give JSON lines.")
+
+    def questions(self, protocol: TurnProtocol) -> list[Question]:
+        """See `Pairs.questions`."""
+        return [rollout.question for rollout, _, _ in self._rollouts(protocol)]
+
+    def read(self, folder: Path, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase) -> list[PreferencePair]:
+        """See `Pairs.read`."""
+        left_out: Counter[str] = Counter()
+        alone: list[Rollout] = []
+        tied: dict[int, list[Rollout]] = {}
+        for rollout, mode, number in self._rollouts(settings.protocol):
+            if mode not in SEARCHES:
+                left_out["rollouts of other modes than search"] += 1
+                continue
+            made, why = encoded([rollout], settings, tokenizer, wrong=not rollout.success)
+            left_out.update({f"rollouts that {reason.in_words}": count for reason, count in why.items()})
+            (alone if number is None else tied.setdefault(number, [])).extend(made)
+        pairs, unpaired = self._pairing.pairs(alone)
+        left_out.update(unpaired)
+        for two in tied.values():
+            if len(two) == 2:  # else one was left out, and is counted
+                chosen, rejected = sorted(two, key=lambda each: not each.success)
+                pairs.append(PreferencePair(chosen, rejected))
+        self.left_out = left_out
+        return pairs
+
+    def _rollouts(self, protocol: TurnProtocol) -> Iterator[tuple[Rollout, str, int | None]]:
+        """Each rollout with its mode, and the number of its line where that is a pair."""
+        with self._path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                    tied = isinstance(row, dict) and ("chosen" in row or "rejected" in row)
+                    if tied:
+                        chosen, rejected = (
+                            graded_row(row[name], number, protocol, success=name == "chosen")
+                            for name in ("chosen", "rejected")
+                        )
+                        if rejected.question.text != chosen.question.text:
+                            raise ValueError("chosen and rejected answer different questions")
+                        yield chosen, Mode.SEARCH, number
+                        yield replace(rejected, question=chosen.question), Mode.SEARCH, number
+                    else:
+                        yield graded_row(row, number, protocol), row.get("mode", Mode.SEARCH), None
+                except (KeyError, TypeError, AttributeError, ValueError) as error:
+                    raise ConfigError(
+                        f"{self._path}, line {number}: found {line[:80]!r} ({error}), wanted a rollout with question, "
+                        "turns and verdict (or gold), or an object with chosen and rejected. Correct the line."
+                    ) from error
+
+
+def graded_row(row: Any, number: int, protocol: TurnProtocol, *, success: bool | None = None) -> Rollout:
+    """The rollout of a row; `success` says whether it is right, or else its verdict or gold answer.
+
+    Raises:
+        ValueError: the row is no rollout, or nothing tells whether it is right.
+    """
+    rollout = rollout_from(completed(row, number, protocol))
+    if success is None and "verdict" not in row and not rollout.question.answer:
+        raise ValueError("neither verdict nor gold: nothing tells whether it is right")
+    return rollout.graded(rollout.reward, success=is_right(row, rollout) if success is None else success)
