@@ -36,6 +36,7 @@ SUITES = {
         f"tests/medagent/policies/test_{name}.py" for name in ("inversion", "batch", "shared_texts", "huggingface")
     ),
     "fused": tuple(f"tests/training/test_{name}.py" for name in ("fused_lora", "token_scores", "passes")),
+    "preference": tuple(f"tests/training/preference/test_{name}.py" for name in ("losses", "pairs", "steps")),
     "loop": (
         "tests/medagent/test_limits.py",
         "tests/medagent/test_hostile_text.py",

@@ -104,9 +104,8 @@ class Snoop(Callback):
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
         def flat(parameters):
-            return torch.cat(
-                [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]
-            ).clone()
+            found = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]
+            return torch.cat(found).clone() if found else torch.zeros(0)
 
         self.policy.append(flat(pl_module.roles.policy_parameters()))
         self.critic.append(flat(pl_module.roles.critic_parameters()))
