@@ -23,6 +23,8 @@ from tests.support import ROOT
 from tests.training.support import parser
 from training.data import RolloutData
 from training.module import AgentModule
+from training.preference.data import PreferenceData
+from training.preference.module import PreferenceModule
 from training.run import AgentCLI, in_order
 from training.sft.supervised import SupervisedData, SupervisedModule
 
@@ -130,17 +132,18 @@ def test_a_critic_that_sees_the_evidence_goes_with_every_task(task: Path, name: 
     assert parsed.data.num_samples > 1 or sees == "evidence"
 
 
-SFT = sorted((ROOT / "configs" / "sft").glob("*.yaml"))
+SFT = [(path, SupervisedModule, SupervisedData) for path in sorted((ROOT / "configs" / "sft").glob("*.yaml"))]
+PREFERENCE = [(path, PreferenceModule, PreferenceData) for path in sorted((ROOT / "configs" / "preference").glob("*"))]
 
 
-@pytest.mark.parametrize("path", SFT, ids=lambda path: path.stem)
-def test_the_supervised_configuration_parses(path: Path) -> None:
+@pytest.mark.parametrize(("path", "module", "data"), SFT + PREFERENCE, ids=lambda each: getattr(each, "stem", ""))
+def test_a_configuration_of_examples_or_pairs_parses(path: Path, module: type, data: type) -> None:
     from lightning import Trainer
 
     made = LightningArgumentParser()
     made.add_lightning_class_args(Trainer, "trainer")
-    made.add_lightning_class_args(SupervisedModule, "model")
-    made.add_lightning_class_args(SupervisedData, "data")
+    made.add_lightning_class_args(module, "model")
+    made.add_lightning_class_args(data, "data")
     made.add_argument("--seed_everything", type=int)
     parsed = made.parse_path(str(path))
     assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches
