@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from retrieval.duplicates import without_repeats
+from retrieval.evidence_types import evidence_level
 from retrieval.near_words import QueryWords
 from retrieval.passages import Hit, Passage
 from retrieval.rerank import Reranker
@@ -51,9 +52,13 @@ def fused_hits(
 ) -> list[Hit]:
     """At most `top_k` hits of the fused rankings, best first.
 
+    A reranker has the last word on the order, so `settings.evidence_weight` does not count with one.
+
     Left out are those that repeat a better one, and those that have too few of the query's words (`settings.floor`).
     """
     fused = fuse(dense, lexical, settings)
+    if settings.evidence_weight and reranker is None:
+        fused = _by_evidence(fused, fetch, settings.evidence_weight)
     if reranker is not None:
         fused = _reranked(query, fused[: max(reranker.num_candidates, top_k)], fetch, reranker)
     ranked = _passages_of(fused, top_k, fetch)
@@ -68,6 +73,12 @@ def _reranked(query: str, fused: list[tuple[int, float]], fetch: Fetch, reranker
     scores = reranker.scores(query, fetch(rows))
     order = sorted(range(len(rows)), key=lambda i: (-scores[i], i))
     return [(rows[i], scores[i]) for i in order]
+
+
+def _by_evidence(fused: list[tuple[int, float]], fetch: Fetch, weight: float) -> list[tuple[int, float]]:
+    levels = [evidence_level(passage.about.types) for passage in fetch([row for row, _ in fused])]
+    scored = [(row, score * (1 + weight * level)) for (row, score), level in zip(fused, levels, strict=True)]
+    return sorted(scored, key=lambda item: (-item[1], item[0]))
 
 
 def _passages_of(ranked: list[tuple[int, float]], size: int, fetch: Fetch) -> Iterator[tuple[Passage, float]]:

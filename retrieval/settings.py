@@ -12,6 +12,8 @@ from retrieval.analysis import AnalyserName
 from retrieval.chunking import Chunking
 from retrieval.errors import RetrievalError
 
+MOST_EVIDENCE = 10.0  # a guideline then counts eleven times what a letter does
+
 
 @dataclass(frozen=True)
 class SearchSettings:
@@ -21,7 +23,8 @@ class SearchSettings:
     Hits that repeat another's words to the share `collapse` are left out (1: only equal text, 0: none). With
     `near_words` a word of a query that no passage has stands for the nearest that some have. A passage is shown where
     it has the share `floor` of the query's words, weighted by how rare they are, so that a search may find nothing; 0
-    shows all. docs/retrieval-figures.md measures the defaults.
+    shows all. A score is multiplied by 1 + `evidence_weight` times the level of the passage's publication type
+    (`retrieval.evidence_types`); 0 ignores types. docs/retrieval-figures.md measures the defaults.
     """
 
     num_candidates: int = 50
@@ -31,6 +34,7 @@ class SearchSettings:
     collapse: float = 0.9
     near_words: bool = True
     floor: float = 0.0
+    evidence_weight: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -41,6 +45,11 @@ class SearchSettings:
             )
         if min(self.dense_weight, self.lexical_weight) < 0 or self.dense_weight + self.lexical_weight == 0:
             raise RetrievalError("search settings: weights must not be negative, and one of them must be above 0.")
+        if not 0 <= self.evidence_weight <= MOST_EVIDENCE:
+            raise RetrievalError(
+                f"search settings: evidence_weight {self.evidence_weight} found, wanted a number from 0 to "
+                f"{MOST_EVIDENCE:g}."
+            )
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,7 @@ CLASS_WORDS: dict[str, str] = {
     "SearchSettings.rrf_k": "Added to each rank before reciprocals are taken; the larger, the flatter.",
     "SearchSettings.collapse": "Similarity from which a hit repeats a better one and is left out, from 0 to 1.",
     "SearchSettings.near_words": "Whether a word that no passage has stands for the nearest that some have.",
+    "SearchSettings.evidence_weight": "How much stronger types of publication count; 0 ignores types.",
     "SearchSettings.floor": "Share of a query's words, by rarity, that a passage must have to be shown; 0 shows all.",
     "CrossEncoderReranker.model": "Hub name or folder of the model.",
     "CrossEncoderReranker.num_candidates": "Fused candidates to score, at least `top_k`; the others are left out.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,16 +21,23 @@ from retrieval.sharded import ShardedRetriever
 
 
 def print_search(
-    query: str, index: str, *, top_k: int, where: Filter, floor: float | None, reranker: str | None, as_json: bool
+    query: str,
+    index: str,
+    *,
+    top_k: int,
+    where: Filter,
+    changed: Mapping[str, float],
+    reranker: str | None,
+    as_json: bool,
 ) -> None:
-    """Print what a search finds.
+    """Print what a search finds, with `changed` in place of the index's own settings of these names.
 
     Raises:
         InputError: the query is empty, or a served index is asked with settings of its own.
     """
     if not query.strip():
         raise InputError("the query is empty. Give words to search for, in quotes.")
-    retriever = _opened(index, floor, reranker)
+    retriever = _opened(index, changed, reranker)
     hits = retriever.search_where([query], top_k=top_k, where=where)[0]
     console = Console(highlight=False)
     if not as_json and not isinstance(retriever, RemoteRetriever):
@@ -51,15 +59,18 @@ def print_search(
 
 
 def _opened(
-    index: str, floor: float | None, reranker: str | None
+    index: str, changed: Mapping[str, float], reranker: str | None
 ) -> HybridRetriever | RemoteRetriever | ShardedRetriever:
-    if floor is None and reranker is None:
+    if not changed and reranker is None:
         return open_retriever(index)
     if index.startswith(URL):
-        raise InputError(f"index {index}: is served, with a floor and reranker of its own. Give a folder to set them.")
+        raise InputError(
+            f"index {index}: is served, with a floor, evidence_weight and reranker of its own. Give a folder to set "
+            "them."
+        )
     folders, second = folders_named(index), CrossEncoderReranker(reranker) if reranker else None
     settings = Manifest.read(Path(folders[0])).settings.search
-    settings = settings if floor is None else replace(settings, floor=floor)
+    settings = replace(settings, **changed)
     if len(folders) > 1:
         return ShardedRetriever(folders, settings=settings, reranker=second)
     return HybridRetriever(folders[0], settings=settings, reranker=second)

@@ -306,7 +306,7 @@ def test_names_with_commas_open_several(
     reopened = again.open(beside=tmp_path)
     assert reopened.search(["seen in trials"], top_k=5) == retriever.search(["seen in trials"], top_k=5)
     assert index_fingerprint(retriever) == index_fingerprint(reopened) != index_fingerprint(whole)
-    print_search("seen in trials", both, top_k=5, where=EVERYTHING, floor=None, reranker=None, as_json=True)
+    print_search("seen in trials", both, top_k=5, where=EVERYTHING, changed={}, reranker=None, as_json=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["id"] for line in lines] == [hit.passage.id for hit in whole.search(["seen in trials"], top_k=5)[0]]
     with pytest.raises(RetrievalError, match="address among several"):

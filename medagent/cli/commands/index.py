@@ -17,6 +17,7 @@ def index_build(
     analyser: AnalyserName = "medical",
     dense_weight: float | None = None,
     floor: float = 0.0,
+    evidence_weight: float = 0.0,
     chroma: str = "",
     device: str | None = None,
     overwrite: bool = False,
@@ -38,6 +39,8 @@ def index_build(
         dense_weight: Weight of the vectors' ranking; BM25's is 1. By default it is what suits the embedder.
         floor: Share of a query's words, weighted by how rare they are, that a passage must have to be shown, from 0
             to 1, so that a search may find nothing. 0 shows what is nearest.
+        evidence_weight: How much stronger types of publication count: a guideline's score is multiplied by 1 plus this,
+            a trial's by less. 0 ignores types.
         chroma: Address of a Chroma server that holds the vectors, instead of the folder.
         device: Device to embed on, such as cuda or cpu. By default it is a GPU where there is one.
         overwrite: Replace an index of other content there.
@@ -46,9 +49,8 @@ def index_build(
     from retrieval.chunking import Chunking
     from retrieval.settings import IndexSettings, SearchSettings
 
-    settings = IndexSettings(
-        Chunking(max_tokens, overlap_tokens), analyser, chroma=chroma, search=SearchSettings(floor=floor)
-    )
+    search = SearchSettings(floor=floor, evidence_weight=evidence_weight)
+    settings = IndexSettings(Chunking(max_tokens, overlap_tokens), analyser, chroma=chroma, search=search)
     build_with_progress(
         corpus,
         Path(out),
@@ -237,6 +239,7 @@ def search(
     year_from: int | None = None,
     year_to: int | None = None,
     floor: float | None = None,
+    evidence_weight: float | None = None,
     reranker: str | None = None,
     json: bool = False,
 ) -> None:
@@ -254,6 +257,7 @@ def search(
         year_to: Only passages of this year or earlier.
         floor: Share of the query's words, weighted by how rare they are, that a passage must have to be shown, from 0
             to 1. By default the index's own.
+        evidence_weight: How much stronger types of publication count. By default as the index was built.
         reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
         json: Print JSON lines.
     """
@@ -262,7 +266,9 @@ def search(
 
     sources = (source,) if isinstance(source, str) else tuple(source or ())
     wanted = Filter.parse(where) & Filter.of(sources, year_from, year_to)
-    print_search(query, index, top_k=top_k, where=wanted, floor=floor, reranker=reranker, as_json=json)
+    own = {"floor": floor, "evidence_weight": evidence_weight}
+    changed = {name: value for name, value in own.items() if value is not None}
+    print_search(query, index, top_k=top_k, where=wanted, changed=changed, reranker=reranker, as_json=json)
 
 
 INDEX_COMMANDS: dict[str, Any] = {
