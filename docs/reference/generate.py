@@ -81,30 +81,30 @@ def cli_page() -> str:
     return "\n\n".join([WRITTEN_BY, *parts]) + "\n"
 
 
-def beside_train(command: str, plain: set[Entry]) -> list[str]:
-    """The part of a command whose settings are mostly those of `medagent train`, which are `plain`."""
+def beside(command: str, known: set[Entry], others: str) -> list[str]:
+    """The part of a command of whose settings most are `known`: those of other commands, named by `others`."""
     rows = settings_of(command)
-    own = [row for row in rows if replace(row, text="") not in plain]
+    own = [row for row in rows if replace(row, text="") not in known]
     shared = [row.name for row in rows if row not in own and not row.name.startswith("trainer.")]
     return [
         f"## medagent {command}",
-        "What `medagent train` lacks, or has with another default:",
+        f"Those that are not in {others}, or have another default there:",
         table(own, first="setting"),
-        "What both have: " + ", ".join(map(code, shared)) + ".",
+        "As there: " + ", ".join(map(code, shared)) + ".",
     ]
 
 
 def settings_page() -> str:
     """Settings, and the classes that they can name."""
     of_train = settings_of("train")
-    plain = {replace(row, text="") for row in of_train}
+    plain, sft = ({replace(row, text="") for row in rows} for rows in (of_train, settings_of("sft")))
     parts = [
         "# Settings",
         "Every setting of a training run. A YAML nests them; the command line writes `--model.policy_lr 1e-5`.",
         "## medagent train",
         table([row for row in of_train if not row.name.startswith("trainer.")], first="setting"),
-        *beside_train("sft", plain),
-        *beside_train("preference", plain),
+        *beside("sft", plain, "`medagent train`"),
+        *beside("preference", plain | sft, "`medagent train` and `sft`"),
         "## Trainer",
         "The three commands take the settings of [Lightning's Trainer]"
         "(https://lightning.ai/docs/pytorch/stable/common/trainer.html), which describes them. "

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -26,7 +27,7 @@ def print_search(
     *,
     top_k: int,
     where: Filter,
-    changed: Mapping[str, float],
+    changed: Mapping[str, Any],
     reranker: str | None,
     as_json: bool,
 ) -> None:
@@ -59,7 +60,7 @@ def print_search(
 
 
 def _opened(
-    index: str, changed: Mapping[str, float], reranker: str | None
+    index: str, changed: Mapping[str, Any], reranker: str | None
 ) -> HybridRetriever | RemoteRetriever | ShardedRetriever:
     if not changed and reranker is None:
         return open_retriever(index)

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.protocol import TurnProtocol
 from medagent.types import Question
+from retrieval.retriever import Retriever
 from tests.training.preference.support import module_of, pairs
 from tests.training.support import AGENT, Snoop, quiet_trainer
 from training.agent_data import AgentSettings
@@ -32,7 +33,8 @@ class Made(Pairs):
 
 def first_gradient(tmp_path: Path, *, parts: int, **execution: object) -> torch.Tensor:
     module = module_of(TDPO2(0.3, 0.7), **execution)
-    data = PreferenceData(Made(), None, AGENT, batch_size=3, num_micro_batches=parts, held_out=0)  # type: ignore[arg-type]
+    nowhere: Retriever = None  # type: ignore[assignment]  # nothing is searched
+    data = PreferenceData(Made(), nowhere, AGENT, batch_size=3, num_micro_batches=parts, held_out=0)
     snoop = Snoop()
     quiet_trainer(tmp_path, accumulate=parts, callbacks=[snoop]).fit(module, datamodule=data)
     assert len(snoop.policy) == 1
