@@ -19,6 +19,7 @@ from retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped
 from retrieval.readers.retractions import why_left_out
 
 LONGEST_LINE = 64 << 20  # bytes; a longer one is no row
+MOST_NESTED = 500  # arrays and objects within one another
 
 
 def read_json_lines(file: OpenFile) -> Iterator[Item]:
@@ -63,16 +64,24 @@ def read_json_array(file: OpenFile) -> Iterator[Item]:
 
 def _objects(file: OpenFile) -> Iterator[Any]:
     """The objects of the file's arrays, one at a time in memory."""
-    builder, depth, prefix = ijson.ObjectBuilder(), 0, ""
-    for where, event, value in ijson.parse(_without_mark(file.stream), use_float=True):
-        begins = event == "start_map" and (where == "item" or where.endswith(".item")) and not depth
-        if begins:
-            builder, prefix = ijson.ObjectBuilder(), where
-        if begins or depth:
-            builder.event(event, value)
-            depth += (event in ("start_map", "start_array")) - (event in ("end_map", "end_array"))
-            if not depth and where == prefix:
-                yield builder.value
+    builder, within = ijson.ObjectBuilder(), 0  # the containers that are open inside a row, itself counted
+    opened: list[str] = []  # those around it
+    for event, value in ijson.basic_parse(_without_mark(file.stream), use_float=True):
+        begins, ends = event.startswith("start_"), event.startswith("end_")
+        if len(opened) + within > MOST_NESTED:
+            raise ijson.JSONError(f"nests more than {MOST_NESTED} deep")
+        if not within and event == "start_map" and opened[-1:] == ["start_array"]:
+            builder = ijson.ObjectBuilder()
+        elif not within:
+            if begins:
+                opened.append(event)
+            elif ends:
+                opened.pop()
+            continue
+        builder.event(event, value)
+        within += begins - ends
+        if not within:
+            yield builder.value
 
 
 def _without_mark(stream: IO[bytes]) -> IO[bytes]:

@@ -134,6 +134,16 @@ def test_arrays_of_json(tmp_path: Path) -> None:
     assert [d.id for d in documents] == ["1"]
     assert "cannot be read after row 1" in cut.reason
     assert "no array" in read(tmp_path, "c.json", '{"version": 3}')[1][0].reason
+    # Not 20 GB of memory, and no more than the file's own rows.
+    documents, (deep,) = read(tmp_path, "d.json", "[" * 100_000 + "]" * 100_000)
+    assert not documents
+    assert "nests more than 500 deep" in deep.reason
+    nested = '[{"text": "first"}, {"text": "second", "more": ' + "[" * 600 + "]" * 600 + "}]"
+    documents, (deep,) = read(tmp_path, "f.json", nested)
+    assert [each.sections[0].text for each in documents] == ["first"]
+    within = {"results": {"rows": [[{"text": "x", "item": {"text": "no row", "list": [{"text": "nor this"}]}}]]}}
+    documents, _ = read(tmp_path, "g.json", json.dumps(within))
+    assert [each.sections[0].text for each in documents] == ["x"]
 
 
 @pytest.mark.parametrize(
