@@ -16,6 +16,8 @@ from medagent.types import Rollout, StopReason, Turn
 from retrieval.batching import SearchBatcher
 from retrieval.chunking import sentence_spans
 from retrieval.passages import Hit, Passage
+from retrieval.retriever import Retriever
+from retrieval.tools import replaced_words
 
 _NUMBER = re.compile(r"\s*\[(\d{1,3})\]")
 _WORD = re.compile(r"\w+")
@@ -180,10 +182,10 @@ def _logprob(rollout: Rollout) -> float | None:
 
 
 class Steps:
-    """Turns as events, passages numbered as the agent sees them."""
+    """Turns as events, passages numbered as the agent sees them; `retriever` tells which words it replaced."""
 
-    def __init__(self, protocol: TurnProtocol) -> None:
-        self._protocol, self._shown = protocol, 0
+    def __init__(self, protocol: TurnProtocol, retriever: Retriever) -> None:
+        self._protocol, self._retriever, self._shown = protocol, retriever, 0
 
     def __call__(self, turn: Turn) -> dict[str, Any]:
         """The event of one turn: what it thought, what it searched for, what it was shown."""
@@ -192,6 +194,7 @@ class Steps:
         return {
             "thought": self._protocol.parse(turn.text).think,
             "query": turn.query,
+            "replaced": replaced_words(self._retriever, turn.query) if turn.query is not None else {},
             "passages": [_shown(hit, number) for number, hit in enumerate(turn.hits, start=first)],
         }
 

@@ -24,3 +24,11 @@ class FilteringRetriever(Retriever, Protocol):
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """As `search`, over the passages that `where` lets through."""
         ...
+
+
+@runtime_checkable
+class WordReplacing(Protocol):
+    """A retriever that searches a near word where no passage has a query's word."""
+
+    def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
+        """Words of a query that no passage has, and the near ones that are searched instead."""

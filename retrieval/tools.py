@@ -15,7 +15,7 @@ from retrieval.controls import UnreliableRetriever
 from retrieval.errors import ToolError
 from retrieval.filters import Filter
 from retrieval.passages import Hit, Passage
-from retrieval.retriever import FilteringRetriever, Retriever
+from retrieval.retriever import FilteringRetriever, Retriever, WordReplacing
 
 
 class Tool(ABC):
@@ -112,6 +112,12 @@ def corpus_of(retriever: Retriever) -> Retriever:
     if isinstance(retriever, Toolbox | UnreliableRetriever):
         return corpus_of(retriever.retriever)
     return retriever
+
+
+def replaced_words(retriever: Retriever, query: str) -> dict[str, tuple[str, ...]]:
+    """See `WordReplacing.replaced`, of the corpus; nothing where it cannot tell, as one that is served elsewhere."""
+    corpus = corpus_of(retriever)
+    return corpus.replaced(query) if isinstance(corpus, WordReplacing) else {}
 
 
 def without_failures(retriever: Retriever) -> Retriever:

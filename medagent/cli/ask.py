@@ -60,7 +60,7 @@ async def print_answer(
     """Roll out one question, printing each turn as it ends, and the answer with the verdict of the evidence."""
     show_question(console, question)
     batcher = agent.search_batcher().within(where)
-    printer = TurnPrinter(console, agent.protocol)
+    printer = TurnPrinter(console, agent.protocol, agent.retriever)
     rollout = await agent.run(Job(question, temperature=temperature), on_turn=printer, batcher=batcher)
     show_answer(console, await answered(rollout, check, batcher))
 
@@ -71,7 +71,7 @@ async def answer_as_json(
     """The JSON of POST /v1/answers: the turns' events and the checked answer."""
     batcher = agent.search_batcher().within(where)
     rollout = await agent.run(Job(question, temperature=temperature), batcher=batcher)
-    tell = Steps(agent.protocol)
+    tell = Steps(agent.protocol, agent.retriever)
     return {
         "question": question.text,
         "turns": [tell(turn) for turn in rollout.turns],

@@ -8,7 +8,10 @@ from medagent.answers import Answer
 from medagent.cli.safe_text import escape
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.types import Question, Turn
+from retrieval.controls import NoRetriever
 from retrieval.passages import Hit
+from retrieval.retriever import Retriever
+from retrieval.tools import replaced_words
 
 
 def show_question(console: Console, question: Question) -> None:
@@ -19,10 +22,11 @@ def show_question(console: Console, question: Question) -> None:
 
 
 class TurnPrinter:
-    """Prints turns as they end, numbering passages as the agent sees them."""
+    """Prints turns as they end, numbering passages as the agent sees them; `retriever` tells what it replaced."""
 
-    def __init__(self, console: Console, protocol: TurnProtocol) -> None:
+    def __init__(self, console: Console, protocol: TurnProtocol, retriever: Retriever | None = None) -> None:
         self._console, self._protocol, self._shown = console, protocol, 0
+        self._retriever = retriever or NoRetriever()
 
     def __call__(self, turn: Turn) -> None:
         """Print one turn."""
@@ -31,6 +35,10 @@ class TurnPrinter:
             self._console.print(f"  [dim]thinks[/dim]   {escape(think)}")
         if turn.query is not None:
             self._console.print(f"  [cyan]searches[/cyan] {escape(turn.query)}")
+            for word, near in replaced_words(self._retriever, turn.query).items():
+                self._console.print(
+                    f"     [dim]no passage has {escape(word)!r}, so for {escape(', '.join(near))}[/dim]"
+                )
         for hit in turn.hits:
             self._shown += 1
             self._console.print(f"     [dim]\\[{self._shown}][/dim] {escape(_line(hit))}")

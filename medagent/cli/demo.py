@@ -89,7 +89,7 @@ def run_demo(out: Path, *, seed: int, iterations: int | None, threads: int) -> d
     chosen = showcase(examiner.rollouts)
     console.print("\n[bold]4. One question aloud[/bold]")
     show_question(console, chosen.question)
-    printer = TurnPrinter(console, agent.protocol)
+    printer = TurnPrinter(console, agent.protocol, agent.retriever)
     for turn in chosen.turns:
         printer(turn)
     show_answer(console, checked(chosen, EvidenceCheck(shown="all")))

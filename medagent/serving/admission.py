@@ -243,7 +243,8 @@ class Admission:
             async with asyncio.timeout(self.limits.timeout_s):
                 await place
                 async with self._taken() as taken:
-                    tell, search = Steps(taken.agent.protocol), taken.search.within(where)
+                    tell = Steps(taken.agent.protocol, taken.agent.retriever)
+                    search = taken.search.within(where)
                     rollout = await taken.agent.run(
                         job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), batcher=search
                     )

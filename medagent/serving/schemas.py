@@ -45,10 +45,14 @@ class ShownShape(ResponseShape):
 
 
 class TurnShape(ResponseShape):
-    """What the agent thought, what it searched for (null for nothing), and what it was shown."""
+    """What the agent thought, what it searched for (null for nothing), and what it was shown.
+
+    `replaced` names words of the query that no passage has, and the near ones that were searched instead.
+    """
 
     thought: str
     query: str | None
+    replaced: dict[str, list[str]]
     passages: list[ShownShape]
 
 

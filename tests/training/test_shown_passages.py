@@ -18,6 +18,7 @@ from medagent.answers import Steps, checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TagProtocol, citations
 from medagent.types import Question, Rollout
+from retrieval.controls import NoRetriever
 from retrieval.passages import Hit, Passage
 from tests.recording import RecordingPolicy
 from training.critic_evidence import TURNS, evidence
@@ -110,7 +111,7 @@ def test_it_grounds_nothing(cut: Rollout, whole: Rollout) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_records_and_steps_tell_the_same(cut: Rollout, whole: Rollout, number: int) -> None:
     rollout = (cut, whole)[number]
-    steps = Steps(TagProtocol())
+    steps = Steps(TagProtocol(), NoRetriever())
     shown = [(each["number"], each["passage"]["id"]) for turn in rollout.turns for each in steps(turn)["passages"]]
     assert shown == [(at, hit.passage.id) for at, hit in enumerate(rollout.hits, start=1)]
     back = rollout_from(readable(rollout))

@@ -56,6 +56,8 @@ export class Entry {
       item.append(make("details", {}, make("summary", {}, "Thinking"), make("p", { dir: "auto" }, turn.thought)));
     if (turn.query !== null) {
       item.append(make("p", { dir: "auto" }, "Searched: ", make("span", { className: "query" }, turn.query)));
+      for (const [word, near] of Object.entries(turn.replaced ?? {}))
+        item.append(make("p", { className: "hint", dir: "auto" }, `No passage has "${word}". Searched for: ${near.join(", ")}.`));
       const list = make("ul", { className: "passages" });
       for (const found of turn.passages) {
         const score = `score ${found.score.toFixed(3)}`;

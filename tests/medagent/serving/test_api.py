@@ -30,6 +30,7 @@ def test_an_answer_is_the_rollouts_with_its_citations_checked(policy: Any) -> No
     assert body["turns"][0] == {
         "thought": "drug?",
         "query": "gout drug",
+        "replaced": {},
         "passages": [{"number": 1, "score": 0.5, "passage": GOUT.to_json()}],
     }
     answer = body["answer"]
@@ -116,3 +117,14 @@ def test_a_served_answer_is_the_evaluated_one(starter: Any, retriever: Any, worl
         assert found["answer"]["text"] == wanted_answer.text
         assert found["answer"]["letter"] == (None if wanted_answer.verdict.contradicts else grade(rollout).letter)
         assert found["answer"]["logprob"] <= 0
+
+
+def test_words_that_were_replaced_are_said(policy: Any) -> None:
+    class Replacing(Corpus):
+        def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
+            return {"drugg": ("drug",)} if query == "gout drug" else {}
+
+    (turn, *_) = call(policy, "POST", "/v1/answers", json={"question": "What treats gout?"}, corpus=Replacing()).json()[
+        "turns"
+    ]
+    assert turn["replaced"] == {"drugg": ["drug"]}
