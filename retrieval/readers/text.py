@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import PurePath
 
@@ -13,6 +14,7 @@ from retrieval.readers.medline_text import is_medline, medline_records
 
 _HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
+_LIGATURES = re.compile("[\ufb00-\ufb06]")
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
@@ -64,6 +66,11 @@ def unwrapped(text: str) -> str:
         listed = re.search(r"^\s*([-*+|]|\d+[.)])\s", paragraph, re.MULTILINE)
         lines.append(paragraph.strip() if listed else " ".join(paragraph.split()))
     return "\n".join(line for line in lines if line)
+
+
+def without_ligatures(text: str) -> str:
+    """The text with joined letters as the letters that they join: "ﬁ" as "fi"."""
+    return _LIGATURES.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
 
 
 def title_of(name: str) -> str:
