@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import mean, median
 
 from retrieval.readers.pdf_lines import Piece, lines_of, rows_of
@@ -12,6 +12,7 @@ from retrieval.readers.pdf_lines import Piece, lines_of, rows_of
 GUTTER = 0.8  # of the size of letters: how wide white space must be between columns
 STRETCHED = 1.5  # of the size of letters: how wide the blanks of justified lines may be
 LEAST = 3  # lines on both sides of a gutter; a table may have two
+NARROW, MANY = 0.6, 6  # a narrower gutter needs more lines: blanks of justified lines lie above one another by chance
 DEEPEST = 40  # cuts within cuts
 _Placed = tuple[float, float, float]  # where a gutter is, and from where to where it reaches
 
@@ -63,15 +64,14 @@ def in_order(pieces: Sequence[Piece], depth: int = 0) -> Iterator[Part]:
 
 def _gutter(pieces: Sequence[Piece]) -> _Placed | None:
     """The strip of white space that parts the most lines: its left edge, and the lines where something crosses it."""
-    best: tuple[float, float, _Placed] | None = None
+    best: tuple[tuple[int, int, float], _Placed] | None = None
     size = median(piece.size for piece in pieces) if pieces else 0.0
     right_most = max((piece.x1 for piece in pieces), default=0.0)
-    tried: set[int] = set()
-    for edge in sorted({piece.x1 for piece in pieces}):
-        if edge + GUTTER * size > right_most or round(edge / 2) in tried:
+    edges = {round(edge / 2): edge for edge in sorted(piece.x1 for piece in pieces)}  # of near ones the last
+    for edge, (wide, least) in product(edges.values(), ((GUTTER, LEAST), (NARROW, MANY))):
+        if edge + wide * size > right_most:
             continue
-        tried.add(round(edge / 2))
-        at, to = edge + 0.01, edge + GUTTER * size
+        at, to = edge + 0.01, edge + wide * size
         crossing = sorted(piece.y for piece in pieces if piece.x0 < to and piece.x1 > at)
         ends = [float("-inf"), *crossing, float("inf")]
         for top, bottom in pairwise(ends):
@@ -79,11 +79,12 @@ def _gutter(pieces: Sequence[Piece]) -> _Placed | None:
             left = {round(piece.y) for piece in inside if piece.x1 <= at}
             right = {round(piece.y) for piece in inside if piece.x0 >= to}
             lines = _shared(left, right)
-            if lines >= LEAST or (lines == LEAST - 1 and len(crossing) == 0 and len(pieces) <= 8):
+            if lines >= least or (lines == LEAST - 1 and len(crossing) == 0 and len(pieces) <= 8):
                 width = min(piece.x0 for piece in inside if piece.x0 >= to) - edge
-                if best is None or (lines, width) > best[:2]:
-                    best = (lines, width, (at, top, bottom))
-    return best[2] if best else None
+                measure = (lines, len(inside), width)
+                if best is None or measure > best[0]:
+                    best = (measure, (at, top, bottom))
+    return best[1] if best else None
 
 
 def _shared(left: set[int], right: set[int]) -> int:

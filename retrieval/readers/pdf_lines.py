@@ -16,6 +16,7 @@ BETWEEN = 0.5  # of the size of letters: white space that may part columns
 _BULLET = re.compile(r"[•‣▪●○◦■□–—*·✓➢]|-|\(?(?:\d{1,3}|[a-z]|[ivx]{1,5})[.)]")
 _ENDS = re.compile(r"[.!?:;][\"')\]”’»]*$")
 _HYPHENATED = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]$")
+_ENTRY = re.compile(r"(?:\.\s?){4,}\d+$")  # of a table of contents
 _SUSPENDED = frozenset("and or to und oder et ou y e o".split())
 _JOINED = re.compile(r"(?:(?<=\w)[-\u2010–—]|/)$")
 
@@ -144,6 +145,8 @@ def paragraphs_of(lines: Sequence[Piece]) -> list[Paragraph]:
             gap > 1.3 * max(usual, 0.9 * size)
             or abs(size - below.size) > 0.12 * size
             or is_item(below.text)
+            or _ENTRY.search(above.text) is not None
+            or _is_broken_on_purpose(above, below, right)
             or (ended and indented)
             or (above.bold and not below.bold and above.x1 < right - 0.1 * width)
             or (below.bold and not above.bold and ended)
@@ -151,6 +154,14 @@ def paragraphs_of(lines: Sequence[Piece]) -> list[Paragraph]:
             groups.append([])
         groups[-1].append(below)
     return [Paragraph(group, group[-1].x1 > right - 0.12 * width) for group in groups]
+
+
+def _is_broken_on_purpose(above: Piece, below: Piece, right: float) -> bool:
+    """Whether the next line's first word would have had room in this one."""
+    if below.text[:1].islower() or _HYPHENATED.search(above.text):
+        return False
+    first = below.words[0]
+    return above.x1 + first.x1 - first.x0 + 2 * above.size < right
 
 
 def joined(lines: Iterable[str], hyphenated: frozenset[str]) -> str:

@@ -72,6 +72,8 @@ def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]])
     pending: list[Piece] = []
     for depth, row in enumerate(edge[:DEEP]):
         runs = [piece for piece in row if _recurs(piece, page.number, others) or _is_page_number(piece, row, page)]
+        if not runs:
+            break
         pending += runs
         after = edge[depth + 1] if depth + 1 < len(edge) else None
         if after is None or abs(after[0].y - row[0].y) > APART * max(row[0].size, after[0].size):

@@ -74,20 +74,20 @@ def _standing_for(number: int, grid: Grid) -> Piece:
 
 def _blocks(pieces: Sequence[Piece], grids: Sequence[Grid], size: float) -> tuple[list[Block], list[Piece]]:
     """The blocks of pieces in reading order, and the lines outside tables."""
-    parts = list(in_order(pieces))
     blocks: list[Block] = []
     lines: list[Piece] = []
     notes: list[Paragraph] = []
     held: Paragraph | None = None  # the last paragraph, which may go on in the next column
-    for part in parts:
+    for part in in_order(pieces):
         if isinstance(part, PlainTable):
             blocks += _held(held) + [Block([row]) for row in _plain_rows(part)]
             held = None
             continue
         lines += part.lines
         found = list(_paragraphs(part))
-        while part is not parts[-1] and len(found) > 1 and _is_note(found[-1], size):
-            notes.insert(0, found.pop())
+        begun = len(notes)
+        while len(found) > 1 and _is_note(found[-1], size):
+            notes.insert(begun, found.pop())
         for number, paragraph in enumerate(found):
             if paragraph.begins.startswith(_GRID):
                 grid = grids[int(paragraph.begins.removeprefix(_GRID))]

@@ -152,8 +152,11 @@ def with_marks(words: list[Word]) -> list[Word]:
     kept: list[Word] = []
     for at, word in enumerate(words):
         host = kept[-1] if kept else None
-        if host is not None and _is_small(word, host) and -0.15 * host.size < word.x0 - host.x1 < GAP * host.size:
-            kept[-1] = replace(host, text=host.text + _raised(word, host), x1=max(host.x1, word.x1))
+        if host is not None and _is_small(word, host) and -0.15 * host.size < word.x0 - host.x1 < 0.6 * host.size:
+            if not word.spaced:
+                kept[-1] = replace(host, text=host.text + _raised(word, host), x1=max(host.x1, word.x1))
+            else:
+                kept.append(replace(word, y=host.y, size=host.size))  # "99m" of "99mTc"
             continue
         after = words[at + 1] if at + 1 < len(words) else None
         if after is not None and _is_small(word, after) and 0 <= after.x0 - word.x1 < after.size:
