@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from statistics import mean, median
 
 from retrieval.readers.pdf_lines import Piece, lines_of, rows_of
+from retrieval.readers.rows_of_tables import is_number
 
 GUTTER = 0.8  # of the size of letters: how wide white space must be between columns
 STRETCHED = 1.5  # of the size of letters: how wide the blanks of justified lines may be
@@ -106,14 +107,14 @@ def _is_table(left: Sequence[Piece], right: Sequence[Piece]) -> bool:
         return False
     if all(is_number(piece.text) for row in aligned for piece in row[:1]):
         return True
-    if is_prose(own):
+    if _is_prose(own):
         return False
-    if is_prose(others):
+    if _is_prose(others):
         return len(own) <= 0.7 * len(beside)  # terms and what they mean
     return True
 
 
-def is_prose(rows: Sequence[Sequence[Piece]]) -> bool:
+def _is_prose(rows: Sequence[Sequence[Piece]]) -> bool:
     """Whether lines are running text: several words each, and most of them as wide as the column."""
     lines: list[list[Piece]] = []
     for row in rows:
@@ -125,11 +126,6 @@ def is_prose(rows: Sequence[Sequence[Piece]]) -> bool:
     widths = [line[-1].x1 - line[0].x0 for line in lines]
     words = [sum(len(piece.words) for piece in line) for line in lines]
     return mean(words) >= 3.5 and median(widths) >= 0.7 * max(widths)
-
-
-def is_number(text: str) -> bool:
-    """Whether a cell holds a number, perhaps with a unit or a range."""
-    return text[:1] in "<>≤≥±+-−–~" or text[:1].isdigit()
 
 
 def _table_of(inside: Sequence[Piece]) -> tuple[list[Piece], list[list[list[Piece]]], list[Piece]]:

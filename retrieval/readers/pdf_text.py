@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from retrieval.readers.pdf_columns import Column, PlainTable, in_order, is_number
+from retrieval.readers.pdf_columns import Column, PlainTable, in_order
 from retrieval.readers.pdf_grids import Grid, boxed_aside, grids_of
 from retrieval.readers.pdf_lines import (
     Paragraph,
@@ -19,7 +19,7 @@ from retrieval.readers.pdf_lines import (
     pieces_of,
 )
 from retrieval.readers.pdf_words import PlacedPage, Word
-from retrieval.readers.rows_of_tables import rows_in_words
+from retrieval.readers.rows_of_tables import has_header, rows_in_words
 
 SMALL = 0.88  # of the size of a page's letters, from which text at the foot of a column is a footnote
 _GRID = "\x00grid"
@@ -125,31 +125,18 @@ def _paragraphs(column: Column) -> Iterator[Paragraph]:
 def _plain_rows(table: PlainTable) -> list[str]:
     cells = [[_cell([line.text for line in lines_of(cell)]) if cell else "" for cell in row] for row in table.rows]
     bold = [all(piece.bold for cell in row for piece in cell) for row in table.rows]
-    return rows_in_words(cells, named=_has_header(cells, bold))
+    return rows_in_words(cells, named=has_header(cells, bold))
 
 
 def _grid_rows(grid: Grid) -> list[str]:
     lines = [[[line.text for line in lines_of(pieces_of(cell))] for cell in row] for row in grid.cells]
     bold = [all(word.bold for cell in row for word in cell) for row in grid.cells]
     cells = [[_cell(cell) for cell in row] for row in lines]
-    return rows_in_words(cells, named=_has_header(cells, bold))
+    return rows_in_words(cells, named=has_header(cells, bold))
 
 
 def _cell(lines: Sequence[str]) -> str:
     return joined(lines, frozenset())
-
-
-def _has_header(cells: Sequence[Sequence[str]], bold: Sequence[bool]) -> bool:
-    """Whether the first row names the columns: it is bold and others are not, or it has words above numbers."""
-    first, *others = cells
-    if len(others) < 1 or sum(map(bool, first[1:])) < len(first) - 1 or any(map(is_number, first[1:])):
-        return False
-    if bold[0] and not all(bold):
-        return True
-    return any(
-        len(column := [row[at] for row in others if row[at]]) > 1 and all(map(is_number, column))
-        for at in range(1, len(first))
-    )
 
 
 def title_on(pages: Sequence[ReadPage]) -> str:

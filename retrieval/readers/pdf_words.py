@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 import pypdfium2
 from pypdfium2 import raw
 
+from retrieval.readers.text import raised
+
 PART = 0.2  # share of a page's characters from which text in another direction is text, and no mark in the margin
 GAP = 0.3  # of the size of letters, from which white space parts words
 MOST_PATHS = 3000  # drawn on a page; more make a picture
@@ -23,8 +25,6 @@ _BOLD = re.compile(rb"bold|black|heavy|semib|demi", re.IGNORECASE)
 _LINE_END = "\u00ad"
 _HYPHENS = {0x02: _LINE_END, 0xFFFE: _LINE_END, 0xAD: _LINE_END}  # PDFium's marks of a hyphen at the end of a line
 _BLANK = {0, 9, 10, 13, 32, 0xA0, 0x2002, 0x2003, 0x2009, 0x202F, 0x3000}
-_MARKS = re.compile(r"[\d,;*†‡§¶#()\[\]\s–—-]+|[a-z]")
-_MARKED = re.compile(r"(?:[^\W\d_]{3}|[.,;:!?%)\]\"'”’»])$")
 
 
 @dataclass
@@ -153,8 +153,9 @@ def with_marks(words: list[Word]) -> list[Word]:
     for at, word in enumerate(words):
         host = kept[-1] if kept else None
         if host is not None and _is_small(word, host) and -0.15 * host.size < word.x0 - host.x1 < 0.6 * host.size:
+            added = word.text if word.y > host.y else raised(word.text, host.text)
             if not word.spaced:
-                kept[-1] = replace(host, text=host.text + _raised(word, host), x1=max(host.x1, word.x1))
+                kept[-1] = replace(host, text=host.text + added, x1=max(host.x1, word.x1))
             else:
                 kept.append(replace(word, y=host.y, size=host.size))  # "99m" of "99mTc"
             continue
@@ -185,14 +186,3 @@ def _is_rest(word: Word, host: Word) -> bool:
     """Whether a word was drawn in pieces, or goes on after an exponent."""
     on_line = abs(word.y - host.y) < 0.05 * host.size
     return not word.spaced and on_line and -0.1 * host.size < word.x0 - host.x1 < 0.15 * host.size
-
-
-def _raised(word: Word, host: Word) -> str:
-    """What a raised or lowered word adds to the one before."""
-    if word.y > host.y:
-        return word.text
-    if host.text[-1].isdigit() and re.fullmatch(r"[-−–+]?\d+", word.text):
-        return f"^{word.text}"
-    if _MARKS.fullmatch(word.text) and (_MARKED.search(host.text) or host.text[-1].isdigit()):
-        return ""
-    return word.text
