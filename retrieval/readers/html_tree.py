@@ -9,7 +9,7 @@ from lxml import html
 from lxml.html import HtmlElement
 from trafilatura.utils import load_html
 
-from retrieval.readers.rows_of_tables import has_header
+from retrieval.readers.rows_of_tables import has_header, rows_in_words
 from retrieval.readers.text import raised
 
 CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
@@ -25,6 +25,8 @@ def prepared(page: str) -> HtmlElement | None:
     if tree is None:
         return None
     _without_hidden(tree)
+    for node in tree.iter("br", "p", "div", "li"):
+        node.tail = f" {node.tail or ''}"
     for mark in list(tree.iter("sup", "sub")):
         _set_in_line(mark)
     for figure in list(tree.iter("figcaption")):
@@ -76,14 +78,22 @@ def _text_before(node: HtmlElement) -> str:
 
 
 def _as_paragraph(caption: HtmlElement) -> None:
-    """A figure's caption in place of the figure."""
+    """A figure's caption in place of the figure; a table in it stays."""
     figure = next((above for above in caption.iterancestors("figure")), None)
     text = " ".join(caption.text_content().split())
-    if figure is None or figure.getparent() is None or figure.find(".//table") is not None or not text:
+    if figure is None or figure.getparent() is None or not text:
         return
-    paragraph = html.Element("p")
-    paragraph.text, paragraph.tail = text, figure.tail
-    figure.getparent().replace(figure, paragraph)
+    if figure.find(".//table") is not None:
+        caption.tag = "p"
+        figure.drop_tag()
+        return
+    figure.getparent().replace(figure, _paragraph(text, figure.tail))
+
+
+def _paragraph(text: str, tail: str | None = None) -> HtmlElement:
+    made = html.Element("p")
+    made.text, made.tail = text, tail
+    return made
 
 
 def _plain_table(table: HtmlElement) -> None:
@@ -100,10 +110,11 @@ def _plain_table(table: HtmlElement) -> None:
         text = " ".join(caption.text_content().split())
         _drop(caption)
         if text:
-            paragraph = html.Element("p")
-            paragraph.text = text
-            parent.insert(parent.index(table), paragraph)
-    rows = list(table.iter("tr"))
+            parent.insert(parent.index(table), _paragraph(text))
+    parts = ("thead", "tbody", "tfoot")  # in the order in which they are shown
+    rows = sorted(
+        table.iter("tr"), key=lambda row: parts.index(row.getparent().tag) if row.getparent().tag in parts else 1
+    )
     cells, heads = _spread(rows)
     if len(cells) < 2 or max(map(len, cells)) < 2:
         return
@@ -115,6 +126,11 @@ def _plain_table(table: HtmlElement) -> None:
     names = [" ".join(dict.fromkeys(filter(None, column))) for column in zip(*cells[:begun], strict=True)]
     for child in list(table):
         table.remove(child)
+    if next(table.iterancestors("li", "dd"), None) is not None:
+        table.tag = "ul"
+        for text in rows_in_words([names, *cells[begun:]] if begun else cells, named=bool(begun)):
+            html.etree.SubElement(table, "li").text = text
+        return
     for number, row in enumerate([names, *cells[begun:]] if begun else cells):
         line = html.etree.SubElement(table, "tr")
         for text in row:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from statistics import mean, median
 
-from retrieval.readers.pdf_lines import Piece, lines_of, rows_of
+from retrieval.readers.pdf_lines import LinePart, lines_of, rows_of
 from retrieval.readers.rows_of_tables import is_number
 
 GUTTER = 0.8  # of the size of letters: how wide white space must be between columns
@@ -22,20 +22,20 @@ _Placed = tuple[float, float, float]  # where a gutter is, and from where to whe
 class Column:
     """Lines that are read from the top down."""
 
-    lines: list[Piece]
+    lines: list[LinePart]
 
 
 @dataclass(frozen=True)
 class PlainTable:
     """Rows of cells; a cell may have several lines."""
 
-    rows: list[list[list[Piece]]]
+    rows: list[list[list[LinePart]]]
 
 
 Part = Column | PlainTable
 
 
-def in_order(pieces: Sequence[Piece], depth: int = 0) -> Iterator[Part]:
+def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Part]:
     """The parts of a page or of a stretch of it, in reading order.
 
     The gutter with the most lines on both sides is looked for. What lies above it comes first, then what is left and
@@ -63,7 +63,7 @@ def in_order(pieces: Sequence[Piece], depth: int = 0) -> Iterator[Part]:
     yield from in_order([*after, *below], depth + 1)
 
 
-def _gutter(pieces: Sequence[Piece]) -> _Placed | None:
+def _gutter(pieces: Sequence[LinePart]) -> _Placed | None:
     """The strip of white space that parts the most lines: its left edge, and the lines where something crosses it."""
     best: tuple[tuple[int, int, float], _Placed] | None = None
     size = median(piece.size for piece in pieces) if pieces else 0.0
@@ -96,7 +96,7 @@ def _shared(left: set[int], right: set[int]) -> int:
     return min(sum(top <= y <= bottom for y in left), sum(top <= y <= bottom for y in right))
 
 
-def _is_table(left: Sequence[Piece], right: Sequence[Piece]) -> bool:
+def _is_table(left: Sequence[LinePart], right: Sequence[LinePart]) -> bool:
     """Whether what is left and right of a gutter are cells of the same rows, and not two columns of text."""
     own, others = rows_of(left), rows_of(right)
     heights = [row[0].y for row in own]
@@ -114,9 +114,9 @@ def _is_table(left: Sequence[Piece], right: Sequence[Piece]) -> bool:
     return True
 
 
-def _is_prose(rows: Sequence[Sequence[Piece]]) -> bool:
+def _is_prose(rows: Sequence[Sequence[LinePart]]) -> bool:
     """Whether lines are running text: several words each, and most of them as wide as the column."""
-    lines: list[list[Piece]] = []
+    lines: list[list[LinePart]] = []
     for row in rows:
         for number, piece in enumerate(row):
             if number and piece.x0 - row[number - 1].x1 < STRETCHED * piece.size:
@@ -128,7 +128,7 @@ def _is_prose(rows: Sequence[Sequence[Piece]]) -> bool:
     return mean(words) >= 3.5 and median(widths) >= 0.7 * max(widths)
 
 
-def _table_of(inside: Sequence[Piece]) -> tuple[list[Piece], list[list[list[Piece]]], list[Piece]]:
+def _table_of(inside: Sequence[LinePart]) -> tuple[list[LinePart], list[list[list[LinePart]]], list[LinePart]]:
     """The rows of a table, and the pieces before and after it that stand alone on their line."""
     rows = rows_of(inside)
     first = next((number for number, row in enumerate(rows) if len(row) > 1), 0)
@@ -136,7 +136,7 @@ def _table_of(inside: Sequence[Piece]) -> tuple[list[Piece], list[list[list[Piec
     edges = _edges_of([piece for row in rows[first : last + 1] if len(row) > 1 for piece in row])
     while last + 1 < len(rows) and rows[last + 1][0].x0 > edges[0][1] and _is_near(rows[last], rows[last + 1]):
         last += 1  # the rest of a cell
-    table: list[list[list[Piece]]] = []
+    table: list[list[list[LinePart]]] = []
     for number in range(first, last + 1):
         cells = _cells(rows[number], edges)
         if table and _goes_on(cells, table[-1], near=_is_near(rows[number - 1], rows[number])):
@@ -148,7 +148,7 @@ def _table_of(inside: Sequence[Piece]) -> tuple[list[Piece], list[list[list[Piec
     return before, table, [piece for row in rows[last + 1 :] for piece in row]
 
 
-def _edges_of(pieces: Sequence[Piece]) -> list[tuple[float, float]]:
+def _edges_of(pieces: Sequence[LinePart]) -> list[tuple[float, float]]:
     """The columns that pieces fill: from where to where each reaches. What spans columns that others part is wide."""
     narrow = sorted(pieces, key=lambda piece: piece.x0)
     edges: list[tuple[float, float]] = []
@@ -160,8 +160,8 @@ def _edges_of(pieces: Sequence[Piece]) -> list[tuple[float, float]]:
     return edges
 
 
-def _cells(row: Sequence[Piece], edges: Sequence[tuple[float, float]]) -> list[list[Piece]]:
-    cells: list[list[Piece]] = [[] for _ in edges]
+def _cells(row: Sequence[LinePart], edges: Sequence[tuple[float, float]]) -> list[list[LinePart]]:
+    cells: list[list[LinePart]] = [[] for _ in edges]
     for piece in row:
         middle = (piece.x0 + piece.x1) / 2
         nearest = min(range(len(edges)), key=lambda at: max(edges[at][0] - middle, middle - edges[at][1], 0.0))
@@ -169,11 +169,11 @@ def _cells(row: Sequence[Piece], edges: Sequence[tuple[float, float]]) -> list[l
     return cells
 
 
-def _is_near(above: Sequence[Piece], below: Sequence[Piece]) -> bool:
+def _is_near(above: Sequence[LinePart], below: Sequence[LinePart]) -> bool:
     return below[0].y - above[0].y < 1.45 * above[0].size
 
 
-def _goes_on(cells: Sequence[list[Piece]], above: Sequence[list[Piece]], *, near: bool) -> bool:
+def _goes_on(cells: Sequence[list[LinePart]], above: Sequence[list[LinePart]], *, near: bool) -> bool:
     """Whether a line holds the rest of cells that the line above began."""
     if not near:
         return False

@@ -22,7 +22,7 @@ _JOINED = re.compile(r"(?:(?<=\w)[-\u2010–—]|/)$")
 
 
 @dataclass
-class Piece:
+class LinePart:
     """Words of one line with no wide gap between them."""
 
     words: list[Word]
@@ -48,16 +48,16 @@ class Piece:
         return all(word.bold for word in self.words)
 
 
-def piece_of(words: Sequence[Word]) -> Piece:
+def piece_of(words: Sequence[Word]) -> LinePart:
     """Words of a line as one piece."""
     ordered = sorted(words, key=lambda word: word.x0)
     size = max(ordered, key=lambda word: len(word.text)).size
-    return Piece(ordered, ordered[0].x0, max(word.x1 for word in ordered), ordered[0].y, size)
+    return LinePart(ordered, ordered[0].x0, max(word.x1 for word in ordered), ordered[0].y, size)
 
 
-def rows_of(pieces: Iterable[Piece]) -> list[list[Piece]]:
+def rows_of(pieces: Iterable[LinePart]) -> list[list[LinePart]]:
     """Pieces by their baseline, from the top down, each row from left to right."""
-    rows: list[list[Piece]] = []
+    rows: list[list[LinePart]] = []
     for piece in sorted(pieces, key=lambda each: (each.y, each.x0)):
         if rows and piece.y - rows[-1][0].y < 0.25 * min(piece.size, rows[-1][0].size):
             rows[-1].append(piece)
@@ -66,10 +66,10 @@ def rows_of(pieces: Iterable[Piece]) -> list[list[Piece]]:
     return [sorted(row, key=lambda each: each.x0) for row in rows]
 
 
-def pieces_of(words: Iterable[Word]) -> list[Piece]:
+def pieces_of(words: Iterable[Word]) -> list[LinePart]:
     """A page's words as pieces; the mark of a list's item is part of what follows it."""
-    pieces: list[Piece] = []
-    for row in rows_of(Piece([word], word.x0, word.x1, word.y, word.size) for word in words):
+    pieces: list[LinePart] = []
+    for row in rows_of(LinePart([word], word.x0, word.x1, word.y, word.size) for word in words):
         begun = len(pieces)
         held: list[Word] = []
         for word in (each.words[0] for each in row):
@@ -85,7 +85,7 @@ def pieces_of(words: Iterable[Word]) -> list[Piece]:
     return pieces
 
 
-def lines_of(pieces: Sequence[Piece]) -> list[Piece]:
+def lines_of(pieces: Sequence[LinePart]) -> list[LinePart]:
     """The pieces of a column as its lines."""
     return [piece_of([word for piece in row for word in piece.words]) for row in rows_of(pieces)]
 
@@ -94,7 +94,7 @@ def lines_of(pieces: Sequence[Piece]) -> list[Piece]:
 class Paragraph:
     """Lines that belong together; `full` where the last one reaches the end of its column."""
 
-    lines: list[Piece]
+    lines: list[LinePart]
     full: bool
 
     @property
@@ -125,7 +125,7 @@ def is_item(line: str) -> bool:
     return bool(rest) and _BULLET.fullmatch(first) is not None
 
 
-def paragraphs_of(lines: Sequence[Piece]) -> list[Paragraph]:
+def paragraphs_of(lines: Sequence[LinePart]) -> list[Paragraph]:
     """The paragraphs of a column: parted by space, by another size, by an indent and by the marks of lists."""
     if not lines:
         return []
@@ -156,7 +156,7 @@ def paragraphs_of(lines: Sequence[Piece]) -> list[Paragraph]:
     return [Paragraph(group, group[-1].x1 > right - 0.12 * width) for group in groups]
 
 
-def _is_broken_on_purpose(above: Piece, below: Piece, right: float) -> bool:
+def _is_broken_on_purpose(above: LinePart, below: LinePart, right: float) -> bool:
     """Whether the next line's first word would have had room in this one."""
     if below.text[:1].islower() or _HYPHENATED.search(above.text):
         return False

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from retrieval.readers.pdf_lines import Piece, pieces_of, rows_of
+from retrieval.readers.pdf_lines import LinePart, pieces_of, rows_of
 from retrieval.readers.pdf_words import PlacedPage, Word
 
 AROUND = 2  # pages before and after, since left and right pages may differ
@@ -23,7 +23,7 @@ _PAGE = re.compile(
     r"(?:\s*(?:of|von|de|di|sur|/)\s*\d{1,4})?[-–—|\s]*",
     re.IGNORECASE,
 )
-_Edge = list[list[Piece]]  # lines from the outermost inwards, one more than may go
+_Edge = list[list[LinePart]]  # lines from the outermost inwards, one more than may go
 
 
 def without_running(pages: Iterable[PlacedPage]) -> Iterator[PlacedPage]:
@@ -66,10 +66,10 @@ def _cleaned(at: int, held: Sequence[tuple[PlacedPage, list[_Edge]]]) -> PlacedP
     return replace(page, words=[word for word in page.words if id(word) not in gone]) if gone else page
 
 
-def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]]) -> list[Piece]:
+def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]]) -> list[LinePart]:
     """The pieces of an edge that run: from the outermost line inwards, and apart from the text below or above them."""
-    found: list[Piece] = []
-    pending: list[Piece] = []
+    found: list[LinePart] = []
+    pending: list[LinePart] = []
     for depth, row in enumerate(edge[:DEEP]):
         runs = [piece for piece in row if _recurs(piece, page.number, others) or _is_page_number(piece, row, page)]
         if not runs:
@@ -84,7 +84,7 @@ def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]])
     return found
 
 
-def _recurs(piece: Piece, number: int, others: Sequence[tuple[int, _Edge]]) -> bool:
+def _recurs(piece: LinePart, number: int, others: Sequence[tuple[int, _Edge]]) -> bool:
     own = _forms(piece.text, number)
     return any(
         abs(other.y - piece.y) < 4 and own & _forms(other.text, page)
@@ -103,7 +103,7 @@ def _forms(text: str, number: int) -> set[str]:
     return forms
 
 
-def _is_page_number(piece: Piece, row: Sequence[Piece], page: PlacedPage) -> bool:
+def _is_page_number(piece: LinePart, row: Sequence[LinePart], page: PlacedPage) -> bool:
     """Whether a piece is a page's number and nothing else; a bare number only where it is alone on its line."""
     if _PAGE.fullmatch(piece.text) is None or len(page.words) < 5:
         return False

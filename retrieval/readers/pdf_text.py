@@ -10,8 +10,8 @@ from statistics import median
 from retrieval.readers.pdf_columns import Column, PlainTable, in_order
 from retrieval.readers.pdf_grids import Grid, boxed_aside, grids_of
 from retrieval.readers.pdf_lines import (
+    LinePart,
     Paragraph,
-    Piece,
     joined,
     lines_of,
     paragraphs_of,
@@ -25,14 +25,14 @@ SMALL = 0.88  # of the size of a page's letters, from which text at the foot of 
 _GRID = "\x00grid"
 _RUBBISH = re.compile(
     r"^\W*$|^untitled|^microsoft (word|powerpoint|excel)|^powerpoint|^(document|presentation|slide|layout|title)\W*\d*$"
-    r"|^\(?(anonymous|unspecified|none|unknown|temp|test|draft)\)?$|\.(docx?|pdf|indd|qxd|qxp|tex|dvi|rtf|odt|pptx?|xlsx?)"
-    r"\b|^\S*[_\d]\S*$|[\\/]\S+[\\/]",
+    r"|^\(?(anonymous|unspecified|none|unknown|temp|test|draft)\)?$|^\S*(_|\d{3})\S*$|[\\/]\S+[\\/]"
+    r"|\.(docx?|pdf|indd|qxd|qxp|tex|dvi|rtf|odt|pptx?|xlsx?)\b",
     re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True)
-class Block:
+class TextBlock:
     """Lines of one paragraph, or a row of a table."""
 
     lines: list[str]
@@ -43,8 +43,8 @@ class ReadPage:
     """A page's blocks, and its lines by which a title can be found."""
 
     number: int
-    blocks: list[Block]
-    lines: list[Piece]
+    blocks: list[TextBlock]
+    lines: list[LinePart]
     size: float  # of most words
 
     def text(self, hyphenated: frozenset[str]) -> str:
@@ -68,19 +68,19 @@ def read_page(page: PlacedPage) -> ReadPage:
     return ReadPage(page.number, blocks, lines, size)
 
 
-def _standing_for(number: int, grid: Grid) -> Piece:
+def _standing_for(number: int, grid: Grid) -> LinePart:
     return piece_of([Word(f"{_GRID}{number}", grid.left, grid.right, grid.top, 8.0)])
 
 
-def _blocks(pieces: Sequence[Piece], grids: Sequence[Grid], size: float) -> tuple[list[Block], list[Piece]]:
+def _blocks(pieces: Sequence[LinePart], grids: Sequence[Grid], size: float) -> tuple[list[TextBlock], list[LinePart]]:
     """The blocks of pieces in reading order, and the lines outside tables."""
-    blocks: list[Block] = []
-    lines: list[Piece] = []
+    blocks: list[TextBlock] = []
+    lines: list[LinePart] = []
     notes: list[Paragraph] = []
     held: Paragraph | None = None  # the last paragraph, which may go on in the next column
     for part in in_order(pieces):
         if isinstance(part, PlainTable):
-            blocks += _held(held) + [Block([row]) for row in _plain_rows(part)]
+            blocks += _held(held) + [TextBlock([row]) for row in _plain_rows(part)]
             held = None
             continue
         lines += part.lines
@@ -91,7 +91,7 @@ def _blocks(pieces: Sequence[Piece], grids: Sequence[Grid], size: float) -> tupl
         for number, paragraph in enumerate(found):
             if paragraph.begins.startswith(_GRID):
                 grid = grids[int(paragraph.begins.removeprefix(_GRID))]
-                blocks += _held(held) + [Block([row]) for row in _grid_rows(grid)]
+                blocks += _held(held) + [TextBlock([row]) for row in _grid_rows(grid)]
                 held = None
             elif number == 0 and held is not None and held.goes_on_in(paragraph):
                 held = Paragraph([*held.lines, *paragraph.lines], paragraph.full)
@@ -99,12 +99,12 @@ def _blocks(pieces: Sequence[Piece], grids: Sequence[Grid], size: float) -> tupl
                 blocks += _held(held)
                 held = paragraph
     blocks += _held(held)
-    blocks += [Block([line.text for line in note.lines]) for note in notes]
+    blocks += [TextBlock([line.text for line in note.lines]) for note in notes]
     return blocks, lines
 
 
-def _held(paragraph: Paragraph | None) -> list[Block]:
-    return [Block([line.text for line in paragraph.lines])] if paragraph is not None else []
+def _held(paragraph: Paragraph | None) -> list[TextBlock]:
+    return [TextBlock([line.text for line in paragraph.lines])] if paragraph is not None else []
 
 
 def _is_note(paragraph: Paragraph, size: float) -> bool:
