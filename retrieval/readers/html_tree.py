@@ -205,6 +205,15 @@ def _definitions(terms: HtmlElement) -> Iterator[str]:
             yield f"{', '.join(names)}: {' '.join(meanings)}" if names else " ".join(meanings)
             names, meanings = [], []
         if node is not None:
-            (names if node.tag == "dt" else meanings).append(" ".join(node.text_content().split()))
+            (names if node.tag == "dt" else meanings).append(" ".join("".join(_own_text(node)).split()))
     if names:
         yield ", ".join(names)
+
+
+def _own_text(node: HtmlElement) -> Iterator[str]:
+    """The text of a term without the terms in it: one that was not closed holds the next."""
+    yield str(node.text or "")
+    for child in node:
+        if child.tag not in ("dt", "dd"):
+            yield from _own_text(child) if isinstance(child.tag, str) else ()
+        yield str(child.tail or "")

@@ -76,7 +76,7 @@ def _running(edge: _Edge, page: PlacedPage, others: Sequence[tuple[int, _Edge]])
             break
         pending += runs
         after = edge[depth + 1] if depth + 1 < len(edge) else None
-        if after is None or abs(after[0].y - row[0].y) > APART * max(row[0].size, after[0].size):
+        if after is not None and abs(after[0].y - row[0].y) > APART * max(row[0].size, after[0].size):
             found += pending
             pending = []
         if len(runs) < len(row):

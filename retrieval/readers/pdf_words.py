@@ -20,6 +20,7 @@ from retrieval.readers.text import raised
 PART = 0.2  # share of a page's characters from which text in another direction is text, and no mark in the margin
 GAP = 0.3  # of the size of letters, from which white space parts words
 MOST_PATHS = 3000  # drawn on a page; more make a picture
+RIGHT_TO_LEFT = "\u0590"  # the first letter that may be written so
 THIN = 2.5  # points that a rule is wide at most
 _BOLD = re.compile(rb"bold|black|heavy|semib|demi", re.IGNORECASE)
 _LINE_END = "\u00ad"
@@ -119,10 +120,13 @@ def _words(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, float
             and angle == held
             and abs(size - word.size) < 0.15 * word.size
             and abs(baseline - word.y) < 0.1 * word.size
-            and word.x0 - 0.1 * size <= x0 < word.x1 + GAP * size
+            and (
+                word.x0 - 0.1 * size <= x0 < word.x1 + GAP * size
+                or (letter >= RIGHT_TO_LEFT and abs(word.x0 - x1) < GAP * size)
+            )
         ):
             word.text += letter
-            word.x1 = max(word.x1, x1)
+            word.x0, word.x1 = min(word.x0, x0), max(word.x1, x1)
             continue
         if word is not None:
             yield held, word
