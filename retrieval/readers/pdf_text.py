@@ -40,7 +40,7 @@ class TextBlock:
 
 @dataclass(frozen=True)
 class ReadPage:
-    """A page's blocks, and its lines by which a title can be found."""
+    """A page's blocks, and the first page's lines, by which a title can be found."""
 
     number: int
     blocks: list[TextBlock]
@@ -65,7 +65,7 @@ def read_page(page: PlacedPage) -> ReadPage:
     for more in (*boxes, *page.turned):
         found, _ = _blocks(pieces_of(more), [], 0.0)
         blocks += found
-    return ReadPage(page.number, blocks, lines, size)
+    return ReadPage(page.number, blocks, lines if page.number == 1 else [], size)
 
 
 def _standing_for(number: int, grid: Grid) -> LinePart:
