@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from retrieval.errors import CorpusError
 from retrieval.passages import Passage
-from retrieval.readers import READERS, Item, OpenFile, Skipped, kind_of, read_file
+from retrieval.readers import READERS, READINGS, Item, OpenFile, Skipped, kind_of, read_file
 from retrieval.readers.rows import document_of_row
 
 
@@ -54,15 +54,16 @@ class Corpus:
 
 @dataclass(frozen=True)
 class FilePart:
-    """A file; its fingerprint is its size and the time it was last written."""
+    """A file; its fingerprint is its size, the time it was last written, and how its kind is read."""
 
     path: Path
     name: str
 
     @property
     def fingerprint(self) -> str:
-        """Size and modification time."""
-        return "{0.st_size}:{0.st_mtime_ns}".format(_status(self.path))
+        """Size and modification time, and the number of the kind's reading where that has changed."""
+        reading = READINGS.get(kind_of(self.path))
+        return "{0.st_size}:{0.st_mtime_ns}".format(_status(self.path)) + (f":{reading}" if reading else "")
 
     @property
     def size(self) -> int:

@@ -69,8 +69,8 @@ def ingest(
         if state is not None and state.fingerprint != prints[part.name]:
             if not changed_again:
                 raise IndexMismatchError(
-                    f"index {store.folder}: {part.name} changed since it was read. Choose another folder, or pass "
-                    "--overwrite to begin anew."
+                    f"index {store.folder}: {part.name} changed since it was read, or is read in another way now. "
+                    "Choose another folder, or pass --overwrite to begin anew."
                 )
             del states[f"{corpus.identity}::{part.name}"]
     total, read = corpus.size, 0

@@ -22,7 +22,7 @@ WORDS_AT_MOST = {
     "docs/open-answers.md": 900,
     "docs/trust.md": 900,
     "docs/retrieval.md": 1200,
-    "docs/retrieval-figures.md": 720,
+    "docs/retrieval-figures.md": 950,
     "docs/serving.md": 1200,
     "docs/questions.md": 700,
     "docs/base-models.md": 500,

@@ -34,6 +34,10 @@ READERS = {
     ".nxml": ("xml", "read_xml"),
 }
 
+# Kinds that are read otherwise than before, each with a number that grows with each such change: `sync` and `add` then
+# read files again that did not change themselves.
+READINGS = {".pdf": 2, ".html": 2, ".htm": 2, ".docx": 2}
+
 
 def kind_of(path: Path) -> str:
     """The suffix that decides how a file is read: "a.xml.gz" is ".xml"."""
@@ -47,4 +51,4 @@ def read_file(file: OpenFile) -> Iterator[Item]:
     return read
 
 
-__all__ = ["READERS", "Item", "OpenFile", "Skipped", "Withdrawn", "kind_of", "read_file"]
+__all__ = ["READERS", "READINGS", "Item", "OpenFile", "Skipped", "Withdrawn", "kind_of", "read_file"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -61,19 +62,25 @@ class OpenFile:
         self.stream.close()
         self._raw.close()
 
-    def text(self) -> str:
-        """The whole file as text, by `encoding_of`, with marks in place of what is wrong; empty for what is no text."""
+    def text(self, *, declared: re.Pattern[bytes] | None = None) -> str:
+        """The whole file as text, by `encoding_of`, with marks in place of what is wrong; empty for what is no text.
+
+        `declared` finds the name of its encoding where such files give one.
+        """
         raw = self.stream.read()
         if b"\x00" in raw[:SAMPLE] and not raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return ""
-        return raw.decode(encoding_of(raw), "replace").replace("\r\n", "\n").replace("\r", "\n")
+        found = declared.search(raw[:SAMPLE]) if declared is not None else None
+        encoding = encoding_of(raw, declared=found[1].decode("ascii", "replace") if found else "")
+        return raw.decode(encoding, "replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def encoding_of(head: bytes) -> str:
+def encoding_of(head: bytes, *, declared: str = "") -> str:
     """The encoding of a text's beginning.
 
-    By its byte order mark. UTF-8 where it is that but for a few places. Else Windows' Western encoding, unless much of
-    it is in another script: on short texts guesses by statistics turn a dose's µ into something else.
+    By its byte order mark. UTF-8 where it is that but for a few places. Else what it declares. Else Windows' Western
+    encoding, unless much of it is in another script: on short texts guesses by statistics turn a dose's µ into
+    something else.
     """
     marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
     for mark, name in marks.items():
@@ -81,12 +88,28 @@ def encoding_of(head: bytes) -> str:
             return name
     read = codecs.getincrementaldecoder("utf-8")("replace").decode(head)  # the end of the sample may cut a character
     foreign = sum(byte >= 0x80 for byte in head)
-    if read.count("\ufffd") <= foreign * FEW:
+    if read.count("\ufffd") <= foreign * FEW and not _is_by_escapes(declared):
         return "utf-8"
+    if declared and (known := _codec(declared)):
+        return known
     if foreign > MUCH * len(head) and len(head) > LONG:
         found = from_bytes(head).best()
         return found.encoding if found is not None else "cp1252"
     return "cp1252"
+
+
+def _is_by_escapes(declared: str) -> bool:
+    return declared.lower().startswith("iso-2022")  # its bytes are ASCII
+
+
+def _codec(declared: str) -> str:
+    """Python's name of an encoding; empty for an unknown one. What calls itself Latin-1 is Windows', as browsers do."""
+    try:
+        name = codecs.lookup(declared).name
+    except LookupError:
+        return ""
+    others = {"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "gb2312": "gb18030", "gbk": "gb18030"}
+    return "" if name.startswith(("utf", "rot", "hex", "base64", "bz2", "zlib", "uu")) else others.get(name, name)
 
 
 Read = Callable[[OpenFile], Iterator[Item]]

@@ -18,8 +18,10 @@ from trafilatura.settings import Document as TrafilaturaDocument
 
 from retrieval.chunking import Document, Section
 from retrieval.readers.base import Item, OpenFile, Skipped
+from retrieval.readers.html_tree import CHARSET, prepared
 from retrieval.readers.retractions import why_left_out
-from retrieval.readers.text import decoded, title_of
+from retrieval.readers.rows_of_tables import rows_in_words
+from retrieval.readers.text import decoded, title_of, without_ligatures
 from retrieval.years import year_in
 
 _LEVEL = re.compile(r"(?:Heading|Überschrift|Titre|Título) (\d)")
@@ -29,17 +31,21 @@ logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
 
 def read_html(file: OpenFile) -> Iterator[Item]:
     """One document of a page's main text: menus, banners and footers are left out, tables kept."""
-    page = decoded(file)
+    page = decoded(file, declared=CHARSET)
     if isinstance(page, Skipped):
         yield page
         return
+    tree = prepared(page)
+    if tree is None:
+        yield Skipped(file.name, "has no main text")
+        return
     made = trafilatura.bare_extraction(
-        page, include_comments=False, include_tables=True, favor_recall=True, with_metadata=True
+        tree, include_comments=False, include_tables=True, favor_recall=True, with_metadata=True
     )
     if not isinstance(made, TrafilaturaDocument) or made.body is None:
         yield Skipped(file.name, "has no main text")
         return
-    title = str(made.title or "").strip() or title_of(file.name)
+    title = without_ligatures(str(made.title or "")).strip() or title_of(file.name)
     if reason := why_left_out(title):
         yield Skipped(file.name, f"{reason}, by its title")
         return
@@ -51,24 +57,53 @@ def read_html(file: OpenFile) -> Iterator[Item]:
 
 
 def _sections_of(body: etree._Element, title: str) -> tuple[Section, ...]:
-    """Sections by the headings of trafilatura's tree: elements head, p, list, item, row, cell and others."""
+    """Sections by the headings of trafilatura's tree: elements head, p, list, item, row, cell and others.
+
+    A heading stands after those above it, "Medicines > First line". The title is none.
+    """
     sections: list[tuple[str, list[str]]] = [("", [])]
+    above: list[tuple[str, str]] = []  # level and words of the headings that a section stands under
     for node in body.iter("head", "p", "item", "table", "quote", "code"):
-        if any(above.tag in ("p", "item", "table", "quote") for above in node.iterancestors()):
+        if any(outer.tag in ("p", "item", "table", "quote") for outer in node.iterancestors()):
             continue
-        text = _text(node)
         if node.tag == "table":
-            rows = [[_text(cell) for cell in row.iter("cell")] for row in node.iter("row")]
-            sections[-1][1].extend(_rows([row for row in rows if any(row)]))
-        elif node.tag == "head" and text != title:
-            sections.append((text, []))
-        elif text and node.tag != "head":
-            sections[-1][1].append(text)
+            sections[-1][1].extend(_rows_of(node))
+        elif node.tag == "head":
+            text, level = " ".join(_lines(node)), node.get("rend", "h2")
+            if text and text != title:
+                above = [*((each, words) for each, words in above if each < level), (level, text)]
+                sections.append((" > ".join(words for _, words in above), []))
+        else:
+            sections[-1][1].extend(_lines(node))
     return tuple(Section(heading, "\n".join(lines)) for heading, lines in sections if lines)
 
 
-def _text(node: etree._Element) -> str:
-    return " ".join("".join(node.itertext()).split())
+def _rows_of(table: etree._Element) -> list[str]:
+    rows = [[" ".join(_lines(cell)) for cell in row.iter("cell")] for row in table.iter("row")]
+    first = next(table.iter("row"), None)
+    named = first is not None and any(cell.get("role") == "head" for cell in first)
+    return rows_in_words(rows, named=named)
+
+
+def _lines(node: etree._Element) -> list[str]:
+    """The text of an element: a line for each item of lists within it, and where lines are broken twice."""
+    parts: list[str] = []
+
+    def walk(part: etree._Element) -> None:
+        if part.tag == "lb":
+            parts.append("\r")
+        if part.tag in ("item", "p", "quote") and part is not node:
+            parts.append("\n")
+        parts.append(" ".join((part.text or "").split("\n")))
+        for child in part:
+            walk(child)
+            if child.tag in ("item", "list", "p", "quote"):
+                parts.append("\n")
+            parts.append(" ".join((child.tail or "").split("\n")))
+
+    walk(node)
+    text = re.sub(r"\r\s*\r[\s\r]*", "\n", without_ligatures("".join(parts)))
+    return [line for each in text.split("\n") if (line := " ".join(each.split()))]
 
 
 def read_docx(file: OpenFile) -> Iterator[Item]:
@@ -83,7 +118,7 @@ def read_docx(file: OpenFile) -> Iterator[Item]:
     for block in word.iter_inner_content():
         if isinstance(block, Table):
             rows = [[" ".join(cell.text.split()) for cell in row.cells] for row in block.rows]
-            sections[-1][1].extend(_rows(rows))
+            sections[-1][1].extend(rows_in_words(rows))
             continue
         assert isinstance(block, Paragraph)
         text, style = " ".join(block.text.split()), str(block.style.name if block.style is not None else "")
@@ -109,14 +144,3 @@ def read_docx(file: OpenFile) -> Iterator[Item]:
     yield Document(
         title, kept, file.name, year=modified.year if modified and modified.year > 1990 else None, name=file.name
     )
-
-
-def _rows(rows: list[list[str]]) -> list[str]:
-    """A line for each row, its cells after the names of their columns."""
-    if len(rows) < 2:
-        return ["; ".join(row) for row in rows]
-    names = rows[0]
-    return [
-        "; ".join(f"{name}: {cell}" if name else cell for name, cell in zip(names, row, strict=False))
-        for row in rows[1:]
-    ]

@@ -1,65 +1,82 @@
-"""PDF by pypdf: each page is a section, so that a citation leads to the page.
+"""PDF by PDFium: each page is a section, so that a citation leads to the page.
 
-Scans without text are skipped and reported.
+Columns are read one after the other, tables row by row, and running headers and footers are left out. Scans without
+text are skipped and reported.
 """
 
 from __future__ import annotations
 
-import io
-import logging
 import re
 from collections.abc import Iterator
+from contextlib import closing
 
-from pypdf import PdfReader
+import pypdfium2
 
 from retrieval.chunking import Document, Section
 from retrieval.passages import without_surrogates
 from retrieval.readers.base import Item, OpenFile, Skipped
-from retrieval.readers.text import title_of, unwrapped
+from retrieval.readers.pdf_lines import hyphenated_words
+from retrieval.readers.pdf_running import without_running
+from retrieval.readers.pdf_text import ReadPage, is_rubbish, read_page, title_on
+from retrieval.readers.pdf_words import PlacedPage, placed_page
+from retrieval.readers.text import title_of, without_ligatures
 
-_HYPHENATED = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
-# pypdf warns in the log of much that it then puts right; what it cannot is an exception.
-logging.getLogger("pypdf").setLevel(logging.ERROR)
+_YEAR = re.compile(r"(?:D:)?(1[89]\d\d|20\d\d)\d*")
 
 
 def read_pdf(file: OpenFile) -> Iterator[Item]:
     """One document with one section per page."""
-    raw = io.BytesIO(file.stream.read())
+    raw = file.stream.read()
     try:
-        reader = PdfReader(raw)
-        if reader.is_encrypted and not reader.decrypt(""):
+        document = pypdfium2.PdfDocument(raw)
+    except pypdfium2.PdfiumError as error:
+        if error.err_code == pypdfium2.raw.FPDF_ERR_PASSWORD:
             yield Skipped(file.name, "is encrypted; save it without a password")
-            return
-        pages = len(reader.pages)
-        title, year = _title_and_year(reader)
-    except Exception as error:  # pypdf lets through whatever a damaged file makes it stumble over
-        yield Skipped(file.name, f"is no readable PDF ({type(error).__name__}: {error})")
+        elif error.err_code == pypdfium2.raw.FPDF_ERR_SECURITY:
+            yield Skipped(file.name, "is encrypted in a way that is not supported; save it without protection")
+        else:
+            yield Skipped(file.name, f"is no readable PDF ({type(error).__name__}: {error})")
         return
-    sections = []
-    for number in range(pages):
-        try:
-            text = reader.pages[number].extract_text()
-        except Exception as error:  # the other pages may be sound
-            yield Skipped(f"{file.name}, page {number + 1}", f"cannot be read ({type(error).__name__}: {error})")
-            continue
-        text = _HYPHENATED.sub("", without_surrogates(text.replace("\x00", "")))
-        if text.strip():
-            sections.append(Section(f"page {number + 1}", unwrapped(text)))
+    with closing(document):
+        count = len(document)
+        claimed = " ".join(without_ligatures(_metadata(document, "Title")).split())
+        year = _YEAR.match(_metadata(document, "CreationDate"))
+        skipped: list[Skipped] = []
+        pages = [read_page(page) for page in without_running(_pages(document, file.name, skipped))]
+    yield from skipped
+    hyphenated = hyphenated_words(line for page in pages for block in page.blocks for line in block.lines)
+    sections = [
+        Section(f"page {page.number}", text)
+        for page in pages
+        if (text := without_surrogates(page.text(hyphenated))).strip()
+    ]
     if not sections:
         yield Skipped(
-            file.name, f"has no text on its {pages} pages; if they are scans, run text recognition (OCR) first"
+            file.name, f"has no text on its {count} pages; if they are scans, run text recognition (OCR) first"
         )
         return
-    yield Document(title or title_of(file.name), tuple(sections), file.name, year=year, name=file.name)
+    title = _title(claimed, pages) or title_of(file.name)
+    yield Document(title, tuple(sections), file.name, year=int(year[1]) if year else None, name=file.name)
 
 
-def _title_and_year(reader: PdfReader) -> tuple[str, int | None]:
-    """What the metadata says; dates are often malformed, which is no reason to lose the document."""
-    metadata = reader.metadata
-    if metadata is None:
-        return "", None
-    try:
-        created = metadata.creation_date
-    except ValueError:
-        created = None
-    return str(metadata.title or "").strip(), created.year if created else None
+def _pages(document: pypdfium2.PdfDocument, name: str, skipped: list[Skipped]) -> Iterator[PlacedPage]:
+    """The words of each page, one page in memory at a time; what of them cannot be read is noted."""
+    for number in range(1, len(document) + 1):
+        try:
+            with closing(document[number - 1]) as page:
+                placed = placed_page(page, number)
+        except pypdfium2.PdfiumError as error:  # the other pages may be sound
+            skipped.append(Skipped(f"{name}, page {number}", f"cannot be read ({type(error).__name__}: {error})"))
+        else:
+            yield placed
+
+
+def _title(claimed: str, pages: list[ReadPage]) -> str:
+    """The title of the metadata, unless it is rubbish; else what stands on the first page in the largest letters."""
+    if claimed and not is_rubbish(claimed):
+        return claimed
+    return without_surrogates(title_on(pages[:3])) if pages and pages[0].number == 1 else ""
+
+
+def _metadata(document: pypdfium2.PdfDocument, key: str) -> str:
+    return without_surrogates(str(document.get_metadata_value(key) or "").replace("\x00", ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import PurePath
 
@@ -13,6 +14,11 @@ from retrieval.readers.medline_text import is_medline, medline_records
 
 _HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")
+_LIGATURES = re.compile("[\ufb00-\ufb06]")
+_EXPONENT = re.compile(r"[-−–+]?\d+")
+_MARK = re.compile(r"[\d,;*†‡§¶#()\[\]\s–—-]+|[a-z]")
+# Marks follow words of three letters, and signs: "cm" and "SpO" have a raised digit of their own.
+_MARKED = re.compile(r"(?:[^\W\d_][^\W\d_A-Z]{2}|[A-Z]{3}|[.,;:!?%)\]\"'”’»])$")
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
@@ -66,16 +72,34 @@ def unwrapped(text: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def without_ligatures(text: str) -> str:
+    """The text with joined letters as the letters that they join: "ﬁ" as "fi"."""
+    return _LIGATURES.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
+
+
+def raised(text: str, before: str) -> str:
+    """What a raised stretch of text adds to the text before it.
+
+    Marks of references and footnotes say nothing. Exponents of numbers get a circumflex: ten to the ninth must not read
+    as 109. What else is raised is part of its word, as in "m2", "SpO2" and "1st".
+    """
+    if before[-1:].isdigit() and _EXPONENT.fullmatch(text):
+        return f"^{text}"
+    if _MARK.fullmatch(text) and (_MARKED.search(before) or before[-1:].isdigit()):
+        return ""
+    return text
+
+
 def title_of(name: str) -> str:
     """A title from a file's name."""
     stem = PurePath(name).name.removesuffix(".gz")
     return PurePath(stem).stem.replace("_", " ")
 
 
-def decoded(file: OpenFile) -> str | Skipped:
-    """The file's text, or why there is none."""
+def decoded(file: OpenFile, *, declared: re.Pattern[bytes] | None = None) -> str | Skipped:
+    """The file's text, or why there is none; see `OpenFile.text`."""
     try:
-        text = file.text()
+        text = file.text(declared=declared)
     except UNREADABLE as error:
         return Skipped(file.name, f"cannot be read ({error})")
     return text if text.strip() else Skipped(file.name, "is empty, or no text")

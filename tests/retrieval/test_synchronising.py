@@ -45,6 +45,21 @@ def test_a_synchronised_index_is_what_its_source_is(tmp_path: Path) -> None:
     assert len(held(index)) == 4
 
 
+def test_files_that_are_read_otherwise_now_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index, folder = tmp_path / "index", tmp_path / "c"
+    rows(folder / "a.jsonl", {"id": "one", "text": "One."})
+    (folder / "b.html").write_text("<title>B</title><p>Words that an older reader left as they were.</p>")
+    monkeypatch.setattr("retrieval.corpora.READINGS", {})
+    monkeypatch.setattr("retrieval.readers.pages.without_ligatures", lambda text: text + " OLD")
+    add(index, folder)
+    assert any("OLD" in text for text in held(index).values())
+    monkeypatch.undo()
+    changes = Changes()
+    sync_index(index, file_corpus(folder), SMALL, changes=changes)
+    assert changes.counts == {"replaced": 1}
+    assert not any("OLD" in text for text in held(index).values())
+
+
 def test_what_another_file_still_has_is_not_lost(tmp_path: Path) -> None:
     index, folder = tmp_path / "index", tmp_path / "c"
     rows(folder / "a.jsonl", {"id": "x", "text": "X."}, {"id": "y", "text": "Y."})

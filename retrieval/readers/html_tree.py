@@ -1,0 +1,219 @@
+"""A page of HTML made ready for the search for its main text: nothing hidden, plain tables, lists and captions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lxml import html
+from lxml.html import HtmlElement
+from trafilatura.utils import load_html
+
+from retrieval.readers.rows_of_tables import has_header, rows_in_words
+from retrieval.readers.text import raised
+
+CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+_SILENT = {"template", "noscript", "script", "style"}
+_LINKED = re.compile(r"[\W\d]*[a-z]?[\W\d]*")
+_MOST_COLUMNS = 60
+
+
+def prepared(page: str) -> HtmlElement | None:
+    """The tree of a page; None for what is no HTML."""
+    tree = load_html(page)
+    if tree is None:
+        return None
+    _without_hidden(tree)
+    for node in tree.iter("br", "p", "div", "li"):
+        node.tail = f" {node.tail or ''}"
+    for mark in list(tree.iter("sup", "sub")):
+        _set_in_line(mark)
+    for figure in list(tree.iter("figcaption")):
+        _as_paragraph(figure)
+    for table in list(tree.iter("table")):
+        _plain_table(table)
+    for terms in list(tree.iter("dl")):
+        _plain_list(terms)
+    return tree
+
+
+def _without_hidden(tree: HtmlElement) -> None:
+    """Drop what nobody sees, but for what holds most of the page: that is shown once its scripts run."""
+    most = len(tree.text_content()) / 2
+    for node in list(tree.iter(html.etree.Element)):
+        hidden = node.get("hidden") is not None or node.get("aria-hidden") == "true"
+        if node.tag in _SILENT or (
+            (hidden or _HIDDEN.search(node.get("style", ""))) and len(node.text_content()) < most
+        ):
+            _drop(node)
+
+
+def _drop(node: HtmlElement) -> None:
+    if node.getparent() is not None:
+        node.drop_tree()
+
+
+def _set_in_line(node: HtmlElement) -> None:
+    """Raised and lowered text as PDFs' are read: marks of references go, exponents get a circumflex."""
+    text = " ".join(node.text_content().split())
+    if node.tag == "sup":
+        linked = node.find(".//a") is not None and _LINKED.fullmatch(text)
+        added = "" if linked else raised(text, _text_before(node).rstrip())
+        if not added:
+            _drop(node)
+            return
+        if added != text:
+            node.text = f"^{node.text or ''}"
+    if node.getparent() is not None:
+        node.drop_tag()
+
+
+def _text_before(node: HtmlElement) -> str:
+    before = node.getprevious()
+    if before is not None:
+        return str(before.tail or before.text_content() if isinstance(before.tag, str) else before.tail or "")
+    parent = node.getparent()
+    return str(parent.text or "") if parent is not None else ""
+
+
+def _as_paragraph(caption: HtmlElement) -> None:
+    """A figure's caption in place of the figure; a table in it stays."""
+    figure = next((above for above in caption.iterancestors("figure")), None)
+    text = " ".join(caption.text_content().split())
+    if figure is None or figure.getparent() is None or not text:
+        return
+    if figure.find(".//table") is not None:
+        caption.tag = "p"
+        figure.drop_tag()
+        return
+    figure.getparent().replace(figure, _paragraph(text, figure.tail))
+
+
+def _paragraph(text: str, tail: str | None = None) -> HtmlElement:
+    made = html.Element("p")
+    made.text, made.tail = text, tail
+    return made
+
+
+def _plain_table(table: HtmlElement) -> None:
+    """A table without spans, with one row that names the columns; its caption stands before it.
+
+    Tables that hold tables or headings lay out a page and stay as they are.
+    """
+    parent = table.getparent()
+    if parent is None or table.get("role") == "presentation" or table.find(".//table") is not None:
+        return
+    if next(table.iter("h1", "h2", "h3", "h4", "form"), None) is not None:
+        return
+    for caption in table.findall("caption"):
+        text = " ".join(caption.text_content().split())
+        _drop(caption)
+        if text:
+            parent.insert(parent.index(table), _paragraph(text))
+    parts = ("thead", "tbody", "tfoot")  # in the order in which they are shown
+    rows = sorted(
+        table.iter("tr"), key=lambda row: parts.index(row.getparent().tag) if row.getparent().tag in parts else 1
+    )
+    cells, heads = _spread(rows)
+    if len(cells) < 2 or max(map(len, cells)) < 2:
+        return
+    begun = 0
+    while begun < len(cells) - 1 and heads[begun]:
+        begun += 1
+    if not begun and has_header(cells, [_is_bold(row) for row in rows]):
+        begun = 1
+    names = [" ".join(dict.fromkeys(filter(None, column))) for column in zip(*cells[:begun], strict=True)]
+    for child in list(table):
+        table.remove(child)
+    if next(table.iterancestors("li", "dd"), None) is not None:
+        table.tag = "ul"
+        for text in rows_in_words([names, *cells[begun:]] if begun else cells, named=bool(begun)):
+            html.etree.SubElement(table, "li").text = text
+        return
+    for number, row in enumerate([names, *cells[begun:]] if begun else cells):
+        line = html.etree.SubElement(table, "tr")
+        for text in row:
+            html.etree.SubElement(line, "th" if begun and not number else "td").text = text
+
+
+def _spread(rows: list[HtmlElement]) -> tuple[list[list[str]], list[bool]]:
+    """The texts of rows with spans written out, and whether each row names columns.
+
+    A cell over several rows stands in each of them. One over several columns stands in each where it names them, and
+    in the first elsewhere.
+    """
+    found: list[list[str]] = []
+    heads: list[bool] = []
+    open_: dict[int, tuple[int, str]] = {}  # by column: rows still to fill, and with what
+    for row in rows:
+        own = [cell for cell in row if cell.tag in ("th", "td")]
+        filled = [cell for cell in own if cell.text_content().strip()]
+        in_head = row.getparent() is not None and row.getparent().tag == "thead"
+        is_head = in_head or (bool(filled) and all(cell.tag == "th" for cell in filled) and len(filled) > 1)
+        texts: list[str] = []
+
+        def fill(texts: list[str] = texts) -> None:
+            while len(texts) in open_:
+                left, text = open_[len(texts)]
+                open_[len(texts)] = (left - 1, text)
+                if left <= 1:
+                    del open_[len(texts)]
+                texts.append(text)
+
+        for cell in own:
+            fill()
+            text = " ".join(cell.text_content().split())
+            for at in range(min(_number(cell.get("colspan")), _MOST_COLUMNS)):
+                shown = text if is_head or not at else ""
+                if (down := _number(cell.get("rowspan"))) > 1:
+                    open_[len(texts)] = (down - 1, shown)
+                texts.append(shown)
+        fill()
+        found.append(texts)
+        heads.append(is_head)
+    width = max(map(len, found), default=0)
+    return [texts + [""] * (width - len(texts)) for texts in found], heads
+
+
+def _number(value: str | None) -> int:
+    return int(value) if value and value.strip().isdecimal() and int(value) > 0 else 1
+
+
+def _is_bold(row: HtmlElement) -> bool:
+    cells = [cell for cell in row if cell.text_content().strip()] if len(row) else []
+    return bool(cells) and all(next(cell.iter("b", "strong"), None) is not None for cell in cells)
+
+
+def _plain_list(terms: HtmlElement) -> None:
+    """A list of terms as a list of "term: what it means"."""
+    items = list(_definitions(terms))
+    if not items or terms.find(".//table") is not None:
+        return
+    for child in list(terms):
+        terms.remove(child)
+    terms.tag, terms.text = "ul", None
+    for text in items:
+        html.etree.SubElement(terms, "li").text = text
+
+
+def _definitions(terms: HtmlElement) -> Iterator[str]:
+    names: list[str] = []
+    meanings: list[str] = []
+    for node in [*terms.iter("dt", "dd"), None]:
+        if (node is None or node.tag == "dt") and meanings:
+            yield f"{', '.join(names)}: {' '.join(meanings)}" if names else " ".join(meanings)
+            names, meanings = [], []
+        if node is not None:
+            (names if node.tag == "dt" else meanings).append(" ".join("".join(_own_text(node)).split()))
+    if names:
+        yield ", ".join(names)
+
+
+def _own_text(node: HtmlElement) -> Iterator[str]:
+    """The text of a term without the terms in it: one that was not closed holds the next."""
+    yield str(node.text or "")
+    for child in node:
+        if child.tag not in ("dt", "dd"):
+            yield from _own_text(child) if isinstance(child.tag, str) else ()
+        yield str(child.tail or "")

@@ -1,0 +1,183 @@
+"""The pieces of a page in reading order: columns one after the other, and tables row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from statistics import mean, median
+
+from retrieval.readers.pdf_lines import LinePart, lines_of, rows_of
+from retrieval.readers.rows_of_tables import is_number
+
+GUTTER = 0.8  # of the size of letters: how wide white space must be between columns
+STRETCHED = 1.5  # of the size of letters: how wide the blanks of justified lines may be
+LEAST = 3  # lines on both sides of a gutter; a table may have two
+NARROW, MANY = 0.6, 6  # a narrower gutter needs more lines: blanks of justified lines lie above one another by chance
+DEEPEST = 40  # cuts within cuts
+_Placed = tuple[float, float, float]  # where a gutter is, and from where to where it reaches
+
+
+@dataclass(frozen=True)
+class Column:
+    """Lines that are read from the top down."""
+
+    lines: list[LinePart]
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """Rows of cells; a cell may have several lines."""
+
+    rows: list[list[list[LinePart]]]
+
+
+Part = Column | PlainTable
+
+
+def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Part]:
+    """The parts of a page or of a stretch of it, in reading order.
+
+    The gutter with the most lines on both sides is looked for. What lies above it comes first, then what is left and
+    right of it, then what lies below.
+    """
+    found = _gutter(pieces) if depth < DEEPEST else None
+    if found is None:
+        if pieces:
+            yield Column(lines_of(pieces))
+        return
+    at, top, bottom = found
+    inside = [piece for piece in pieces if top < piece.y < bottom]
+    above, below = [piece for piece in pieces if piece.y <= top], [piece for piece in pieces if piece.y >= bottom]
+    left, right = [piece for piece in inside if piece.x1 <= at], [piece for piece in inside if piece.x1 > at]
+    if not _is_table(left, right):
+        for stretch in (above, left, right, below):
+            yield from in_order(stretch, depth + 1)
+        return
+    before, table, after = _table_of(inside)
+    yield from in_order([*above, *before], depth + 1)
+    if len(table) > 1:
+        yield PlainTable(table)
+    else:
+        yield Column(lines_of([piece for row in table for cell in row for piece in cell]))
+    yield from in_order([*after, *below], depth + 1)
+
+
+def _gutter(pieces: Sequence[LinePart]) -> _Placed | None:
+    """The strip of white space that parts the most lines: its left edge, and the lines where something crosses it."""
+    best: tuple[tuple[int, int, float], _Placed] | None = None
+    size = median(piece.size for piece in pieces) if pieces else 0.0
+    right_most = max((piece.x1 for piece in pieces), default=0.0)
+    edges = {round(edge / 2): edge for edge in sorted(piece.x1 for piece in pieces)}  # of near ones the last
+    for edge, (wide, least) in product(edges.values(), ((GUTTER, LEAST), (NARROW, MANY))):
+        if edge + wide * size > right_most:
+            continue
+        at, to = edge + 0.01, edge + wide * size
+        crossing = sorted(piece.y for piece in pieces if piece.x0 < to and piece.x1 > at)
+        ends = [float("-inf"), *crossing, float("inf")]
+        for top, bottom in pairwise(ends):
+            inside = [piece for piece in pieces if top < piece.y < bottom]
+            left = {round(piece.y) for piece in inside if piece.x1 <= at}
+            right = {round(piece.y) for piece in inside if piece.x0 >= to}
+            lines = _shared(left, right)
+            if lines >= least or (lines == LEAST - 1 and len(crossing) == 0 and len(pieces) <= 8):
+                width = min(piece.x0 for piece in inside if piece.x0 >= to) - edge
+                measure = (lines, len(inside), width)
+                if best is None or measure > best[0]:
+                    best = (measure, (at, top, bottom))
+    return best[1] if best else None
+
+
+def _shared(left: set[int], right: set[int]) -> int:
+    """On how many heights there are lines both left and right, as far as the two lie beside each other."""
+    if not left or not right:
+        return 0
+    top, bottom = max(min(left), min(right)) - 4, min(max(left), max(right)) + 4
+    return min(sum(top <= y <= bottom for y in left), sum(top <= y <= bottom for y in right))
+
+
+def _is_table(left: Sequence[LinePart], right: Sequence[LinePart]) -> bool:
+    """Whether what is left and right of a gutter are cells of the same rows, and not two columns of text."""
+    own, others = rows_of(left), rows_of(right)
+    heights = [row[0].y for row in own]
+    beside = [row for row in others if heights[0] - 4 <= row[0].y <= heights[-1] + 4]
+    size = median(piece.size for piece in left)
+    aligned = [row for row in beside if any(abs(row[0].y - y) < 0.3 * size for y in heights)]
+    if len(aligned) < 0.7 * min(len(own), len(beside)):
+        return False
+    if all(is_number(piece.text) for row in aligned for piece in row[:1]):
+        return True
+    if _is_prose(own):
+        return False
+    if _is_prose(others):
+        return len(own) <= 0.7 * len(beside)  # terms and what they mean
+    return True
+
+
+def _is_prose(rows: Sequence[Sequence[LinePart]]) -> bool:
+    """Whether lines are running text: several words each, and most of them as wide as the column."""
+    lines: list[list[LinePart]] = []
+    for row in rows:
+        for number, piece in enumerate(row):
+            if number and piece.x0 - row[number - 1].x1 < STRETCHED * piece.size:
+                lines[-1].append(piece)
+            else:
+                lines.append([piece])
+    widths = [line[-1].x1 - line[0].x0 for line in lines]
+    words = [sum(len(piece.words) for piece in line) for line in lines]
+    return mean(words) >= 3.5 and median(widths) >= 0.7 * max(widths)
+
+
+def _table_of(inside: Sequence[LinePart]) -> tuple[list[LinePart], list[list[list[LinePart]]], list[LinePart]]:
+    """The rows of a table, and the pieces before and after it that stand alone on their line."""
+    rows = rows_of(inside)
+    first = next((number for number, row in enumerate(rows) if len(row) > 1), 0)
+    last = max((number for number, row in enumerate(rows) if len(row) > 1), default=0)
+    edges = _edges_of([piece for row in rows[first : last + 1] if len(row) > 1 for piece in row])
+    while last + 1 < len(rows) and rows[last + 1][0].x0 > edges[0][1] and _is_near(rows[last], rows[last + 1]):
+        last += 1  # the rest of a cell
+    table: list[list[list[LinePart]]] = []
+    for number in range(first, last + 1):
+        cells = _cells(rows[number], edges)
+        if table and _goes_on(cells, table[-1], near=_is_near(rows[number - 1], rows[number])):
+            for cell, more in zip(table[-1], cells, strict=True):
+                cell.extend(more)
+        else:
+            table.append(cells)
+    before = [piece for row in rows[:first] for piece in row]
+    return before, table, [piece for row in rows[last + 1 :] for piece in row]
+
+
+def _edges_of(pieces: Sequence[LinePart]) -> list[tuple[float, float]]:
+    """The columns that pieces fill: from where to where each reaches. What spans columns that others part is wide."""
+    narrow = sorted(pieces, key=lambda piece: piece.x0)
+    edges: list[tuple[float, float]] = []
+    for piece in narrow:
+        if edges and piece.x0 < edges[-1][1]:
+            edges[-1] = (edges[-1][0], max(edges[-1][1], piece.x1))
+        else:
+            edges.append((piece.x0, piece.x1))
+    return edges
+
+
+def _cells(row: Sequence[LinePart], edges: Sequence[tuple[float, float]]) -> list[list[LinePart]]:
+    cells: list[list[LinePart]] = [[] for _ in edges]
+    for piece in row:
+        middle = (piece.x0 + piece.x1) / 2
+        nearest = min(range(len(edges)), key=lambda at: max(edges[at][0] - middle, middle - edges[at][1], 0.0))
+        cells[nearest].append(piece)
+    return cells
+
+
+def _is_near(above: Sequence[LinePart], below: Sequence[LinePart]) -> bool:
+    return below[0].y - above[0].y < 1.45 * above[0].size
+
+
+def _goes_on(cells: Sequence[list[LinePart]], above: Sequence[list[LinePart]], *, near: bool) -> bool:
+    """Whether a line holds the rest of cells that the line above began."""
+    if not near:
+        return False
+    filled = [at for at, cell in enumerate(cells) if cell]
+    if not cells[0]:
+        return len(filled) < sum(bool(cell) for cell in above)
+    return len(filled) == 1 and bool(above[0]) and cells[0][0].text[:1].islower()

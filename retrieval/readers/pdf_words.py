@@ -1,0 +1,192 @@
+"""Words of a PDF's page with their places, and the rules and boxes that are drawn on it, by PDFium.
+
+Places are in points, x to the right and y downwards, as one reads: a page that lies on its side is turned upright.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pypdfium2
+from pypdfium2 import raw
+
+from retrieval.readers.text import raised
+
+PART = 0.2  # share of a page's characters from which text in another direction is text, and no mark in the margin
+GAP = 0.3  # of the size of letters, from which white space parts words
+MOST_PATHS = 3000  # drawn on a page; more make a picture
+RIGHT_TO_LEFT = "\u0590"  # the first letter that may be written so
+THIN = 2.5  # points that a rule is wide at most
+_BOLD = re.compile(rb"bold|black|heavy|semib|demi", re.IGNORECASE)
+_LINE_END = "\u00ad"
+_HYPHENS = {0x02: _LINE_END, 0xFFFE: _LINE_END, 0xAD: _LINE_END}  # PDFium's marks of a hyphen at the end of a line
+_BLANK = {0, 9, 10, 13, 32, 0xA0, 0x2002, 0x2003, 0x2009, 0x202F, 0x3000}
+
+
+@dataclass
+class Word:
+    """A word: where it begins and ends, its baseline, the size of its letters, and whether a blank came before it."""
+
+    text: str
+    x0: float
+    x1: float
+    y: float
+    size: float
+    bold: bool = False
+    spaced: bool = True
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A drawn line or box; a line has no height or no width but its own."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+
+@dataclass
+class PlacedPage:
+    """The words of a page in the order in which they were drawn, and what is drawn between them."""
+
+    number: int
+    words: list[Word]
+    rules: list[Rule] = field(default_factory=list)
+    turned: list[list[Word]] = field(default_factory=list)  # stretches of text in other directions
+
+
+def placed_page(page: pypdfium2.PdfPage, number: int) -> PlacedPage:
+    """A page's words, upright; text in another direction is left out unless there is much of it."""
+    text = page.get_textpage()
+    try:
+        by_angle: dict[int, list[Word]] = defaultdict(list)
+        for angle, word in _words(text, page.get_bbox()):
+            by_angle[angle].append(word)
+    finally:
+        text.close()
+    lengths = {angle: sum(len(word.text) for word in words) for angle, words in by_angle.items()}
+    largest = sorted(lengths, key=lambda angle: -lengths[angle])
+    much = [angle for angle in largest if angle % 90 == 0 and lengths[angle] >= PART * sum(lengths.values())]
+    if not much:
+        return PlacedPage(number, [])
+    words, *turned = [with_marks(by_angle[angle]) for angle in much]
+    return PlacedPage(number, words, list(_rules(page, much[0])), turned)
+
+
+def _upright(x: float, y: float, angle: int) -> tuple[float, float]:
+    """A point of the page as one reads text of this angle, which PDFium counts clockwise."""
+    turn = math.radians(angle)
+    return x * math.cos(turn) - y * math.sin(turn), -x * math.sin(turn) - y * math.cos(turn)
+
+
+def _words(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, float]) -> Iterator[tuple[int, Word]]:
+    """Each word with its angle. A word ends at a blank, a gap, a new line and where letters change their size."""
+    rect, x, y = raw.FS_RECTF(), ctypes.c_double(), ctypes.c_double()
+    name, flags = ctypes.create_string_buffer(128), ctypes.c_int()
+    left, bottom, right, top = bounds
+    word: Word | None = None
+    held, spaced, guessed = 0, True, False
+    for at in range(text.count_chars()):
+        code = raw.FPDFText_GetUnicode(text, at)
+        if code in _BLANK:
+            guessed = bool(raw.FPDFText_IsGenerated(text, at))
+            spaced |= not guessed
+            continue
+        raw.FPDFText_GetLooseCharBox(text, at, rect)
+        raw.FPDFText_GetCharOrigin(text, at, x, y)
+        if not (left - 1 < x.value < right + 1 and bottom - 1 < y.value < top + 1):
+            continue  # outside what is shown, as printers' marks are
+        angle = round(math.degrees(raw.FPDFText_GetCharAngle(text, at))) % 360
+        if angle:
+            corners = [_upright(cx, cy, angle) for cx in (rect.left, rect.right) for cy in (rect.top, rect.bottom)]
+            across, down = [corner[0] for corner in corners], [corner[1] for corner in corners]
+            x0, x1, size = min(across), max(across), max(down) - min(down)
+            baseline = _upright(x.value, y.value, angle)[1]
+        else:
+            x0, x1, size, baseline = rect.left, rect.right, rect.top - rect.bottom, -y.value
+        letter = _HYPHENS.get(code) or chr(code)
+        if guessed:  # PDFium puts a blank where a new piece of text begins
+            near = word is not None and angle == held and abs(x0 - word.x1) < 0.12 * min(size, word.size)
+            spaced, guessed = spaced or not near, False
+        if (
+            word is not None
+            and not spaced
+            and angle == held
+            and abs(size - word.size) < 0.15 * word.size
+            and abs(baseline - word.y) < 0.1 * word.size
+            and (
+                word.x0 - 0.1 * size <= x0 < word.x1 + GAP * size
+                or (letter >= RIGHT_TO_LEFT and abs(word.x0 - x1) < GAP * size)
+            )
+        ):
+            word.text += letter
+            word.x0, word.x1 = min(word.x0, x0), max(word.x1, x1)
+            continue
+        if word is not None:
+            yield held, word
+        count = raw.FPDFText_GetFontInfo(text, at, name, len(name), flags)
+        bold = bool(_BOLD.search(name.raw[:count]))
+        word, held, spaced = Word(letter, x0, x1, baseline, size, bold, spaced), angle, False
+    if word is not None:
+        yield held, word
+
+
+def _rules(page: pypdfium2.PdfPage, angle: int) -> Iterator[Rule]:
+    """Drawn lines and boxes, and no curves."""
+    for number, drawn in enumerate(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1)):
+        if number > MOST_PATHS:
+            return
+        left, bottom, right, top = drawn.get_bounds()
+        (ax, ay), (bx, by) = _upright(left, bottom, angle), _upright(right, top, angle)
+        yield Rule(min(ax, bx), min(ay, by), max(ax, bx), max(ay, by))
+
+
+def with_marks(words: list[Word]) -> list[Word]:
+    """The words with raised and lowered ones in their place.
+
+    Marks of references and footnotes are left out. An exponent of a number gets a circumflex, "10^9"; what is raised
+    otherwise ("m2") or lowered ("H2O") is part of its word.
+    """
+    kept: list[Word] = []
+    for at, word in enumerate(words):
+        host = kept[-1] if kept else None
+        if host is not None and _is_small(word, host) and -0.15 * host.size < word.x0 - host.x1 < 0.6 * host.size:
+            added = word.text if word.y > host.y else raised(word.text, host.text)
+            if not word.spaced:
+                kept[-1] = replace(host, text=host.text + added, x1=max(host.x1, word.x1))
+            else:
+                kept.append(replace(word, y=host.y, size=host.size))  # "99m" of "99mTc"
+            continue
+        after = words[at + 1] if at + 1 < len(words) else None
+        if after is not None and _is_small(word, after) and 0 <= after.x0 - word.x1 < after.size:
+            word = replace(word, y=after.y, size=after.size)  # the mark before a footnote
+        elif after is not None and _is_initial(word, after):
+            words[at + 1] = replace(after, text=word.text + after.text, x0=word.x0)
+            continue
+        elif host is not None and _is_rest(word, host):
+            kept[-1] = replace(host, text=host.text + word.text, x1=word.x1)
+            continue
+        kept.append(word)
+    return kept
+
+
+def _is_small(word: Word, host: Word) -> bool:
+    return word.size < 0.85 * host.size and 0.08 * host.size < abs(host.y - word.y) < 0.7 * host.size
+
+
+def _is_initial(word: Word, after: Word) -> bool:
+    """Whether a word is a letter as tall as lines, at the beginning of a text."""
+    tall = len(word.text) == 1 and word.text.isupper() and word.size > 1.7 * after.size
+    return tall and after.y < word.y + 1 and after.text[:1].islower() and 0 <= after.x0 - word.x1 < after.size
+
+
+def _is_rest(word: Word, host: Word) -> bool:
+    """Whether a word was drawn in pieces, or goes on after an exponent."""
+    on_line = abs(word.y - host.y) < 0.05 * host.size
+    return not word.spaced and on_line and -0.1 * host.size < word.x0 - host.x1 < 0.15 * host.size
