@@ -20,6 +20,7 @@ from retrieval.passages import Passage
 SAMPLE = 65_536  # bytes by which an encoding is found out
 FEW = 0.1  # share of the bytes beyond ASCII that may be wrong in UTF-8
 MUCH, LONG = 0.2, 400  # share of bytes beyond ASCII in texts of other scripts, and bytes from which that can be told
+LONGEST_FILE = 256 << 20  # bytes that are one document, and therefore held at once
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,23 @@ class OpenFile:
         self.stream.close()
         self._raw.close()
 
+    def whole(self) -> bytes:
+        """All of the file, unpacked.
+
+        Raises:
+            EOFError: it is longer than `LONGEST_FILE`, as a small archive may be.
+        """
+        raw = self.stream.read(LONGEST_FILE + 1)
+        if len(raw) > LONGEST_FILE:
+            raise EOFError(f"is longer than {LONGEST_FILE >> 20} MiB as one document; cut it into several files")
+        return raw
+
     def text(self, *, declared: re.Pattern[bytes] | None = None) -> str:
         """The whole file as text, by `encoding_of`, with marks in place of what is wrong; empty for what is no text.
 
         `declared` finds the name of its encoding where such files give one.
         """
-        raw = self.stream.read()
+        raw = self.whole()
         if b"\x00" in raw[:SAMPLE] and not raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return ""
         found = declared.search(raw[:SAMPLE]) if declared is not None else None

@@ -109,7 +109,7 @@ def _lines(node: etree._Element) -> list[str]:
 def read_docx(file: OpenFile) -> Iterator[Item]:
     """One document of a Word file, tables row by row."""
     try:
-        word = docx.Document(io.BytesIO(file.stream.read()))
+        word = docx.Document(io.BytesIO(file.whole()))
     except (PackageNotFoundError, KeyError, ValueError, zipfile.BadZipFile, etree.XMLSyntaxError) as error:
         yield Skipped(file.name, f"is no readable Word file ({type(error).__name__}: {error}); is it encrypted?")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -211,3 +212,13 @@ def test_a_pdf_with_aes_and_only_an_owners_password(tmp_path: Path) -> None:
     locked.write(tmp_path / "b.pdf")
     (document,), _ = items(tmp_path / "b.pdf")
     assert "Rest helps." in document.sections[0].text
+
+
+def test_a_small_archive_of_a_huge_text_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrieval.readers.base.LONGEST_FILE", 3 << 20)
+    for name in ("a.txt.gz", "b.md.gz", "c.html.gz"):
+        documents, (skipped,) = read(tmp_path, name, gzip.compress(b"gout " * (1 << 20)))
+        assert not documents
+        assert "is longer than 3 MiB as one document; cut it into several files" in skipped.reason
+    documents, skipped = read(tmp_path, "d.txt.gz", gzip.compress(b"gout " * 1000))
+    assert (len(documents), skipped) == (1, [])
