@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,6 +20,7 @@ from torch.optim import AdamW, Optimizer
 
 from medagent.base_models import base_sha256, check_base
 from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
+from medagent.routing import Routers
 from training.adapters import REFERENCE, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from training.execution import Execution
@@ -32,7 +32,7 @@ from training.lora import LoraSettings
 from training.objectives import (
     ClippedSurrogate,
     PolicyLoss,
-    PolicyLossResult,
+    PolicyTerms,
     reference_kl,
     token_ratio_metrics,
     value_loss,
@@ -40,22 +40,12 @@ from training.objectives import (
 from training.packing import check_packing
 from training.passes import rows_of_passes
 from training.ranks import over_ranks
+from training.routing import RoutingReplay
 from training.settled import DTYPE, check_dtype, settled_dtype
 from training.trainer_settings import check_trainer
 from training.update_settings import check_update_settings
 
 KLMode = Literal["loss", "reward"]
-
-
-@dataclass(frozen=True)
-class PolicyTerms:
-    """A micro-batch's policy loss and what it was taken at, for callbacks that differentiate it again."""
-
-    result: PolicyLossResult
-    logprobs_BT: Tensor
-    """[B, T] the policy's log-probs, with gradient."""
-    collision_BT: Tensor
-    """[B, T] the sum of the squared probabilities of all tokens at each action token."""
 
 
 class AgentModule(LightningModule):
@@ -71,6 +61,9 @@ class AgentModule(LightningModule):
     With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. The policy's first rises over
     `lr_warmup_iterations`, as AdamW's first steps move every weight by the whole rate. `temperature` is that of
     sampling, and every log-prob is taken at it.
+
+    `routing_replay`, of a mixture of experts: the policy's passes choose the experts of the trainer before the update
+    ("r2") or of the sampler ("r3"), see `training.routing`.
     """
 
     def __init__(
@@ -93,6 +86,7 @@ class AgentModule(LightningModule):
         policy_max_grad_norm: float = 1.0,
         critic_max_grad_norm: float = 1.0,
         temperature: float = 1.0,
+        routing_replay: RoutingReplay = "none",
         execution: Execution = Execution(),
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
@@ -109,12 +103,14 @@ class AgentModule(LightningModule):
         self.entropy_coef, self.value_clip, self.temperature = entropy_coef, value_clip, temperature
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
         self.policy_lr_scale = 1.0  # below 1 after a rollback
-        self.execution = execution
+        self.execution, self.routing_replay = execution, routing_replay
         refuse_unmerged(base_model)
         base, self.tokenizer = load_causal_lm(
             base_model, dtype=dtype, attention=execution.attention, four_bit=execution.quantise == "nf4"
         )
         base.requires_grad_(False)
+        if routing_replay != "none":
+            Routers(base, where=f"model.routing_replay {routing_replay}")
         self.critic_sees = critic_sees
         self.roles = SharedBase(
             base,
@@ -174,7 +170,7 @@ class AgentModule(LightningModule):
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
             self.finite_steps.begin()
-        groups = rows_of_passes(self.execution, batch.token_ids_BT, batch.attention_BT)
+        groups = rows_of_passes(self.execution, batch.keys_BT, batch.attention_BT)
         parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
         parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]
@@ -244,6 +240,7 @@ class AgentModule(LightningModule):
             batch.mask_BT,
             temperature=self.temperature,
             entropy_gradient=self.entropy_coef != 0,
+            routing=self.roles.routing(batch.experts_BTLK),
         )
         self.finite_steps.note_rows(batch, scores.logprobs_BT)
         result = self.policy_loss(scores.logprobs_BT, batch)

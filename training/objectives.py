@@ -40,6 +40,17 @@ class PolicyLossResult:
     """Sums over action tokens of the loss's own; the trainer logs each per action token as `policy/NAME`."""
 
 
+@dataclass(frozen=True)
+class PolicyTerms:
+    """A micro-batch's policy loss and what it was taken at, for callbacks that differentiate it again."""
+
+    result: PolicyLossResult
+    logprobs_BT: Tensor
+    """[B, T] the policy's log-probs, with gradient."""
+    collision_BT: Tensor
+    """[B, T] the sum of the squared probabilities of all tokens at each action token."""
+
+
 class PolicyLoss(ABC):
     """What the policy maximises: `model.policy_loss` names a subclass.
 

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from medagent.errors import ConfigError
-from training.module import AgentModule, PolicyTerms
+from training.module import AgentModule
 from training.objectives import PolicyLossResult, logit_space_squares
 from training.ranks import over_ranks
 
