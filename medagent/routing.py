@@ -20,6 +20,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from medagent.errors import ConfigError
+from medagent.routing_record import RoutingShape
 
 MOST_IN_A_BYTE = 255  # experts whose numbers fit into a byte beside the mark for "no record"
 
@@ -59,6 +60,11 @@ class Routers:
     def dtype(self) -> torch.dtype:
         """The type of records of these routers."""
         return torch.uint8 if self.num_experts <= MOST_IN_A_BYTE else torch.int16
+
+    @property
+    def shape(self) -> RoutingShape:
+        """What a sampler of the same model must know to write their records."""
+        return RoutingShape(self.layers, str(self.dtype).removeprefix("torch."))
 
     @property
     def bytes_of_a_token(self) -> int:

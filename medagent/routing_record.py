@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -42,3 +44,24 @@ class RoutingRecord:
     def experts_TLK(self) -> NDArray[Any]:
         """The numbers of the experts."""
         return np.frombuffer(self.data, dtype=self.dtype).reshape(-1, self.layers, self.top_k)
+
+
+@dataclass(frozen=True)
+class RoutingShape:
+    """Where in a model's layers its routers are, and the type of their records."""
+
+    layers: tuple[int, ...]
+    dtype: str
+
+    def record(self, sent: str, *, tokens: int, kept: int) -> RoutingRecord:
+        """The record of the first `kept` of so many tokens, out of what vLLM sent: the base64 of an .npy file.
+
+        Raises:
+            ValueError: it is of other tokens or layers, or no such file.
+        """
+        rows = np.load(io.BytesIO(base64.b64decode(sent)), allow_pickle=False)
+        if rows.ndim != 3 or len(rows) != tokens or max(self.layers) >= rows.shape[1]:
+            raise ValueError(
+                f"found experts of shape {rows.shape}, wanted those of {tokens} tokens and {max(self.layers) + 1} layers"
+            )
+        return RoutingRecord.of(np.ascontiguousarray(rows[:kept, list(self.layers)].astype(self.dtype)))

@@ -14,7 +14,7 @@ from medagent.base_models import model_path
 from medagent.checksums import Handed
 from medagent.errors import ConfigError
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
-from medagent.policies.completions import CompletionPolicy, HttpCompletions
+from medagent.policies.completions import CompletionPolicy
 from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from medagent.text_length import room_on_server
@@ -43,6 +43,8 @@ class VllmEngine(RolloutEngine):
     own (`settings.devices`), or a share of the trainer's (`settings.gpu_memory`). Under DDP every rank starts a server.
     `settings.devices` may then name one GPU per rank, separated by ";".
     """
+
+    records_routing = True
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class VllmEngine(RolloutEngine):
             max_model_len=room_on_server(module.roles.peft.config, setup.max_tokens, f"the base {module.base_name}"),
             lora_rank=module.policy_lora.rank if self._form == "adapter" else 0,
             sleeps=self._colocated,
+            routing=module.routing_replay == "r3",
             settings=of_rank(self._settings, setup, colocated=self._colocated),
             log=setup.folder / "logs" / f"vllm-{setup.rank}.log",
         )
@@ -94,17 +97,19 @@ class VllmEngine(RolloutEngine):
         else:
             self._swap_adapter(server, module, version)
             require_arrival(served_adapter(module, module.dtype_name), server.held_adapter(), where="vLLM")
+        server.record_routing()
         probe = self._setup.probe_ids
         if len(probe) > 1 and is_whole(self._loss):
             heard = server.api.logprobs(list(probe), model=self._served)
             self._check(heard, trainer_logprobs(module, probe), where="vLLM")
         if self._policy is None or self._policy.model != self._served:
             self._policy = CompletionPolicy(
-                [HttpCompletions(server.endpoint())],
+                [server.completions()],
                 self._served,
                 module.tokenizer,
                 seeded=self._seeded,
                 end_ids=end_token_ids(module.tokenizer, module.roles.peft),
+                routing=module.roles.routers.shape if module.routing_replay == "r3" and module.roles.routers else None,
             )
         return self._policy
 
