@@ -19,7 +19,7 @@ from torch import Tensor
 from medagent.types import Rollout
 from training.routing import distinct, experts_of
 
-Reduction = Literal["rollout-mean", "token-mean"]
+Reduction = Literal["rollout-mean", "token-mean", "rollout-sum"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RolloutTensors:
     """[B, T, L, K] uint8 or int16: the sampler's experts, see `training.routing`; none where it recorded none."""
 
     @property
-    def keys_BT(self) -> Tensor:
+    def sharing_keys(self) -> Tensor:
         """[B, T] integer: what must be equal for rollouts to share a token."""
         return distinct(self.token_ids_BT, self.experts_BTLK)
 
@@ -105,7 +105,7 @@ class Experience:
     """[B, T, L, K] uint8 or int16: the experts that the policy's passes replay; none where they choose their own."""
 
     @property
-    def keys_BT(self) -> Tensor:
+    def sharing_keys(self) -> Tensor:
         """[B, T] integer: what must be equal for rollouts to share a token."""
         return distinct(self.token_ids_BT, self.experts_BTLK)
 
@@ -238,12 +238,14 @@ def first_of_turns(mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
 def loss_weights(mask_BT: Tensor, *, reduction: Reduction, num_tokens: int, num_rollouts: int, factor: float) -> Tensor:
     """Each action token's weight in a step of `num_tokens` action tokens and `num_rollouts` rollouts over all ranks.
 
-    token-mean: 1 / num_tokens. rollout-mean: 1 / (|y| num_rollouts). `factor`: what Lightning and DDP divide by later.
+    token-mean: 1 / num_tokens. rollout-mean: 1 / (|y| num_rollouts). rollout-sum: 1 / num_rollouts. `factor`: what
+    Lightning and DDP divide by later.
     """
     if reduction == "token-mean":
         return mask_BT * (factor / max(1, num_tokens))
+    weights_BT = mask_BT * (factor / max(1, num_rollouts))
     lengths_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
-    return mask_BT * (factor / max(1, num_rollouts)) / lengths_B1
+    return weights_BT if reduction == "rollout-sum" else weights_BT / lengths_B1
 
 
 def split_minibatches(num_rollouts: int, *, num_minibatches: int, seed: int) -> list[list[int]]:

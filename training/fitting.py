@@ -121,6 +121,7 @@ def _settle(trainer: Trainer, module: Trained, work: Work) -> Fitting:
         trainer.world_size if module.roles.sharded else 1,
         module.critic_sees,
         work.hand_over,
+        module.routing_replay,
         device.type == "cpu",
     )
     ranks_here = 1 if device.type == "cuda" else trainer.num_devices

@@ -170,7 +170,7 @@ class AgentModule(LightningModule):
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
             self.finite_steps.begin()
-        groups = rows_of_passes(self.execution, batch.keys_BT, batch.attention_BT)
+        groups = rows_of_passes(self.execution, batch.sharing_keys, batch.attention_BT)
         parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
         parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]

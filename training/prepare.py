@@ -249,7 +249,7 @@ def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
     lengths = tensors.attention_BT.sum(dim=1).tolist()
     budget = module.execution
     if budget.token_limit:
-        groups = rows_of_passes(budget, tensors.keys_BT, tensors.attention_BT)
+        groups = rows_of_passes(budget, tensors.sharing_keys, tensors.attention_BT)
     elif budget.shared_prefixes:  # in their order: samples of a question follow each other
         groups = [
             list(range(len(lengths)))[start : start + PREPARED_ROWS] for start in range(0, len(lengths), PREPARED_ROWS)

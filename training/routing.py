@@ -52,7 +52,7 @@ class Routing:
                 return
             with self.routers.recorded() as recording:
                 yield
-        chosen_NLK = recording.experts_NLK
+        chosen_NLK = recording.experts
         none = no_record(chosen_NLK.dtype)
         self.chosen_BTLK = chosen_NLK.new_full((*read_BT.shape, *chosen_NLK.shape[1:]), none)
         self.chosen_BTLK[read_BT] = chosen_NLK[nodes_BT[read_BT]]
@@ -96,7 +96,7 @@ def experts_of(rollouts: Sequence[Rollout], width: int) -> Tensor | None:
                 "its last sampled one. The sampler's record and its tokens do not belong together."
             )
         if record is not None and found:
-            experts_BTLK[row, :found] = torch.from_numpy(record.experts_TLK.copy())
+            experts_BTLK[row, :found] = torch.from_numpy(record.experts.copy())
     return experts_BTLK
 
 

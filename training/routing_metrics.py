@@ -24,8 +24,8 @@ def require_records(tensors: RolloutTensors) -> None:
     """
     if tensors.experts_BTLK is None and bool(tensors.mask_BT.any()):
         raise PolicyError(
-            "model.routing_replay r3: found rollouts without the sampler's experts, wanted a record of each token read. "
-            "Take an engine that records them, such as InProcessEngine or VllmEngine, or set it to r2 or none."
+            "model.routing_replay r3: found rollouts without the sampler's experts, wanted those of each token that it "
+            "read. Take an engine that records them, such as InProcessEngine or VllmEngine, or set it to r2 or none."
         )
 
 
@@ -43,7 +43,8 @@ def routing_metrics(module: AgentModule, part: RolloutTensors, reduce: Reduce) -
     replayed = module.roles.policy_scores(
         *inputs, temperature=module.temperature, routing=module.roles.routing(sampler_BTLK)
     )
-    assert own is not None and own.chosen_BTLK is not None
+    assert own is not None
+    assert own.chosen_BTLK is not None
     none = no_record(sampler_BTLK.dtype)
     both_BT = (sampler_BTLK[:, :, 0, 0] != none) & (own.chosen_BTLK[:, :, 0, 0] != none)
     refuse_shifted(sampler_BTLK, own.chosen_BTLK, both_BT)

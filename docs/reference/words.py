@@ -62,7 +62,8 @@ WORDS: dict[str, str] = {
     "data.demonstrations": "Dialogues to imitate.",
     "data.batch_size": "Dialogues per optimizer step on each rank.",
     "data.held_out": "Questions whose dialogues are not imitated but measured: a share below 1, or a number.",
-    "data.reduction": "`rollout-mean`: all rollouts weigh alike. `token-mean`: all action tokens of a step do.",
+    "data.reduction": "`rollout-mean`: all rollouts weigh alike. `token-mean`: all action tokens of a step do. "
+    "`rollout-sum`: as they do, and a step's sum is divided by its rollouts alone.",
     "data.seed": "Seed of the order of questions, of sampling and of minibatches.",
 }
 

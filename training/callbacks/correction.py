@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from medagent.errors import ConfigError
 from training.module import AgentModule
-from training.objectives import PolicyLossResult, logit_space_squares
+from training.objectives import PolicyLossResult, PolicyTerms, logit_space_squares
 from training.ranks import over_ranks
 
 Normaliser = Literal["paper", "triggered", "relative", "constant"]

@@ -16,7 +16,7 @@ from medagent.errors import ConfigError
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.turn_ends import end_token_ids
-from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
+from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer, VllmSettings
 from medagent.text_length import room_on_server
 from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
@@ -72,6 +72,11 @@ class VllmEngine(RolloutEngine):
         """See `RolloutEngine.start`; returns while vLLM still loads."""
         self._setup, self._check = setup, ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
         self._form = form_of(self._hand_over, module)
+        if self._form == "adapter" and module.roles.routers is not None and not HAS_TRITON:
+            raise ConfigError(
+                "engine vllm: would serve the adapter beside a mixture of experts, which vLLM can only with Triton, so "
+                "on a GPU. Set hand_over: merged, or take InProcessEngine."
+            )
         self._server = VllmServer(
             model_path(module.base_name),
             dtype=module.dtype_name,
