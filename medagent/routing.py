@@ -33,8 +33,8 @@ def no_record(dtype: torch.dtype) -> int:
 class Routers:
     """The routers of a model, in the order of its layers.
 
-    >>> with routers.recorded() as parts: model(ids)             # doctest: +SKIP
-    >>> with routers.replayed(parts.experts_NLK): model(ids)     # doctest: +SKIP
+    >>> with routers.recorded() as parts: model(ids)         # doctest: +SKIP
+    >>> with routers.replayed(parts.experts): model(ids)     # doctest: +SKIP
     """
 
     def __init__(self, model: PreTrainedModel, *, where: str = "routing") -> None:
@@ -75,9 +75,7 @@ class Routers:
     def recorded(self) -> Iterator[Recording]:
         """Record what is selected in one pass of the model, whether live or replayed."""
         recording = Recording([None] * len(self.modules), self.dtype)
-        handles = [
-            router.register_forward_hook(recording.hook(number)) for number, router in enumerate(self.modules)
-        ]
+        handles = [router.register_forward_hook(recording.hook(number)) for number, router in enumerate(self.modules)]
         try:
             yield recording
         finally:
@@ -137,8 +135,8 @@ class Recording:
         return note
 
     @property
-    def experts_NLK(self) -> Tensor:
-        """The selection of the whole pass."""
+    def experts(self) -> Tensor:
+        """[N, L, K] the selection of the whole pass."""
         assert all(part is not None for part in self.parts), "no pass was made"
         return torch.stack([part for part in self.parts if part is not None], dim=1)
 

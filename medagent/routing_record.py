@@ -41,8 +41,8 @@ class RoutingRecord:
         return len(self.data) // (self.layers * self.top_k * np.dtype(self.dtype).itemsize)
 
     @property
-    def experts_TLK(self) -> NDArray[Any]:
-        """The numbers of the experts."""
+    def experts(self) -> NDArray[Any]:
+        """[tokens, L, K] the numbers of the experts."""
         return np.frombuffer(self.data, dtype=self.dtype).reshape(-1, self.layers, self.top_k)
 
 
@@ -61,7 +61,6 @@ class RoutingShape:
         """
         rows = np.load(io.BytesIO(base64.b64decode(sent)), allow_pickle=False)
         if rows.ndim != 3 or len(rows) != tokens or max(self.layers) >= rows.shape[1]:
-            raise ValueError(
-                f"found experts of shape {rows.shape}, wanted those of {tokens} tokens and {max(self.layers) + 1} layers"
-            )
+            wanted = f"{tokens} tokens and {max(self.layers) + 1} layers or more"
+            raise ValueError(f"found experts of shape {rows.shape}, wanted those of {wanted}")
         return RoutingRecord.of(np.ascontiguousarray(rows[:kept, list(self.layers)].astype(self.dtype)))

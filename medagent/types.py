@@ -140,7 +140,7 @@ class Rollout:
 
     @property
     def routing(self) -> RoutingRecord | None:
-        """The experts of the tokens up to the last sampled one, which was not read; none where nothing recorded them."""
+        """The experts of the tokens before the last sampled one, which was not read; none where none were recorded."""
         return RoutingRecord.joined(turn.routing for turn in self.turns)
 
     @property

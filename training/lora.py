@@ -88,8 +88,9 @@ class LoraSettings:
 
 def linear_names(base: PreTrainedModel) -> list[str]:
     """The last names of the decoder's linear layers, such as q_proj."""
-    named = base.get_decoder().named_modules()
-    return sorted({name.rpartition(".")[2] for name, module in named if isinstance(module, nn.Linear)})
+    linear = [name for name, module in base.get_decoder().named_modules() if isinstance(module, nn.Linear)]
+    own = [name.removesuffix(".base_layer") for name in linear if ".lora_" not in name]  # beside another adapter
+    return sorted({name.rpartition(".")[2] for name in own})
 
 
 def adapter_folder(start: str) -> Path:

@@ -104,7 +104,7 @@ class Sampler:
             return hidden_states(self.model, **inputs), None
         with self.routers.recorded() as recording:
             hidden_SQH = hidden_states(self.model, **inputs)
-        return hidden_SQH, recording.experts_NLK.unflatten(0, hidden_SQH.shape[:2])
+        return hidden_SQH, recording.experts.unflatten(0, hidden_SQH.shape[:2])
 
 
 class Batch:

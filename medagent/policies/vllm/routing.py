@@ -29,7 +29,7 @@ class RoutingStore:
         self._texts: dict[str, list[int]] = {}  # request -> the key of each of its tokens so far
         self._layers = int(runner.model_config.get_total_num_hidden_layers())
         for module in runner.get_model().modules():
-            router = getattr(module, "router", None)
+            router: Any = getattr(module, "router", None)
             if hasattr(router, "set_capture_fn") and hasattr(module, "layer_id"):
                 router.set_capture_fn(self._noting(int(module.layer_id)))
         runner.execute_model = self._step

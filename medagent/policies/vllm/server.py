@@ -40,7 +40,7 @@ MODEL = "policy"  # name under which the base (merged weights) is served
 ALIGNMENT = 64
 LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
 LONGEST_SOCKET = 107
-RETURNS_EXPERTS = torch.cuda.is_available()  # the second model runner needs Triton, which CPUs lack
+HAS_TRITON = torch.cuda.is_available()  # so experts are returned, and LoRA goes beside experts
 SECOND_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "1"}
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
@@ -108,14 +108,14 @@ class VllmServer:
         self._memory: SharedMemory | None = None
         self._routing = routing
         line = _command(model, self.socket, dtype, max_model_len, lora_room, sleeps, settings)
-        line += ["--enable-return-routed-experts"] if routing and RETURNS_EXPERTS else []
+        line += ["--enable-return-routed-experts"] if routing and HAS_TRITON else []
         with self.log.open("ab") as log_file:
             self._process = subprocess.Popen(  # noqa: S603 (our own command line)
                 line,
                 stdin=subprocess.PIPE,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
-                env=_environment(settings) | (SECOND_RUNNER if routing and RETURNS_EXPERTS else {}),
+                env=_environment(settings) | (SECOND_RUNNER if routing and HAS_TRITON else {}),
                 start_new_session=True,  # Ctrl-C is the trainer's to handle
             )
         self._settings = settings
@@ -161,13 +161,13 @@ class VllmServer:
 
     def completions(self) -> HttpCompletions:
         """The server as a source of completions."""
-        if not self._routing or RETURNS_EXPERTS:
+        if not self._routing or HAS_TRITON:
             return HttpCompletions(self.endpoint())
         return RecordedCompletions(self.endpoint(), workers=replace(self.endpoint(), url="http://vllm"))
 
     def record_routing(self) -> None:
         """Let workers keep experts, and forget those of older weights; nothing where vLLM does so itself."""
-        if self._routing and not RETURNS_EXPERTS:
+        if self._routing and not HAS_TRITON:
             self.api.call("collective_rpc", {"method": "record_routing"})
 
     def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
