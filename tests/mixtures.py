@@ -81,15 +81,11 @@ def dialogues(
             shown = tuple(range(5, 10 + sample)) if number + 1 < turns else ()
             session.append(list(shown))
             found.append(
-                Turn(
-                    sampled.token_ids, sampled.logprobs, sampled.text, observation_ids=shown, routing=sampled.routing
-                )
+                Turn(sampled.token_ids, sampled.logprobs, sampled.text, observation_ids=shown, routing=sampled.routing)
             )
         session.close()
         reward = float(sample % 2)
-        return Rollout(
-            question, tuple(prompt), tuple(found), StopReason.MAX_TURNS, sample=sample, reward=reward
-        )
+        return Rollout(question, tuple(prompt), tuple(found), StopReason.MAX_TURNS, sample=sample, reward=reward)
 
     async def all_of_them() -> list[Rollout]:
         try:

@@ -105,7 +105,10 @@ def test_a_token_without_a_record_keeps_the_live_selection(model) -> None:
 def test_a_record_of_other_tokens_is_refused(model) -> None:
     routers = Routers(model)
     _, own = recorded(model, routers)
-    with routers.replayed(own[:-1]), pytest.raises(ValueError, match="a record of 16 tokens cannot be replayed over 17"):
+    with (
+        routers.replayed(own[:-1]),
+        pytest.raises(ValueError, match="of 16 tokens cannot be replayed over 17"),
+    ):
         recorded(model, routers)
 
 

@@ -36,6 +36,13 @@ SUITES = {
         f"tests/medagent/policies/test_{name}.py" for name in ("inversion", "batch", "shared_texts", "huggingface")
     ),
     "fused": tuple(f"tests/training/test_{name}.py" for name in ("fused_lora", "token_scores", "passes")),
+    "routing": (
+        "tests/medagent/test_routing.py",
+        "tests/medagent/policies/test_recorded_experts.py",
+        "tests/training/test_routing.py",
+        "tests/training/test_mixture_training.py",
+        "tests/training/test_data.py",
+    ),
     "loop": (
         "tests/medagent/test_limits.py",
         "tests/medagent/test_hostile_text.py",

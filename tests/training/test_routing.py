@@ -1,4 +1,4 @@
-"""Routing replay: the trainer's log-probs come near the sampler's, in every layout of a pass, and gradients are right."""
+"""Routing replay: log-probs come near the sampler's in every layout of a pass, and gradients are right."""
 
 from __future__ import annotations
 
@@ -180,9 +180,7 @@ def test_a_record_that_lacks_a_token_or_all_is_caught(small: Path, sampled) -> N
     short = [with_records(rollout, lambda experts: experts[1:]) for rollout in sampled]
     with pytest.raises(PolicyError, match=r"found experts of \d+ tokens, wanted those of the \d+ before"):
         prepared(made(small), short)
-    none = [
-        replace(rollout, turns=tuple(replace(turn, routing=None) for turn in rollout.turns)) for rollout in sampled
-    ]
+    none = [replace(rollout, turns=tuple(replace(turn, routing=None) for turn in rollout.turns)) for rollout in sampled]
     with pytest.raises(PolicyError, match="found rollouts without the sampler's experts"):
         prepared(made(small), none)
     assert prepared(made(small, replay="none"), sampled).experts_BTLK is None

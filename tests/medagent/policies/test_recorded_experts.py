@@ -155,7 +155,7 @@ class Runner:
             token_ids_cpu=np.array([before + [0] * (8 - len(before)) for _, _, before in scheduled.steps]),
         )
         for mixture in self.model:
-            mixture.router.capture(torch.tensor(ids + [0])[:, None] + mixture.layer_id)  # a row of padding
+            mixture.router.capture(torch.tensor([*ids, 0])[:, None] + mixture.layer_id)  # a row of padding
         return "done"
 
 
