@@ -17,6 +17,7 @@ from training.execution import Execution
 from training.lora import LoraSettings
 from training.memory import Fitting, Load, ModelShape, fitting, free_memory
 from training.ranks import over_ranks
+from training.routing import RoutingReplay
 from training.settled import say
 
 
@@ -52,6 +53,7 @@ class Trained(Protocol):
     critic_lora: LoraSettings | None
     critic_sees: CriticSees
     execution: Execution
+    routing_replay: RoutingReplay
     roles: SharedBase
 
 

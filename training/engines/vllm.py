@@ -102,7 +102,8 @@ class VllmEngine(RolloutEngine):
         else:
             self._swap_adapter(server, module, version)
             require_arrival(served_adapter(module, module.dtype_name), server.held_adapter(), where="vLLM")
-        server.record_routing()
+        if module.routing_replay == "r3":
+            server.record_routing()
         probe = self._setup.probe_ids
         if len(probe) > 1 and is_whole(self._loss):
             heard = server.api.logprobs(list(probe), model=self._served)
