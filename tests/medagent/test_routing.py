@@ -102,6 +102,14 @@ def test_a_token_without_a_record_keeps_the_live_selection(model) -> None:
     assert not torch.equal(logits, recorded(model, routers)[0])
 
 
+def test_a_record_has_what_was_replayed_whichever_began_first(model) -> None:
+    routers = Routers(model)
+    given = others(recorded(model, routers)[1], 8)
+    with routers.recorded() as recording, routers.replayed(given), torch.no_grad():
+        model(input_ids=IDS)
+    assert torch.equal(recording.experts, given)
+
+
 def test_a_record_of_other_tokens_is_refused(model) -> None:
     routers = Routers(model)
     _, own = recorded(model, routers)
