@@ -15,11 +15,12 @@ from medagent.errors import ConfigError, PolicyError
 from medagent.routing import no_record
 from medagent.routing_record import RoutingRecord
 from medagent.types import Rollout
+from tests.fake_vllm import FakeVllm
 from tests.mixtures import FAMILIES, dialogues, make_mixture
-from tests.training.support import perturb
+from tests.training.support import perturb, setup_of
 from training.advantages import GroupNormalised
 from training.compatibility import check_routing
-from training.engines import InProcessEngine, ServersEngine, VllmEngine
+from training.engines import InProcessEngine, RayEngine, ServersEngine, VllmEngine
 from training.execution import Execution
 from training.experience import Experience, tensorize
 from training.lora import LoraSettings
@@ -221,11 +222,25 @@ def test_a_dense_base_is_refused(replay: str) -> None:
 
 
 def test_r3_needs_an_engine_that_records() -> None:
-    servers = ServersEngine(urls=["http://nowhere"], model="m", adapters="a")
-    with pytest.raises(ConfigError, match="ServersEngine. does not tell which experts it chose"):
-        check_routing("r3", servers)
-    for replay, engine in (("r2", servers), ("none", servers), ("r3", InProcessEngine()), ("r3", VllmEngine())):
+    ray = RayEngine()
+    with pytest.raises(ConfigError, match="RayEngine. does not tell which experts it chose"):
+        check_routing("r3", ray)
+    for replay, engine in (("r2", ray), ("none", ray), ("r3", InProcessEngine()), ("r3", VllmEngine())):
         check_routing(replay, engine)
+
+
+def test_a_server_without_the_flag_is_refused_before_any_rollout(small: Path, tmp_path: Path) -> None:
+    server, module = FakeVllm(), made(small)
+    try:
+        engine = ServersEngine([server.url], "base", str(tmp_path), retries=0)
+        check_routing("r3", engine)
+        server.complete = lambda body: {"token_ids": [1]}
+        with pytest.raises(ConfigError, match=r"returns no experts.*--enable-return-routed-experts"):
+            engine.start(module, setup_of(module, tmp_path))
+        server.complete = lambda body: {"token_ids": [1], "routed_experts": "an array"}
+        engine.start(module, setup_of(module, tmp_path))
+    finally:
+        server.close()
 
 
 def test_only_attention_carries_lora(small: Path) -> None:

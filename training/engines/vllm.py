@@ -26,6 +26,7 @@ from training.engines.hand_over import (
     form_of,
     is_whole,
     merge_metrics,
+    routing_shape,
     save_adapter,
     served_adapter,
 )
@@ -115,7 +116,7 @@ class VllmEngine(RolloutEngine):
                 module.tokenizer,
                 seeded=self._seeded,
                 end_ids=end_token_ids(module.tokenizer, module.roles.peft),
-                routing=module.roles.routers.shape if module.routing_replay == "r3" and module.roles.routers else None,
+                routing=routing_shape(module),
             )
         return self._policy
 
