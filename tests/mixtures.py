@@ -24,7 +24,7 @@ from training.starter.lessons import STARTER_PROTOCOL
 FAMILIES = ("qwen3_moe", "mixtral")
 
 
-def make_mixture(folder: Path, family: str, *, experts: int = 128, layers: int = 6) -> PreTrainedModel:
+def make_mixture(folder: Path, family: str, *, experts: int = 128, layers: int = 10) -> PreTrainedModel:
     """A random model and the starter's tokenizer, saved into the folder.
 
     Many experts lie close together and matter much, so that rounding in bfloat16 sends some tokens to others. vLLM's
@@ -67,14 +67,20 @@ def make_mixture(folder: Path, family: str, *, experts: int = 128, layers: int =
 
 
 def dialogues(
-    policy: Policy, questions: Sequence[Question], *, samples: int = 4, tokens: int = 24, turns: int = 2
+    policy: Policy,
+    questions: Sequence[Question],
+    *,
+    samples: int = 4,
+    tokens: int = 24,
+    turns: int = 2,
+    opening: Sequence[int] = (),
 ) -> list[Rollout]:
-    """Rollouts of turns of at most so many tokens, with an observation between them."""
+    """Rollouts of turns of at most so many tokens, with an observation between them. All prompts begin alike."""
 
     async def one(question: Question, sample: int) -> Rollout:
         session = policy.open(seed=sample, temperature=1.0, blocks=STARTER_PROTOCOL.blocks)
         await asyncio.sleep(0)  # all are open before the first is sampled
-        prompt, found = STARTER_PROTOCOL.encode_prompt(policy.tokenizer, question), []
+        prompt, found = [*opening, *STARTER_PROTOCOL.encode_prompt(policy.tokenizer, question)], []
         session.append(prompt)
         for number in range(turns):
             sampled = await session.sample(max_tokens=tokens)

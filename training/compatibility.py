@@ -68,8 +68,8 @@ def check_routing(routing_replay: RoutingReplay, engine: RolloutEngine) -> None:
     if routing_replay == "r3" and not engine.records_routing:
         raise ConfigError(
             f"model.routing_replay is r3, and data.engine ({type(engine).__name__}) does not tell which experts it "
-            "chose. Take InProcessEngine, VllmEngine or ServersEngine, or set model.routing_replay to r2, which replays "
-            "the trainer's own."
+            "chose. Take InProcessEngine, VllmEngine or ServersEngine, or set model.routing_replay to r2, which "
+            "replays the trainer's own."
         )
 
 

@@ -88,6 +88,7 @@ def test_replay_brings_log_probs_five_times_nearer_in_bfloat16(base: Path) -> No
     module = made(base, dtype="bfloat16")
     rollouts = dialogues(InProcessEngine().hand_over(module, version=0), QUESTIONS * 2)
     metrics = prepared(module, rollouts).metrics
+    print(base.name, metrics)
     assert metrics["routing/differs"] > 0.005, "rounding sends tokens to other experts"
     assert metrics["routing/logprob_gap_live"] > 5 * metrics["routing/logprob_gap"]
 

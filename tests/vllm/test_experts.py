@@ -40,7 +40,7 @@ def test_replaying_vllms_experts_brings_log_probs_five_times_nearer(family: str,
     finally:
         engine.close()
     batch = prepared(module, rollouts)
-    print(family, batch.metrics)  # the figures of docs
+    print(family, batch.metrics)
     assert batch.metrics["routing/differs"] > 0.05
     assert batch.metrics["routing/logprob_gap_live"] > 5 * batch.metrics["routing/logprob_gap"]
     routing = module.roles.routing(batch.experts_BTLK, records=True)

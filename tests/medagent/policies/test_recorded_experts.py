@@ -18,6 +18,7 @@ from torch import nn
 from evaluation.benchmarks import StarterBenchmark
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError, PolicyError
+from medagent.policies.batch import LEAST_COMMON
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.vllm.routing import RoutingStore
@@ -32,7 +33,8 @@ QUESTIONS = StarterBenchmark("train", limit_per_kind=1).questions()
 def test_the_record_has_what_a_plain_pass_chooses(family: str, tmp_path: Path) -> None:
     make_mixture(tmp_path, family, experts=8, layers=3)
     model, tokenizer = load_causal_lm(str(tmp_path))
-    found = dialogues(HFPolicy(model, tokenizer, record_routing=True), QUESTIONS)
+    policy = HFPolicy(model, tokenizer, record_routing=True)
+    found = dialogues(policy, QUESTIONS, opening=range(30, 30 + LEAST_COMMON))  # which are read by themselves
     assert len({len(rollout.token_ids) for rollout in found}) > 1, "rows end at different places"
     routers = Routers(model)
     for rollout in found:
