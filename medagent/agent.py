@@ -207,6 +207,7 @@ class Agent:
             total += len(token_ids)
             # The last turn's query is never searched, so it counts as none.
             turn = Turn(token_ids, logprobs, text, None, parsed.answer, forced_prefix=len(forced))
+            turn = replace(turn, routing=sampled.routing)
             searches_again = sampled.stop is TurnStop.TAG and parsed.query is not None
             if searches_again and number + 1 < limits.max_turns:
                 hits = await self._search(job, parsed.query or "", batcher, first=not num_searches)

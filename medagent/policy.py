@@ -13,6 +13,7 @@ from typing import Protocol
 from transformers import PreTrainedTokenizerBase
 
 from medagent.protocol import Block
+from medagent.routing_record import RoutingRecord
 
 
 class TurnStop(StrEnum):
@@ -26,12 +27,16 @@ class TurnStop(StrEnum):
 
 @dataclass(frozen=True)
 class SampledTurn:
-    """Token ids exactly as sampled, their log-probs at the sampling temperature (at 1 for greedy), and the text."""
+    """Token ids exactly as sampled, their log-probs at the sampling temperature (at 1 for greedy), and the text.
+
+    `routing` as in `Turn`.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str
     stop: TurnStop
+    routing: RoutingRecord | None = None
 
 
 class Session(Protocol):

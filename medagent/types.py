@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
+from medagent.routing_record import RoutingRecord
 from retrieval.passages import Hit
 
 LETTERS = "ABCDEFGHIJ"
@@ -74,7 +75,8 @@ class Turn:
     """One turn: what the policy sampled and what the environment inserted after it.
 
     `token_ids` and `logprobs` have equal length. `forced_prefix` counts leading tokens that the environment wrote. They
-    are not actions and have log-prob 0.
+    are not actions and have log-prob 0. `routing` has the experts of the tokens read for this turn, where the policy
+    records them: what came since the turn before, and the sampled tokens but the last.
     """
 
     token_ids: tuple[int, ...]
@@ -86,6 +88,7 @@ class Turn:
     observation_ids: tuple[int, ...] = ()
     forced_prefix: int = 0
     reward: float = 0.0
+    routing: RoutingRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,11 @@ class Rollout:
         for turn in self.turns:
             values += [*turn.logprobs, *([0.0] * len(turn.observation_ids))]
         return values
+
+    @property
+    def routing(self) -> RoutingRecord | None:
+        """The experts of the tokens before the last sampled one, which was not read; none where none were recorded."""
+        return RoutingRecord.joined(turn.routing for turn in self.turns)
 
     @property
     def total_reward(self) -> float:

@@ -24,15 +24,17 @@ from medagent.causal_lm import hidden_size, project
 from medagent.errors import ConfigError
 from medagent.merging import MergeLoss
 from medagent.plain_lora import check_layers
+from medagent.routing import Routers, has_routers
+from training.critic_evidence import evidence_network
 from training.execution import Execution, checkpoint_layers, keep_evaluating
 from training.fused_lora import fuse_lora
 from training.lora import LoraSettings, start_from
 from training.passes import PredictingStates, predicting_states
-from training.prefixes import use_shared_prefixes
+from training.prefixes import share_prefixes
+from training.routing import Routing
 from training.token_scores import TokenScores, chosen_scores, frozen_head
 
 POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
-EVIDENCE_WIDTH = 64
 
 
 class SharedBase(nn.Module):
@@ -70,23 +72,17 @@ class SharedBase(nn.Module):
             self.value_head = nn.Linear(hidden_size(base), 1, dtype=torch.float32)
             nn.init.zeros_(self.value_head.weight)
             nn.init.zeros_(self.value_head.bias)
-        self.evidence_head: nn.Sequential | None = None
-        if num_evidence_features:
-            last = nn.Linear(EVIDENCE_WIDTH, 1, dtype=torch.float32)
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
-            self.evidence_head = nn.Sequential(
-                nn.Linear(num_evidence_features, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last
-            )
-        check_layers(self.peft, "model.base_model", remedy="Take a model without experts or shared layers.")
+        self.evidence_head = evidence_network(num_evidence_features) if num_evidence_features else None
+        check_layers(self.peft, "model.base_model", remedy="Take a model without shared layers.")
+        self.routers = Routers(self.base) if has_routers(self.base) else None
         if policy.start is not None:
             start_from(self.peft, policy.start, policy=POLICY, reference=REFERENCE)
         self._activate(POLICY, again=True)
         fuse_lora(self.peft)
         if execution.shared_prefixes:
-            _share_prefixes(self.base)
+            share_prefixes(self.base)
         if execution.gradient_checkpointing:
-            checkpoint_layers(self.base, lambda: self._active, self._activate)
+            checkpoint_layers(self.base, self._state, self._restore)
         self.train()
 
     def train(self, mode: bool = True) -> SharedBase:
@@ -134,6 +130,14 @@ class SharedBase(nn.Module):
         for parameter in (*self.policy_parameters(), *self.critic_parameters()):
             parameter.requires_grad_(True)
 
+    def _state(self) -> tuple[str, Tensor | None]:
+        return self._active, None if self.routers is None else self.routers.now
+
+    def _restore(self, state: tuple[str, Tensor | None]) -> None:
+        self._activate(state[0])
+        if self.routers is not None:
+            self.routers.replay(state[1])
+
     def policy_scores(
         self,
         token_ids_BT: Tensor,
@@ -142,12 +146,13 @@ class SharedBase(nn.Module):
         *,
         temperature: float,
         entropy_gradient: bool = False,
+        routing: Routing | None = None,
     ) -> TokenScores:
         """Scores of the action tokens under the policy, at the sampling temperature.
 
         The entropy carries no gradient unless asked to: it costs as much as that of the log-probs.
         """
-        found = self.policy_states(token_ids_BT, attention_BT, mask_BT)
+        found = self.policy_states(token_ids_BT, attention_BT, mask_BT, routing)
         head = frozen_head(self.base)
         if head is not None and not entropy_gradient:
             rows = self._execution.logits_rows
@@ -217,10 +222,12 @@ class SharedBase(nn.Module):
         )
         return found.placed(chosen_U)
 
-    def policy_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
+    def policy_states(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, routing: Routing | None = None
+    ) -> PredictingStates:
         """The states that predict the marked tokens under the policy, with gradient."""
         self._activate(POLICY)
-        return self.predicting(token_ids_BT, attention_BT, mask_BT)
+        return self.predicting(token_ids_BT, attention_BT, mask_BT, routing)
 
     @torch.no_grad()
     def reference_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
@@ -267,9 +274,18 @@ class SharedBase(nn.Module):
         assert isinstance(last, nn.Linear), "this base has no critic"
         last.bias.fill_(value)
 
-    def predicting(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
+    def predicting(
+        self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, routing: Routing | None = None
+    ) -> PredictingStates:
         """The states that predict the marked tokens, under the active adapter; see `predicting_states`."""
-        return predicting_states(self.base, self._execution, token_ids_BT, attention_BT, mask_BT)
+        return predicting_states(self.base, self._execution, token_ids_BT, attention_BT, mask_BT, routing)
+
+    def routing(self, experts_BTLK: Tensor | None = None, *, records: bool = False) -> Routing | None:
+        """What a pass replays, and whether it records what it chooses; none where it does neither."""
+        if experts_BTLK is None and not records:
+            return None
+        assert self.routers is not None, "this base is no mixture of experts"
+        return Routing(self.routers, experts_BTLK, records)
 
     def adapted_weights(self) -> dict[str, Tensor]:
         """Name in the plain base -> weight or bias, of every layer that the policy adapter changes; no copies."""
@@ -331,18 +347,3 @@ class SharedBase(nn.Module):
 def _whole(weight: Tensor) -> Tensor:
     """The weight itself, or what the ranks hold of it put together."""
     return weight.full_tensor() if isinstance(weight, DTensor) else weight
-
-
-def _share_prefixes(base: PreTrainedModel) -> None:
-    if base.config._attn_implementation != "sdpa":
-        raise ConfigError(
-            f"model.execution.shared_prefixes: {type(base).__name__} attends with {base.config._attn_implementation}, "
-            "wanted a model that can attend with sdpa. Set it to false."
-        )
-    try:
-        use_shared_prefixes(base)
-    except ValueError as error:
-        raise ConfigError(
-            f"model.execution.shared_prefixes: {type(base).__name__} has an attention of its own ({error}). Set it to "
-            "false."
-        ) from error

@@ -11,8 +11,10 @@ from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.base_models import model_path
 from medagent.errors import ConfigError
 from training.advantages import AdvantageEstimator
+from training.engines import RolloutEngine
 from training.module import AgentModule
 from training.prepare import TruncatedMode, check_bootstrap
+from training.routing import RoutingReplay
 
 
 def check_composition(
@@ -55,6 +57,20 @@ def check_composition(
         raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic. Set it to 0.")
     if truncated == "bootstrap":
         check_bootstrap(module, estimator)
+
+
+def check_routing(routing_replay: RoutingReplay, engine: RolloutEngine) -> None:
+    """Check that the engine records what is to be replayed.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if routing_replay == "r3" and not engine.records_routing:
+        raise ConfigError(
+            f"model.routing_replay is r3, and data.engine ({type(engine).__name__}) does not tell which experts it "
+            "chose. Take InProcessEngine, VllmEngine or ServersEngine, or set model.routing_replay to r2, which "
+            "replays the trainer's own."
+        )
 
 
 def warn_of_tight_limits(base_model: str, limits: Limits) -> None:

@@ -32,7 +32,7 @@ from medagent.types import Question, Rollout
 from retrieval.retriever import Retriever
 from training.advantages import GAE, AdvantageEstimator, Reduce
 from training.agent_data import AgentData, AgentSettings, check_accumulation, check_shares
-from training.compatibility import check_composition, warn_of_tight_limits
+from training.compatibility import check_composition, check_routing, warn_of_tight_limits
 from training.disturbances import Disturbances
 from training.engines import InProcessEngine, RolloutEngine
 from training.experience import Experience, Reduction, loss_weights, split_update
@@ -119,6 +119,7 @@ class RolloutData(AgentData):
             num_critic_epochs=self.num_critic_epochs,
             truncated=self.truncated,
         )
+        check_routing(module.routing_replay, self.engine)
         warn_of_tight_limits(module.base_name, settings.limits)
         check_trained_text(module.roles.peft.config, settings.limits, f"the base {module.base_name}")
         if self.off_policy.overlap and not self.engine.overlaps:
@@ -265,6 +266,7 @@ class _Iteration(IterableDataset[Experience]):
                 iteration, waited_s=rollout_s, num_action_tokens=tokens, reduce=reduce, largest=largest
             ),
             **logprob_gap(experience, off_policy=data.off_policy, reduce=reduce, largest=largest),
+            **experience.metrics,
         }
         lengths = experience.attention_BT.sum(dim=1).tolist()
         for epoch in range(data.num_critic_epochs + data.num_epochs):

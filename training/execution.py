@@ -11,7 +11,7 @@ import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -19,6 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from medagent.errors import ConfigError
 
+State = TypeVar("State")  # of a base between passes
 Attention = Literal["sdpa", "flash_attention_2", "eager"]
 Quantisation = Literal["none", "nf4"]
 
@@ -72,11 +73,12 @@ class Execution:
         return self.max_tokens or 0
 
 
-def checkpoint_layers(base: PreTrainedModel, active: Callable[[], str], activate: Callable[[str], None]) -> None:
+def checkpoint_layers(base: PreTrainedModel, active: Callable[[], State], activate: Callable[[State], None]) -> None:
     """Switch gradient checkpointing on for a base whose adapters are switched between forward passes.
 
-    A layer is computed again in the backward pass, when another adapter may be active. So the adapter of its forward
-    pass is put back for that moment. Without that the gradients would be wrong, and no error would say so.
+    A layer is computed again in the backward pass, when another adapter may be active, and another routing. So the
+    state of its forward pass is put back for that moment. Without that the gradients would be wrong, and no error would
+    say so.
 
     transformers checkpoints a layer only where its `training` is true. While the layer computes it is false, so that
     dropout stays off. OPT, BioGPT and Falcon ask the layer itself whether to drop.
@@ -118,19 +120,19 @@ def _ask_to_be_checkpointed(layer: nn.Module, inputs: object, outputs: object) -
     layer.training = layer.gradient_checkpointing  # a sampler's copy of the layer is no longer checkpointed
 
 
-class _Recomputing:
-    """Puts the adapter of a forward pass back while its layer is computed again.
+class _Recomputing(Generic[State]):
+    """Puts the state of a forward pass back while its layer is computed again.
 
     Entered once for every backward pass over a retained graph.
     """
 
-    def __init__(self, adapter: str, active: Callable[[], str], activate: Callable[[str], None]) -> None:
-        self._adapter, self._active, self._activate = adapter, active, activate
-        self._before: list[str] = []
+    def __init__(self, state: State, active: Callable[[], State], activate: Callable[[State], None]) -> None:
+        self._state, self._active, self._activate = state, active, activate
+        self._before: list[State] = []
 
     def __enter__(self) -> None:
         self._before.append(self._active())
-        self._activate(self._adapter)
+        self._activate(self._state)
 
     def __exit__(self, *failure: object) -> None:
         self._activate(self._before.pop())

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from medagent.types import Rollout
+from training.routing import distinct, experts_of
 
-Reduction = Literal["rollout-mean", "token-mean"]
+Reduction = Literal["rollout-mean", "token-mean", "rollout-sum"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,13 @@ class RolloutTensors:
     """[B, T] float: the sampler's log-prob of each action token."""
     rewards_BT: Tensor
     """[B, T] float: what was earned at each action token; its row's sum is everything a rollout earned."""
+    experts_BTLK: Tensor | None = None
+    """[B, T, L, K] uint8 or int16: the sampler's experts, see `training.routing`; none where it recorded none."""
+
+    @property
+    def sharing_keys(self) -> Tensor:
+        """[B, T] integer: what must be equal for rollouts to share a token."""
+        return distinct(self.token_ids_BT, self.experts_BTLK)
 
     def to(self, device: torch.device | str, **kwargs: Any) -> RolloutTensors:
         """A copy on the device."""
@@ -93,6 +101,13 @@ class Experience:
     """Whether the micro-batch trains the critic alone."""
     names: tuple[str, ...] = ()
     """[B] question and sample of each rollout, for messages; none where they are not known."""
+    experts_BTLK: Tensor | None = None
+    """[B, T, L, K] uint8 or int16: the experts that the policy's passes replay; none where they choose their own."""
+
+    @property
+    def sharing_keys(self) -> Tensor:
+        """[B, T] integer: what must be equal for rollouts to share a token."""
+        return distinct(self.token_ids_BT, self.experts_BTLK)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set a field once; `ratio_segments_BT` again.
@@ -147,8 +162,13 @@ def _chosen(batch: RolloutTensors | Experience, indices: Sequence[int]) -> dict[
     index = torch.tensor(indices, dtype=torch.long)
     width = max(1, int(batch.attention_BT[index].sum(dim=1).max()))
     return {
-        name: tensor[index, :width] if tensor.ndim == 2 else tensor[index] for name, tensor in _tensors(batch).items()
+        name: tensor[index, :width] if _per_token(name) else tensor[index] for name, tensor in _tensors(batch).items()
     }
+
+
+def _per_token(name: str) -> bool:
+    """Whether a tensor has a place per token, by the shape in its name."""
+    return name.rpartition("_")[2].startswith("BT")
 
 
 def evidence_at(evidence_BKF: Tensor, turn_ids_BT: Tensor, read_BT: Tensor) -> Tensor:
@@ -185,6 +205,7 @@ def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1)
         groups_B=groups,
         rollout_logprobs_BT=logprobs,
         rewards_BT=rewards,
+        experts_BTLK=experts_of(rollouts, width),
     )
 
 
@@ -217,12 +238,14 @@ def first_of_turns(mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
 def loss_weights(mask_BT: Tensor, *, reduction: Reduction, num_tokens: int, num_rollouts: int, factor: float) -> Tensor:
     """Each action token's weight in a step of `num_tokens` action tokens and `num_rollouts` rollouts over all ranks.
 
-    token-mean: 1 / num_tokens. rollout-mean: 1 / (|y| num_rollouts). `factor`: what Lightning and DDP divide by later.
+    token-mean: 1 / num_tokens. rollout-mean: 1 / (|y| num_rollouts). rollout-sum: 1 / num_rollouts. `factor`: what
+    Lightning and DDP divide by later.
     """
     if reduction == "token-mean":
         return mask_BT * (factor / max(1, num_tokens))
+    weights_BT = mask_BT * (factor / max(1, num_rollouts))
     lengths_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
-    return mask_BT * (factor / max(1, num_rollouts)) / lengths_B1
+    return weights_BT if reduction == "rollout-sum" else weights_BT / lengths_B1
 
 
 def split_minibatches(num_rollouts: int, *, num_minibatches: int, seed: int) -> list[list[int]]:

@@ -17,6 +17,7 @@ from training.execution import Execution
 from training.lora import LoraSettings
 from training.memory import Fitting, Load, ModelShape, fitting, free_memory
 from training.ranks import over_ranks
+from training.routing import RoutingReplay
 from training.settled import say
 
 
@@ -52,6 +53,7 @@ class Trained(Protocol):
     critic_lora: LoraSettings | None
     critic_sees: CriticSees
     execution: Execution
+    routing_replay: RoutingReplay
     roles: SharedBase
 
 
@@ -121,6 +123,7 @@ def _settle(trainer: Trainer, module: Trained, work: Work) -> Fitting:
         trainer.world_size if module.roles.sharded else 1,
         module.critic_sees,
         work.hand_over,
+        module.routing_replay,
         device.type == "cpu",
     )
     ranks_here = 1 if device.type == "cuda" else trainer.num_devices

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, PeftModel
+from torch import nn
 from transformers import PreTrainedModel
 
 from medagent.agent_folder import SPEC_FILE, read_spec
@@ -19,12 +20,15 @@ from medagent.base_models import check_base, stored_name
 from medagent.causal_lm import ADAPTER_FILE, beside_decoder
 from medagent.errors import ConfigError
 from medagent.plain_lora import check_adapter, lora_layers
+from medagent.routing import has_routers
 from training.update_settings import require_number
 
 
 @dataclass(frozen=True)
 class LoraSettings:
     """LoRA (arXiv 2106.09685) of one adapter: delta W = (alpha / rank) B A on the decoder's linear layers.
+
+    In a mixture of experts these are the layers of attention. Routers and experts stay as they are.
 
     No dropout: it would make the trainer's log-probs differ from the sampler's. `start`, of a policy alone: the folder
     of an agent or an adapter. The policy begins as this adapter, and its frozen copy is the reference.
@@ -44,7 +48,8 @@ class LoraSettings:
         return LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
-            target_modules="all-linear",
+            # To peft, experts and routers are linear too. They stay frozen: vLLM and a merge know LoRA on layers alone.
+            target_modules=linear_names(base) if has_routers(base) else "all-linear",
             exclude_modules=beside_decoder(base),
             bias="none",
             task_type="CAUSAL_LM",
@@ -79,6 +84,13 @@ class LoraSettings:
                     "agent's."
                 )
         check_base(base_model, spec.base_sha256, where)
+
+
+def linear_names(base: PreTrainedModel) -> list[str]:
+    """The last names of the decoder's linear layers, such as q_proj."""
+    linear = [name for name, module in base.get_decoder().named_modules() if isinstance(module, nn.Linear)]
+    own = [name.removesuffix(".base_layer") for name in linear if ".lora_" not in name]  # beside another adapter
+    return sorted({name.rpartition(".")[2] for name in own})
 
 
 def adapter_folder(start: str) -> Path:

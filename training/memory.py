@@ -20,9 +20,11 @@ from medagent.agent import Limits
 from medagent.base_models import model_path
 from medagent.errors import ConfigError
 from medagent.merging import form_for
+from medagent.routing import Routers, has_routers
 from training.critic_evidence import CriticSees
 from training.execution import Execution
 from training.lora import LoraSettings
+from training.routing import RoutingReplay
 
 GIB = 2**30
 FP32 = 4
@@ -57,6 +59,7 @@ class ModelShape:
     vocabulary: int
     parameters: int
     linear_sizes: tuple[tuple[int, int], ...]  # (in, out) of every linear layer that gets LoRA
+    record_bytes: int = 0  # of the experts of one token, in a mixture of experts
 
     @staticmethod
     def of(base_model: str) -> ModelShape:
@@ -77,9 +80,13 @@ class ModelShape:
             if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
         )
         # A wrapper of several models holds the decoder's configuration in its own.
-        return ModelShape.from_config(
+        shape = ModelShape.from_config(
             config.get_text_config(decoder=True), sum(parameter.numel() for parameter in model.parameters()), linear
         )
+        if not has_routers(model):
+            return shape
+        routers, each = Routers(model), getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+        return replace(shape, intermediate=routers.top_k * each, record_bytes=routers.bytes_of_a_token)
 
     @staticmethod
     def from_config(config: PretrainedConfig, parameters: int, linear_sizes: tuple[tuple[int, int], ...]) -> ModelShape:
@@ -130,6 +137,7 @@ class Load:
     shards: int = 1  # ranks that hold the layers together (training.sharding)
     critic_sees: CriticSees = "context"
     hand_over: str = "auto"  # of the engine in_process
+    routing_replay: RoutingReplay = "none"
     keeps_blocks: bool = False  # whether freed blocks stay with the process, see training.execution.keep_freed_memory
 
     @property
@@ -202,6 +210,14 @@ class Load:
         rows = min(tokens * self._acting, self.execution.logits_rows)
         return max(tokens * self.passing_bytes(), rows * self.shape.vocabulary * READ_LOGIT_BYTES)
 
+    def records(self) -> float:
+        """Bytes of an iteration's records of experts in host memory.
+
+        `r3` holds them twice: as the turns carry them, and padded.
+        """
+        copies = {"none": 0, "r2": 1, "r3": 2}[self.routing_replay]
+        return float(copies * self.rollouts * self.limits.max_total_tokens * self.shape.record_bytes)
+
     def parts(self) -> dict[str, float]:
         """Bytes by part; the last three are never held together."""
         trained = self.shape.lora_parameters(self.policy_lora) + self.shape.lora_parameters(self.critic_lora)
@@ -221,6 +237,9 @@ class Load:
                     self.shape.lora_parameters(self.policy_lora) * FP32
                 )
             parts[ROLLOUTS] = self.rolling_out()
+        if self.routing_replay != "none":
+            there = self.micro_batch_rows * self.limits.max_total_tokens * self.shape.record_bytes
+            parts["experts to be replayed"] = self.records() if self.device == "cpu" else float(there)
         parts[PREPARING] = self.preparing()
         parts[UPDATE] = self.activations()
         return parts

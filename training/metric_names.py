@@ -21,6 +21,15 @@ METRICS: dict[str, str] = {
         "Decoupled importance weights only."
     ),
     "rollout/logprob_gap_max": "The largest of these differences, in nats.",
+    "routing/differs": (
+        "Share of action tokens for which some layer of the trainer chooses other experts than the sampler did. "
+        "`routing_replay` r3, on the rollouts of one pass."
+    ),
+    "routing/logprob_gap": (
+        "Mean difference between the sampler's and the trainer's log-probs with the sampler's experts replayed, in "
+        "nats per action token. `routing_replay` r3, on the same rollouts."
+    ),
+    "routing/logprob_gap_live": "The same without replay.",
     "policy/loss": "Policy loss of an optimizer step: the negative clipped surrogate, without KL and entropy.",
     "policy/clip_fraction": "Share of action tokens whose term is clipped, so that it carries no gradient.",
     "policy/token_clip_fraction": (

@@ -20,6 +20,7 @@ from torch.optim import AdamW, Optimizer
 
 from medagent.base_models import base_sha256, check_base
 from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
+from medagent.routing import Routers
 from training.adapters import REFERENCE, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from training.execution import Execution
@@ -39,6 +40,7 @@ from training.objectives import (
 from training.packing import check_packing
 from training.passes import rows_of_passes
 from training.ranks import over_ranks
+from training.routing import RoutingReplay
 from training.settled import DTYPE, check_dtype, settled_dtype
 from training.trainer_settings import check_trainer
 from training.update_settings import check_update_settings
@@ -59,6 +61,9 @@ class AgentModule(LightningModule):
     With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. The policy's first rises over
     `lr_warmup_iterations`, as AdamW's first steps move every weight by the whole rate. `temperature` is that of
     sampling, and every log-prob is taken at it.
+
+    `routing_replay`, of a mixture of experts: the policy's passes choose the experts of the trainer before the update
+    ("r2") or of the sampler ("r3"), see `training.routing`.
     """
 
     whole_groups = False  # whether a loss is of a whole group, which no two passes then share
@@ -83,6 +88,7 @@ class AgentModule(LightningModule):
         policy_max_grad_norm: float = 1.0,
         critic_max_grad_norm: float = 1.0,
         temperature: float = 1.0,
+        routing_replay: RoutingReplay = "none",
         execution: Execution = Execution(),
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
@@ -99,12 +105,14 @@ class AgentModule(LightningModule):
         self.entropy_coef, self.value_clip, self.temperature = entropy_coef, value_clip, temperature
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
         self.policy_lr_scale = 1.0  # below 1 after a rollback
-        self.execution = execution
+        self.execution, self.routing_replay = execution, routing_replay
         refuse_unmerged(base_model)
         base, self.tokenizer = load_causal_lm(
             base_model, dtype=dtype, attention=execution.attention, four_bit=execution.quantise == "nf4"
         )
         base.requires_grad_(False)
+        if routing_replay != "none":
+            Routers(base, where=f"model.routing_replay {routing_replay}")
         self.critic_sees = critic_sees
         self.roles = SharedBase(
             base,
@@ -165,7 +173,7 @@ class AgentModule(LightningModule):
             self.trainer.optimizers[0].zero_grad(set_to_none=True)
             self.finite_steps.begin()
         together_B = batch.groups_B if self.whole_groups else None
-        groups = rows_of_passes(self.execution, batch.token_ids_BT, batch.attention_BT, together_B)
+        groups = rows_of_passes(self.execution, batch.sharing_keys, batch.attention_BT, together_B)
         parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
         parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
         *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]
@@ -235,6 +243,7 @@ class AgentModule(LightningModule):
             batch.mask_BT,
             temperature=self.temperature,
             entropy_gradient=self.entropy_coef != 0,
+            routing=self.roles.routing(batch.experts_BTLK),
         )
         self.finite_steps.note_rows(batch, scores.logprobs_BT)
         result = self.policy_loss(scores.logprobs_BT, batch)

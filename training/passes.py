@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 from medagent.causal_lm import hidden_states
 from training.execution import Execution, split_by_tokens
 from training.prefixes import PrefixTree, split_by_distinct_tokens
+from training.routing import Routing
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,18 @@ class PredictingStates:
 
 
 def predicting_states(
-    base: PreTrainedModel, execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor
+    base: PreTrainedModel,
+    execution: Execution,
+    token_ids_BT: Tensor,
+    attention_BT: Tensor,
+    mask_BT: Tensor,
+    routing: Routing | None = None,
 ) -> PredictingStates:
     """Read the rows once, and keep the states that predict the marked tokens.
 
     Rows are padded on the right, so causal attention alone keeps padding away from every real token. A marked position
     may also be the first after a row's end. The state of the row's last token predicts it. What follows the state that
-    predicts a row's last marked token is not read.
+    predicts a row's last marked token is not read. `routing` replays or records the experts of the tokens.
 
     Raises:
         ValueError: the first token of a row is marked, which nothing predicts.
@@ -54,28 +61,41 @@ def predicting_states(
     last_B1 = (mask_BT * places_T).amax(dim=1, keepdim=True).clamp(min=1)  # the first token, where none is marked
     attention_BT = attention_BT & (places_T < last_B1)
     if execution.shared_prefixes:
-        tree = PrefixTree.of(token_ids_BT, attention_BT)
+        keys_BT = None if routing is None else routing.keys(token_ids_BT)
+        tree = PrefixTree.of(token_ids_BT, attention_BT, keys_BT)
         before_A, tokens_A = tree.nodes_BT[:, :-1][mask_BT[:, 1:]], token_ids_BT[mask_BT]
         vocabulary = int(token_ids_BT.max()) + 1
         keys_U, of_A = torch.unique(before_A * vocabulary + tokens_A, return_inverse=True)
-        states_UH = tree.states(base).index_select(0, keys_U // vocabulary)
+        with _routed(routing, tree.places_N, tree.nodes_BT, attention_BT):
+            states_NH = tree.states(base)
+        states_UH = states_NH.index_select(0, keys_U // vocabulary)
         return PredictingStates(states_UH, keys_U % vocabulary, mask_BT, of_A)
     tokens_A = token_ids_BT[mask_BT]
     if not execution.packed:
         width = int(last_B1.max())
-        hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
+        rows_B1 = torch.arange(len(mask_BT), device=mask_BT.device)[:, None]
+        places_BT = rows_B1 * mask_BT.shape[1] + places_T[:width]
+        with _routed(routing, places_BT.flatten(), rows_B1 * width + places_T, attention_BT):
+            hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
         marked_BT = torch.nn.functional.pad(mask_BT, (0, 1))[:, 1 : width + 1]
         return PredictingStates(hidden_BTH[marked_BT], tokens_A, mask_BT)
     # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
     positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
-    hidden_1NH = hidden_states(
-        base,
-        input_ids=token_ids_BT[attention_BT][None],
-        position_ids=positions_BT[attention_BT][None],
-        use_cache=False,
-    )
     before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
+    with _routed(routing, attention_BT.flatten().nonzero()[:, 0], before_BT, attention_BT):
+        hidden_1NH = hidden_states(
+            base,
+            input_ids=token_ids_BT[attention_BT][None],
+            position_ids=positions_BT[attention_BT][None],
+            use_cache=False,
+        )
     return PredictingStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT)
+
+
+def _routed(
+    routing: Routing | None, places_N: Tensor, nodes_BT: Tensor, read_BT: Tensor
+) -> AbstractContextManager[None]:
+    return nullcontext() if routing is None else routing.reading(places_N, nodes_BT, read_BT)
 
 
 def rows_of_passes(

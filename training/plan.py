@@ -48,6 +48,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
         world_size if _is_sharded(config.trainer.strategy) else 1,
         model.critic_sees,
         (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("hand_over", "auto"),
+        model.routing_replay,
         config.trainer.accelerator == "cpu",
     )
 
@@ -94,6 +95,8 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
             f"the sampler beside it: {shape.parameters * load.value_bytes / GIB:.2f} GiB of weights, and "
             f"{cache / GIB:.3f} GiB of KV cache for a rollout of full length"
         )
+    if load.records() and load.device != "cpu":
+        lines.append(f"in the host's memory: {load.records() / GIB:.2f} GiB of experts to be replayed")
     text = "\n".join(lines)
     if memory_gib is not None and load.peak() > memory_gib * GIB:
         largest = max(load.parts().items(), key=lambda part: part[1])[0]

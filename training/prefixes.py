@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from medagent.causal_lm import hidden_states
+from medagent.errors import ConfigError
 from medagent.grouped_attention import attend_in_groups, grouped_attention, mask_of_groups
 
 SHARED_PREFIXES = "shared_prefixes"  # name of the attention, to transformers
@@ -39,6 +40,8 @@ class PrefixTree:
     """[N] integer: the tokens."""
     positions_N: Tensor
     """[N] integer: their positions in their rows."""
+    places_N: Tensor
+    """[N] integer: their places in the rows that are read, one after the other with their padding."""
     lengths: tuple[int, ...]
     """Tokens of each row."""
     shared: tuple[int, ...]
@@ -49,9 +52,9 @@ class PrefixTree:
     """What attention needs, for a row and a window; filled when it is asked for, and the same in all layers."""
 
     @staticmethod
-    def of(token_ids_BT: Tensor, attention_BT: Tensor) -> PrefixTree:
-        """The tree of right-padded rows, in their order."""
-        shared = shared_with_earlier(token_ids_BT, attention_BT)
+    def of(token_ids_BT: Tensor, attention_BT: Tensor, keys_BT: Tensor | None = None) -> PrefixTree:
+        """The tree of right-padded rows, in their order. Tokens are shared where their keys are equal, if given."""
+        shared = shared_with_earlier(token_ids_BT if keys_BT is None else keys_BT, attention_BT)
         lengths = attention_BT.sum(dim=1).tolist()
         nodes_BT = torch.zeros(token_ids_BT.shape, dtype=torch.long)
         places, size = [], 0
@@ -66,6 +69,7 @@ class PrefixTree:
             nodes_BT,
             token_ids_BT.flatten()[own_N],
             own_N % token_ids_BT.shape[1],
+            own_N,
             tuple(lengths),
             tuple(first for first, _ in shared),
         )
@@ -150,6 +154,26 @@ def use_shared_prefixes(model: PreTrainedModel) -> None:
     if torch.cuda.is_available():
         # cuDNN plans a kernel for each shape, and hardly two rows have the same: 0.6 ms a call on an H200.
         torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def share_prefixes(base: PreTrainedModel) -> None:
+    """`use_shared_prefixes` for a run.
+
+    Raises:
+        ConfigError: the model cannot read trees.
+    """
+    if base.config._attn_implementation != "sdpa":
+        raise ConfigError(
+            f"model.execution.shared_prefixes: {type(base).__name__} attends with {base.config._attn_implementation}, "
+            "wanted a model that can attend with sdpa. Set it to false."
+        )
+    try:
+        use_shared_prefixes(base)
+    except ValueError as error:
+        raise ConfigError(
+            f"model.execution.shared_prefixes: {type(base).__name__} has an attention of its own ({error}). Set it to "
+            "false."
+        ) from error
 
 
 def _attention(

@@ -33,6 +33,8 @@ from training.memory import PREPARED_ROWS
 from training.module import AgentModule
 from training.objectives import ratio_segments
 from training.passes import rows_of_passes
+from training.routing import placed
+from training.routing_metrics import require_records, routing_metrics
 
 ImportanceMode = Literal["behaviour", "decoupled"]
 TruncatedMode = Literal["terminal", "bootstrap", "mask"]
@@ -103,21 +105,32 @@ def prepare(
             mask_BT=tensors.mask_BT & ~cut_B[:, None],
             turn_ids_BT=tensors.turn_ids_BT.masked_fill(cut_B[:, None], -1),
         )
+    if module.routing_replay == "r3":
+        require_records(tensors)
+    else:
+        tensors = replace(tensors, experts_BTLK=None)
     mask_BT = tensors.mask_BT
     evidence_BKF = _evidence(module, rollouts, tensors)
     read_BT = estimator.value_mask(mask_BT, tensors.turn_ids_BT)
     reference_BT, proximal_BT, values_BT = (torch.zeros_like(tensors.rollout_logprobs_BT) for _ in range(3))
     ends_B = torch.zeros(len(rollouts))
-    for rows in _passes(module, tensors):
+    metrics: dict[str, float] = {}
+    experts_BTLK, records = tensors.experts_BTLK, module.routing_replay == "r2"
+    for number, rows in enumerate(_passes(module, tensors)):
         part = tensors.rows(rows).to(module.device)
         inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
         width = part.token_ids_BT.shape[1]
         if module.kl_coef:
             found_BT = module.roles.reference_logprobs(*inputs, temperature=module.temperature)
             reference_BT[rows, :width] = found_BT.cpu()
-        if off_policy.importance == "decoupled":
-            scores = module.roles.policy_scores(*inputs, temperature=module.temperature)
+        if module.routing_replay == "r3" and not number:
+            metrics = routing_metrics(module, part, reduce)
+        if off_policy.importance == "decoupled" or records:
+            routing = module.roles.routing(part.experts_BTLK, records=records)
+            scores = module.roles.policy_scores(*inputs, temperature=module.temperature, routing=routing)
             proximal_BT[rows, :width] = scores.logprobs_BT.cpu()
+            if routing is not None and routing.chosen_BTLK is not None:
+                experts_BTLK = placed(experts_BTLK, routing.chosen_BTLK, rows, mask_BT.shape)
         if estimator.needs_critic:
             seen_BKF, where_BT = evidence_BKF[rows].to(module.device), read_BT[rows, :width].to(module.device)
             found_BT, ends = _values(module, part, seen_BKF, where_BT, ends=truncated == "bootstrap")
@@ -169,8 +182,9 @@ def prepare(
         returns_BT=returns_BT,
         loss_weights_BT=_whole_step(mask_BT, reduction, reduce),
         value_weights_BT=_whole_step(read_BT, reduction, reduce),
-        metrics={},
+        metrics=metrics,
         names=names,
+        experts_BTLK=experts_BTLK,
     )
 
 
@@ -235,7 +249,7 @@ def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
     lengths = tensors.attention_BT.sum(dim=1).tolist()
     budget = module.execution
     if budget.token_limit:
-        groups = rows_of_passes(budget, tensors.token_ids_BT, tensors.attention_BT)
+        groups = rows_of_passes(budget, tensors.sharing_keys, tensors.attention_BT)
     elif budget.shared_prefixes:  # in their order: samples of a question follow each other
         groups = [
             list(range(len(lengths)))[start : start + PREPARED_ROWS] for start in range(0, len(lengths), PREPARED_ROWS)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from medagent.routing_record import RoutingRecord
 from medagent.types import Question, Rollout, StopReason, Turn
 from retrieval.bibliography import Bibliography
 from retrieval.passages import Hit, Passage
@@ -99,8 +101,14 @@ def write_rollouts(path: Path, rollouts: Sequence[Rollout]) -> None:
     part = path.with_suffix(".part")
     with part.open("w", encoding="utf-8") as file:
         for rollout in rollouts:
-            file.write(json.dumps(asdict(rollout), ensure_ascii=False) + "\n")
+            file.write(json.dumps(asdict(rollout), ensure_ascii=False, default=_text) + "\n")
     os.replace(part, path)
+
+
+def _text(data: object) -> str:
+    """The bytes of a record of experts, the only thing in a rollout that JSON does not know."""
+    assert isinstance(data, bytes)
+    return b64encode(data).decode("ascii")
 
 
 def read_rollouts(path: Path) -> list[Rollout]:
@@ -138,8 +146,13 @@ def _turn(row: dict[str, Any]) -> Turn:
             "logprobs": tuple(row["logprobs"]),
             "hits": tuple(Hit(_passage(hit["passage"]), hit["score"]) for hit in row["hits"]),
             "observation_ids": tuple(row["observation_ids"]),
+            "routing": _routing(row.get("routing")),
         }
     )
+
+
+def _routing(row: dict[str, Any] | None) -> RoutingRecord | None:
+    return RoutingRecord(**{**row, "data": b64decode(row["data"])}) if row else None
 
 
 def _passage(row: dict[str, Any]) -> Passage:

@@ -39,6 +39,8 @@ WORDS: dict[str, str] = {
     "model.policy_max_grad_norm": "L2 norm to which the policy's gradient is clipped.",
     "model.critic_max_grad_norm": "L2 norm to which the critic's gradient is clipped.",
     "model.temperature": "Temperature of sampling, at which every log-prob is taken; above 0.",
+    "model.routing_replay": "Whose experts the policy's passes choose: their own (`none`), the trainer's before the "
+    "update (`r2`), the sampler's (`r3`).",
     "data.benchmark": "Questions to train on.",
     "data.retriever": "What answers the agent's searches.",
     "data.agent.protocol": "Prompt, tags and parsing of turns.",
@@ -64,7 +66,8 @@ WORDS: dict[str, str] = {
     "data.held_out": "Questions whose dialogues are not trained on but measured: a share below 1, or a number.",
     "data.pairs": "Pairs of a right and a wrong rollout.",
     "model.preference_loss": "What the pairs teach: `DPO`, `TDPO1` or `TDPO2`.",
-    "data.reduction": "`rollout-mean`: all rollouts weigh alike. `token-mean`: all action tokens of a step do.",
+    "data.reduction": "`rollout-mean`: all rollouts weigh alike. `token-mean`, `rollout-sum`: all action tokens do; "
+    "divided by tokens or rollouts.",
     "data.seed": "Seed of the order of questions, of sampling and of minibatches.",
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 import numpy as np
@@ -26,6 +26,8 @@ from medagent.policies.inversion import sample_tokens
 from medagent.policies.kv_cache import BufferCache
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import SampledTurn
+from medagent.routing import Routers
+from medagent.routing_record import RoutingRecord
 
 LEAST_COMMON = 16  # tokens at the beginning of all texts, to read them by themselves
 # Slots are read in groups of like length: so many tokens at most, and 10% of padding where there are enough of them.
@@ -43,6 +45,7 @@ class Dialogue:
     pending: list[int] = field(default_factory=list)  # not read yet
     text: list[int] = field(default_factory=list)  # what the cache holds
     cache: Tensor | None = None  # [layers, 2, heads, length, head_dim]
+    experts: list[Tensor] = field(default_factory=list)  # [tokens, L, K] each, of what was read for this turn
     turn: int = 0  # the number of the turn that is sampled, from 1
     closed: bool = False
     sampling: bool = False
@@ -52,6 +55,11 @@ class Dialogue:
     def length(self) -> int:
         """Tokens in the cache."""
         return 0 if self.cache is None else int(self.cache.shape[3])
+
+    def take_record(self) -> RoutingRecord | None:
+        """The experts of what was read for this turn, which ends here; none where nothing records them."""
+        found, self.experts = self.experts, []
+        return RoutingRecord.of(torch.cat(found).cpu().numpy()) if found else None
 
 
 @dataclass(eq=False)
@@ -79,12 +87,24 @@ class TurnRow:
 
 @dataclass(frozen=True)
 class Sampler:
-    """A model as batches use it. With `keep_views`, a cache between turns stays a view of its batch's buffer."""
+    """A model as batches use it. With `keep_views`, a cache between turns stays a view of its batch's buffer.
+
+    With `routers`, each turn carries the experts of the tokens that were read for it.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     shape: DecoderShape
     keep_views: bool
+    routers: Routers | None = None
+
+    def read(self, **inputs: object) -> tuple[Tensor, Tensor | None]:
+        """[S, Q, H] hidden states, and the experts of the tokens, [S, Q, L, K], where they are recorded."""
+        if self.routers is None:
+            return hidden_states(self.model, **inputs), None
+        with self.routers.recorded() as recording:
+            hidden_SQH = hidden_states(self.model, **inputs)
+        return hidden_SQH, recording.experts.unflatten(0, hidden_SQH.shape[:2])
 
 
 class Batch:
@@ -157,7 +177,9 @@ class Batch:
                 pending[self._slots[id(row)]] = row.dialogue.pending
         states, ends, before = [], [], 0
         for first, after in groups_of_like_length([len(ids) for ids in pending]):
-            hidden_SQH = self._read_group(first, pending[first:after])
+            hidden_SQH, experts_SQLK = self._read_group(first, pending[first:after])
+            if experts_SQLK is not None:
+                self._note(experts_SQLK, first, pending[first:after])
             width = hidden_SQH.shape[1]
             ends += [before + number * width + len(ids) for number, ids in enumerate(pending[first:after])]
             states.append(hidden_SQH.flatten(0, 1))
@@ -169,8 +191,15 @@ class Batch:
                 row.dialogue.pending = []
         return states[0] if len(states) == 1 else torch.cat(states), ends
 
-    def _read_group(self, first: int, pending: Sequence[list[int]]) -> Tensor:
-        """[S, Q, H] the states of so many slots from `first` on, padded to the widest."""
+    def _note(self, experts_SQLK: Tensor, first: int, pending: Sequence[list[int]]) -> None:
+        """Give the rows of these slots the experts of what was read for them."""
+        for row in self._rows:
+            slot = self._slots[id(row)] - first
+            if not row.ended and 0 <= slot < len(pending):
+                row.dialogue.experts.append(experts_SQLK[slot, : len(pending[slot])])
+
+    def _read_group(self, first: int, pending: Sequence[list[int]]) -> tuple[Tensor, Tensor | None]:
+        """[S, Q, H] the states of so many slots from `first` on, padded to the widest; and their experts."""
         device, pad = self._buffer.device, int(self._sampler.tokenizer.pad_token_id or 0)
         width = max(1, *map(len, pending))
         ids_SQ = torch.tensor([ids + [pad] * (width - len(ids)) for ids in pending], device=device)
@@ -180,8 +209,7 @@ class Batch:
         places_SQ = lengths_S[:, None] + offsets_Q
         places_SQ = places_SQ.clamp(max=self._buffer.shape[4] - 1)  # slots whose rows have ended
         reach = int(places_SQ.max()) + 1
-        return hidden_states(
-            self._model,
+        return self._sampler.read(
             input_ids=ids_SQ,
             position_ids=lengths_S[:, None] + torch.minimum(offsets_Q, last_S[:, None]),
             attention_mask=self._shape.attention_mask(places_SQ, reach),
@@ -219,8 +247,7 @@ class Batch:
             return
         tokens = rows[0].dialogue.pending[:common]
         places_1Q = torch.arange(common, device=self._buffer.device)[None]
-        hidden_states(
-            self._model,
+        _, experts_1QLK = self._sampler.read(
             input_ids=torch.tensor([tokens], device=self._buffer.device),
             position_ids=places_1Q,
             attention_mask=self._shape.attention_mask(places_1Q, common),
@@ -231,6 +258,8 @@ class Batch:
         self._lengths = [common] * len(self._lengths)
         for row in rows:
             row.dialogue.text, row.dialogue.pending = tokens[:], row.dialogue.pending[common:]
+            if experts_1QLK is not None:
+                row.dialogue.experts.append(experts_1QLK[0])
 
     def _part(self) -> None:
         """Give rows a slot of their own where they go on with other tokens than those that they share it with."""
@@ -288,7 +317,7 @@ class Batch:
         if not self._sampler.keep_views and dialogue.cache is not None:
             dialogue.cache = dialogue.cache.clone()  # a view would keep the whole batch's buffer until the next turn
         row.ended, dialogue.sampling = True, False
-        row.tell(dialogue.ends.turn(row.token_ids, row.logprobs, stop))
+        row.tell(replace(dialogue.ends.turn(row.token_ids, row.logprobs, stop), routing=dialogue.take_record()))
         return False
 
 

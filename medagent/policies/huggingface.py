@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from threading import Condition, Lock
 
@@ -25,6 +26,7 @@ from medagent.policies.self_check import check_sampling
 from medagent.policies.turn_ends import TurnEnds, end_token_ids
 from medagent.policy import SampledTurn
 from medagent.protocol import Block
+from medagent.routing import Routers
 
 JOIN_SHARE, JOIN_STEPS = 8, 8  # rows join when they are an eighth of the running ones, or after eight tokens
 
@@ -35,14 +37,24 @@ class HFPolicy:
     With `lockstep`, a batch starts when every open session waits. Batches are then full, and the same in every run,
     hence the same numbers; training and evaluation use it. Without it, waiting sessions join at any token, as serving
     needs. A model that cannot be sampled so is refused when the policy is made.
+
+    With `record_routing`, turns of a mixture of experts carry the experts of each token that was read for them.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, lockstep: bool = True) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        lockstep: bool = True,
+        record_routing: bool = False,
+    ) -> None:
         self._model, self._tokenizer, self._lockstep = model, tokenizer, lockstep
         use_grouped_attention(model)
         self.end_ids = end_token_ids(tokenizer, model)
-        self._sampler = Sampler(model, tokenizer, shape_of(model), keep_views=lockstep)
-        check_sampling(self._sampler)
+        sampler = Sampler(model, tokenizer, shape_of(model), keep_views=lockstep)
+        check_sampling(sampler)
+        self._sampler = replace(sampler, routers=Routers(model) if record_routing else None)
         self._open: set[Dialogue] = set()
         self._waiting: list[TurnRow] = []
         self._running = False

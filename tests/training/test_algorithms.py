@@ -28,7 +28,7 @@ from training.run import newest_checkpoint, train
 from training.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
 from training.studies.study import STUDIES
 
-NAMES = ["ppo", "turn_ppo", "s_ppo", "st_ppo", "grpo", "gspo", "so_grpo", "rloo", "reinforce"]
+NAMES = ["ppo", "turn_ppo", "s_ppo", "st_ppo", "grpo", "gspo", "so_grpo", "rloo", "reinforce", "minirl"]
 WITH_CRITIC = {"ppo", "turn_ppo", "s_ppo", "st_ppo"}
 CORRECTED = {"s_ppo", "st_ppo", "so_grpo"}
 
@@ -40,7 +40,7 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_an_algorithm_trains(name: str, train_index: Path, tmp_path: Path) -> None:
-    samples = 2 if name in ("grpo", "gspo", "so_grpo", "rloo") else 1
+    samples = 2 if name in ("grpo", "gspo", "so_grpo", "rloo", "minirl") else 1
     steps = {"data.num_minibatches": 1} if name == "reinforce" else {}
     run = train(
         arguments(

@@ -85,3 +85,5 @@ def test_loss_weights_by_hand() -> None:
     assert rollout_mean.tolist() == [[0, 0.5, 0.5], [0, 1, 0]]
     token_mean = loss_weights(mask, reduction="token-mean", num_tokens=3, num_rollouts=2, factor=3.0)
     assert token_mean.tolist() == [[0, 1, 1], [0, 1, 0]]
+    rollout_sum = loss_weights(mask, reduction="rollout-sum", num_tokens=3, num_rollouts=2, factor=3.0)
+    assert rollout_sum.tolist() == [[0, 1.5, 1.5], [0, 1.5, 0]]

@@ -39,6 +39,14 @@ class SaysClipsAndDoesNot(PlainReinforce):
     clips = True
 
 
+class EvenTokens:
+    """The share of even tokens among those sampled, for policies that never answer."""
+
+    def __call__(self, rollout: Rollout) -> Rollout:
+        sampled = [token for token, acts in zip(rollout.token_ids, rollout.loss_mask, strict=True) if acts]
+        return rollout.graded(sum(token % 2 == 0 for token in sampled) / max(1, len(sampled)), success=False)
+
+
 class Unannotated:
     """Fits Reward by names alone."""
 

@@ -37,6 +37,7 @@ class RolloutEngine(ABC):
 
     takes_adapters = False  # whether it is handed the LoRA and not merged weights
     overlaps = True  # whether it can sample while the trainer updates
+    records_routing = False  # whether its turns can carry the experts that it chose
     samples_here = False  # whether it samples in the trainer's process
     asked_form = "auto"  # its setting hand_over, where it has one
     trainer_share = 1.0  # of the GPU's memory that it leaves to the trainer

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from medagent.checksums import Checksum, checksum, combined, place
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss, form_for
 from medagent.policies.ray_replica import stored_matrices
+from medagent.routing_record import RoutingShape
 from training.adapters import POLICY
 from training.engines.arrival import require_arrival
 from training.module import AgentModule
@@ -31,6 +32,12 @@ def form_of(hand_over: HandOver, module: AgentModule) -> Form:
 def is_whole(loss: MergeLoss | None) -> bool:
     """Whether the sampler holds the policy itself, so that a probe can tell whether it does."""
     return loss is None or loss.share <= MAX_MERGE_LOST
+
+
+def routing_shape(module: AgentModule) -> RoutingShape | None:
+    """What a sampler must know to record its experts, where it is to."""
+    routers = module.roles.routers if module.routing_replay == "r3" else None
+    return None if routers is None else routers.shape
 
 
 def merge_metrics(loss: MergeLoss | None) -> dict[str, float]:

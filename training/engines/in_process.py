@@ -30,7 +30,7 @@ class InProcessEngine(RolloutEngine):
     merge that loses a larger share than `max_merge_lost` of the LoRA to rounding stops the run.
     """
 
-    samples_here = True
+    samples_here = records_routing = True
 
     def __init__(self, hand_over: HandOver = "auto", max_merge_lost: float = MAX_MERGE_LOST) -> None:
         self._hand_over, self._max_merge_lost = hand_over, max_merge_lost
@@ -53,7 +53,7 @@ class InProcessEngine(RolloutEngine):
         merges = form_of(self._hand_over, module) == "merged"
         if self._policy is None:
             model = _plain_copy(module) if merges else _twin(module)
-            self._policy = HFPolicy(model, module.tokenizer)
+            self._policy = HFPolicy(model, module.tokenizer, record_routing=module.routing_replay == "r3")
         self._loss = MergeLoss() if merges else None
         weights = module.roles.merged_policy(self._loss) if merges else module.roles.adapter_weights().items()
         names = set(module.roles.adapted_weights() if merges else module.roles.adapter_weights())

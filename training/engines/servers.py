@@ -17,7 +17,7 @@ from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.api import VllmApi
 from training.engines.arrival import ArrivalCheck, base_logprobs, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
-from training.engines.hand_over import save_adapter
+from training.engines.hand_over import routing_shape, save_adapter
 from training.module import AgentModule
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,12 @@ class ServersEngine(RolloutEngine):
     and loaded over the servers' API under a name of its own.
 
     Start the servers with `vllm serve MODEL --enable-lora --max-lora-rank RANK --logprobs-mode processed_logprobs` and
-    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. A server that is gone is left out until the next hand-over. Without any server
-    the run stops. The key is read from MEDAGENT_API_KEY.
+    VLLM_ALLOW_RUNTIME_LORA_UPDATING=1. For `routing_replay` r3 add --enable-return-routed-experts,
+    --enable-prefix-caching and VLLM_USE_V2_MODEL_RUNNER=1. A server that is gone is left out until the next hand-over.
+    Without any server the run stops. The key is read from MEDAGENT_API_KEY.
     """
 
-    takes_adapters = True
+    takes_adapters = records_routing = True
 
     def __init__(
         self,
@@ -79,6 +80,12 @@ class ServersEngine(RolloutEngine):
                     f"server {root}: serves {', '.join(served) or 'nothing'}, wanted {self._model!r}. Start it with "
                     "--served-model-name, or correct model."
                 )
+            if module.routing_replay == "r3" and not api.returns_experts(list(setup.probe_ids), model=self._model):
+                raise ConfigError(
+                    f"server {root}: returns no experts, wanted those that it chose, for model.routing_replay r3. "
+                    "Start vLLM 0.32 with --enable-return-routed-experts --enable-prefix-caching and "
+                    "VLLM_USE_V2_MODEL_RUNNER=1, or set model.routing_replay to r2."
+                )
             self._checks[root] = ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
 
     def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
@@ -118,7 +125,8 @@ class ServersEngine(RolloutEngine):
                 f"all {len(self._apis)} servers are gone. Start them again; then the same command goes on."
             )
         ends = end_token_ids(module.tokenizer, module.roles.peft)
-        return CompletionPolicy(there, name, module.tokenizer, seeded=self._seeded, end_ids=ends)
+        shape = routing_shape(module)
+        return CompletionPolicy(there, name, module.tokenizer, seeded=self._seeded, end_ids=ends, routing=shape)
 
     def _remove_folders(self, *, but: set[str]) -> None:
         for folder in self._adapters.glob(f"policy-{self._run}-*"):

@@ -14,9 +14,9 @@ from medagent.base_models import model_path
 from medagent.checksums import Handed
 from medagent.errors import ConfigError
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
-from medagent.policies.completions import CompletionPolicy, HttpCompletions
+from medagent.policies.completions import CompletionPolicy
 from medagent.policies.turn_ends import end_token_ids
-from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
+from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer, VllmSettings
 from medagent.text_length import room_on_server
 from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from training.engines.base import EngineSetup, RolloutEngine
@@ -26,6 +26,7 @@ from training.engines.hand_over import (
     form_of,
     is_whole,
     merge_metrics,
+    routing_shape,
     save_adapter,
     served_adapter,
 )
@@ -43,6 +44,8 @@ class VllmEngine(RolloutEngine):
     own (`settings.devices`), or a share of the trainer's (`settings.gpu_memory`). Under DDP every rank starts a server.
     `settings.devices` may then name one GPU per rank, separated by ";".
     """
+
+    records_routing = True
 
     def __init__(
         self,
@@ -70,12 +73,18 @@ class VllmEngine(RolloutEngine):
         """See `RolloutEngine.start`; returns while vLLM still loads."""
         self._setup, self._check = setup, ArrivalCheck(module.dtype_name, four_bits=module.execution.quantise != "none")
         self._form = form_of(self._hand_over, module)
+        if self._form == "adapter" and module.roles.routers is not None and not HAS_TRITON:
+            raise ConfigError(
+                "engine vllm: would serve the adapter beside a mixture of experts, which vLLM can only with Triton, so "
+                "on a GPU. Set hand_over: merged, or take InProcessEngine."
+            )
         self._server = VllmServer(
             model_path(module.base_name),
             dtype=module.dtype_name,
             max_model_len=room_on_server(module.roles.peft.config, setup.max_tokens, f"the base {module.base_name}"),
             lora_rank=module.policy_lora.rank if self._form == "adapter" else 0,
             sleeps=self._colocated,
+            routing=module.routing_replay == "r3",
             settings=of_rank(self._settings, setup, colocated=self._colocated),
             log=setup.folder / "logs" / f"vllm-{setup.rank}.log",
         )
@@ -94,17 +103,20 @@ class VllmEngine(RolloutEngine):
         else:
             self._swap_adapter(server, module, version)
             require_arrival(served_adapter(module, module.dtype_name), server.held_adapter(), where="vLLM")
+        if module.routing_replay == "r3":
+            server.record_routing()
         probe = self._setup.probe_ids
         if len(probe) > 1 and is_whole(self._loss):
             heard = server.api.logprobs(list(probe), model=self._served)
             self._check(heard, trainer_logprobs(module, probe), where="vLLM")
         if self._policy is None or self._policy.model != self._served:
             self._policy = CompletionPolicy(
-                [HttpCompletions(server.endpoint())],
+                [server.completions()],
                 self._served,
                 module.tokenizer,
                 seeded=self._seeded,
                 end_ids=end_token_ids(module.tokenizer, module.roles.peft),
+                routing=routing_shape(module),
             )
         return self._policy
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from medagent.causal_lm import load_causal_lm
 from medagent.checksums import Checksum, checksum, combined, place
 from medagent.errors import ConfigError, PolicyError
+from medagent.policies.completions import HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.server import MODEL, VllmSettings
 from tests.training.support import make_module, perturb, setup_of
@@ -43,8 +44,8 @@ class StandIn:
     def wait(self) -> StandIn:
         return self
 
-    def endpoint(self) -> Endpoint:
-        return Endpoint("http://stand-in/v1")
+    def completions(self) -> HttpCompletions:
+        return HttpCompletions(Endpoint("http://stand-in/v1"))
 
     def load_adapter(self, name: str, folder: Path) -> None:
         self.calls.append("load")

@@ -91,11 +91,12 @@ class GoldenData(RolloutData):
 def run_algorithm(name: str, base: Path, folder: Path) -> list[dict[str, float]]:
     """Metrics of the five updates, by the algorithm's shipped configuration."""
     config = ALGORITHMS / f"{name}.yaml"
-    groups = "num_samples" in config.read_text(encoding="utf-8")
+    text = config.read_text(encoding="utf-8")
+    groups, decoupled = "num_samples" in text, "decoupled" in text
     settings = {
         "model.base_model": base,
         "trainer.default_root_dir": folder,
-        "data.num_minibatches": 1,
+        "data.num_minibatches": 2 if decoupled else 1,  # else no weight is another than 1
         "data.num_questions": QUESTIONS if groups else QUESTIONS * SAMPLES,
         "data.num_samples": SAMPLES if groups else 1,
     }

@@ -1,0 +1,185 @@
+"""Samplers say which experts they chose, token by token: the in-process one, and what a vLLM server returns."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.causal_lm import load_causal_lm
+from medagent.errors import ConfigError, PolicyError
+from medagent.policies.batch import LEAST_COMMON
+from medagent.policies.completions import CompletionPolicy
+from medagent.policies.huggingface import HFPolicy
+from medagent.policies.vllm.routing import RoutingStore
+from medagent.routing import Routers
+from medagent.routing_record import RoutingShape
+from tests.mixtures import FAMILIES, dialogues, make_mixture
+
+QUESTIONS = StarterBenchmark("train", limit_per_kind=1).questions()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_record_has_what_a_plain_pass_chooses(family: str, tmp_path: Path) -> None:
+    make_mixture(tmp_path, family, experts=8, layers=3)
+    model, tokenizer = load_causal_lm(str(tmp_path))
+    policy = HFPolicy(model, tokenizer, record_routing=True)
+    found = dialogues(policy, QUESTIONS, opening=range(30, 30 + LEAST_COMMON))  # which are read by themselves
+    assert len({len(rollout.token_ids) for rollout in found}) > 1, "rows end at different places"
+    routers = Routers(model)
+    for rollout in found:
+        record = rollout.routing
+        assert record is not None
+        assert len(record) == len(rollout.token_ids) - 1, "the last token is not read"
+        with routers.recorded() as recording, torch.no_grad():
+            model(input_ids=torch.tensor([rollout.token_ids[:-1]]))
+        # In float32 two right computations choose alike, but for ties.
+        same = np.sort(record.experts, axis=-1) == np.sort(recording.experts.numpy(), axis=-1)
+        assert same.mean() > 0.999
+
+
+def test_nothing_is_recorded_unless_asked_for(tmp_path: Path, starter) -> None:
+    make_mixture(tmp_path, "mixtral", experts=8, layers=1)
+    (rollout, *_) = dialogues(HFPolicy(*load_causal_lm(str(tmp_path))), QUESTIONS)
+    assert rollout.routing is None
+    with pytest.raises(ConfigError, match="wanted a mixture of experts"):
+        HFPolicy(*starter, record_routing=True)
+
+
+@dataclass
+class Server:
+    """Answers with two tokens more than the turn keeps, and with experts that tell their token's place."""
+
+    tokens: tuple[int, ...] = (20, 21, 22)
+    missing: int = 0
+    name: str = "server"
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+
+    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.bodies.append(body)
+        last = len(body["prompt"]) + len(self.tokens) - 1 - self.missing
+        places = np.arange(body["routed_experts_prompt_start"], last, dtype=np.uint8)
+        rows = np.broadcast_to(places[:, None, None], (len(places), 3, 2))
+        with io.BytesIO() as file:
+            np.save(file, rows + np.arange(3, dtype=np.uint8)[:, None] * 100)
+            sent = base64.b64encode(file.getvalue()).decode()
+        return {
+            "token_ids": list(self.tokens),
+            "logprobs": {"token_logprobs": [-1.0] * len(self.tokens)},
+            "finish_reason": "stop",
+            "routed_experts": sent,
+        }
+
+    def forget(self, dialogue: str) -> None:
+        pass
+
+    async def disconnect(self) -> None:
+        pass
+
+
+SHAPE = RoutingShape((0, 2), "uint8")
+
+
+def test_a_servers_record_follows_the_turns(tokenizer) -> None:
+    server = Server()
+    session = CompletionPolicy([server], "m", tokenizer, end_ids=(21,), routing=SHAPE).open(
+        seed=0, temperature=1.0, blocks=()
+    )
+
+    async def talk():
+        session.append([1, 2, 3])
+        first = await session.sample(max_tokens=8)
+        session.append([7])
+        return first, await session.sample(max_tokens=8)
+
+    first, second = asyncio.run(talk())
+    assert first.token_ids == (20, 21), "what follows an end is dropped"
+    assert [body["routed_experts_prompt_start"] for body in server.bodies] == [0, 4]
+    assert first.routing.experts[:, 0, 0].tolist() == [0, 1, 2, 3], "the prompt and the first sampled token"
+    assert second.routing.experts[:, 0, 0].tolist() == [4, 5, 6], "the end, the observation, and one sampled token"
+    assert first.routing.experts[:, 1, 1].tolist() == [200, 201, 202, 203], "dense layers have no row"
+
+
+@pytest.mark.parametrize(("missing", "dropped"), [(1, False), (0, True)])
+def test_a_server_that_returns_other_experts_is_refused(missing: int, dropped: bool, tokenizer) -> None:
+    server = Server(missing=missing)
+    if dropped:
+        complete = server.complete
+
+        async def without(body):
+            return {**await complete(body), "routed_experts": None}
+
+        server.complete = without
+    session = CompletionPolicy([server], "m", tokenizer, routing=SHAPE).open(seed=0, temperature=1.0, blocks=())
+    session.append([1, 2, 3])
+    with pytest.raises(PolicyError, match=r"server: its experts cannot be read .*--enable-return-routed-experts"):
+        asyncio.run(session.sample(max_tokens=8))
+
+
+class Router(nn.Module):
+    def set_capture_fn(self, capture) -> None:
+        self.capture = capture
+
+
+class Mixture(nn.Module):
+    def __init__(self, layer_id: int) -> None:
+        super().__init__()
+        self.layer_id, self.router = layer_id, Router()
+
+
+class Runner:
+    """vLLM's first model runner, as far as the store sees it: a token's expert is its own number plus the layer."""
+
+    def __init__(self) -> None:
+        self.model = nn.ModuleList([Mixture(0), Mixture(2)])
+        self.model_config = SimpleNamespace(get_total_num_hidden_layers=lambda: 3)
+        self.input_ids = SimpleNamespace(cpu=torch.zeros(16, dtype=torch.int32))
+
+    def get_model(self) -> nn.Module:
+        return self.model
+
+    def execute_model(self, scheduled) -> str:
+        ids = [token for _, tokens, _ in scheduled.steps for token in tokens]
+        self.input_ids.cpu[: len(ids)] = torch.tensor(ids)
+        self.input_batch = SimpleNamespace(
+            req_ids=[request for request, _, _ in scheduled.steps],
+            num_computed_tokens_cpu=np.array([len(before) for _, _, before in scheduled.steps]),
+            token_ids_cpu=np.array([before + [0] * (8 - len(before)) for _, _, before in scheduled.steps]),
+        )
+        for mixture in self.model:
+            mixture.router.capture(torch.tensor([*ids, 0])[:, None] + mixture.layer_id)  # a row of padding
+        return "done"
+
+
+def step(*steps: tuple[str, list[int], list[int]], finished: tuple[str, ...] = ()) -> SimpleNamespace:
+    counts = {request: len(tokens) for request, tokens, _ in steps}
+    return SimpleNamespace(steps=steps, num_scheduled_tokens=counts, finished_req_ids=set(finished))
+
+
+def rows(store: RoutingStore, ids: list[int], first: int = 0) -> list[list[int]] | None:
+    sent = store.of(ids, first)
+    return None if sent is None else np.load(io.BytesIO(base64.b64decode(sent)))[:, :, 0].tolist()
+
+
+def test_workers_keep_experts_by_the_text_before_them() -> None:
+    runner = Runner()
+    store = RoutingStore(runner)
+    assert runner.execute_model(step(("a", [5, 6], []), ("b", [7], []))) == "done"
+    runner.execute_model(step(("b", [8], [7]), ("a", [9], [5, 6])))
+    assert rows(store, [5, 6, 9]) == [[5, 0, 7], [6, 0, 8], [9, 0, 11]]
+    assert rows(store, [7, 8], first=1) == [[8, 0, 10]]
+    assert rows(store, [6, 5]) is None, "no such text was read"
+    runner.execute_model(step(("c", [4], [5, 6]), finished=("a", "b")))  # what "a" read is cached for "c"
+    assert rows(store, [5, 6, 4]) == [[5, 0, 7], [6, 0, 8], [4, 0, 6]]
+    store.forget()
+    assert rows(store, [5, 6]) is None

@@ -1,0 +1,137 @@
+"""A mixture of experts trains end to end with routing replay, resumes to the same numbers, and its export loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM
+
+from medagent.agent import Limits
+from medagent.export import export_merged
+from medagent.loading import open_agent
+from tests.mixtures import make_mixture
+from tests.support import CONFIGS
+from tests.training.support import arguments, numbers, parser
+from tests.training.test_algorithms import stop_at
+from training.callbacks.export import read_metrics
+from training.execution import Execution
+from training.lora import LoraSettings
+from training.memory import Load, ModelShape
+from training.objectives import clipped_surrogate
+from training.run import train
+from training.stale_rollouts import read_rollouts
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mixture")
+    make_mixture(folder, "qwen3_moe", experts=32, layers=3)
+    return folder
+
+
+def settings(run: Path, index: Path, base: Path, *, epochs: int, replay: str = "r3", **more: object) -> list[str]:
+    return arguments(
+        run,
+        index,
+        epochs=epochs,
+        **{
+            "model.base_model": base,
+            "model.dtype": "bfloat16",
+            "model.routing_replay": replay,
+            "model.policy_lr": 1e-2,
+            "data.reward": "tests.training.user_classes.EvenTokens",
+            "data.num_questions": 8,
+            "data.num_samples": 2,
+            **more,
+        },
+    )
+
+
+@pytest.mark.slow
+def test_st_ppo_trains_a_mixture_with_r3_and_its_export_loads(base: Path, train_index: Path, tmp_path: Path) -> None:
+    way = {"model.execution.gradient_checkpointing": "true", "model.execution.shared_prefixes": "true"}
+    run = train(settings(tmp_path / "run", train_index, base, epochs=3, **way))
+    rows = read_metrics(run)
+    assert len(rows) == 3
+    for row in rows:
+        assert row["policy/grad_norm"] > 0
+        assert 0 <= row["routing/differs"] < 0.5
+        assert row["routing/logprob_gap"] <= row["routing/logprob_gap_live"] < 0.5
+    export_merged(run / "agent", tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    moved = {name for name, value in merged.state_dict().items() if not torch.equal(value, plain.state_dict()[name])}
+    assert {name.rsplit(".", 2)[1] for name in moved} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    ids = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        assert merged(input_ids=ids).logits.isfinite().all()
+    assert open_agent(str(run / "agent"), index=None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("replay", ["r2", "r3"])
+def test_a_stopped_run_with_stale_rollouts_goes_on_to_the_same_numbers(
+    replay: str, base: Path, train_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of(name: str) -> list[str]:
+        return settings(tmp_path / name, train_index, base, epochs=3, replay=replay, **{"data.off_policy.staleness": 1})
+
+    whole = train(of("whole"))
+    waiting = read_rollouts(whole / "stale_rollouts" / "000002.rank0.jsonl")
+    assert all((rollout.routing is not None) == (replay == "r3") for rollout in waiting)
+    stop_at(1, of("stopped"), monkeypatch)
+    assert numbers(train(of("stopped"))) == numbers(whole)
+    kept = (whole / "rollouts").glob("*.jsonl")
+    assert not any("routing" in path.read_text(encoding="utf-8") for path in kept), "records for people stay small"
+
+
+def test_the_plan_counts_records_and_the_experts_that_a_token_passes(base: Path) -> None:
+    shape = ModelShape.of(str(base))
+    assert shape.record_bytes == 3 * 2  # layers, experts of a token, a byte each
+    assert shape.intermediate == 2 * 64
+    assert shape.lora_parameters(LoraSettings(1, 1)) == 3 * (2 * (64 + 64) + 2 * (64 + 32)), "attention alone"
+
+    def load(replay: str, device: str = "cpu") -> Load:
+        lora, limits = LoraSettings(4, 8), Limits(max_total_tokens=100)
+        return Load(shape, "bfloat16", lora, None, Execution(), limits, 10, 4, True, device, routing_replay=replay)
+
+    name = "experts to be replayed"
+    assert name not in load("none").parts()
+    assert load("r2").parts()[name] == 10 * 100 * 6
+    assert load("r3").parts()[name] == 2 * 10 * 100 * 6, "as the turns carry them, and padded"
+    assert load("r3").peak() - load("none").peak() == 2 * 10 * 100 * 6
+    on_gpu = load("r3", "gpu")
+    assert on_gpu.parts()[name] == 4 * 100 * 6, "those of a micro-batch; the rest stays with the host"
+    assert on_gpu.records() == 2 * 10 * 100 * 6
+
+
+def test_minirl_is_reinforce_against_the_sampler_with_clipped_tokens_left_out() -> None:
+    """The gradient is sum M pi / mu A grad log pi (arXiv 2512.01374), where M drops what leaves the range."""
+    written = yaml.safe_load((CONFIGS / "algorithms" / "minirl.yaml").read_text(encoding="utf-8"))
+    parsed = parser().parse_args(
+        ["--config", str(CONFIGS / "starter.yaml"), "--config", str(CONFIGS / "algorithms" / "minirl.yaml")]
+    )
+    assert (parsed.data.reduction, parsed.data.off_policy.importance) == ("rollout-sum", "decoupled")
+    clip = written["model"]["policy_loss"]["init_args"]
+    old = torch.tensor([[-1.0, -2.0, -1.5, -0.7], [-0.5, -1.0, -3.0, -2.0]], dtype=torch.float64)
+    now = (old + torch.tensor([[0.1, 0.5, -0.5, 0.0], [0.5, -0.5, 0.1, -0.1]])).requires_grad_()
+    sampler = old + 0.05
+    advantages = torch.tensor([[0.6], [-0.4]], dtype=torch.float64).expand(2, 4)
+    mask = torch.tensor([[True] * 4, [True] * 3 + [False]])
+    result = clipped_surrogate(
+        now,
+        old_logprobs_BT=old,
+        advantages_BT=advantages,
+        mask_BT=mask,
+        segments_BT=torch.arange(4).expand(2, 4).where(mask, -1),
+        loss_weights_BT=mask.double() / 2,
+        truncation_BT=(old - sampler).exp().clamp(max=parsed.data.off_policy.cap) * mask,
+        **clip,
+    )
+    (found,) = torch.autograd.grad(result.objective, now)
+    kept = torch.tensor([[1, 0, 1, 1], [1, 0, 1, 0]])  # by hand: r is e^0.5 or e^-0.5, 1.65 and 0.61
+    wanted = kept * (now - sampler).exp() * advantages / 2
+    torch.testing.assert_close(found, wanted.detach())

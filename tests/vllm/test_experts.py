@@ -1,0 +1,92 @@
+"""Real vLLM on a CPU: it says which experts it chose, and replaying them brings log-probs together.
+
+Marked `vllm`, as tests/vllm/test_vllm.py. The CPU build has no Triton, so vLLM's own return of experts cannot run here.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from evaluation.benchmarks import StarterBenchmark
+from medagent.errors import ConfigError
+from medagent.export import export_merged
+from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer
+from tests.mixtures import FAMILIES, dialogues, make_mixture
+from tests.training.support import perturb, setup_of
+from tests.training.test_mixture_training import settings
+from tests.training.test_routing import made, prepared
+from training.callbacks.export import read_metrics
+from training.engines import VllmEngine
+from training.engines.arrival import trainer_logprobs
+from training.run import train
+
+pytestmark = [pytest.mark.vllm, pytest.mark.skipif(HAS_TRITON, reason="of the CPU build")]
+
+QUESTIONS = StarterBenchmark("train", limit_per_kind=2).questions() * 2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_replaying_vllms_experts_brings_log_probs_five_times_nearer(family: str, tmp_path: Path) -> None:
+    make_mixture(tmp_path / "base", family)
+    module, engine = made(tmp_path / "base", dtype="bfloat16"), VllmEngine(hand_over="merged")
+    try:
+        engine.start(module, setup_of(module, tmp_path))
+        rollouts = dialogues(engine.hand_over(module, version=0), QUESTIONS)
+    finally:
+        engine.close()
+    batch = prepared(module, rollouts)
+    print(family, batch.metrics)
+    assert batch.metrics["routing/differs"] > 0.05
+    assert batch.metrics["routing/logprob_gap_live"] > 5 * batch.metrics["routing/logprob_gap"]
+    routing = module.roles.routing(batch.experts_BTLK, records=True)
+    module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0, routing=routing)
+    for row, rollout in enumerate(rollouts):
+        record = rollout.routing.experts
+        assert len(record) == len(rollout.token_ids) - 1
+        assert np.array_equal(routing.chosen_BTLK[row, : len(record)].numpy(), record)
+
+
+def test_in_float32_the_record_is_the_trainers_selection_before_and_after_an_update(tmp_path: Path) -> None:
+    make_mixture(tmp_path / "base", "qwen3_moe", experts=16, layers=3)
+    module, engine = made(tmp_path / "base"), VllmEngine(hand_over="merged")
+    try:
+        engine.start(module, setup_of(module, tmp_path))
+        for version in range(2):
+            metrics = prepared(module, dialogues(engine.hand_over(module, version=version), QUESTIONS)).metrics
+            assert metrics["routing/differs"] < 0.01, "rows of older weights are forgotten"
+            assert metrics["routing/logprob_gap"] < 1e-4
+            perturb(module, scale=0.3)
+    finally:
+        engine.close()
+
+
+def test_an_adapter_beside_experts_is_refused_before_vllm_starts(tmp_path: Path) -> None:
+    make_mixture(tmp_path / "base", "mixtral", experts=8, layers=1)
+    module = made(tmp_path / "base")
+    with pytest.raises(ConfigError, match="beside a mixture of experts"):
+        VllmEngine(hand_over="adapter").start(module, setup_of(module, tmp_path))
+
+
+def test_a_mixture_trains_with_vllm_and_its_export_serves(train_index: Path, tmp_path: Path) -> None:
+    make_mixture(tmp_path / "base", "qwen3_moe", experts=32, layers=3)
+    engine = {"data.engine": "training.engines.VllmEngine", "data.engine.init_args.hand_over": "merged"}
+    more = {**engine, "model.dtype": "float32"}
+    run = train(settings(tmp_path / "run", train_index, tmp_path / "base", epochs=3, **more))
+    rows = read_metrics(run)
+    assert len(rows) == 3
+    assert all(row["routing/logprob_gap"] < 1e-3 for row in rows)
+    export_merged(run / "agent", tmp_path / "merged")
+    probe = list(range(5, 40))
+    with closing(
+        VllmServer(str(tmp_path / "merged"), dtype="float32", max_model_len=512, log=tmp_path / "log")
+    ) as server:
+        found = server.wait().api.logprobs(probe, model=MODEL)
+    exported = made(tmp_path / "merged", replay="none")
+    with torch.no_grad():
+        wanted = trainer_logprobs(exported, tuple(probe))
+    assert found == pytest.approx(wanted.tolist(), abs=1e-3)
