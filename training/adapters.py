@@ -29,6 +29,7 @@ from training.fused_lora import fuse_lora
 from training.lora import LoraSettings, start_from
 from training.passes import PredictingStates, predicting_states
 from training.prefixes import use_shared_prefixes
+from training.token_counts import TokenCounts
 from training.token_scores import TokenScores, chosen_scores, frozen_head
 
 POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
@@ -57,6 +58,7 @@ class SharedBase(nn.Module):
         super().__init__()
         self.sharded = False  # whether the base's layers are held in parts by the ranks, see training.sharding
         self._execution, self._active = execution, ""
+        self.token_counts = TokenCounts()
         try:
             self.peft: PeftModel = get_peft_model(base, policy.config(base), adapter_name=POLICY)
         except ValueError as error:  # layers that read their weight themselves, as state-space models' do
@@ -261,7 +263,9 @@ class SharedBase(nn.Module):
 
     def predicting(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
         """The states that predict the marked tokens, under the active adapter; see `predicting_states`."""
-        return predicting_states(self.base, self._execution, token_ids_BT, attention_BT, mask_BT)
+        found = predicting_states(self.base, self._execution, token_ids_BT, attention_BT, mask_BT)
+        self.token_counts.read(found.num_read, found.states_UH)
+        return found
 
     def adapted_weights(self) -> dict[str, Tensor]:
         """Name in the plain base -> weight or bias, of every layer that the policy adapter changes; no copies."""

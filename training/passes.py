@@ -23,6 +23,8 @@ class PredictingStates:
     """[U] integer: the tokens that they predict."""
     mask_BT: Tensor
     """[B, T] bool: the marked tokens, in whose order A counts."""
+    num_read: int
+    """Tokens that the pass read, without padding."""
     of_A: Tensor | None = None
     """[A] integer: the state of each marked token; none where it is the one of the same number."""
 
@@ -53,19 +55,20 @@ def predicting_states(
     places_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
     last_B1 = (mask_BT * places_T).amax(dim=1, keepdim=True).clamp(min=1)  # the first token, where none is marked
     attention_BT = attention_BT & (places_T < last_B1)
+    num_read = int(attention_BT.sum())
     if execution.shared_prefixes:
         tree = PrefixTree.of(token_ids_BT, attention_BT)
         before_A, tokens_A = tree.nodes_BT[:, :-1][mask_BT[:, 1:]], token_ids_BT[mask_BT]
         vocabulary = int(token_ids_BT.max()) + 1
         keys_U, of_A = torch.unique(before_A * vocabulary + tokens_A, return_inverse=True)
         states_UH = tree.states(base).index_select(0, keys_U // vocabulary)
-        return PredictingStates(states_UH, keys_U % vocabulary, mask_BT, of_A)
+        return PredictingStates(states_UH, keys_U % vocabulary, mask_BT, len(tree.tokens_N), of_A)
     tokens_A = token_ids_BT[mask_BT]
     if not execution.packed:
         width = int(last_B1.max())
         hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
         marked_BT = torch.nn.functional.pad(mask_BT, (0, 1))[:, 1 : width + 1]
-        return PredictingStates(hidden_BTH[marked_BT], tokens_A, mask_BT)
+        return PredictingStates(hidden_BTH[marked_BT], tokens_A, mask_BT, num_read)
     # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
     positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
     hidden_1NH = hidden_states(
@@ -75,7 +78,7 @@ def predicting_states(
         use_cache=False,
     )
     before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
-    return PredictingStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT)
+    return PredictingStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT, num_read)
 
 
 def rows_of_passes(execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor) -> list[list[int]]:
