@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ def _distinct(texts: list[list[int]]) -> int:
     texts = sorted(texts)
     shared = (
         next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-        for one, other in zip(texts, texts[1:], strict=False)
+        for one, other in pairwise(texts)
     )
     return sum(map(len, texts)) - sum(shared)
 
