@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student_t
 
 from training.studies.budget import EXAMPLES, RL, Budget, Spent, measured, spent_by
-from training.studies.report import interval, origins, paired
+from training.studies.report import interval, origins
 from training.studies.study import Cell, Study
 
 matplotlib.use("svg")
@@ -138,8 +138,8 @@ def recommendation(results: Sequence[CellResult], name: str) -> str:
 
 
 def _apart(ours: Mapping[int, CellResult], theirs: Mapping[int, CellResult], seeds: Sequence[int], name: str) -> bool:
-    difference, half, _ = paired(*([runs[seed].on(name) for seed in seeds] for runs in (ours, theirs)))
-    return bool(abs(difference) > half)
+    differences = [ours[seed].on(name) - theirs[seed].on(name) for seed in seeds]
+    return abs(mean(differences)) > half_interval(differences)
 
 
 def _listed(words: Sequence[str]) -> str:
