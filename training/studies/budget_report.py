@@ -128,13 +128,15 @@ def recommendation(results: Sequence[CellResult], name: str) -> str:
     arms = by_arm(results)
     score = {arm: mean(each.on(name) for each in runs.values()) for arm, runs in arms.items()}
     best = max(score, key=score.__getitem__)
-    alike, seeds = [], len(arms[best])
+    head, alike, seeds = f"Take {best} ({score[best]:.1%} right, {name})", [], len(arms[best])
+    if seeds < 2:
+        return f"{head}; one seed tells no arm from it."
     for arm, runs in arms.items():
         both = sorted(runs.keys() & arms[best].keys())
         if arm != best and (len(both) < 2 or not _apart(arms[best], runs, both, name)):
             alike.append(arm)
     told = f"{seeds} seeds do not tell {_listed(alike)} from it" if alike else f"{seeds} seeds tell all others from it"
-    return f"Take {best} ({score[best]:.1%} right, {name}); {told}."
+    return f"{head}; {told}."
 
 
 def _apart(ours: Mapping[int, CellResult], theirs: Mapping[int, CellResult], seeds: Sequence[int], name: str) -> bool:
