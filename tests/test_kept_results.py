@@ -112,7 +112,7 @@ def test_every_committed_arm_can_be_run_again(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", known_studies())
 def test_every_arm_of_a_study_parses_and_no_two_are_the_same(name: str) -> None:
-    arms = [settings_of(name, arm) for arm in study_named(name).arms]
+    arms = [(settings_of(name, arm), settings.first) for arm, settings in study_named(name).arms.items()]
     assert not any(arm in arms[:number] for number, arm in enumerate(arms))
 
 
@@ -124,11 +124,7 @@ def test_an_arm_that_borrows_runs_has_the_settings_of_its_lender(name: str, arm:
 def test_no_part_of_a_study_lies_about_unused() -> None:
     for folder in {path.parent for path in known_studies().values()}:
         studies = [study_named(name) for name, path in known_studies().items() if path.parent == folder]
-        used = {
-            study.path(file)
-            for study in studies
-            for file in (*study.task, *(file for arm in study.arms.values() for file in arm.configs))
-        }
+        used = {study.path(file) for study in studies for file in study.files}
         assert set((folder / "parts").rglob("*.yaml")) <= used
 
 

@@ -15,7 +15,6 @@ import torch
 from peft import PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
@@ -28,10 +27,11 @@ from medagent.routing import Routers, has_routers
 from training.critic_evidence import evidence_network
 from training.execution import Execution, checkpoint_layers, keep_evaluating
 from training.fused_lora import fuse_lora
-from training.lora import LoraSettings, start_from
+from training.lora import LoraSettings, start_from, whole_weight
 from training.passes import PredictingStates, predicting_states
 from training.prefixes import share_prefixes
 from training.routing import Routing
+from training.token_counts import TokenCounts
 from training.token_scores import TokenScores, chosen_scores, frozen_head
 
 POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
@@ -59,6 +59,7 @@ class SharedBase(nn.Module):
         super().__init__()
         self.sharded = False  # whether the base's layers are held in parts by the ranks, see training.sharding
         self._execution, self._active = execution, ""
+        self.token_counts = TokenCounts()
         try:
             self.peft: PeftModel = get_peft_model(base, policy.config(base), adapter_name=POLICY)
         except ValueError as error:  # layers that read their weight themselves, as state-space models' do
@@ -278,7 +279,9 @@ class SharedBase(nn.Module):
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, routing: Routing | None = None
     ) -> PredictingStates:
         """The states that predict the marked tokens, under the active adapter; see `predicting_states`."""
-        return predicting_states(self.base, self._execution, token_ids_BT, attention_BT, mask_BT, routing)
+        found = predicting_states(self.base, self._execution, token_ids_BT, attention_BT, mask_BT, routing)
+        self.token_counts.read(found.num_read, found.states_UH)
+        return found
 
     def routing(self, experts_BTLK: Tensor | None = None, *, records: bool = False) -> Routing | None:
         """What a pass replays, and whether it records what it chooses; none where it does neither."""
@@ -306,9 +309,9 @@ class SharedBase(nn.Module):
         counted = MergeLoss() if loss is None else loss
         for name, layer, base in self._adapted_layers():
             delta = layer.get_delta_weight(POLICY)  # type: ignore[attr-defined]
-            yield f"{name}.weight", counted.merge(_whole(base.weight), delta)
+            yield f"{name}.weight", counted.merge(whole_weight(base.weight), delta)
             if base.bias is not None:
-                yield f"{name}.bias", _whole(base.bias)
+                yield f"{name}.bias", whole_weight(base.bias)
 
     def adapter_weights(self) -> dict[str, Tensor]:
         """Name in the base with the adapter beside it -> the policy's LoRA matrix; no copies."""
@@ -342,8 +345,3 @@ class SharedBase(nn.Module):
         for name, module in self.base.named_modules():
             if isinstance(module, LoraLayer) and POLICY in module.lora_A:
                 yield name, module, cast(nn.Linear, module.get_base_layer())
-
-
-def _whole(weight: Tensor) -> Tensor:
-    """The weight itself, or what the ranks hold of it put together."""
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight

@@ -74,10 +74,11 @@ class AgentData(LightningDataModule):
     """Base of the data modules.
 
     `questions` are those trained on. `default_callbacks` are class paths: what a run gets unless its configuration
-    has a list of its own.
+    has a list of its own. `any_step_ends`: an iteration may end after any optimizer step.
     """
 
     default_callbacks: ClassVar[tuple[str, ...]] = ()
+    any_step_ends: ClassVar[bool] = False
 
     def __init__(self, agent: AgentSettings, retriever: Retriever, engine: RolloutEngine, *, seed: int) -> None:
         super().__init__()

@@ -43,6 +43,7 @@ from training.ranks import over_ranks
 from training.rewards import OutcomeReward, Reward, graded
 from training.rollout_metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
 from training.stale_rollouts import StaleRollouts
+from training.token_counts import tokens_to_sample
 
 
 class RolloutData(AgentData):
@@ -243,6 +244,7 @@ class _Iteration(IterableDataset[Experience]):
         started = time.perf_counter()
         data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
+        module.roles.token_counts.read(tokens_to_sample(data.rollouts))
         reduce, largest = (partial(over_ranks, trainer, op=op) for op in ("sum", "max"))
         if iteration == 0 and module.has_critic:
             totals = reduce(torch.tensor([sum(r.total_reward for r in data.rollouts), float(len(data.rollouts))]))

@@ -119,6 +119,11 @@ METRICS: dict[str, str] = {
     "sampler/merge_lost": "Share of the policy's LoRA that rounding took from the merge. Merged hand-overs only.",
     "sampler/replicas": "Servers or actors that sample.",
     "sampler/lost": "Ray actors lost since the start of the run.",
+    "compute/forward_tokens": (
+        "Tokens read forward since the run began: sampling, scoring and updates, over all ranks. Padding and what only "
+        "measures are left out."
+    ),
+    "compute/backward_tokens": "Tokens that a backward pass has gone through since the run began, over all ranks.",
     "time/rollout": "Seconds per iteration that the trainer waited for rollouts.",
     "time/update": "Seconds per iteration from its start to its last update, rollouts left out.",
     "time/search": "Mean seconds from asking for a search to its result.",

@@ -23,11 +23,10 @@ from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.routing import Routers
 from training.adapters import REFERENCE, SharedBase
 from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
+from training.every_run import callbacks_of_every_run
 from training.execution import Execution
 from training.experience import Experience
 from training.finite_steps import FiniteSteps
-from training.fitting import FittingPasses
-from training.iterations import WholeIterations
 from training.lora import LoraSettings
 from training.objectives import (
     ClippedSurrogate,
@@ -134,7 +133,7 @@ class AgentModule(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """What keeps iterations whole. Lightning asks first of all, so wrong settings of the trainer end here."""
         check_trainer(self.trainer)
-        return [WholeIterations(), FittingPasses()]
+        return callbacks_of_every_run()
 
     @property
     def has_critic(self) -> bool:

@@ -92,7 +92,8 @@ def _states(roles: SharedBase, rows: list[Tensor], remedy: str) -> Tensor:
     mask_BT = attention_BT.clone()
     mask_BT[:, 0] = False
     try:
-        found = roles.predicting(ids_BT, attention_BT, mask_BT)
+        with roles.token_counts.paused():
+            found = roles.predicting(ids_BT, attention_BT, mask_BT)
     except Exception as error:  # code of any family may raise anything
         raise ConfigError(
             f"model.execution: {type(roles.base).__name__} cannot read packed rows ({error}). {remedy}"

@@ -25,6 +25,8 @@ class PredictingStates:
     """[U] integer: the tokens that they predict."""
     mask_BT: Tensor
     """[B, T] bool: the marked tokens, in whose order A counts."""
+    num_read: int
+    """Tokens that the pass read, without padding."""
     of_A: Tensor | None = None
     """[A] integer: the state of each marked token; none where it is the one of the same number."""
 
@@ -60,6 +62,7 @@ def predicting_states(
     places_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
     last_B1 = (mask_BT * places_T).amax(dim=1, keepdim=True).clamp(min=1)  # the first token, where none is marked
     attention_BT = attention_BT & (places_T < last_B1)
+    num_read = int(attention_BT.sum())
     if execution.shared_prefixes:
         keys_BT = None if routing is None else routing.keys(token_ids_BT)
         tree = PrefixTree.of(token_ids_BT, attention_BT, keys_BT)
@@ -69,7 +72,7 @@ def predicting_states(
         with _routed(routing, tree.places_N, tree.nodes_BT, attention_BT):
             states_NH = tree.states(base)
         states_UH = states_NH.index_select(0, keys_U // vocabulary)
-        return PredictingStates(states_UH, keys_U % vocabulary, mask_BT, of_A)
+        return PredictingStates(states_UH, keys_U % vocabulary, mask_BT, len(tree.tokens_N), of_A)
     tokens_A = token_ids_BT[mask_BT]
     if not execution.packed:
         width = int(last_B1.max())
@@ -78,7 +81,7 @@ def predicting_states(
         with _routed(routing, places_BT.flatten(), rows_B1 * width + places_T, attention_BT):
             hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
         marked_BT = torch.nn.functional.pad(mask_BT, (0, 1))[:, 1 : width + 1]
-        return PredictingStates(hidden_BTH[marked_BT], tokens_A, mask_BT)
+        return PredictingStates(hidden_BTH[marked_BT], tokens_A, mask_BT, num_read)
     # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
     positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
     before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
@@ -89,7 +92,7 @@ def predicting_states(
             position_ids=positions_BT[attention_BT][None],
             use_cache=False,
         )
-    return PredictingStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT)
+    return PredictingStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT, num_read)
 
 
 def _routed(

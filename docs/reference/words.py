@@ -82,6 +82,7 @@ CLASS_WORDS: dict[str, str] = {
     "ClippingBiasCorrection.threshold": "A norm for `triggered`; for `relative` a ratio, 1 where null.",
     "ClippingBiasCorrection.constant": "Scale of `constant`, in (0, 1]; a list has one per optimizer step.",
     "ClippingBiasCorrection.memory": "Share of a cut that stays at the next step, from 0 to below 1.",
+    "ComputeBudget.units": "Tokens read forward, plus twice those read backward, after which a run ends; above 0.",
     "CollapseMonitor.action": "What follows an alarm: a report, the run's end, or a return to good weights.",
     "CollapseMonitor.factor": "Multiplies the policy's learning rate at each rollback; between 0 and 1.",
     "CollapseMonitor.max_rollbacks": "Rollbacks per run; the alarm after them stops it.",
@@ -129,6 +130,7 @@ CLASS_WORDS: dict[str, str] = {
     "BioASQBenchmark.most_words": "Leaves out factoid and list questions whose every answer is longer; null takes all.",
     "StarterBenchmark.split": "Split of the starter world's conditions.",
     "StarterBenchmark.limit_per_kind": "Questions of each kind, one-hop and two-hop; null takes all.",
+    "StarterBenchmark.skip_per_kind": "Questions of each kind that are left out, the first in their order.",
     # Retrievers.
     "UnrelatedRetriever.passages": "Passages to draw from.",
     "UnrelatedRetriever.seed": "Seed of the draws.",

@@ -14,13 +14,13 @@ from retrieval.passages import Passage
 class StarterBenchmark:
     """The packaged starter world: questions on the conditions of one split."""
 
-    def __init__(self, split: Split = "test", limit_per_kind: int | None = None) -> None:
-        """`limit_per_kind` limits one-hop and two-hop questions each, in a fixed shuffled order."""
-        self._split, self._limit = split, limit_per_kind
+    def __init__(self, split: Split = "test", limit_per_kind: int | None = None, skip_per_kind: int = 0) -> None:
+        """Skips, then limits one-hop and two-hop questions each, in a fixed shuffled order."""
+        self._split, self._limit, self._skip = split, limit_per_kind, skip_per_kind
 
     def questions(self) -> list[Question]:
         """See `Benchmark.questions`."""
-        return World.load().questions(self._split, limit_per_kind=self._limit)
+        return World.load().questions(self._split, limit_per_kind=self._limit, skip_per_kind=self._skip)
 
     def passages(self) -> list[Passage]:
         """The starter corpus."""

@@ -141,9 +141,16 @@ class World:
         return chosen
 
     def questions(
-        self, split: Split, *, limit_per_kind: int | None = None, lures: World | None = None
+        self,
+        split: Split,
+        *,
+        limit_per_kind: int | None = None,
+        skip_per_kind: int = 0,
+        lures: World | None = None,
     ) -> list[Question]:
         """One-hop and two-hop questions on the split's conditions, in a fixed shuffled order.
+
+        Of each kind the first `skip_per_kind` are left out, then `limit_per_kind` taken.
 
         A clue of a two-hop question names one condition of the whole knowledge base. With `lures`, each question also
         offers the value that world holds to be true. A question on which both worlds agree is then left out.
@@ -175,7 +182,7 @@ class World:
         selected = []
         for kind, questions in found.items():
             random.Random(_seed("order", split, kind)).shuffle(questions)
-            selected += questions[:limit_per_kind]
+            selected += questions[skip_per_kind:][:limit_per_kind]
         random.Random(_seed("mix", split)).shuffle(selected)
         return selected
 

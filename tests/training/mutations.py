@@ -85,6 +85,10 @@ SUITES = {
         *(f"tests/training/callbacks/test_{name}.py" for name in ("held_out", "export_callback")),
         "tests/training/test_agent_data.py",
     ),
+    "compute": (
+        *(f"tests/training/{name}.py" for name in ("test_token_counts", "callbacks/test_budget")),
+        "tests/training/studies/test_budget.py",
+    ),
     "resumption": (
         *(f"tests/training/test_{name}.py" for name in ("agent_data", "whole_iterations")),
         "tests/training/callbacks/test_monitor_elsewhere.py",

@@ -1,5 +1,6 @@
 """Callbacks: the algorithm's variants, and what watches and keeps a run."""
 
+from training.callbacks.budget import ComputeBudget
 from training.callbacks.collapse_monitor import CollapseMonitor
 from training.callbacks.correction import ClippingBiasCorrection
 from training.callbacks.export import AgentExport
@@ -12,6 +13,7 @@ __all__ = [
     "AgentExport",
     "ClippingBiasCorrection",
     "CollapseMonitor",
+    "ComputeBudget",
     "HeldOutEvaluation",
     "ProgressLine",
     "RolloutRecords",

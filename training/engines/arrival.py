@@ -35,7 +35,8 @@ Verdict = Literal["arrived", "not measurable"]
 @torch.no_grad()
 def trainer_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
     """[T - 1] log-probs of the tokens after the first under the present policy, at temperature 1, on the CPU."""
-    scores = module.roles.policy_scores(*_after_the_first(module, token_ids), temperature=1.0)
+    with module.roles.token_counts.paused():
+        scores = module.roles.policy_scores(*_after_the_first(module, token_ids), temperature=1.0)
     return scores.logprobs_BT[0, 1:].double().cpu()
 
 
@@ -60,7 +61,8 @@ def require_arrival(
 @torch.no_grad()
 def base_logprobs(module: AgentModule, token_ids: tuple[int, ...]) -> Tensor:
     """The same of the base, with all adapters off."""
-    found = module.roles.base_logprobs(*_after_the_first(module, token_ids), temperature=1.0)
+    with module.roles.token_counts.paused():
+        found = module.roles.base_logprobs(*_after_the_first(module, token_ids), temperature=1.0)
     return found[0, 1:].double().cpu()
 
 

@@ -23,7 +23,7 @@ from evaluation.benchmarks import Benchmark
 from evaluation.grading.citations import gold_texts, supports
 from evaluation.grading.grade import Verdict, grade
 from evaluation.modes import Mode
-from evaluation.predictions import PredictionLog
+from evaluation.predictions import Prediction, PredictionLog
 from evaluation.rollout_files import rollout_from
 from evaluation.run import Plan, run_plan
 from medagent.agent import Agent
@@ -36,8 +36,10 @@ from retrieval.retriever import Retriever
 from training.agent_data import AgentSettings
 from training.sft.given_rows import completed, is_right
 from training.sft.left_out import LeftOut
+from training.token_counts import tokens_to_sample
 
 ABSTENTION = "not found"
+READ_TOKENS = "read_tokens.txt"  # of each dialogue that a local model sampled
 QuestionKey = tuple[str, ...]
 
 
@@ -51,10 +53,12 @@ class Demonstrations(ABC):
     """A source of dialogues.
 
     After `read`, `left_out` counts by reason what it did not take, and `parts` what it took of each of its parts.
+    `sampled_tokens` are those that a local model then has read to write the dialogues, wrong ones too.
     """
 
     left_out: Mapping[LeftOut, int] = MappingProxyType({})
     parts: Mapping[str, int] = MappingProxyType({})
+    sampled_tokens: int = 0
 
     def make(  # noqa: B027
         self, settings: AgentSettings, retriever: Retriever, folder: Path, tokenizer: PreTrainedTokenizerBase
@@ -185,6 +189,12 @@ class RejectionSampled(Demonstrations):
             task = bars.add_task("", total=total, right=0)
             right = 0
 
+            def done(made: Prediction) -> None:
+                show([made.rollout])
+                if made.rollout.prompt_ids and not self._name.startswith(URL):
+                    with (folder / READ_TOKENS).open("a", encoding="utf-8") as file:
+                        file.write(f"{tokens_to_sample([made.rollout])}\n")
+
             def show(rollouts: Iterable[Rollout]) -> None:
                 nonlocal right
                 for rollout in rollouts:
@@ -206,12 +216,14 @@ class RejectionSampled(Demonstrations):
                 },
                 concurrency=self._concurrency,
                 on_found=lambda found: show(p.rollout for p in found),
-                on_done=lambda made: show([made.rollout]),
+                on_done=done,
             )
 
     def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
         """See `Demonstrations.read`."""
         predictions = PredictionLog(folder / "predictions.jsonl").read()
+        if (folder / READ_TOKENS).exists():
+            self.sampled_tokens = sum(map(int, (folder / READ_TOKENS).read_text(encoding="utf-8").split()))
         rollouts = [each.rollout for each in predictions if each.mode == self._plan.modes[0].value]
         taken: Counter[str] = Counter()
         left_out: Counter[LeftOut] = Counter()

@@ -56,8 +56,9 @@ class HeldOutLoss(Callback):
         if not data.held_out:
             return {}
         sums = torch.zeros(4, dtype=torch.float64)
-        for part in _passes(trainer, pl_module, data):
-            sums += _sums(pl_module, part)
+        with pl_module.roles.token_counts.paused():
+            for part in _passes(trainer, pl_module, data):
+                sums += _sums(pl_module, part)
         loss, tokens, right, turns = over_ranks(trainer, sums, "sum").tolist()
         metrics = {"sft/held_out_loss": loss / tokens, "sft/held_out_turns": right / turns}
         pl_module.log_dict(metrics, logger=False)

@@ -77,6 +77,7 @@ class MixedDemonstrations(Demonstrations):
             for number, part in enumerate(self._parts, start=1)
         ]
         left_out: Counter[LeftOut] = Counter()
+        self.sampled_tokens = sum(part.demonstrations.sampled_tokens for part in self._parts)
         for part in self._parts:
             left_out.update(part.demonstrations.left_out)
         empty = [str(number) for number, rollouts in enumerate(read, start=1) if not rollouts]

@@ -114,6 +114,7 @@ class SupervisedData(AgentData):
         "training.callbacks.AgentExport",
         "training.sft.supervised.SupervisedProgress",
     )
+    any_step_ends = True
 
     def __init__(
         self,
@@ -172,6 +173,8 @@ class SupervisedData(AgentData):
         read = self.demonstrations.read(folder, self.agent_settings.protocol)
         fit, left_out = encoded(read, self.agent_settings, trainer.lightning_module.tokenizer)
         left_out.update(self.demonstrations.left_out)
+        if trainer.is_global_zero:
+            module.roles.token_counts.read(self.demonstrations.sampled_tokens)
         found, self.held_out = split(fit, self.held_out_share, seed=self.seed)
         reasons, kept_back = in_words(left_out), f", {len(self.held_out)} held out" if self.held_out else ""
         if len(found) < self.batch_size * trainer.world_size:

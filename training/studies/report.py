@@ -140,12 +140,12 @@ def write_report(study: Study, cells: Iterable[Cell], out: Path) -> str:
     runs = {(cell.arm, cell.seed): read_metrics(cell.folder) for cell in cells}
     wall = {(cell.arm, cell.seed): cell.wall_s for cell in cells if cell.finished}
     _write_metrics(out / "metrics.csv", runs)
-    text = "\n".join([report(study, runs, wall, out), "", *_origins(cells)])
+    text = "\n".join([report(study, runs, wall, out), "", *origins(cells)])
     (out / "report.md").write_text(text + "\n", encoding="utf-8")
     return text
 
 
-def _origins(cells: Iterable[Cell]) -> list[str]:
+def origins(cells: Iterable[Cell]) -> list[str]:
     """What the runs were made with, and a caution where they differ in it."""
     starts = [
         {k: v for k, v in start.items() if k not in ("wall_s", "returncode")} for c in cells for start in c.starts

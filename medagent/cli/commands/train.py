@@ -129,7 +129,8 @@ def study(
     """Compare arms over seeds on the starter world. After an interruption the same command goes on.
 
     Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md of all runs that OUT has. Each run is an
-    ordinary `medagent train` in OUT/runs.
+    ordinary `medagent train` in OUT/runs. A study with a budget makes each run of sft, train and evaluate, and writes
+    budget.csv, budget.svg and report.md.
 
     Args:
         name: A study of studies/*/configs, or a YAML file. studies/stability/README.md says what each asks.
@@ -143,8 +144,10 @@ def study(
     """
     from dataclasses import replace
 
+    from training.studies.budget_report import write_budget_report
     from training.studies.report import write_report
-    from training.studies.study import kept_seeds, load_study, refuse_unfinished, run_study, study_cells
+    from training.studies.running import refuse_unfinished, run_study
+    from training.studies.study import kept_seeds, load_study, study_cells
 
     plan = load_study(name)
     named = Path(name).stem
@@ -156,10 +159,13 @@ def study(
     cells = run_study(plan, folder, jobs=jobs, threads=threads, arms=arms, seeds=asked)
     finished = [cell for cell in study_cells(plan, folder) if cell.finished]
     if finished:
-        print(write_report(plan, finished, folder))
-        print(
-            f"\nReport: {folder / 'report.md'}, figures: {folder / 'figures.svg'}, numbers: {folder / 'metrics.csv'}."
+        write, figure, numbers = (
+            (write_budget_report, "budget.svg", "budget.csv")
+            if plan.budget
+            else (write_report, "figures.svg", "metrics.csv")
         )
+        print(write(plan, finished, folder))
+        print(f"\nReport: {folder / 'report.md'}, figures: {folder / figure}, numbers: {folder / numbers}.")
     refuse_unfinished(cells)
 
 

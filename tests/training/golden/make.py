@@ -36,7 +36,7 @@ ROLLOUTS, METRICS = HERE / "rollouts.jsonl", HERE / "metrics.json"
 ALGORITHMS = demo_configs()[1].parent
 NAMES = sorted(path.stem for path in ALGORITHMS.glob("*.yaml"))
 VOCABULARY, SAMPLES, QUESTIONS = 48, 4, 6
-LEFT_OUT = ("time/", "throughput/", "sampler/", "update/", "epoch", "step")
+LEFT_OUT = ("compute/", "time/", "throughput/", "sampler/", "update/", "epoch", "step")
 
 
 def by_formula(tensor: torch.Tensor, seed: float, scale: float) -> None:

@@ -22,17 +22,8 @@ from medagent.errors import ConfigError, MedagentError
 from training.callbacks.export import read_metrics
 from training.studies import study as module
 from training.studies.report import write_report
-from training.studies.study import (
-    STARTS,
-    Arm,
-    Study,
-    _given,
-    kept_seeds,
-    load_study,
-    refuse_unfinished,
-    run_study,
-    study_cells,
-)
+from training.studies.running import _given, refuse_unfinished, run_study
+from training.studies.study import STARTS, Arm, Study, kept_seeds, load_study, study_cells
 
 MEASURED = module.STUDIES / "stability" / "configs" / "parts" / "measured.yaml"
 

@@ -1,0 +1,1 @@
+"""What the runs of the budget study say."""
