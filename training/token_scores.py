@@ -38,11 +38,6 @@ def frozen_head(model: PreTrainedModel) -> nn.Linear | None:
     return head if type(head) is nn.Linear and not any(each.requires_grad for each in head.parameters()) else None
 
 
-def exact_float(scores: Tensor) -> Tensor:
-    """Scores in float32, or in float64 where they are."""
-    return scores if scores.dtype == torch.float64 else scores.float()
-
-
 def chosen_scores(
     head: nn.Linear, states_RH: Tensor, tokens_R: Tensor, *, temperature: float, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,7 +69,7 @@ class _ChosenScores(torch.autograd.Function):
         for start in range(0, max(1, len(states_RH)), rows):  # once where there are none
             part = slice(start, start + rows)
             tokens = tokens_R[part]
-            scores = exact_float(linear(states_RH[part], weight_VH, bias_V))
+            scores = linear(states_RH[part], weight_VH, bias_V).float()
             scores = scores if temperature == 1 else scores.div_(temperature)
             logprobs = torch.log_softmax(scores, dim=-1)
             probabilities = torch.exp(logprobs, out=scores)

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from medagent.causal_lm import project
 from training.adapters import SharedBase
 from training.execution import Execution
-from training.token_scores import CPU_ROWS, exact_float, frozen_head
+from training.token_scores import CPU_ROWS, frozen_head
 
 Scores = tuple[Tensor, Tensor, Tensor]
 
@@ -69,6 +69,11 @@ def pair_scores(
     parts = zip(found.states_UH.split(rows), reference_UH.split(rows), found.tokens_U.split(rows), strict=True)
     columns = zip(*(checkpoint(score, *part, use_reentrant=False) for part in parts), strict=True)
     return PairScores(*(found.placed(torch.cat(column)) for column in columns))
+
+
+def exact_float(scores: Tensor) -> Tensor:
+    """Scores in float32, or in float64 where they are."""
+    return scores if scores.dtype == torch.float64 else scores.float()
 
 
 def divergence(of_RV: Tensor, from_RV: Tensor) -> Tensor:
