@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser
@@ -20,7 +21,7 @@ from training.experience import Experience
 from training.lora import LoraSettings
 from training.module import AgentModule
 from training.prepare import prepare
-from training.run import add_run_settings
+from training.run import add_run_settings, train
 from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
@@ -177,3 +178,18 @@ def row(success: float, **changes: float) -> dict[str, float]:
         "rollout/searches": 1.5,
     }
     return healthy | {name.replace("_", "/", 1): value for name, value in changes.items()}
+
+
+def stop_at(last: int, settings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train until weights of iteration `last` would sample."""
+    collect = RolloutData.collect
+
+    def stops(self, policy, *, version: int, **kwargs):
+        if version == last:
+            raise RuntimeError("stopped")
+        return collect(self, policy, version=version, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutData, "collect", stops)
+        with pytest.raises(RuntimeError, match="stopped"):
+            train(settings)

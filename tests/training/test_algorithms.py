@@ -16,7 +16,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
 from medagent.types import Rollout
-from tests.training.support import arguments, make_module, numbers, perturb
+from tests.training.support import arguments, make_module, numbers, perturb, stop_at
 from training.advantages import GAE
 from training.callbacks.export import read_metrics
 from training.data import RolloutData
@@ -60,21 +60,6 @@ def test_an_algorithm_trains(name: str, train_index: Path, tmp_path: Path) -> No
     assert any("critic" in key or "value_head" in key for key in state) == (name in WITH_CRITIC)
     if name == "reinforce":
         assert row["policy/ratio_outside"] == 0
-
-
-def stop_at(last: int, settings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train until weights of iteration `last` would sample."""
-    collect = RolloutData.collect
-
-    def stops(self, policy, *, version: int, **kwargs):
-        if version == last:
-            raise RuntimeError("stopped")
-        return collect(self, policy, version=version, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RolloutData, "collect", stops)
-        with pytest.raises(RuntimeError, match="stopped"):
-            train(settings)
 
 
 @pytest.mark.long

@@ -14,8 +14,8 @@ from medagent.export import export_merged
 from medagent.loading import open_agent
 from tests.mixtures import make_mixture
 from tests.support import CONFIGS
-from tests.training.support import arguments, numbers, parser
-from tests.training.test_algorithms import stop_at
+from tests.training.mixtures import settings
+from tests.training.support import numbers, parser, stop_at
 from training.callbacks.export import read_metrics
 from training.execution import Execution
 from training.lora import LoraSettings
@@ -30,24 +30,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mixture")
     make_mixture(folder, "qwen3_moe", experts=32, layers=3)
     return folder
-
-
-def settings(run: Path, index: Path, base: Path, *, epochs: int, replay: str = "r3", **more: object) -> list[str]:
-    return arguments(
-        run,
-        index,
-        epochs=epochs,
-        **{
-            "model.base_model": base,
-            "model.dtype": "bfloat16",
-            "model.routing_replay": replay,
-            "model.policy_lr": 1e-2,
-            "data.reward": "tests.training.user_classes.EvenTokens",
-            "data.num_questions": 8,
-            "data.num_samples": 2,
-            **more,
-        },
-    )
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from medagent.routing_record import RoutingRecord
 from medagent.types import Rollout
 from tests.fake_vllm import FakeVllm
 from tests.mixtures import FAMILIES, dialogues, make_mixture
+from tests.training.mixtures import made, prepared
 from tests.training.support import perturb, setup_of
-from training.advantages import GroupNormalised
 from training.compatibility import check_routing
 from training.engines import InProcessEngine, RayEngine, ServersEngine, VllmEngine
 from training.execution import Execution
@@ -27,7 +27,6 @@ from training.lora import LoraSettings
 from training.module import AgentModule
 from training.passes import rows_of_passes
 from training.prefixes import PrefixTree
-from training.prepare import OffPolicy, prepare
 from training.stale_rollouts import read_rollouts, write_rollouts
 
 QUESTIONS = StarterBenchmark("train", limit_per_kind=2).questions()
@@ -38,28 +37,6 @@ WAYS = {
     "checkpointed": Execution(gradient_checkpointing=True),
     "checkpointed and shared": Execution(gradient_checkpointing=True, shared_prefixes=True),
 }
-
-
-def made(folder: Path, *, replay: str = "r3", **settings) -> AgentModule:
-    torch.manual_seed(0)
-    return AgentModule(
-        str(folder),
-        policy_lora=LoraSettings(rank=4, alpha=8),
-        critic_lora=None,
-        routing_replay=replay,
-        **{"dtype": "float32", "kl_coef": 0.0, **settings},
-    )
-
-
-def prepared(module: AgentModule, rollouts: list[Rollout], importance: str = "decoupled") -> Experience:
-    return prepare(
-        module,
-        rollouts,
-        estimator=GroupNormalised(),
-        reduce=lambda tensor: tensor,
-        num_samples=4,
-        off_policy=OffPolicy(importance=importance),
-    )
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

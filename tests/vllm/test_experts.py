@@ -17,9 +17,8 @@ from medagent.errors import ConfigError
 from medagent.export import export_merged
 from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer
 from tests.mixtures import FAMILIES, dialogues, make_mixture
+from tests.training.mixtures import made, prepared, settings
 from tests.training.support import perturb, setup_of
-from tests.training.test_mixture_training import settings
-from tests.training.test_routing import made, prepared
 from training.callbacks.export import read_metrics
 from training.engines import VllmEngine
 from training.engines.arrival import trainer_logprobs
