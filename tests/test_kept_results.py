@@ -73,7 +73,7 @@ def test_a_study_without_kept_numbers_is_an_error_that_names_those_with_some(tmp
 def test_kept_numbers_belong_to_the_study_that_their_name_begins_with() -> None:
     assert study_of("without-critic-no-stress") == "without-critic-no-stress"
     assert study_of("model-sizes-starter-192") == "model-sizes"
-    with pytest.raises(ConfigError, match=r"'without': found no study.*Name one of budget"):
+    with pytest.raises(ConfigError, match=r"'without': found no study.*Name one of budget, collapse"):
         study_of("without")
 
 

@@ -98,7 +98,7 @@ SUITES = {
         for name in ("trainer_settings", "metrics_of_ranks", "packing", "finite_steps", "execution", "dropout")
     ),
 }
-PARTS = ("configs", "evaluation", "medagent", "retrieval", "tests", "training", "pyproject.toml")
+PARTS = ("configs", "evaluation", "medagent", "retrieval", "studies", "tests", "training", "pyproject.toml")
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ FIXED = (
     "rl_iterations",
     "wall_s",
 )
+MOST_NAMED = 3  # arms in a sentence
 COLOURS = ("#1f4e9c", "#c2571a", "#2f7d4f", "#7a4fa3")
 
 
@@ -135,7 +136,8 @@ def recommendation(results: Sequence[CellResult], name: str) -> str:
         both = sorted(runs.keys() & arms[best].keys())
         if arm != best and (len(both) < 2 or not _apart(arms[best], runs, both, name)):
             alike.append(arm)
-    told = f"{seeds} seeds do not tell {_listed(alike)} from it" if alike else f"{seeds} seeds tell all others from it"
+    named = _listed(alike) if len(alike) <= MOST_NAMED else f"{len(alike)} of the other {len(arms) - 1} arms"
+    told = f"{seeds} seeds do not tell {named} from it" if alike else f"{seeds} seeds tell all others from it"
     return f"{head}; {told}."
 
 
@@ -150,7 +152,7 @@ def _listed(words: Sequence[str]) -> str:
     >>> _listed(["0%", "20%", "40%"])
     '0%, 20% and 40%'
     """
-    *first, last = words
+    *first, last = words or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
@@ -170,7 +172,7 @@ def budget_report(title: str, budget: Budget, results: Sequence[CellResult]) -> 
     """The table and the recommendation, as text; the last measured set decides."""
     asked = list(results[0].accuracy)
     heads = [f"{name}, {kind.replace('_', '-')}" for name, kind in asked]
-    spent_heads = ("tokens forward", "backward", "units", "RL iterations", "minutes")
+    spent_heads = ("M tokens forward", "backward", "M units", "RL iterations", "minutes")
     lines = ["| " + " | ".join(("arm", "seeds", *heads, *spent_heads)) + " |", "|---" * (7 + len(heads)) + "|"]
     for arm, by_seed in by_arm(results).items():
         runs = list(by_seed.values())
@@ -180,7 +182,7 @@ def budget_report(title: str, budget: Budget, results: Sequence[CellResult]) -> 
             mean(run.examples.backward + run.rl.backward for run in runs),
             mean(run.units for run in runs),
         )
-        numbers = (*(f"{value / 1e6:.2f} M" for value in spent), f"{mean(run.rl.iterations for run in runs):.1f}")
+        numbers = (*(f"{value / 1e6:.2f}" for value in spent), f"{mean(run.rl.iterations for run in runs):.1f}")
         minutes = interval([run.wall_s / 60 for run in runs])
         lines.append("| " + " | ".join([arm, str(len(runs)), *accuracies, *numbers, minutes]) + " |")
     return "\n".join(

@@ -176,7 +176,7 @@ def test_results_are_kept_and_read_again(tmp_path: Path) -> None:
     assert RESULTS[0].units == 3e6 + 2 * 1.5e6
     text = budget_report("Title", Budget(6e6, {"unseen": {}}), RESULTS)
     assert text.endswith(recommendation(RESULTS, "unseen"))
-    assert "| none | 3 | 81.0 ± 2.5 | 81.0 ± 2.5 | 3.00 M | 1.50 M | 6.00 M | 3.0 |" in text
+    assert "| none | 3 | 81.0 ± 2.5 | 81.0 ± 2.5 | 3.00 | 1.50 | 6.00 | 3.0 |" in text
     assert percent([0.5]) == "50.0"
 
 
