@@ -1,6 +1,6 @@
 """Preference losses as pure functions of a pair's sums over action tokens.
 
-Sources: DPO, arXiv 2305.18290, eq. 7; TDPO1 and TDPO2, arXiv 2404.11999, eq. 14 to 18.
+Sources: DPO, arXiv 2305.18290, eq. 7; TDPO1 and TDPO2, arXiv 2404.11999.
 
 Shapes: P pairs.
 """
@@ -67,7 +67,7 @@ class DPO(PreferenceLoss):
 
 
 class TDPO1(PreferenceLoss):
-    """Token-level DPO (arXiv 2404.11999, eq. 15): DPO's margin less the difference of the sequential KLs."""
+    """Token-level DPO (arXiv 2404.11999): DPO's margin less the difference of the sequential KLs."""
 
     reads_vocabulary = True
 
@@ -81,7 +81,7 @@ class TDPO1(PreferenceLoss):
 
 
 class TDPO2(PreferenceLoss):
-    """The second form (arXiv 2404.11999, eq. 17): the KLs weigh alpha, and that of the right rollout has no gradient.
+    """The second form (arXiv 2404.11999): the KLs weigh alpha, and that of the right rollout has no gradient.
 
     With alpha 0 it is DPO.
     """
