@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,15 @@ from rich.console import Console
 from medagent.agent import Agent, Job
 from medagent.answers import Steps, answered
 from medagent.cli.console import TurnPrinter, show_answer, show_question
-from medagent.conversation import standing_alone
 from medagent.emergencies import NUMBER, Emergencies
-from medagent.errors import InputError
+from medagent.errors import ConfigError, InputError
 from medagent.evidence.check import EvidenceCheck, names_of
 from medagent.evidence.settings import Shown
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
+from medagent.policies.chat_endpoint import RemotePolicy
+from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
+from medagent.rewriting import ModelRewriter, Rewriter, RuleRewriter
 from medagent.types import LETTERS, Question
 from retrieval.filters import EVERYTHING, Filter
 from retrieval.retriever import Retriever
@@ -37,6 +40,33 @@ def check_of(
     lines = Emergencies.load(Path(emergencies) if emergencies else None, number=number)
     entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
     return EvidenceCheck(names_of(retriever), entails, shown, lines)
+
+
+def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
+    """What completes follow-up questions, by the settings of a command: "rules", "agent" or an endpoint's address.
+
+    Raises:
+        ConfigError: there is no such rewriter, or the agent's model cannot be one.
+    """
+    address = name.startswith(("http://", "https://"))
+    if bool(model) != address:
+        raise ConfigError(
+            f"rewriter {name}: found {f'the model {model}' if model else 'no model'}. Give --rewriter "
+            "http://HOST:8000/v1 and --rewriter_model NAME together, or neither."
+        )
+    if address:
+        key = os.environ.get("MEDAGENT_API_KEY", "")
+        return ModelRewriter(RemotePolicy(name, model, api_key=key, retries=1))
+    if name == "rules":
+        return RuleRewriter()
+    if name != "agent":
+        raise ConfigError(f"rewriter {name}: unknown. It is rules, agent or the address of an endpoint, http://...")
+    if not isinstance(policy, RemotePolicy) and not policy.tokenizer.chat_template:
+        raise ConfigError(
+            "rewriter agent: the agent's model has no chat template, so it follows no instructions. Leave --rewriter "
+            "out, or give the address of an endpoint."
+        )
+    return ModelRewriter()
 
 
 def question_of(text: str, options: Sequence[str] = ()) -> Question:
@@ -80,11 +110,17 @@ async def answer_as_json(
 
 
 def chat_loop(
-    agent: Agent, *, temperature: float, as_json: bool, check: EvidenceCheck, where: Filter = EVERYTHING
+    agent: Agent,
+    *,
+    temperature: float,
+    as_json: bool,
+    check: EvidenceCheck,
+    where: Filter = EVERYTHING,
+    rewriter: Rewriter = RuleRewriter(),
 ) -> None:
     """Ask until an empty line or the end of input. `as_json` prints one JSON line per question and no prompt.
 
-    A question that leaves something unsaid takes it from those before it (`medagent.conversation`).
+    A question that leaves something unsaid takes it from those before it (`medagent.rewriting`).
     """
     console = Console(highlight=False, quiet=as_json)
     console.print(f"Ask a medical question; an empty line ends. [dim]{NOT_ADVICE}[/dim]")
@@ -96,7 +132,7 @@ def chat_loop(
             return
         if not text.strip():
             return
-        question = question_of(standing_alone([*before, text.strip()]))
+        question = question_of(asyncio.run(rewriter([*before, text.strip()], agent.policy)))
         before = [question.text]
         if as_json:
             found = answer_as_json(agent, question, temperature=temperature, check=check, where=where)

@@ -20,7 +20,7 @@ from fastapi import FastAPI
 
 from medagent.agent import Agent
 from medagent.agent_folder import SPEC_FILE, AgentSpec, read_spec
-from medagent.cli.ask import check_of
+from medagent.cli.ask import check_of, rewriter_of
 from medagent.emergencies import NUMBER
 from medagent.errors import ConfigError
 from medagent.evidence.settings import Shown
@@ -64,6 +64,8 @@ class Settings:
     entailment: str | None = None
     emergencies: str | None = None
     emergency_number: str = NUMBER
+    rewriter: str = "rules"
+    rewriter_model: str = ""
 
     def __post_init__(self) -> None:
         """Refuse an address that others reach without tokens."""
@@ -182,6 +184,7 @@ def app_of(
             emergencies=settings.emergencies,
             number=settings.emergency_number,
         ),
+        rewriter=rewriter_of(settings.rewriter, model=settings.rewriter_model, policy=agent.policy),
         hosts=(*LOOPBACK, *settings.allowed_hosts)
         if settings.host in LOOPBACK
         else (*LOOPBACK, settings.host, *settings.allowed_hosts)

@@ -18,9 +18,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from medagent.agent import Agent, Job
-from medagent.conversation import standing_alone
 from medagent.errors import MedagentError
 from medagent.evidence.check import EvidenceCheck
+from medagent.rewriting import Rewriter, RuleRewriter
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import (
     Admission,
@@ -58,6 +58,7 @@ def make_app(
     name: str = "medagent",
     limits: AdmissionLimits = AdmissionLimits(),
     check: EvidenceCheck = EvidenceCheck(),
+    rewriter: Rewriter = RuleRewriter(),
     hosts: Sequence[str] = LOOPBACK,
     tokens: Sequence[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
@@ -70,9 +71,9 @@ def make_app(
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`.
 
-    `check` decides which answers are shown. Requests to another host than `hosts` are refused. The page offers
-    `examples`. Reported answers go to `feedback`, and `quiz` is for study. What is `beside` runs as long as the service
-    does, such as `reload.watch`.
+    `check` decides which answers are shown, `rewriter` completes follow-up questions. Requests to another host than
+    `hosts` are refused. The page offers `examples`. Reported answers go to `feedback`, and `quiz` is for study. What is
+    `beside` runs as long as the service does, such as `reload.watch`.
     """
     admission = Admission(agent, limits, check)
     searchable = Searchable(admission.search)
@@ -119,7 +120,7 @@ def make_app(
         A stream has the events `id`, `waiting`, `turn`, `answer` and, where it fails, `error`.
         """
         id_, text = f"answer-{uuid4().hex}", body.question.strip()
-        asked_as = standing_alone([*body.earlier, text])
+        asked_as = await unless_gone(request, rewriter([*body.earlier, text], admission.agent.policy))
         question = Question(id_, asked_as, tuple(body.options))
         answering = start(question, body, request, asked_as=asked_as if asked_as != text else None, heard=[text])
         keep = partial(feedback.remember, id_, question) if feedback else None
@@ -155,8 +156,9 @@ def make_app(
                 if body.stream
                 else JSONResponse(openai.chore_completion(id_, name, asked.chore))
             )
-        rewritten = asked.asked_as if asked.asked_as != asked.question else None
-        answering = start(Question(id_, asked.asked_as), body, request, asked_as=rewritten, heard=asked.heard)
+        whole = await unless_gone(request, rewriter([*asked.before, asked.question], admission.agent.policy))
+        rewritten = whole if whole != asked.question else None
+        answering = start(Question(id_, whole), body, request, asked_as=rewritten, heard=asked.heard)
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return _stream(_chunks(answering, request, id_, name, usage=usage))

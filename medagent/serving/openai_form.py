@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
-from medagent.conversation import standing_alone
 from medagent.emergencies import Emergencies
 from medagent.serving.chores import chore_answer
 from retrieval.errors import RetrievalError
@@ -98,13 +97,13 @@ class ChatRequest(BaseModel):
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a conversation asks: its last question as it is written and standing alone, or a chore's answer.
+    """What a conversation asks: its last question with those before it, or a chore's answer.
 
     `heard` are the user's last messages, which may tell of an emergency.
     """
 
     question: str
-    asked_as: str
+    before: tuple[str, ...] = ()
     heard: tuple[str, ...] = ()
     chore: str | None = None
 
@@ -112,8 +111,8 @@ class Conversation:
 def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversation:
     """What a request asks.
 
-    Of the conversation only the user's questions are read: the last, completed by those before it where it leaves
-    something unsaid (`medagent.conversation`). System messages are left out: the agent has instructions of its own.
+    Of the conversation only the user's questions are read: the last, and those that may complete it where it leaves
+    something unsaid (`medagent.rewriting`). System messages are left out: the agent has instructions of its own.
 
     Raises:
         RefusedError: the request asks for something that an agent does not do, or has no question.
@@ -129,7 +128,7 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
     ends_with_user = bool(said) and said[-1].role == "user"
     chore = chore_answer(system, asked[-1] if ends_with_user else "", asked[:-1] if ends_with_user else asked)
     if chore is not None and emergencies.line_for(last.text) is None:
-        return Conversation("", "", chore=chore)
+        return Conversation("", chore=chore)
     if not ends_with_user:
         raise RefusedError("messages", "the last message must be the user's, and have text.")
     question = asked[-1]
@@ -138,7 +137,7 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
             "messages", f"the question has {len(question):,} characters, and may have {MAX_CHARACTERS:,}."
         )
     before = [text for text in asked[:-1] if len(text) <= MAX_CHARACTERS][-MOST_BEFORE:]
-    return Conversation(question, standing_alone([*before, question]), tuple(asked[-HEARD:]))
+    return Conversation(question, tuple(before), tuple(asked[-HEARD:]))
 
 
 def _refuse_shapes(body: ChatRequest) -> None:

@@ -64,6 +64,8 @@ def chat(
     evidence: Shown = "partly",
     entailment: str | None = None,
     emergencies: str | None = None,
+    rewriter: str = "rules",
+    rewriter_model: str = "",
     json: bool = False,
 ) -> None:
     """Ask questions one after the other. Empty line or Ctrl-D ends.
@@ -79,16 +81,20 @@ def chat(
         evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
         entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
         emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
+        rewriter: What completes a question that leaves something unsaid: rules, agent (its own model) or the address of
+            an endpoint, whose key is read from MEDAGENT_API_KEY. What a model writes is checked.
+        rewriter_model: Name of the model at that endpoint.
         json: Read one question per line without a prompt, and print one line of JSON for each.
     """
-    from medagent.cli.ask import chat_loop, check_of
+    from medagent.cli.ask import chat_loop, check_of, rewriter_of
     from medagent.loading import open_agent
     from retrieval.filters import Filter
 
     wanted = Filter.parse(where)
     ready = open_agent(agent, index=index, tools=tools or [])
     check = check_of(ready.retriever, shown=evidence, entailment=entailment, emergencies=emergencies)
-    chat_loop(ready, temperature=temperature, as_json=json, check=check, where=wanted)
+    rewrites = rewriter_of(rewriter, model=rewriter_model, policy=ready.policy)
+    chat_loop(ready, temperature=temperature, as_json=json, check=check, where=wanted, rewriter=rewrites)
 
 
 def serve(
@@ -118,6 +124,8 @@ def serve(
     entailment: str | None = None,
     emergencies: str | None = None,
     emergency_number: str | None = None,
+    rewriter: str = "rules",
+    rewriter_model: str = "",
 ) -> None:
     """Serve an agent over HTTP, with a page for people and an API for programs.
 
@@ -153,6 +161,9 @@ def serve(
         entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
         emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
         emergency_number: Whom those lines tell to call.
+        rewriter: What completes a question that leaves something unsaid: rules, agent (its own model) or the address of
+            an endpoint, whose key is read from MEDAGENT_API_KEY. What a model writes is checked.
+        rewriter_model: Name of the model at that endpoint.
     """
     from medagent.cli.serve import Settings, serve_agent
     from medagent.emergencies import NUMBER
@@ -175,6 +186,8 @@ def serve(
         entailment,
         emergencies,
         emergency_number or NUMBER,
+        rewriter,
+        rewriter_model,
     )
     serve_agent(
         agent,

@@ -13,6 +13,7 @@ import pytest
 from medagent.errors import ConfigError
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
+from medagent.rewriting import ModelRewriter
 from medagent.serving.chores import title_of
 from medagent.serving.feedback import Feedback
 from medagent.serving.openai_form import content_of, escaped
@@ -148,6 +149,18 @@ def test_a_long_chat_goes_on(policy: Any) -> None:
         body = chat(policy, [*messages, {"role": "user", "content": "And how is it treated?"}]).json()
         assert body["medagent"]["answer"]["asked_as"] == "How is gout treated?"
         assert "*Asked as: How is gout treated?*" in body["choices"][0]["message"]["content"]
+
+
+def test_a_model_may_complete_what_is_asked(policy: Any) -> None:
+    asked = "Sure, but what would you give a woman who has had it twice?"
+    whole = "What would you give a woman who has had gout twice?"
+    rewriter = ModelRewriter(ScriptedPolicy(policy.tokenizer, lambda read, turn: whole))
+    messages = [ASKED, {"role": "assistant", "content": "colchicine"}, {"role": "user", "content": asked}]
+    sent = {"model": "medagent", "messages": messages}
+    chat_answer = call(policy, "POST", CHAT, settings={"rewriter": rewriter}, json=sent).json()["medagent"]["answer"]
+    sent = {"question": asked, "earlier": [ASKED["content"]]}
+    answer = call(policy, "POST", "/v1/answers", settings={"rewriter": rewriter}, json=sent).json()["answer"]
+    assert chat_answer["asked_as"] == answer["asked_as"] == whole
 
 
 def test_searches_stream_as_reasoning(policy: Any) -> None:

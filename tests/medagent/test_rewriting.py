@@ -1,0 +1,184 @@
+"""A model rewrites follow-up questions where what it writes says what the conversation does; else rules do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from medagent.cli.ask import rewriter_of
+from medagent.conversation import LONGEST
+from medagent.errors import ConfigError
+from medagent.policies.scripted import ScriptedPolicy
+from medagent.policy import SampledTurn
+from medagent.protocol import Block
+from medagent.rewriting import ModelRewriter, accepted, prompt
+from tests.medagent.support import byte_level
+
+GOUT = ["What causes gout?", "Sure, but what would you give a woman who has had it twice?"]
+WHOLE = "What would you give a woman who has had gout twice?"
+TEMPLATE = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}<a>"
+
+
+def rewritten(reply: str, questions: list[str] = GOUT) -> str:
+    policy = ScriptedPolicy(byte_level(), lambda read, turn: reply)
+    return asyncio.run(ModelRewriter()(questions, policy))
+
+
+def test_a_rewritten_question_is_asked() -> None:
+    assert rewritten(WHOLE) == WHOLE
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f'"{WHOLE}"',
+        f"Rewritten question: {WHOLE}",
+        f"Question: {WHOLE}",
+        f"<think>it is gout</think>\n{WHOLE}",
+        f"  {WHOLE}\n",
+        f"**{WHOLE}**",
+    ],
+)
+def test_what_stands_around_the_question_is_left_out(reply: str) -> None:
+    assert accepted(reply, GOUT) == WHOLE
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "",
+        "I cannot help with that.",
+        "Colchicine.",
+        "<search>gout in women</search>",
+        "What would you give a woman who has had pseudogout twice?",
+        "What would you give a woman with diabetes who has had gout twice?",
+        "What would you give for gout?",  # the woman is gone, and how often she had it
+        f"{WHOLE}\nColchicine.",
+        WHOLE + " gout" * LONGEST,
+    ],
+)
+def test_what_says_something_else_is_not_taken(reply: str) -> None:
+    assert accepted(reply, GOUT) == ""
+    assert rewritten(reply) == GOUT[1], "rules cannot complete it"
+
+
+def test_words_of_another_kind_of_question_may_differ() -> None:
+    asked = ["What causes gout?", "And how is it treated?"]
+    assert accepted("What is the treatment of gout?", asked) == "What is the treatment of gout?"
+
+
+def test_a_first_question_asks_no_model() -> None:
+    def never(read: str, turn: int) -> str:
+        raise AssertionError(read)
+
+    policy = ScriptedPolicy(byte_level(), never)
+    assert asyncio.run(ModelRewriter()(["How is it treated?"], policy)) == "How is it treated?"
+
+
+def test_the_model_reads_the_questions_in_its_template_without_their_marks() -> None:
+    tokenizer = byte_level()
+    tokenizer.chat_template = TEMPLATE
+    text = str(tokenizer.decode(prompt(tokenizer, ["What causes gout?", "</search> And its cause?"])))
+    assert text.startswith("<u>Below are")
+    assert text.endswith("Rewritten question:</u><a>")
+    assert "Question 1: What causes gout?\nLast question: " in text
+    assert "</search>" not in text
+
+
+class Silent(ScriptedPolicy):
+    """Never replies, and counts what was closed."""
+
+    closed = 0
+
+    def open(self, *, seed: int, temperature: float, blocks: tuple[Block, ...]) -> Any:
+        session = super().open(seed=seed, temperature=temperature, blocks=blocks)
+
+        async def sample(*, max_tokens: int) -> SampledTurn:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        def close() -> None:
+            self.closed += 1
+
+        session.sample, session.close = sample, close  # type: ignore[method-assign]
+        return session
+
+
+def test_a_late_model_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    silent = Silent(byte_level(), lambda read, turn: "")
+    found = asyncio.run(ModelRewriter(silent, timeout_s=0.05)(["What causes gout?", "And how is it treated?"], silent))
+    assert (found, silent.closed) == ("How is gout treated?", 1)
+    assert "no reply within 0.05 s" in caplog.text
+
+
+class Endpoint(ThreadingHTTPServer):
+    """A chat endpoint with one reply."""
+
+    daemon_threads = True
+    status, reply = 200, WHOLE
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[dict[str, Any]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        self.server.asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.server.status)
+        self.end_headers()
+        choice = {"message": {"content": self.server.reply}, "finish_reason": "stop"}
+        self.wfile.write(json.dumps({"choices": [choice]}).encode())
+
+    def log_message(self, *arguments: object) -> None:
+        """Be silent."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    server = Endpoint()
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_endpoint_rewrites_and_where_it_fails_rules_do(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    own = ScriptedPolicy(byte_level(), lambda read, turn: "never asked")
+    rewriter = rewriter_of(f"http://127.0.0.1:{endpoint.server_port}/v1", model="m", policy=own)
+    assert asyncio.run(rewriter(GOUT, own)) == WHOLE
+    (asked,) = endpoint.asked
+    assert (asked["model"], asked["temperature"]) == ("m", 0.0)
+    assert asked["messages"][0]["content"].endswith(f"Last question: {GOUT[1]}\n\nRewritten question:")
+    endpoint.status = 401
+    assert asyncio.run(rewriter(["What causes gout?", "And how is it treated?"], own)) == "How is gout treated?"
+    assert "completed by rules" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "wanted"),
+    [
+        ("rules", "m", "together"),
+        ("http://127.0.0.1:1/v1", "", "together"),
+        ("model", "", "rules, agent or the address"),
+        ("agent", "", "no chat template"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(name: str, model: str, wanted: str) -> None:
+    with pytest.raises(ConfigError, match=wanted):
+        rewriter_of(name, model=model, policy=ScriptedPolicy(byte_level(), lambda read, turn: ""))
+
+
+def test_an_agent_with_a_chat_template_rewrites_by_itself() -> None:
+    tokenizer = byte_level()
+    tokenizer.chat_template = TEMPLATE
+    policy = ScriptedPolicy(tokenizer, lambda read, turn: WHOLE)
+    assert asyncio.run(rewriter_of("agent", model="", policy=policy)(GOUT, policy)) == WHOLE
