@@ -32,7 +32,7 @@ from medagent.serving.app import LOOPBACK, make_app
 from medagent.serving.connections import BoundedConnection
 from medagent.serving.engines import Engine, InProcessSampling, ServersSampling, VllmSampling
 from medagent.serving.feedback import Feedback
-from medagent.serving.memory import trim_memory
+from medagent.serving.memory import share_one_arena, trim_memory
 from medagent.serving.middleware import read_tokens
 from medagent.serving.names import EngineName
 from medagent.serving.page import read_examples
@@ -89,6 +89,7 @@ def serve_agent(
 ) -> None:
     """Serve an agent. On an address that other machines reach, it asks for tokens."""
     refuse_busy(settings.host, settings.port)
+    share_one_arena()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with closing(engine_named(engine, servers=servers, model=model, vllm=vllm)) as sampling:
