@@ -63,7 +63,8 @@ class Names:
                     words = self._titles[title]
                     rank = (distance - len(words & known), len(words), len(title), title)
                     ranked[title] = min(rank, ranked.get(title, rank))
-        return sorted(ranked, key=lambda title: ranked[title])[:MOST_NAMES]
+        nearest = sorted(ranked, key=lambda title: ranked[title])
+        return list({folded(title): title for title in reversed(nearest)}.values())[::-1][:MOST_NAMES]
 
     def _words_near(self, word: str) -> list[tuple[str, float]]:
         """Words within the allowed distance: insertions, deletions, substitutions and swaps of neighbours."""

@@ -17,6 +17,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+from medagent.evidence.answer_form import echoes, names_a_gene, says_too_little
 from medagent.evidence.kinds import describes, tells, what_is_asked
 from medagent.evidence.names import Names
 from medagent.evidence.reading import LONG_SUBJECT, Asked, read_answer
@@ -32,6 +33,7 @@ from retrieval.passages import Passage
 SOME_OF_A_CASE = 0.3  # share of a case's words that a passage on it mentions
 CLAUSE = 4  # words of an answer that says more than a name
 MOST_ABOUT = 2  # headings that a verdict names
+_WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above|these|them|options)\b", re.IGNORECASE)
 
 
@@ -106,6 +108,8 @@ class _Judgement:
             return replace(self._not_said(text), unsafe=True)
         if self._repeats():
             return self._not_said("The answer only repeats the question.")
+        if self._name and says_too_little(self._name):
+            return self._not_said("The answer says too little to be checked.")
         if self.said.decision:
             return self._of_a_decision()
         if _ALL_OR_NONE.search(self._name):
@@ -116,6 +120,13 @@ class _Judgement:
         on_subject = [number for number in stating if self._asked.named_in(self._words_around(number))]
         if not on_subject:
             return self._of_another_subject(stating)
+        answering = [number for number in on_subject if self._answers(number)]
+        if not answering:
+            about = _quoted(_headings([self._passages[number - 1] for number in on_subject]))
+            return EvidenceVerdict(
+                EvidenceKind.SOMETHING_ELSE, f"The passage is about {about}, but states no answer to this."
+            )
+        on_subject = answering
         if not self._name and (elsewhere := self._statements_elsewhere()):
             text = f"{elsewhere} of the {len(self.said.statements)} things said are of another subject."
             return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(on_subject))
@@ -184,9 +195,19 @@ class _Judgement:
         passage = self._passages[number - 1]
         around = forms(passage.heading) | self._bridged(passage)
         return any(
-            self._asked.named_in(around | forms(_without(window, self._name))) and self._told_by(passage, window)
+            self._asked.named_in(around | forms(_without(window, self._name)))
+            and self._told_by(passage, window)
+            and names_a_gene(self._name, window, self._question.text)
             for window in self._windows(passage)
         )
+
+    def _answers(self, number: int) -> bool:
+        """Whether a name is more than the passage's subject again, and the passage speaks of what sort it should be."""
+        passage = self._passages[number - 1]
+        if self._name and echoes(self._name, passage.title, self._question.text, frozenset(self._asked.subject)):
+            return False
+        words = words_of(passage) | forms(self._name)  # "vitaminc" is a vitamin
+        return any(word.startswith(self._asked.type) for word in words)
 
     def _partly_stated(self) -> EvidenceVerdict | None:
         """Where some statements of several are entailed, on the subject."""
@@ -279,9 +300,9 @@ class _Judgement:
 
     def _told_by(self, passage: Passage, sentences: str) -> bool:
         """Whether sentences under their heading tell the kind asked for, without the words that name the subject."""
-        words = f"{passage.heading}\n{sentences}".split()
         own = self._asked.subject.keys()
-        return tells(" ".join(word for word in words if not forms(word) & own), self._asked.kinds)
+        text = _WORD.sub(lambda found: " " if forms(found[0]) & own else found[0], f"{passage.heading}\n{sentences}")
+        return tells(text, self._asked.kinds)
 
 
 @lru_cache(maxsize=4_096)

@@ -10,6 +10,7 @@ import unicodedata
 from functools import lru_cache
 
 import Stemmer
+from rapidfuzz.distance import OSA
 
 from retrieval.analysis import GREEK, STOPWORDS
 
@@ -43,11 +44,13 @@ _IRREGULAR = {
 }
 _POSSESSIVE = re.compile(r"(?<=\w)['\u2019]s\b")
 _GREEK = str.maketrans(GREEK)
+MISSPELT_FRAME = ("syndrome", "syndromes", "disease", "diseases", "disorder", "condition")
 # Words that frame a question and name none of what it is about.
 FRAME = frozenset(
     (
-        "about action after agent all also among any anyone ask asked based behind being best better between both "
-        "called can caught changes choice choose classic classical clinical common commonly condition conditions "
+        "about action after agent all also among another any anyone ask asked based behind being best better "
+        "between both called "
+        "can caught changes choice choose classic classical clinical common commonly condition conditions "
         "consider considered correct cure current currently define definition describe described despite didn "
         "different disease diseases disorder disorders doctor doctors does doesn doing don done each effective "
         "either else ever every exact example explain finding first following found general get gets getting give "
@@ -122,6 +125,12 @@ def subject_words(question: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for each, word in named_words(_IDLE_PRIMARY.sub("", question)):
-        if each not in _frame_forms():
+        if each not in _frame_forms() and not _is_misspelt_frame(word):
             found.setdefault(each, word)
     return found
+
+
+def _is_misspelt_frame(word: str) -> bool:
+    """Whether a word is one letter away from such as "syndrome"; it is no name that the corpus could lack."""
+    low = folded(word)
+    return any(OSA.distance(low, frame, score_cutoff=1) <= 1 for frame in MISSPELT_FRAME)
