@@ -15,7 +15,7 @@ _TYPED = re.compile(
     r"^\W*(?:(?:and|so|in|of|by|from|with)\s+)?(?:which|what)\s+(?:(?:type|kind|sort)s? of\s+)?(?P<type>"
     r"enzymes?|hormones?|vitamins?|metals?|minerals?|nerves?|organs?|glands?|chemicals?|substances?|proteins?|"
     r"bacteri(?:a|um)|virus(?:es)?|fung(?:us|i)|parasites?|joints?|bones?|muscles?|arter(?:y|ies)|vessels?|cells?|"
-    r"insects?|animals?|foods?|toxins?|antibod(?:y|ies)|neurotransmitters?)\b",
+    r"insects?|animals?|foods?|chromosomes?|toxins?|antibod(?:y|ies)|neurotransmitters?)\b",
     re.IGNORECASE,
 )
 _ASKS_FOR_A_GENE = re.compile(r"\b(?:which|what) (?:single )?genes?\b", re.IGNORECASE)
@@ -23,12 +23,19 @@ _ASKS_FOR_A_GENE = re.compile(r"\b(?:which|what) (?:single )?genes?\b", re.IGNOR
 _NO_DISEASE = frozenset({"treatment", "diagnosis", "dose", "inheritance", "genetics", "frequency", "prevention"})
 _DISEASE = re.compile(r"(?:emia|itis|osis|oma|opathy|cancer|fever|syndrome|disease|disorder|infection|deficiency)s?$")
 _SYMBOL = r"[A-Z][A-Z0-9-]+"
+# Some sorts a passage takes for granted: it says "tick", and not "insect".
+_UNSAID = frozenset(form(word) for word in "insect animal food chemical substance".split())
 _TOO_LITTLE = frozenset(
-    form(word)
-    for word in (
-        "mild moderate severe serious various different several many some few one other inherited affected possible"
+    (
+        "mild moderate severe serious various different several many some few one other inherited affected possible "
+        "medical and or"
     ).split()
 )
+# Of these kinds the words that ask for them are no answer: "treatment" is none to "How is gout treated?".
+_SAYS_ITSELF = frozenset({"treatment", "diagnosis", "signs", "mechanism", "harms", "outlook"})
+_WHAT_IS = re.compile(r"^\W*what(?:'s|\u2019s| is| are)\s", re.IGNORECASE)
+_IS = re.compile(r"\b(?:is|are|means?|refers? to|occurs?|happens?|describes?)\b", re.IGNORECASE)
+_MOST_BESIDE = 3  # words that a definition has beside its subject before "is"
 
 
 def asked_type(question: str) -> str:
@@ -38,7 +45,8 @@ def asked_type(question: str) -> str:
     ('nerv', '')
     """
     found = _TYPED.match(question)
-    return form(folded(found["type"])) if found else ""
+    sort = form(folded(found["type"])) if found else ""
+    return "" if sort in _UNSAID else sort
 
 
 def without_type(question: str) -> str:
@@ -50,10 +58,30 @@ def without_type(question: str) -> str:
     return f"{question[:start]}{' ' * (end - start)}{question[end:]}"
 
 
-def says_too_little(answer: str) -> bool:
-    """Whether an answer has nothing but words such as "mild", which fit any condition."""
-    words = forms(answer)
-    return bool(words) and words <= _TOO_LITTLE
+def says_too_little(answer: str, question: str) -> bool:
+    """Whether an answer has nothing but words such as "mild", which fit any condition, or the question's own.
+
+    >>> says_too_little("treatment", "How is gout treated?"), says_too_little("surgery", "How is gout treated?")
+    (True, False)
+    """
+    kinds = asked_for(question)
+    rest = folded(answer)
+    if any(kind.name in _SAYS_ITSELF for kind in kinds):
+        for kind in kinds:
+            rest = kind.asked.sub(" ", rest)
+    return bool(forms(answer)) and set(re.findall(r"\w+", rest)) <= _TOO_LITTLE
+
+
+def defines(sentence: str, question: str, subject: frozenset[str]) -> bool:
+    """Where a question asks what something is: whether the sentence begins by saying so; else true.
+
+    "Endometriosis is ..." says what it is; "collapse of the lung occurs in endometriosis" does not.
+    """
+    if asked_for(question) or not _WHAT_IS.match(question):
+        return True
+    found = _IS.search(sentence)
+    named = forms(sentence[: found.start()]) if found else frozenset[str]()
+    return subject <= named and len(named - subject) <= _MOST_BESIDE
 
 
 def echoes(answer: str, title: str, question: str, subject: frozenset[str]) -> bool:
@@ -77,7 +105,8 @@ def names_a_gene(answer: str, sentence: str, question: str) -> bool:
     """
     if not _ASKS_FOR_A_GENE.search(question) or re.search(r"\bgenes?\b", answer, re.IGNORECASE):
         return True
-    name = re.escape(answer.strip())
+    symbols = re.findall(rf"\b{_SYMBOL}\b", answer)  # "maternal copy of UBE3A"
+    name = re.escape(symbols[-1] if len(symbols) == 1 and answer.endswith(symbols[0]) else answer.strip())
     also = rf"(?:\s*\([^)]{{0,60}}\))?(?:(?:,|,? (?:and|or)) {_SYMBOL})*"
     called = r"(?:\s*(?:called|named|known as|:|\(|such as|including|are|is))*"
     listed = rf"\s+(?:{_SYMBOL}(?:,|,? (?:and|or))\s+)*"

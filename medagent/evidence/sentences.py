@@ -17,6 +17,7 @@ DENIAL = re.compile(
     r"instead of|rather than|unlike|except|excluding|rul\w+ out|dangerous|no longer|least)\b|n['\u2019]t\b",
     re.IGNORECASE,
 )
+_QUESTION = re.compile(r"\?[\s\"'\u2019\u201d)\]]*$")  # a sentence that asks states nothing
 _NUMBER_WITH_WORD = re.compile(r"\b(\d[\d.,]*)[\s-]+([^\W\d_]+)")
 
 
@@ -36,7 +37,12 @@ def stating_windows(name: str, text: str, *, denied: bool) -> list[str]:
         return []
     found = []
     for window in windows_of(text):
-        if not wanted <= forms(window) or named.beyond(named_in(window)) or not _numbers_fit(name, window):
+        if (
+            _QUESTION.search(window)
+            or not wanted <= forms(window)
+            or named.beyond(named_in(window))
+            or not _numbers_fit(name, window)
+        ):
             continue
         own = re.compile(re.escape(name), re.IGNORECASE)  # "ECG without P waves" denies nothing
         if any(denies(own.sub(" ", each)) == denied for each in _deciding(wanted, window)):

@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from medagent.evidence.answer_form import echoes, names_a_gene, says_too_little
+from medagent.evidence.answer_form import defines, echoes, names_a_gene, says_too_little
 from medagent.evidence.kinds import describes, tells, what_is_asked
 from medagent.evidence.names import Names
 from medagent.evidence.reading import LONG_SUBJECT, Asked, read_answer
@@ -108,7 +108,7 @@ class _Judgement:
             return replace(self._not_said(text), unsafe=True)
         if self._repeats():
             return self._not_said("The answer only repeats the question.")
-        if self._name and says_too_little(self._name):
+        if self._name and says_too_little(self._name, self._question.text):
             return self._not_said("The answer says too little to be checked.")
         if self.said.decision:
             return self._of_a_decision()
@@ -198,6 +198,7 @@ class _Judgement:
             self._asked.named_in(around | forms(_without(window, self._name)))
             and self._told_by(passage, window)
             and names_a_gene(self._name, window, self._question.text)
+            and defines(window, self._question.text, frozenset(self._asked.subject))
             for window in self._windows(passage)
         )
 
@@ -295,8 +296,8 @@ class _Judgement:
     def _tells(self, number: int) -> bool:
         """Whether a passage, near what it states, tells the kind of thing that was asked for."""
         passage = self._passages[number - 1]
-        claim = " ".join(each.text for each in self.said.statements)
-        return self._told_by(passage, _near(passage.text, claim))
+        claims = self._windows(passage) if self._name else [" ".join(each.text for each in self.said.statements)]
+        return any(self._told_by(passage, _near(passage.text, claim)) for claim in claims)
 
     def _told_by(self, passage: Passage, sentences: str) -> bool:
         """Whether sentences under their heading tell the kind asked for, without the words that name the subject."""

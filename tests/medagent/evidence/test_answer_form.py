@@ -90,6 +90,37 @@ STATED = EvidenceKind.STATED
             "A blood test diagnoses sickle cell anemia.",
             False,
         ),
+        (
+            "What is endometriosis?",
+            "collapse of the lung",
+            "Pneumothorax",
+            "Collapse of the lung occurs in endometriosis.",
+            False,
+        ),
+        (
+            "What is endometriosis?",
+            "tissue outside the uterus",
+            "Endometriosis",
+            "Endometriosis, an illness of women, is tissue outside the uterus.",
+            True,
+        ),
+        ("What causes gout?", "urate crystals", "Gout", "Do urate crystals cause gout?", False),
+        (
+            "Which enzyme is deficient in phenylketonuria?",
+            "phenylalanine hydroxylase",
+            "Phenylketonuria",
+            "An enzyme is phenylalanine hydroxylase. It is large. It is old. In phenylketonuria mutations reduce "
+            "phenylalanine hydroxylase.",
+            True,
+        ),
+        ("Which insect spreads Lyme disease?", "tick", "Lyme disease", "A tick spreads Lyme disease.", True),
+        (
+            "Which chromosome is involved in Down syndrome?",
+            "chromosome 21",
+            "Down syndrome",
+            "There are three copies of chromosome 21.",
+            True,
+        ),
         ("What are the symptoms of gout?", "severe", "Gout", "The symptoms of gout can be severe.", False),
         ("What are the symptoms of gout?", "severe pain", "Gout", "The symptoms of gout: severe pain.", True),
     ],
@@ -108,6 +139,7 @@ def test_what_a_verdict_makes_of_it(question: str, answer: str, title: str, text
         ("PAH gene", "The PAH gene is mutated.", True),
         ("CGG triplet", "Within the FMR1 gene, CGG triplets are repeated.", False),
         ("MECP2", "The MECP2 (methyl CpG) gene", True),
+        ("maternal copy of UBE3A", "The maternal copy of the UBE3A gene is lost.", True),
         ("HEXA", "An enzyme called HEXA is missing.", False),
     ],
 )
@@ -142,10 +174,14 @@ def test_the_subject_again_is_no_answer(answer: str, title: str, question: str, 
 
 
 def test_words_that_fit_anything_say_too_little() -> None:
-    assert says_too_little("mild")
-    assert says_too_little("other, several")
-    assert not says_too_little("medication")
-    assert not says_too_little("")
+    asked = "What are the symptoms of gout?"
+    for said in ("mild", "other, several", "signs and symptoms", "medical"):
+        assert says_too_little(said, asked), said
+    for said in ("medication", "severe pain", ""):
+        assert not says_too_little(said, asked), said
+    assert says_too_little("treatment", "How is gout treated?")
+    assert not says_too_little("vaccination", "How is tetanus prevented?")
+    assert not says_too_little("rare", "How common is gout?")
 
 
 def test_two_spellings_of_one_title_are_offered_once() -> None:

@@ -1,4 +1,4 @@
-"""A service and a page of it in Chromium."""
+"""A service and a page of it in Chromium and in Firefox."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ HOSTILE = Passage.make(
     id="p1",
 )
 OTHER = Passage.make("pseudogout", "Crystals of calcium pyrophosphate. Not gout.", source="rheumatic teaching", id="p2")
+BROWSERS = {
+    "chromium": ("MEDAGENT_CHROMIUM", "chromium", "chromium-browser"),
+    "firefox": ("MEDAGENT_FIREFOX", "firefox-esr", "firefox"),
+}
 QUESTION = "What is the first-line drug for gout?"
 
 
@@ -43,15 +47,20 @@ def speaks(read: str, turn: int) -> str:
     return "<answer> colchicine [1] [7] (A)</answer>"
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+@pytest.fixture(scope="session", params=["chromium", "firefox"])
+def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Each browser of the machine. Firefox is the usual one, which Playwright drives over WebDriver BiDi."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="make test-page installs it")
     sync_api.expect.set_options(timeout=20_000)  # of machines that do other things too
-    path = os.environ.get("MEDAGENT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    variable, *names = BROWSERS[request.param]
+    path = os.environ.get(variable) or next(filter(None, map(shutil.which, names)), None)
     if path is None:
-        pytest.skip("there is no Chromium on the PATH")
+        pytest.skip(f"there is no {request.param} on the PATH")
     with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        if request.param == "firefox":
+            running = playwright.firefox.launch(channel="moz-firefox", executable_path=path)
+        else:
+            running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield running
         running.close()
 
