@@ -46,7 +46,8 @@ test-long: .venv/ready
 test-vllm: .venv/vllm
 	$(BIN)/python -m pytest -m "vllm or quantised"
 
-# The page, in Chromium (Debian: apt-get install chromium; elsewhere name it by MEDAGENT_CHROMIUM), and axe-core by npm.
+# The page, in Chromium and Firefox, and axe-core by npm. Debian: apt-get install chromium firefox-esr. Elsewhere name
+# them by MEDAGENT_CHROMIUM and MEDAGENT_FIREFOX.
 .venv/page: .venv/ready
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[page]'
 	npm install --silent --no-save --prefix .axe axe-core@4.14.1

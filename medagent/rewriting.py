@@ -1,8 +1,8 @@
 """The last question of a conversation, made to stand on its own by rules or by a model.
 
 A model rewrites more than rules do, and may also answer, drop a condition or bring in words of its own. So its reply
-counts only where it is one line, has every word by which the last question names something, and none that nobody
-typed. Otherwise the rules' question is taken (`medagent.conversation`).
+counts only where it is one line that asks, has every word by which the last question names something, and none that
+nobody typed. Otherwise the rules' question is taken (`medagent.conversation`).
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def accepted(reply: str, questions: Sequence[str]) -> str:
     """
     text = reply.rpartition(TagProtocol.think.end)[2].strip()
     text = _LEAD.sub("", text).strip(" \"'\u201c\u201d*")
-    if not text or "\n" in text or len(text) > LONGEST:
+    asks = text.endswith("?") or not questions[-1].rstrip().endswith("?")
+    if not text or "\n" in text or len(text) > LONGEST or not asks:
         return ""
     typed, written = forms(" ".join(questions)), forms(text)
     new = subject_words(without_kinds(text)).keys() - typed

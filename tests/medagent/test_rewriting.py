@@ -55,6 +55,7 @@ def test_what_stands_around_the_question_is_left_out(reply: str) -> None:
         "",
         "I cannot help with that.",
         "Colchicine.",
+        "You would give a woman who has had gout twice what caused gout.",
         "<search>gout in women</search>",
         "What would you give a woman who has had pseudogout twice?",
         "What would you give a woman with diabetes who has had gout twice?",

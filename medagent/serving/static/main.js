@@ -14,6 +14,7 @@ const entries = []; // newest last
 const empty = byId("empty"); // shown while there is no entry
 let shown = null;
 let running = null; // {entry, stopper}
+let leaving = false; // the page is about to go, and what ends now was not ended by anyone
 let keepsReports = false;
 
 /** What a browser keeps, or undefined where it keeps nothing: the page works without. */
@@ -26,6 +27,7 @@ function kept(read) {
 }
 
 function remember() {
+  if (leaving) return;
   const records = entries.map((entry) => ({ ...entry.record, running: entry === running?.entry }));
   kept(() => sessionStorage.setItem(KEPT, JSON.stringify(records.slice(-LONGEST_HISTORY))));
 }
@@ -216,6 +218,15 @@ byId("question").addEventListener("keydown", (event) => {
   byId("ask").requestSubmit();
 });
 byId("stop").addEventListener("click", () => running?.stopper.abort());
+// Firefox breaks off what is fetched before a page goes. So the question is remembered as running before that.
+addEventListener("beforeunload", () => {
+  remember();
+  leaving = true;
+  setTimeout(() => {
+    leaving = false; // it stayed: a download, or another program, was opened
+    remember();
+  }, 2_000);
+});
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) running?.stopper.abort();
 });

@@ -30,7 +30,7 @@ export function save(name, text, type) {
   anchor.href = address;
   anchor.download = name;
   anchor.click();
-  URL.revokeObjectURL(address);
+  setTimeout(() => URL.revokeObjectURL(address), 60_000); // Firefox reads it after the click
 }
 
 /** Put text on the clipboard; false where the browser does not allow it. */

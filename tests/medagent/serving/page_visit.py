@@ -68,8 +68,8 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
 class Visit:
     """A service, and a page of it."""
 
-    def __init__(self, policy: Stepwise, app: Any, url: str, page: Any) -> None:
-        self.policy, self.app, self.url, self.page = policy, app, url, page
+    def __init__(self, policy: Stepwise, app: Any, url: str, page: Any, browser: str) -> None:
+        self.policy, self.app, self.url, self.page, self.browser = policy, app, url, page, browser
         self.wrong: list[str] = []
         page.on("console", lambda message: self.wrong.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
@@ -102,7 +102,7 @@ def visit(browser: Any, tokenizer: Any, request: pytest.FixtureRequest) -> Itera
     with served(app) as url:
         context = browser.new_context(**options)
         page = context.new_page()
-        visit = Visit(policy, app, url, page)
+        visit = Visit(policy, app, url, page, browser.browser_type.name)
         page.goto(url)
         yield visit
         context.close()

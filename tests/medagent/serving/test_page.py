@@ -157,7 +157,11 @@ def test_the_page_fits_a_phone(visit: Visit) -> None:
     expect(page.get_by_role("heading", name="Answer", exact=True)).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
     visit.answered()
-    page.get_by_role("button", name=re.compile("^Passage 1")).tap()
+    first = page.get_by_role("button", name=re.compile("^Passage 1"))
+    if visit.browser == "firefox":
+        first.click()  # what is tapped by WebDriver BiDi is not clicked
+    else:
+        first.tap()
     expect(page.get_by_role("dialog")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
     box = page.get_by_role("dialog").bounding_box()

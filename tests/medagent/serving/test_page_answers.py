@@ -76,7 +76,9 @@ def test_a_reload_asks_a_running_question_again(visit: Visit) -> None:
     expect(visit.page.locator(".answer .text")).to_contain_text("colchicine")
 
 
-def test_a_session_can_be_saved_and_searched(visit: Visit) -> None:
+def test_a_session_can_be_saved(visit: Visit) -> None:
+    if visit.browser == "firefox":
+        pytest.skip("WebDriver BiDi tells nothing of downloads that the page makes itself")
     page = visit.page
     visit.answered()
     with page.expect_download() as saving:
@@ -87,6 +89,11 @@ def test_a_session_can_be_saved_and_searched(visit: Visit) -> None:
     with page.expect_download() as saving:
         page.get_by_role("button", name="Save as JSON").click()
     assert json.loads(Path(saving.value.path()).read_text(encoding="utf-8"))[0]["answer"]["verdict"]["kind"] == "stated"
+
+
+def test_a_session_can_be_searched(visit: Visit) -> None:
+    page = visit.page
+    visit.answered()
     for number in range(5):
         visit.ask(f"Gout {number}?")
         visit.policy.allow(2)
