@@ -99,6 +99,8 @@ class PreferenceData(AgentData):
         folder = Path(trainer.default_root_dir) / "pairs"
         self._sample(module, trainer, folder)
         read = self.source.read(folder, self.agent_settings, module.tokenizer)
+        if trainer.is_global_zero and not trainer.global_step:  # else a checkpoint has them
+            module.roles.token_counts.read(self.source.sampled_tokens)
         _, out = split([pair.chosen for pair in read], self.held_out_share, seed=self.seed)
         held_out = {question_key(rollout.question) for rollout in out}
         self.pairs, self.held_out = [], []

@@ -40,7 +40,7 @@ class HeldOutPairs(Callback):
             parts += [some.rows(rows) for rows in groups]
         idle = to_prefer(data.held_out[:1], pad_id=pl_module.pad_id, weight=1.0).idle()
         parts += [idle] * (pl_module.most_passes(len(parts)) - len(parts))
-        with torch.no_grad():
+        with torch.no_grad(), pl_module.roles.token_counts.paused():
             for part in parts:
                 terms, _ = pl_module.pair_terms(part.to(pl_module.device))
                 found = pair_metrics(pl_module.preference_loss, terms)

@@ -58,6 +58,7 @@ class Pairs(ABC):
 
     sampled: ClassVar[bool] = False
     left_out: Mapping[str, int] = NO_COUNTS
+    sampled_tokens: int = 0
 
     @abstractmethod
     def questions(self, protocol: TurnProtocol) -> list[Question]:

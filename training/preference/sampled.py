@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,6 +17,7 @@ from medagent.types import Question, Rollout
 from training.agent_data import AgentSettings
 from training.preference.pairs import Pairing, Pairs, PreferencePair
 from training.stale_rollouts import read_rollouts, write_rollouts
+from training.token_counts import tokens_to_sample
 
 QUESTIONS_AT_A_TIME = 64
 
@@ -78,9 +79,16 @@ class SampledPairs(Pairs):
 
     def read(self, folder: Path, settings: AgentSettings, tokenizer: PreTrainedTokenizerBase) -> list[PreferencePair]:
         """See `Pairs.read`."""
-        rollouts = (each for number in range(len(self._parts)) for each in read_rollouts(self._path(folder, number)))
-        pairs, self.left_out = self._pairing.pairs(rollouts)
+        pairs, self.left_out = self._pairing.pairs(self._read(folder))
         return pairs
+
+    def _read(self, folder: Path) -> Iterator[Rollout]:
+        """The rollouts, part by part, while the tokens that sampling them took are added up."""
+        self.sampled_tokens = 0
+        for number in range(len(self._parts)):
+            part = read_rollouts(self._path(folder, number))
+            self.sampled_tokens += tokens_to_sample(part)
+            yield from part
 
     @property
     def _parts(self) -> list[Sequence[Question]]:

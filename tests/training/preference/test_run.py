@@ -20,6 +20,7 @@ from training.callbacks.export import read_metrics
 from training.preference.sampled import SampledPairs
 from training.run import preference
 from training.stale_rollouts import read_rollouts
+from training.token_counts import tokens_to_sample
 
 CONFIG = CONFIGS / "preference" / "starter.yaml"
 
@@ -53,6 +54,10 @@ def test_a_run_logs_what_it_trains_on_and_exports_an_agent(taught: Path, index_f
     assert first["preference/pairs"] > 4
     assert first["preference/held_out"] > 0
     assert last["preference/loss"] < first["preference/loss"]
+    forward, backward = last["compute/forward_tokens"], last["compute/backward_tokens"]
+    assert backward > 1000
+    # Reference and policy read each token that is trained on; what is held out only measures.
+    assert forward == tokens_to_sample(sampled) + 2 * backward
     assert {"preference/held_out_loss", "preference/chosen_kl", "preference/margin"} <= set(last)
     made = read_spec(taught / "agent").training
     assert "SampledPairs" in made["pairs"]
@@ -103,6 +108,8 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(taught: Path, train_i
     ours, theirs = weights(tmp_path / "run"), weights(taught)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    for name in ("compute/forward_tokens", "compute/backward_tokens"):
+        assert read_metrics(tmp_path / "run")[-1][name] == read_metrics(taught)[-1][name]
 
 
 def test_passes_of_few_tokens_teach_the_same(taught: Path, train_index: Path, tmp_path: Path) -> None:
