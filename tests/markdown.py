@@ -24,6 +24,7 @@ WORDS_AT_MOST = {
     "docs/retrieval.md": 1200,
     "docs/retrieval-figures.md": 950,
     "docs/serving.md": 1200,
+    "docs/serving-figures.md": 600,
     "docs/questions.md": 700,
     "docs/base-models.md": 500,
     "docs/scaling.md": 1200,
