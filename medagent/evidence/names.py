@@ -64,7 +64,10 @@ class Names:
                     rank = (distance - len(words & known), len(words), len(title), title)
                     ranked[title] = min(rank, ranked.get(title, rank))
         nearest = sorted(ranked, key=lambda title: ranked[title])
-        return list({folded(title): title for title in reversed(nearest)}.values())[::-1][:MOST_NAMES]
+        spelt: dict[str, str] = {}
+        for title in nearest:
+            spelt.setdefault(folded(title), title)
+        return list(spelt.values())[:MOST_NAMES]
 
     def _words_near(self, word: str) -> list[tuple[str, float]]:
         """Words within the allowed distance: insertions, deletions, substitutions and swaps of neighbours."""

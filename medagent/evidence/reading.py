@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from medagent.answer_forms import without_citations
-from medagent.evidence.answer_form import asked_type, without_type
+from medagent.evidence.answer_form import without_sort
 from medagent.evidence.kinds import QuestionKind, asked_for, without_kinds
 from medagent.evidence.support import Statement, content_words, statements_of
 from medagent.evidence.words import subject_words
@@ -22,20 +22,16 @@ _MARK = re.compile(r"\s*\([A-J]\)")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a question asks for, and of what: the forms of its subject's words, each as it is written.
-
-    `type` is the form of the noun that says what sort of thing is asked for, such as a nerve.
-    """
+    """What a question asks for, and of what: the forms of its subject's words, each as it is written."""
 
     subject: dict[str, str]
     kinds: tuple[QuestionKind, ...]
-    type: str = ""
 
     @staticmethod
     def of(question: Question) -> Asked:
         """Read a question; its options are no part of it."""
         text = question.text
-        return Asked(subject_words(without_kinds(without_type(text))), asked_for(text), asked_type(text))
+        return Asked(subject_words(without_kinds(without_sort(text))), asked_for(text))
 
     def missing_from(self, words: frozenset[str]) -> list[str]:
         """The forms of the subject that the words lack."""

@@ -6,9 +6,10 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from medagent.evidence.support import windows_of
+from medagent.evidence.support import content_words, windows_of
 from medagent.evidence.words import folded, forms
 from medagent.unsupported import named_in
+from retrieval.chunking import sentence_spans
 
 _CLAUSE = re.compile(r"[,;:]\s+|\b(?:but|whereas|although|while|rather than|instead of|unlike|as opposed to|and not)\b")
 _AFTER_NAME = re.compile(r"\b(?:but|whereas|although|while)\b|;\s+")
@@ -71,3 +72,11 @@ def _numbers_fit(name: str, window: str) -> bool:
         if not re.search(rf"(?<![\d.,]){re.escape(number)}[\s-]+(?:\w+\s+)?{stem}", plain):
             return False
     return True
+
+
+def near_sentences(text: str, claim: str) -> str:
+    """The sentence of a text that shares most words with a claim, with its neighbours."""
+    spans = sentence_spans(text) or [(0, len(text))]
+    wanted = content_words(claim)
+    best = max(range(len(spans)), key=lambda at: len(wanted & content_words(text[slice(*spans[at])])))
+    return text[spans[max(0, best - 1)][0] : spans[min(len(spans) - 1, best + 1)][1]]

@@ -17,22 +17,23 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from medagent.evidence.answer_form import defines, echoes, names_a_gene, says_too_little
+from medagent.evidence.answer_form import defines, echoes, is_of_sort, says_too_little
 from medagent.evidence.kinds import describes, tells, what_is_asked
 from medagent.evidence.names import Names
+from medagent.evidence.naming import gives_a_name, names_a_gene
 from medagent.evidence.reading import LONG_SUBJECT, Asked, read_answer
-from medagent.evidence.sentences import denies, stating_windows
+from medagent.evidence.sentences import denies, near_sentences, stating_windows
 from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
+from medagent.evidence.wording import headings, numbered, quoted
 from medagent.evidence.words import forms, subject_words
 from medagent.protocol import citations
 from medagent.types import LETTERS, Rollout, StopReason
 from medagent.unsupported import named_in
-from retrieval.chunking import sentence_spans
 from retrieval.passages import Passage
 
 SOME_OF_A_CASE = 0.3  # share of a case's words that a passage on it mentions
+MOST_LOOKED_AROUND = 10  # sentences that state a name, whose neighbours are read too
 CLAUSE = 4  # words of an answer that says more than a name
-MOST_ABOUT = 2  # headings that a verdict names
 _WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above|these|them|options)\b", re.IGNORECASE)
 
@@ -67,7 +68,7 @@ class EvidenceVerdict:
     @property
     def told(self) -> str:
         """The text, with the names that may be meant."""
-        return f"{self.text} Did you mean {_quoted(self.did_you_mean, last='or')}?" if self.did_you_mean else self.text
+        return f"{self.text} Did you mean {quoted(self.did_you_mean, last='or')}?" if self.did_you_mean else self.text
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -122,7 +123,7 @@ class _Judgement:
             return self._of_another_subject(stating)
         answering = [number for number in on_subject if self._answers(number)]
         if not answering:
-            about = _quoted(_headings([self._passages[number - 1] for number in on_subject]))
+            about = quoted(headings([self._passages[number - 1] for number in on_subject]))
             return EvidenceVerdict(
                 EvidenceKind.SOMETHING_ELSE, f"The passage is about {about}, but states no answer to this."
             )
@@ -133,37 +134,43 @@ class _Judgement:
         telling = [number for number in on_subject if self._tells(number)]
         if not telling:
             kind = " or ".join(kind.name for kind in self._asked.kinds)
-            about = _quoted(_headings([self._passages[number - 1] for number in on_subject]))
+            about = quoted(headings([self._passages[number - 1] for number in on_subject]))
             return EvidenceVerdict(
                 EvidenceKind.SOMETHING_ELSE, f"The passage is about {about}, but tells nothing of {kind}."
             )
         close = [number for number in telling if self._states_it_closely(number)]
         if not close:
-            text = f"{_numbers(telling)} mentions the question's words and the answer's, but not in one sentence."
+            text = f"{numbered(telling)} mentions the question's words and the answer's, but not in one sentence."
             return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(telling))
         telling = close
         if self.said.contradicts:
             option = self._question.options[LETTERS.index(self.said.letter or "A")]
             return EvidenceVerdict(
                 EvidenceKind.PARTLY,
-                f"What is said stands in {_numbers(telling)}. But the letter ({self.said.letter}) stands for "
+                f"What is said stands in {numbered(telling)}. But the letter ({self.said.letter}) stands for "
                 f"\u201c{option}\u201d, which the answer does not say, so the letter is not shown.",
                 tuple(telling),
             )
         if self.said.decides:
-            text = f"What follows is stated in {_numbers(telling)}. Whether it means yes or no must be read."
+            text = f"What follows is stated in {numbered(telling)}. Whether it means yes or no must be read."
             return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(telling))
-        return EvidenceVerdict(EvidenceKind.STATED, f"Stated in {_numbers(telling)}.", tuple(telling))
+        return EvidenceVerdict(EvidenceKind.STATED, f"Stated in {numbered(telling)}.", tuple(telling))
 
     def _stating(self) -> list[int]:
         """The passages that entail every statement: those cited, or, of a name alone, any that was shown."""
         if self._name:
             claim = self.said.statements[0]
-            for numbers in (self._cited, range(1, len(self._passages) + 1)):
+            shown = range(1, len(self._passages) + 1)
+            of_the_subject: list[int] = []
+            for numbers in (self._cited, shown):
                 found = [number for number in numbers if self._entailed(claim, [number])]
                 on_subject = [number for number in found if self._asked.named_in(self._words_around(number))]
-                if on_subject:
-                    return on_subject
+                whole = [number for number in on_subject if self._states_all(number)]
+                if whole:
+                    return whole
+                of_the_subject = of_the_subject or on_subject
+            if of_the_subject:
+                return of_the_subject
             return [number for number in self._cited if self._entailed(claim, [number])]
         if all(each.cited and self._entailed(each, each.cited) for each in self.said.statements):
             return list(dict.fromkeys(number for each in self.said.statements for number in each.cited))
@@ -179,7 +186,11 @@ class _Judgement:
 
     def _windows(self, passage: Passage) -> list[str]:
         """The sentences of a passage that state the name."""
-        return stating_windows(self._name, passage.text, denied=denies(what_is_asked(self._question.text)))
+        denied = denies(what_is_asked(self._question.text))
+        found = stating_windows(self._name, passage.text, denied=denied)
+        if any(kind.name == "lack" for kind in self._asked.kinds):  # "does not make enough cortisol"
+            found += stating_windows(self._name, passage.text, denied=not denied)
+        return found
 
     def _statements_elsewhere(self) -> int:
         """How many statements cite no passage on the subject."""
@@ -198,17 +209,21 @@ class _Judgement:
             self._asked.named_in(around | forms(_without(window, self._name)))
             and self._told_by(passage, window)
             and names_a_gene(self._name, window, self._question.text)
-            and defines(window, self._question.text, frozenset(self._asked.subject))
+            and gives_a_name(self._name, window, self._question.text)
+            and defines(self._name, window, self._question.text, frozenset(self._asked.subject))
             for window in self._windows(passage)
         )
 
     def _answers(self, number: int) -> bool:
-        """Whether a name is more than the passage's subject again, and the passage speaks of what sort it should be."""
-        passage = self._passages[number - 1]
-        if self._name and echoes(self._name, passage.title, self._question.text, frozenset(self._asked.subject)):
-            return False
-        words = words_of(passage) | forms(self._name)  # "vitaminc" is a vitamin
-        return any(word.startswith(self._asked.type) for word in words)
+        """Whether a name is more than the question's subject again, and of the sort that is asked for."""
+        passage, asked = self._passages[number - 1], self._question.text
+        if not self._name:
+            return True
+        echo = echoes(self._name, passage.title, asked, frozenset(self._asked.subject))
+        return not echo and is_of_sort(self._name, passage.indexed_text, asked)
+
+    def _states_all(self, number: int) -> bool:
+        return self._answers(number) and self._tells(number) and self._states_it_closely(number)
 
     def _partly_stated(self) -> EvidenceVerdict | None:
         """Where some statements of several are entailed, on the subject."""
@@ -229,7 +244,7 @@ class _Judgement:
             return self._of_another_subject(self._cited) if self._cited else self._not_said("The answer cites nothing.")
         return EvidenceVerdict(
             EvidenceKind.PARTLY,
-            f"{_numbers(on_subject)} is on the subject. Whether it says this must be read.",
+            f"{numbered(on_subject)} is on the subject. Whether it says this must be read.",
             tuple(on_subject),
         )
 
@@ -240,12 +255,12 @@ class _Judgement:
         if len(self._asked.subject) > LONG_SUBJECT and self._asked.share_in(around) >= SOME_OF_A_CASE:
             return EvidenceVerdict(
                 EvidenceKind.PARTLY,
-                f"{_numbers(numbers)} states the answer, but not the whole case. It does not mention: "
+                f"{numbered(numbers)} states the answer, but not the whole case. It does not mention: "
                 f"{', '.join(words[:8])}.",
                 tuple(numbers),
                 words,
             )
-        about = _quoted(_headings([self._passages[number - 1] for number in numbers]))
+        about = quoted(headings([self._passages[number - 1] for number in numbers]))
         return self._with_names(
             EvidenceKind.SOMETHING_ELSE,
             f"The passage is about {about}, and does not mention {', '.join(words[:4])}.",
@@ -296,8 +311,12 @@ class _Judgement:
     def _tells(self, number: int) -> bool:
         """Whether a passage, near what it states, tells the kind of thing that was asked for."""
         passage = self._passages[number - 1]
-        claims = self._windows(passage) if self._name else [" ".join(each.text for each in self.said.statements)]
-        return any(self._told_by(passage, _near(passage.text, claim)) for claim in claims)
+        if not self._name:
+            claim = " ".join(each.text for each in self.said.statements)
+            return self._told_by(passage, near_sentences(passage.text, claim))
+        windows = self._windows(passage)
+        near = (near_sentences(passage.text, window) for window in windows[:MOST_LOOKED_AROUND])
+        return any(self._told_by(passage, text) for text in (*windows, *near))
 
     def _told_by(self, passage: Passage, sentences: str) -> bool:
         """Whether sentences under their heading tell the kind asked for, without the words that name the subject."""
@@ -319,23 +338,3 @@ def _without(text: str, name: str) -> str:
     """The text without a name; a clause of `CLAUSE` words or more may name the subject itself."""
     short = name and len(forms(name)) < CLAUSE
     return re.sub(re.escape(name), " ", text, flags=re.IGNORECASE) if short else text
-
-
-def _near(text: str, claim: str) -> str:
-    """The sentence of a text that shares most words with a claim, with its neighbours."""
-    spans = sentence_spans(text) or [(0, len(text))]
-    wanted = content_words(claim)
-    best = max(range(len(spans)), key=lambda at: len(wanted & content_words(text[slice(*spans[at])])))
-    return text[spans[max(0, best - 1)][0] : spans[min(len(spans) - 1, best + 1)][1]]
-
-
-def _headings(passages: Sequence[Passage]) -> list[str]:
-    return list(dict.fromkeys(passage.heading or passage.id for passage in passages))[:MOST_ABOUT]
-
-
-def _quoted(names: Sequence[str], last: str = "and") -> str:
-    return f" {last} ".join(f"\u201c{name}\u201d" for name in names)
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    return "".join(f"[{number}]" for number in numbers)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.evidence.answer_form import asked_type, echoes, names_a_gene, says_too_little, without_type
+from medagent.conversation import standing_alone
+from medagent.evidence.answer_form import echoes, is_of_sort, says_too_little, without_sort
 from medagent.evidence.names import Names
+from medagent.evidence.naming import gives_a_name, names_a_gene
 from medagent.evidence.verdict import EvidenceKind, judge
 from medagent.evidence.words import subject_words
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -113,6 +115,49 @@ STATED = EvidenceKind.STATED
             "phenylalanine hydroxylase.",
             True,
         ),
+        (
+            "What is the incubation period of measles?",
+            "10 to 14 days",
+            "Measles",
+            "Its incubation period is 10 to 14 days.",
+            True,
+        ),
+        (
+            "What is anosmia?",
+            "loss of the sense of smell",
+            "Anosmia",
+            "Loss of the sense of smell is called anosmia.",
+            True,
+        ),
+        ("What is lupus?", "an autoimmune disease", "Lupus", "It is an autoimmune disease.", True),
+        (
+            "What is ALS?",
+            "a disease of motor neurons",
+            "ALS",
+            "Amyotrophic lateral sclerosis (ALS), also called Lou Gehrig's disease, is a disease of motor neurons.",
+            True,
+        ),
+        (
+            "Which hormone is deficient in Addison disease?",
+            "cortisol",
+            "Addison disease",
+            "In Addison disease the adrenal glands do not make enough of the hormone cortisol.",
+            True,
+        ),
+        (
+            "Which bacterium causes Lyme disease?",
+            "Borrelia burgdorferi",
+            "Lyme disease",
+            "Lyme disease is a bacterial infection caused by Borrelia burgdorferi.",
+            True,
+        ),
+        (
+            "Which organ is affected in hepatitis B?",
+            "virus",
+            "Hepatitis B",
+            "The hepatitis B virus infects the organ called liver.",
+            False,
+        ),
         ("Which insect spreads Lyme disease?", "tick", "Lyme disease", "A tick spreads Lyme disease.", True),
         (
             "Which chromosome is involved in Down syndrome?",
@@ -141,6 +186,14 @@ def test_what_a_verdict_makes_of_it(question: str, answer: str, title: str, text
         ("MECP2", "The MECP2 (methyl CpG) gene", True),
         ("maternal copy of UBE3A", "The maternal copy of the UBE3A gene is lost.", True),
         ("HEXA", "An enzyme called HEXA is missing.", False),
+        ("CFTR", "Mutations in the cystic fibrosis transmembrane conductance regulator (CFTR) gene cause it.", True),
+        ("CFTR", "Mutations of the gene encoding CFTR cause it.", True),
+        ("CFTR", "Mutations in a single gene, CFTR, cause it.", True),
+        ("CFTR", "The mutated gene in cystic fibrosis is CFTR.", True),
+        ("NF1", "The NF1 tumor suppressor gene is mutated.", True),
+        ("TSC1 and TSC2", "It is caused by two genes, TSC1 and TSC2.", True),
+        ("dominant gene", "It is caused by a dominant gene.", False),
+        ("parents", "It is caused by parents, grandparents and other genes.", False),
     ],
 )
 def test_a_gene_is_what_the_sentence_calls_one(answer: str, sentence: str, named: bool) -> None:
@@ -149,9 +202,23 @@ def test_a_gene_is_what_the_sentence_calls_one(answer: str, sentence: str, named
 
 
 def test_the_sort_of_thing_that_is_asked_for_is_no_subject() -> None:
-    assert asked_type("And which enzymes are missing in Tay-Sachs disease?") == "enzym"
-    assert "enzyme" not in without_type("Which enzyme is missing in Tay-Sachs disease?")
-    assert asked_type("What is the growth hormone for?") == "" == asked_type("Is a nerve which hurts inflamed?")
+    assert "enzyme" not in without_sort("And which enzyme is missing in Tay-Sachs disease?")
+    assert "hormone" in without_sort("What is the growth hormone for?")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "of_it"),
+    [
+        ("aspartoacylase", "An enzyme called aspartoacylase is missing.", True),
+        ("aspartoacylase", "Aspartoacylase, an enzyme, is missing.", True),
+        ("aspartoacylase", "Aspartoacylase is missing. This enzyme breaks down acids.", True),
+        ("GM2 ganglioside", "The lack of an enzyme leads to build-up of GM2 ganglioside.", False),
+        ("alpha enzyme", "It is missing.", True),
+    ],
+)
+def test_the_sort_stands_beside_what_is_of_it(answer: str, text: str, of_it: bool) -> None:
+    assert is_of_sort(answer, text, "Which enzyme is missing in it?") == of_it
+    assert is_of_sort(answer, text, "What is missing in it?")
 
 
 def test_a_misspelt_syndrome_is_no_name() -> None:
@@ -165,6 +232,12 @@ def test_a_misspelt_syndrome_is_no_name() -> None:
         ("Gout", "Gout", "What causes gout?", True),
         ("hepatitis B vaccine", "Hepatitis B", "What prevents hepatitis B?", False),
         ("liver cancer", "Cirrhosis of the liver", "What are complications of liver cirrhosis?", False),
+        ("sickle cell anemia", "Sickle cell disease", "How is sickle cell disease treated?", True),
+        ("kidney transplant", "Kidney transplant", "How is kidney failure treated?", False),
+        ("West Nile virus", "West Nile virus", "What causes West Nile fever?", False),
+        ("typhoid fever", "Typhoid vaccine", "What does the typhoid vaccine prevent?", False),
+        ("liver cancer", "Liver biopsy", "What does a liver biopsy diagnose?", False),
+        ("colon stoma", "Colon cancer", "How is colon cancer treated?", False),
         ("measles", "Measles", "Which disease is it whose sign is Koplik spots?", False),
         ("Down syndrome", "Down syndrome", "What is another name for trisomy 21 or Down?", False),
     ],
@@ -175,18 +248,57 @@ def test_the_subject_again_is_no_answer(answer: str, title: str, question: str, 
 
 def test_words_that_fit_anything_say_too_little() -> None:
     asked = "What are the symptoms of gout?"
-    for said in ("mild", "other, several", "signs and symptoms", "medical"):
+    for said in ("mild", "other, several", "signs and symptoms", "Medical"):
         assert says_too_little(said, asked), said
     for said in ("medication", "severe pain", ""):
         assert not says_too_little(said, asked), said
     assert says_too_little("treatment", "How is gout treated?")
     assert not says_too_little("vaccination", "How is tetanus prevented?")
     assert not says_too_little("rare", "How common is gout?")
+    assert not says_too_little("one", "How many X chromosomes do girls with Turner syndrome have?")
+    assert not says_too_little("mild, moderate, severe", "What are the stages of COPD?")
+    assert not says_too_little("fatal", "What is the outlook of rabies?")
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence", "question", "given"),
+    [
+        ("HIV", "AIDS (acquired immunodeficiency syndrome) is caused by HIV.", "What does AIDS stand for?", False),
+        ("acquired immunodeficiency syndrome", "AIDS is short.", "What does AIDS stand for?", True),
+        (
+            "shingles",
+            "Chickenpox can later cause shingles, a painful rash.",
+            "What is another name for chickenpox?",
+            False,
+        ),
+        ("varicella", "Chickenpox, also called varicella, itches.", "What is another name for chickenpox?", True),
+        ("varicella", "Varicella (chickenpox) itches.", "What is another name for chickenpox?", True),
+        ("varicella", "Varicella itches.", "How is chickenpox treated?", True),
+    ],
+)
+def test_another_name_is_given_as_one(answer: str, sentence: str, question: str, given: bool) -> None:
+    assert gives_a_name(answer, sentence, question) == given
+
+
+def test_low_and_high_stay_in_a_name() -> None:
+    assert standing_alone(["What is low blood pressure?", "How is it treated?"]) == "How is low blood pressure treated?"
+    assert (
+        kind_of(
+            "How is low potassium treated?", "dialysis", "High potassium", "High potassium is treated with dialysis."
+        )
+        is not STATED
+    )
+
+
+def test_a_passage_that_tells_less_hides_none_that_tells_all() -> None:
+    texts = ("Hemophilia A is treated with factor VIII.", "In hemophilia A factor VIII is missing.")
+    hits = tuple(Hit(Passage.make("Hemophilia A", text, id=str(at)), 1.0) for at, text in enumerate(texts))
+    turns = (Turn((), (), "", query="q", hits=hits), Turn((), (), "", answer="factor VIII [1]"))
+    rollout = Rollout(Question("q", "What is missing in hemophilia A?"), (), turns, StopReason.ANSWERED)
+    assert judge(rollout).stated_in == (2,)
 
 
 def test_two_spellings_of_one_title_are_offered_once() -> None:
-    names = Names(["Angelman syndrome", "Angelman Syndrome", "Angel fish"])
-    assert names.near({"anglemon": "Anglemon"}, ["anglemon"])[:1] in (["Angelman syndrome"], ["Angelman Syndrome"])
-    assert len({title.lower() for title in names.near({"anglemon": "Anglemon"}, ["anglemon"])}) == len(
-        names.near({"anglemon": "Anglemon"}, ["anglemon"])
-    )
+    names = Names(["Addison disease", "Addison's disease", "Addison syndrome", "ADDISON SYNDROME"])
+    near = names.near({"adisson": "Adisson"}, ["adisson"])
+    assert [title.lower().replace("'s", "") for title in near] == ["addison disease", "addison syndrome"]
