@@ -1,8 +1,9 @@
 """The last question of a conversation, made to stand on its own by rules or by a model.
 
 A model rewrites more than rules do, and may also answer, drop a condition or bring in words of its own. So its reply
-counts only where it is one line that asks, has every word by which the last question names something, and none that
-nobody typed. Otherwise the rules' question is taken (`medagent.conversation`).
+counts only where it is one line that asks, for the same kind of thing, with every name, number and denial of the last
+question in their order, and with none that nobody typed. Otherwise the question of the rules is taken
+(`medagent.conversation`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,16 +20,16 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.chat_template import beginning_of_text, chat_frame
 from medagent.conversation import LONGEST, standing_alone
-from medagent.errors import PolicyError
-from medagent.evidence.kinds import without_kinds
-from medagent.evidence.words import form, forms, subject_words
+from medagent.evidence.kinds import asked_for, without_kinds
+from medagent.evidence.sentences import denies
+from medagent.evidence.words import folded, form, forms, subject_words
 from medagent.policy import Policy, TurnStop
 from medagent.protocol import Piece, TagProtocol, encode, neutralise
 
 log = logging.getLogger("medagent.rewriting")
 LONGEST_REPLY = 160  # tokens
 AT_ONCE = 8  # questions that one rewriter has at its model at a time
-_DATE = "2025-01-01"  # for chat templates that write today's
+DATE = "2025-01-01"  # for chat templates that write today's
 _HEAD = (
     "Below are the questions of one conversation. Rewrite the last one so that it can be understood without the others."
     " Put in what it refers to, use the words of the conversation, and keep all it says. If it stands alone, repeat it."
@@ -37,6 +39,10 @@ _HEAD = (
 _TALK = frozenset(
     form(word) for word in "sure sorry hm hmm oh ah great nice hello hi hey cool perfect interesting right fine".split()
 )
+_ORDERING = frozenset("before after with without not than versus if unless during".split())
+_WORD = re.compile(r"[^\W_]+")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_CONTROL = frozenset({"Cc", "Cf", "Zl", "Zp"})
 _LEAD = re.compile(r"^(?:(?:rewritten|last|the)\s+)*question:\s*", re.IGNORECASE)
 
 
@@ -65,7 +71,7 @@ class ModelRewriter:
 
     model: Policy | None = None
     timeout_s: float = 15.0
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), repr=False)
+    _places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict, repr=False)
 
     async def __call__(self, questions: Sequence[str], policy: Policy) -> str:
         """See `Rewriter`."""
@@ -75,14 +81,16 @@ class ModelRewriter:
         try:
             async with asyncio.timeout(self.timeout_s):
                 reply = await self._reply(questions, self.model or policy)
-        except (PolicyError, TimeoutError) as error:
-            why = str(error) or f"no reply within {self.timeout_s:g} s"
-            log.warning("a follow-up was completed by rules, as the model that rewrites failed: %s", why)
+        except TimeoutError:
+            log.warning("a follow-up was completed by rules: the model had not replied within %g s.", self.timeout_s)
+            return ruled
+        except Exception as error:  # an engine's own too; its text may hold the question, and stays out of the log
+            log.warning("a follow-up was completed by rules: the model failed (%s).", type(error).__name__)
             return ruled
         return accepted(reply, questions) or ruled
 
     async def _reply(self, questions: Sequence[str], model: Policy) -> str:
-        async with self._places:
+        async with self._room():
             session = model.open(seed=0, temperature=0.0, blocks=())
             try:
                 session.append(prompt(model.tokenizer, questions))
@@ -90,6 +98,13 @@ class ModelRewriter:
             finally:
                 session.close()
         return "" if turn.stop is TurnStop.LENGTH else turn.text
+
+    def _room(self) -> asyncio.Semaphore:
+        """The places of the running event loop; those of loops that have ended are forgotten."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._places:
+            self._places = {loop: asyncio.Semaphore(AT_ONCE)}
+        return self._places[loop]
 
 
 def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list[int]:
@@ -101,7 +116,7 @@ def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list
     ids = encode(tokenizer, [*pieces, Piece("\nRewritten question:")])
     if not tokenizer.chat_template:
         return [*beginning_of_text(tokenizer), *ids]
-    frame = chat_frame(tokenizer, _DATE)
+    frame = chat_frame(tokenizer, DATE)
     return [*encode(tokenizer, [Piece(frame.before)]), *ids, *encode(tokenizer, [Piece(frame.after)])]
 
 
@@ -114,12 +129,47 @@ def accepted(reply: str, questions: Sequence[str]) -> str:
     >>> accepted("How is gout treated?", asked), accepted("How is gout treated in children with asthma?", asked)
     ('', '')
     """
+    last, ruled = questions[-1], standing_alone(questions)
     text = reply.rpartition(TagProtocol.think.end)[2].strip()
     text = _LEAD.sub("", text).strip(" \"'\u201c\u201d*")
-    asks = text.endswith("?") or not questions[-1].rstrip().endswith("?")
-    if not text or "\n" in text or len(text) > LONGEST or not asks:
+    if not text or len(text) > LONGEST or any(unicodedata.category(character) in _CONTROL for character in text):
         return ""
-    typed, written = forms(" ".join(questions)), forms(text)
-    new = subject_words(without_kinds(text)).keys() - typed
-    lost = subject_words(without_kinds(questions[-1])).keys() - written - _TALK
-    return "" if new or lost else text
+    return text if _asks(text, last) and _says_all(text, last, ruled) and _adds_nothing(text, questions, ruled) else ""
+
+
+def _asks(text: str, last: str) -> bool:
+    """Whether a text is a question, or begins as the last one does where that has no question mark."""
+    return text.endswith("?") or (
+        not last.rstrip().endswith("?") and text.lower().split()[0] == last.lower().split()[0]
+    )
+
+
+def _says_all(text: str, last: str, ruled: str) -> bool:
+    """Whether a text has the words, in their order, the numbers and the denials of what was asked."""
+    wanted = [word for word in _in_order(last) if word not in _TALK]
+    written, numbers = iter(_in_order(text)), iter(_NUMBER.findall(text))
+    subject = subject_words(without_kinds(ruled)).keys() - _TALK  # what the rules found it to be about
+    return (
+        all(word in written for word in wanted)
+        and subject <= forms(text)
+        and denies(text) == denies(last)
+        and all(number in numbers for number in _NUMBER.findall(last))
+    )
+
+
+def _adds_nothing(text: str, questions: Sequence[str], ruled: str) -> bool:
+    """Whether a text asks for the same kind of thing, with no word or number that nobody typed."""
+    typed = " ".join(questions)
+    new = subject_words(without_kinds(text)).keys() - forms(typed) - {"not"}  # denials are compared already
+    kinds, same = ({kind.name for kind in asked_for(each)} for each in (text, ruled))
+    return not new and (kinds == same or not same) and set(_NUMBER.findall(text)) <= set(_NUMBER.findall(typed))
+
+
+def _in_order(text: str) -> list[str]:
+    """The forms of a text's words that must stay in their order: names, and words such as "before"."""
+    subject = subject_words(without_kinds(text))
+    return [
+        "-" + low if (low := word.lower()) in _ORDERING else each
+        for each, word in ((form(folded(word)), word) for word in _WORD.findall(text))
+        if word.lower() in _ORDERING or each in subject
+    ]

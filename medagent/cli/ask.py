@@ -13,6 +13,7 @@ from rich.console import Console
 
 from medagent.agent import Agent, Job
 from medagent.answers import Steps, answered
+from medagent.chat_template import chat_frame
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.emergencies import NUMBER, Emergencies
 from medagent.errors import ConfigError, InputError
@@ -22,7 +23,7 @@ from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
-from medagent.rewriting import ModelRewriter, Rewriter, RuleRewriter
+from medagent.rewriting import DATE, ModelRewriter, Rewriter, RuleRewriter
 from medagent.types import LETTERS, Question
 from retrieval.filters import EVERYTHING, Filter
 from retrieval.retriever import Retriever
@@ -66,6 +67,8 @@ def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
             "rewriter agent: the agent's model has no chat template, so it follows no instructions. Leave --rewriter "
             "out, or give the address of an endpoint."
         )
+    if policy.tokenizer.chat_template:
+        chat_frame(policy.tokenizer, DATE)  # says at once where the template takes no lone message
     return ModelRewriter()
 
 

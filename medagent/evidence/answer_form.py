@@ -131,8 +131,12 @@ def defines(answer: str, sentence: str, question: str, subject: frozenset[str]) 
     asked = _WHAT_IS.match(question)
     if not asked or asked_for(question) or _MORE_THAN_A_NAME.search(asked["rest"]):
         return True
-    before, said, after = sentence.lower().partition(answer.lower())
-    return not said or not subject & forms(after) or bool(subject & forms(before)) or bool(_CALLED.search(after))
+    words = "|".join(re.escape(word) for _, word in named_words(answer))
+    said = list(re.finditer(rf"\b(?:{words})\b", sentence, re.IGNORECASE)) if words else []
+    if not said:
+        return True
+    before, after = sentence[: said[0].start()], sentence[said[-1].end() :]
+    return not subject & forms(after) or bool(subject & forms(before)) or bool(_CALLED.search(after))
 
 
 def echoes(answer: str, title: str, question: str, subject: frozenset[str]) -> bool:

@@ -191,15 +191,7 @@ class Admission:
         Raises `OverloadedError` where too many wait, or too many of this asker's are not answered yet; `TooLongError`
         where the question alone fills the dialogue.
         """
-        if self.full:
-            self.outcomes["overloaded"] += 1
-            raise OverloadedError(f"{self.waiting} questions wait.", self.retry_after_s())
-        if asker and self._asking[asker] >= self.limits.max_per_token:
-            self.outcomes["overloaded"] += 1
-            raise OverloadedError(
-                f"{self._asking[asker]} questions of this token are not answered yet, which is its limit.",
-                self.retry_after_s(),
-            )
+        self.refuse_too_many(asker)
         agent = self.agent
         found, room = len(agent.protocol.encode_prompt(agent.policy.tokenizer, job.question)), agent.limits
         if found >= room.max_total_tokens:
@@ -261,6 +253,18 @@ class Admission:
         self.removed_citations += answer.removed_citations
         self.verdicts[answer.verdict.kind.value] += 1
         return replace(answer, asked_as=asked_as)
+
+    def refuse_too_many(self, asker: str = "") -> None:
+        """Raise `OverloadedError` where `start` would; for work that comes before it."""
+        if self.full:
+            self.outcomes["overloaded"] += 1
+            raise OverloadedError(f"{self.waiting} questions wait.", self.retry_after_s())
+        if asker and self._asking[asker] >= self.limits.max_per_token:
+            self.outcomes["overloaded"] += 1
+            raise OverloadedError(
+                f"{self._asking[asker]} questions of this token are not answered yet, which is its limit.",
+                self.retry_after_s(),
+            )
 
     def _take_place(self) -> asyncio.Future[None]:
         """A place, or a future that is done when there is one."""

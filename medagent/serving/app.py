@@ -113,6 +113,11 @@ def make_app(
             where=Filter.parse(body.where or ""),
         )
 
+    async def standing_alone(questions: Sequence[str], request: Request) -> str:
+        """The last question completed; a model that rewrites is not asked what would be refused."""
+        admission.refuse_too_many(request.state.asker)
+        return await unless_gone(request, rewriter(questions, admission.agent.policy))
+
     @app.post("/v1/answers", responses=answers_with(AnswersShape))
     async def answers(body: AnswerRequest, request: Request) -> Response:
         """An answer with the steps that led to it.
@@ -120,7 +125,7 @@ def make_app(
         A stream has the events `id`, `waiting`, `turn`, `answer` and, where it fails, `error`.
         """
         id_, text = f"answer-{uuid4().hex}", body.question.strip()
-        asked_as = await unless_gone(request, rewriter([*body.earlier, text], admission.agent.policy))
+        asked_as = await standing_alone([*body.earlier, text], request)
         question = Question(id_, asked_as, tuple(body.options))
         answering = start(question, body, request, asked_as=asked_as if asked_as != text else None, heard=[text])
         keep = partial(feedback.remember, id_, question) if feedback else None
@@ -156,7 +161,7 @@ def make_app(
                 if body.stream
                 else JSONResponse(openai.chore_completion(id_, name, asked.chore))
             )
-        whole = await unless_gone(request, rewriter([*asked.before, asked.question], admission.agent.policy))
+        whole = await standing_alone([*asked.before, asked.question], request)
         rewritten = whole if whole != asked.question else None
         answering = start(Question(id_, whole), body, request, asked_as=rewritten, heard=asked.heard)
         if body.stream:

@@ -74,6 +74,70 @@ def test_words_of_another_kind_of_question_may_differ() -> None:
     assert accepted("What is the treatment of gout?", asked) == "What is the treatment of gout?"
 
 
+DRUG = "What is warfarin?"
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "reply"),
+    [
+        (DRUG, "Is it safe in pregnancy?", "Is warfarin safe?"),
+        ("What causes gout?", "How is it diagnosed?", "How is gout treated?"),
+        ("What causes gout?", "Is it dangerous?", "Is gout safe to have?"),
+        ("What is blood pressure?", "What happens if it is high?", "What happens if blood pressure is low?"),
+        ("What causes gout?", "Which drugs shouldn't be given for it?", "Which drugs should be given for gout?"),
+        ("What causes gout?", "What if I don't treat it?", "What if I treat gout?"),
+        ("What causes gout?", "How is it treated?", "?"),
+        ("What causes gout?", "How is it treated?", "What should I do?"),
+        ("What causes gout?", "How is it treated?", "How is it treated?"),
+        ("What causes gout?", "tell me how it is treated", "Gout is safe, take no medicine"),
+        ("What causes gout?", "tell me how it is treated", "No"),
+        (DRUG, "Should I take it before aspirin?", "Should I take aspirin before warfarin?"),
+        (DRUG, "Is 1.5 g of it too much?", "Is 5.1 g of warfarin too much?"),
+        ("What causes type 1 diabetes?", "How is it treated?", "How is diabetes treated?"),
+        ("What causes gout?", "How is it treated?", "How is gout\u2028treated?"),
+        ("What causes gout?", "How is it treated?", "How is \u202egout treated?"),
+        ("What causes gout?", "How is it treated?", "How is gout\rtreated?"),
+    ],
+)
+def test_what_changes_the_question_is_not_taken(before: str, last: str, reply: str) -> None:
+    assert accepted(reply, [before, last]) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "reply"),
+    [
+        (DRUG, "Should I take it before aspirin?", "Should I take warfarin before aspirin?"),
+        (DRUG, "Is 1.5 g of it too much?", "Is 1.5 g of warfarin too much?"),
+        ("What causes gout?", "Which drugs shouldn't be given for it?", "Which drugs should not be given for gout?"),
+        ("What causes gout?", "tell me how it is treated", "tell me how gout is treated"),
+        ("What causes gout?", "and pseudogout?", "What causes pseudogout?"),
+        ("What causes type 1 diabetes?", "How is it treated?", "How is type 1 diabetes treated?"),
+    ],
+)
+def test_what_only_completes_it_is_taken(before: str, last: str, reply: str) -> None:
+    assert accepted(reply, [before, last]) == reply
+
+
+def test_whatever_fails_in_a_model_falls_back_on_the_rules_and_stays_out_of_the_log(caplog) -> None:
+    def fails(read: str, turn: int) -> str:
+        raise RuntimeError("no memory for: " + read)
+
+    asked = ["What causes gout?", "And how is it treated?"]
+    policy = ScriptedPolicy(byte_level(), fails)
+    assert asyncio.run(ModelRewriter()(asked, policy)) == "How is gout treated?"
+    assert "RuntimeError" in caplog.text
+    assert "gout" not in caplog.text
+
+
+def test_one_rewriter_serves_several_event_loops() -> None:
+    rewriter, policy = ModelRewriter(), ScriptedPolicy(byte_level(), lambda read, turn: WHOLE)
+
+    async def many() -> list[str]:
+        return await asyncio.gather(*(rewriter(GOUT, policy) for _ in range(20)))
+
+    assert [asyncio.run(many()) for _ in range(2)] == [[WHOLE] * 20] * 2
+
+
 def test_a_first_question_asks_no_model() -> None:
     def never(read: str, turn: int) -> str:
         raise AssertionError(read)
@@ -115,7 +179,7 @@ def test_a_late_model_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> Non
     silent = Silent(byte_level(), lambda read, turn: "")
     found = asyncio.run(ModelRewriter(silent, timeout_s=0.05)(["What causes gout?", "And how is it treated?"], silent))
     assert (found, silent.closed) == ("How is gout treated?", 1)
-    assert "no reply within 0.05 s" in caplog.text
+    assert "not replied within 0.05 s" in caplog.text
 
 
 class Endpoint(ThreadingHTTPServer):
@@ -176,6 +240,13 @@ def test_an_endpoint_rewrites_and_where_it_fails_rules_do(endpoint: Endpoint, ca
 def test_settings_that_cannot_be_are_refused(name: str, model: str, wanted: str) -> None:
     with pytest.raises(ConfigError, match=wanted):
         rewriter_of(name, model=model, policy=ScriptedPolicy(byte_level(), lambda read, turn: ""))
+
+
+def test_a_template_that_takes_no_lone_message_is_refused_at_once() -> None:
+    tokenizer = byte_level()
+    tokenizer.chat_template = "{{ raise_exception('no') }}"
+    with pytest.raises(ConfigError, match="refuses a lone message"):
+        rewriter_of("agent", model="", policy=ScriptedPolicy(tokenizer, lambda read, turn: ""))
 
 
 def test_an_agent_with_a_chat_template_rewrites_by_itself() -> None:

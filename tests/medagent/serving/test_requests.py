@@ -14,12 +14,13 @@ from medagent.errors import ConfigError
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.rewriting import ModelRewriter
+from medagent.serving.admission import AdmissionLimits
 from medagent.serving.chores import title_of
 from medagent.serving.feedback import Feedback
 from medagent.serving.openai_form import content_of, escaped
 from retrieval.filters import Filter
 from retrieval.passages import Hit, Passage
-from tests.medagent.serving.support import Corpus, call, client_of, events
+from tests.medagent.serving.support import Corpus, SlowPolicy, call, client_of, events
 
 ASKED = {"role": "user", "content": "What treats gout?"}
 CHAT = "/v1/chat/completions"
@@ -161,6 +162,31 @@ def test_a_model_may_complete_what_is_asked(policy: Any) -> None:
     sent = {"question": asked, "earlier": [ASKED["content"]]}
     answer = call(policy, "POST", "/v1/answers", settings={"rewriter": rewriter}, json=sent).json()["answer"]
     assert chat_answer["asked_as"] == answer["asked_as"] == whole
+
+
+def test_a_full_service_asks_no_model_to_rewrite(tokenizer: Any) -> None:
+    asked: list[str] = []
+
+    def notes(read: str, turn: int) -> str:
+        asked.append(read)
+        return ""
+
+    async def run() -> list[int]:
+        slow = SlowPolicy(tokenizer)
+        settings = {"rewriter": ModelRewriter(ScriptedPolicy(tokenizer, notes))}
+        limits = AdmissionLimits(max_running=1, max_waiting=0)
+        async with client_of(slow, limits=limits, **settings) as client:
+            first = asyncio.create_task(client.post("/v1/answers", json={"question": "What causes gout?"}))
+            while not slow.opened:
+                await asyncio.sleep(0.01)
+            body = {"question": "How is it treated?", "earlier": ["What causes gout?"]}
+            refused = [(await client.post("/v1/answers", json=body)).status_code for _ in range(3)]
+            slow.go.set()
+            await first
+            return refused
+
+    assert asyncio.run(run()) == [429] * 3
+    assert not asked
 
 
 def test_searches_stream_as_reasoning(policy: Any) -> None:
