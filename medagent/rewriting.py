@@ -84,8 +84,8 @@ class ModelRewriter:
         except TimeoutError:
             log.warning("a follow-up was completed by rules: the model had not replied within %g s.", self.timeout_s)
             return ruled
-        except Exception as error:  # an engine's own too; its text may hold the question, and stays out of the log
-            log.warning("a follow-up was completed by rules: the model failed (%s).", type(error).__name__)
+        except Exception as error:  # an engine's own too
+            log.warning("a follow-up was completed by rules: the model failed (%s).", _told(error, questions))
             return ruled
         return accepted(reply, questions) or ruled
 
@@ -105,6 +105,13 @@ class ModelRewriter:
         if loop not in self._places:
             self._places = {loop: asyncio.Semaphore(AT_ONCE)}
         return self._places[loop]
+
+
+def _told(error: Exception, questions: Sequence[str]) -> str:
+    """What the log says of a failure: its kind, and its text where that repeats no name from the questions."""
+    kind, text = type(error).__name__, str(error)
+    repeats = subject_words(without_kinds(" ".join(questions))).keys() & forms(text)
+    return kind if repeats or not text else f"{kind}: {text}"
 
 
 def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list[int]:

@@ -186,7 +186,7 @@ class Endpoint(ThreadingHTTPServer):
     """A chat endpoint with one reply."""
 
     daemon_threads = True
-    status, reply = 200, WHOLE
+    status, reply, error = 200, WHOLE, "no key"
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -201,7 +201,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(self.server.status)
         self.end_headers()
         choice = {"message": {"content": self.server.reply}, "finish_reason": "stop"}
-        self.wfile.write(json.dumps({"choices": [choice]}).encode())
+        found = {"choices": [choice]} if self.server.status == 200 else {"error": self.server.error}
+        self.wfile.write(json.dumps(found).encode())
 
     def log_message(self, *arguments: object) -> None:
         """Be silent."""
@@ -226,6 +227,12 @@ def test_an_endpoint_rewrites_and_where_it_fails_rules_do(endpoint: Endpoint, ca
     endpoint.status = 401
     assert asyncio.run(rewriter(["What causes gout?", "And how is it treated?"], own)) == "How is gout treated?"
     assert "completed by rules" in caplog.text
+    assert "status 401" in caplog.text
+    caplog.clear()
+    endpoint.error = f"too long: {GOUT[1]}"
+    asyncio.run(rewriter(GOUT, own))
+    assert "completed by rules" in caplog.text
+    assert "woman" not in caplog.text
 
 
 @pytest.mark.parametrize(
