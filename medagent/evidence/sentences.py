@@ -19,12 +19,23 @@ DENIAL = re.compile(
     re.IGNORECASE,
 )
 _QUESTION = re.compile(r"\?[\s\"'\u2019\u201d)\]]*$")  # a sentence that asks states nothing
+SUPPOSED = re.compile(
+    r"\b(?:(?:some|many|most|researchers|scientists|doctors|experts|physicians) (?:\w+ )?(?:believe|think|suspect)|"
+    r"(?:is|are|was|were) (?:believed|thought|suspected)|(?:not|un)(?: yet)? ?(?:known|clear|certain|proven)|"
+    r"(?:may|might|could) result from|possible causes?|one theory|theor(?:y|ies)|hypothes\w+|speculat\w+)\b",
+    re.IGNORECASE,
+)
 _NUMBER_WITH_WORD = re.compile(r"\b(\d[\d.,]*)[\s-]+([^\W\d_]+)")
 
 
 def denies(text: str) -> bool:
     """Whether a text denies, warns or excepts."""
     return bool(DENIAL.search(text))
+
+
+def supposes(text: str) -> bool:
+    """Whether a text gives what it says as a belief or a guess. "May" alone is none: "symptoms may include"."""
+    return bool(SUPPOSED.search(text))
 
 
 def stating_windows(name: str, text: str, *, denied: bool) -> list[str]:

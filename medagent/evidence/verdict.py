@@ -22,7 +22,7 @@ from medagent.evidence.kinds import describes, tells, what_is_asked
 from medagent.evidence.names import Names
 from medagent.evidence.naming import gives_a_name, names_a_gene
 from medagent.evidence.reading import LONG_SUBJECT, Asked, read_answer
-from medagent.evidence.sentences import denies, near_sentences, stating_windows
+from medagent.evidence.sentences import denies, near_sentences, stating_windows, supposes
 from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
 from medagent.evidence.wording import headings, numbered, quoted
 from medagent.evidence.words import forms, subject_words
@@ -124,9 +124,8 @@ class _Judgement:
         answering = [number for number in on_subject if self._answers(number)]
         if not answering:
             about = quoted(headings([self._passages[number - 1] for number in on_subject]))
-            return EvidenceVerdict(
-                EvidenceKind.SOMETHING_ELSE, f"The passage is about {about}, but states no answer to this."
-            )
+            text = f"The passage is about {about}, but states no answer to this."
+            return EvidenceVerdict(EvidenceKind.SOMETHING_ELSE, text)
         on_subject = answering
         if not self._name and (elsewhere := self._statements_elsewhere()):
             text = f"{elsewhere} of the {len(self.said.statements)} things said are of another subject."
@@ -142,7 +141,10 @@ class _Judgement:
         if not close:
             text = f"{numbered(telling)} mentions the question's words and the answer's, but not in one sentence."
             return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(telling))
-        telling = close
+        telling = [number for number in close if not self._only_supposed(number)]
+        if not telling:
+            text = f"{numbered(close)} gives this as a belief or a guess."
+            return EvidenceVerdict(EvidenceKind.PARTLY, text, tuple(close))
         if self.said.contradicts:
             option = self._question.options[LETTERS.index(self.said.letter or "A")]
             return EvidenceVerdict(
@@ -201,18 +203,26 @@ class _Judgement:
 
     def _states_it_closely(self, number: int) -> bool:
         """Whether the sentence that states a name is on the subject, with the heading; a long case need not be."""
-        if not self._name or len(self._asked.subject) > LONG_SUBJECT:
-            return True
-        passage = self._passages[number - 1]
+        return not self._name or len(self._asked.subject) > LONG_SUBJECT or bool(self._close_windows(number))
+
+    def _close_windows(self, number: int) -> list[str]:
+        """The sentences of a passage that state the name in answer to the question."""
+        passage, asked = self._passages[number - 1], self._question.text
         around = forms(passage.heading) | self._bridged(passage)
-        return any(
-            self._asked.named_in(around | forms(_without(window, self._name)))
-            and self._told_by(passage, window)
-            and names_a_gene(self._name, window, self._question.text)
-            and gives_a_name(self._name, window, self._question.text)
-            and defines(self._name, window, self._question.text, frozenset(self._asked.subject))
+        return [
+            window
             for window in self._windows(passage)
-        )
+            if self._asked.named_in(around | forms(_without(window, self._name)))
+            and self._told_by(passage, window)
+            and names_a_gene(self._name, window, asked)
+            and gives_a_name(self._name, window, asked)
+            and defines(self._name, window, asked, frozenset(self._asked.subject))
+        ]
+
+    def _only_supposed(self, number: int) -> bool:
+        """Whether a passage gives the name as a belief or a guess alone."""
+        windows = self._close_windows(number) if self._name else []
+        return bool(windows) and all(map(supposes, windows))
 
     def _answers(self, number: int) -> bool:
         """Whether a name is more than the question's subject again, and of the sort that is asked for."""
@@ -223,7 +233,7 @@ class _Judgement:
         return not echo and is_of_sort(self._name, passage.indexed_text, asked)
 
     def _states_all(self, number: int) -> bool:
-        return self._answers(number) and self._tells(number) and self._states_it_closely(number)
+        return all(check(number) for check in (self._answers, self._tells, self._states_it_closely))
 
     def _partly_stated(self) -> EvidenceVerdict | None:
         """Where some statements of several are entailed, on the subject."""

@@ -290,6 +290,20 @@ def test_low_and_high_stay_in_a_name() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Some physicians believe that sarcoidosis may result from a respiratory infection.", EvidenceKind.PARTLY),
+        ("It is not known if respiratory infection causes sarcoidosis.", EvidenceKind.NOT_SAID),
+        ("Sarcoidosis is thought to be caused by respiratory infection.", EvidenceKind.PARTLY),
+        ("The cause may be a respiratory infection. Respiratory infection causes sarcoidosis.", STATED),
+        ("The cause of sarcoidosis may be a respiratory infection.", STATED),
+    ],
+)
+def test_a_belief_is_no_statement(text: str, kind: EvidenceKind) -> None:
+    assert kind_of("What causes sarcoidosis?", "respiratory infection", "Sarcoidosis", text) is kind
+
+
 def test_a_passage_that_tells_less_hides_none_that_tells_all() -> None:
     texts = ("Hemophilia A is treated with factor VIII.", "In hemophilia A factor VIII is missing.")
     hits = tuple(Hit(Passage.make("Hemophilia A", text, id=str(at)), 1.0) for at, text in enumerate(texts))
