@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -213,3 +214,15 @@ def _without_added(tokenizer: PreTrainedTokenizerBase) -> Tokenizer | None:
     plain = Tokenizer.from_str(json.dumps(described))
     same = tokenizer(_PROBE, add_special_tokens=False)["input_ids"] == plain.encode(_PROBE).ids
     return plain if same else None
+
+
+_NOTHING_TO_SEE = frozenset("\u2800\u3164\u115f\u1160\uffa0")  # letters by their category, and blank on the screen
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing that can be seen: white space, control and format characters alone.
+
+    >>> is_blank(" \u200b\u3164"), is_blank("gout")
+    (True, False)
+    """
+    return all(unicodedata.category(each)[0] in "ZC" or each in _NOTHING_TO_SEE for each in text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
 from medagent.rewriting import DATE, ModelRewriter, Rewriter, RuleRewriter
 from medagent.types import LETTERS, Question
+from medagent.untrusted_text import is_blank
 from retrieval.filters import EVERYTHING, Filter
 from retrieval.retriever import Retriever
 
@@ -74,11 +76,16 @@ def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
 
 def question_of(text: str, options: Sequence[str] = ()) -> Question:
     """A question as a person types it, checked."""
-    if not text.strip():
+    if is_blank(text):
         raise InputError("the question is empty. Give some text, in quotes.")
     if len(options) > len(LETTERS):
         raise InputError(f"found {len(options)} options, wanted at most {len(LETTERS)}.")
     return Question("asked", text.strip(), tuple(options))
+
+
+def _job(question: Question, temperature: float) -> Job:
+    """The job of a question; another sample each time, as in the service."""
+    return Job(question, temperature=temperature, seed=secrets.randbits(63) if temperature else 0)
 
 
 async def print_answer(
@@ -94,7 +101,7 @@ async def print_answer(
     show_question(console, question)
     batcher = agent.search_batcher().within(where)
     printer = TurnPrinter(console, agent.protocol, agent.retriever)
-    rollout = await agent.run(Job(question, temperature=temperature), on_turn=printer, batcher=batcher)
+    rollout = await agent.run(_job(question, temperature), on_turn=printer, batcher=batcher)
     show_answer(console, await answered(rollout, check, batcher))
 
 
@@ -103,7 +110,7 @@ async def answer_as_json(
 ) -> dict[str, Any]:
     """The JSON of POST /v1/answers: the turns' events and the checked answer."""
     batcher = agent.search_batcher().within(where)
-    rollout = await agent.run(Job(question, temperature=temperature), batcher=batcher)
+    rollout = await agent.run(_job(question, temperature), batcher=batcher)
     tell = Steps(agent.protocol, agent.retriever)
     return {
         "question": question.text,

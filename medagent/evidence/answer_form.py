@@ -28,6 +28,7 @@ _TOO_LITTLE = frozenset(
         "findings feature features diagnosis diagnosed complication complications cause causes"
     ).split()
 )
+_LEADS_ON = frozenset("to of the an and or with by for in from its their his her is are was were than as into".split())
 _COUNTS_OR_GRADES = re.compile(
     r"\bhow (?:many|do|does|did|severe|serious|common)\b|\b(?:stages?|grades?|classif\w+|severity)\b", re.IGNORECASE
 )
@@ -121,6 +122,12 @@ def says_too_little(answer: str, question: str) -> bool:
     """
     counts = bool(_COUNTS_OR_GRADES.search(question))
     return not counts and bool(forms(answer)) and set(re.findall(r"\w+", folded(answer))) <= _TOO_LITTLE
+
+
+def breaks_off(answer: str) -> bool:
+    """Whether an answer ends in the middle of a phrase, as "groove to" does."""
+    words = re.findall(r"\w+", folded(answer))
+    return bool(words) and words[-1] in _LEADS_ON and (len(words) > 1 or len(words[0]) > 1)
 
 
 def defines(answer: str, sentence: str, question: str, subject: frozenset[str]) -> bool:

@@ -77,10 +77,14 @@ def describes(question: str) -> bool:
 
 
 def tells(text: str, kinds: tuple[QuestionKind, ...]) -> bool:
-    """Whether a text tells something of one of the kinds, and of all that are needed; true where no kind is known."""
+    """Whether a text tells something of one of the kinds, and of all that are needed; true where no kind is known.
+
+    "How is gout treated in pregnancy?" needs both: pregnancy alone tells of no treatment.
+    """
     plain = folded(text)
     told = [kind for kind in kinds if kind.said.search(plain)]
-    return not kinds or (bool(told) and all(kind in told for kind in kinds if kind.needed))
+    asked = [kind for kind in kinds if not kind.needed] or list(kinds)
+    return not kinds or (any(kind in told for kind in asked) and all(kind in told for kind in kinds if kind.needed))
 
 
 def without_kinds(question: str) -> str:

@@ -9,7 +9,7 @@ from medagent.answer_forms import without_citations
 from medagent.evidence.answer_form import without_sort
 from medagent.evidence.kinds import QuestionKind, asked_for, without_kinds
 from medagent.evidence.support import Statement, content_words, statements_of
-from medagent.evidence.words import subject_words
+from medagent.evidence.words import forms, subject_words
 from medagent.protocol import marked_letters
 from medagent.types import LETTERS, Question
 
@@ -70,7 +70,9 @@ def read_answer(answer: str, question: Question, *, shown: int) -> Said:
         said = content_words(plain)
         shares = [_overlap(said, content_words(each)) for each in question.options]
         at = LETTERS.index(letter)
-        contradicts = shares[at] == 0 or any(share >= shares[at] for other, share in enumerate(shares) if other != at)
+        better = any(share >= shares[at] for other, share in enumerate(shares) if other != at)
+        ours, theirs = forms(plain), forms(option)  # "clear corneas" are not the option's "cloudy corneas"
+        contradicts = shares[at] == 0 or better or bool(ours - theirs and theirs - ours)
     claim = option if letter and not content_words(plain) else plain
     decision = bool(_DECISION.match(claim))
     statements = statements_of(_MARK.sub(" ", answer) if letter else answer, claim, question.text, shown=shown)
@@ -80,3 +82,15 @@ def read_answer(answer: str, question: Question, *, shown: int) -> Said:
 def _overlap(said: frozenset[str], option: frozenset[str]) -> float:
     """How much an answer and an option have in common (Jaccard)."""
     return len(said & option) / len(said | option) if said | option else 0.0
+
+
+def kinds_beside(title: str, question: str, asked: Asked) -> tuple[tuple[QuestionKind, ...], frozenset[str]]:
+    """The kinds that a question asks for beside a passage's title, and the forms of what is only named.
+
+    Of "the side effects of digoxin toxicity" the toxicity is a name, and no passage with that title tells them by it.
+    A question that asks for nothing beside the title asks for what the title says.
+    """
+    own = frozenset(asked.subject)
+    at = question.lower().find(title.lower()) if title else -1
+    rest = asked_for(f"{question[:at]} {question[at + len(title) :]}") if at >= 0 else ()
+    return (rest, own | forms(title)) if rest else (asked.kinds, own)

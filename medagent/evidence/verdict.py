@@ -17,11 +17,11 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from medagent.evidence.answer_form import defines, echoes, is_of_sort, says_too_little
+from medagent.evidence.answer_form import breaks_off, defines, echoes, is_of_sort, says_too_little
 from medagent.evidence.kinds import describes, tells, what_is_asked
 from medagent.evidence.names import Names
 from medagent.evidence.naming import gives_a_name, names_a_gene
-from medagent.evidence.reading import LONG_SUBJECT, Asked, read_answer
+from medagent.evidence.reading import LONG_SUBJECT, Asked, kinds_beside, read_answer
 from medagent.evidence.sentences import denies, near_sentences, stating_windows, supposes
 from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
 from medagent.evidence.wording import headings, numbered, quoted
@@ -109,7 +109,7 @@ class _Judgement:
             return replace(self._not_said(text), unsafe=True)
         if self._repeats():
             return self._not_said("The answer only repeats the question.")
-        if self._name and says_too_little(self._name, self._question.text):
+        if self._name and (breaks_off(self._name) or says_too_little(self._name, self._question.text)):
             return self._not_said("The answer says too little to be checked.")
         if self.said.decision:
             return self._of_a_decision()
@@ -330,9 +330,9 @@ class _Judgement:
 
     def _told_by(self, passage: Passage, sentences: str) -> bool:
         """Whether sentences under their heading tell the kind asked for, without the words that name the subject."""
-        own = self._asked.subject.keys()
+        kinds, own = kinds_beside(passage.title, self._question.text, self._asked)
         text = _WORD.sub(lambda found: " " if forms(found[0]) & own else found[0], f"{passage.heading}\n{sentences}")
-        return tells(text, self._asked.kinds)
+        return tells(text, kinds)
 
 
 @lru_cache(maxsize=4_096)

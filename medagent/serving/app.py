@@ -157,7 +157,7 @@ def make_app(
         id_ = f"chatcmpl-{uuid4().hex}"
         if asked.chore is not None:
             return (
-                _stream(_chore_chunks(id_, name, asked.chore))
+                _stream(_chore_chunks(id_, name, asked.chore, usage=_wants_usage(body)))
                 if body.stream
                 else JSONResponse(openai.chore_completion(id_, name, asked.chore))
             )
@@ -165,8 +165,7 @@ def make_app(
         rewritten = whole if whole != asked.question else None
         answering = start(Question(id_, whole), body, request, asked_as=rewritten, heard=asked.heard)
         if body.stream:
-            usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-            return _stream(_chunks(answering, request, id_, name, usage=usage))
+            return _stream(_chunks(answering, request, id_, name, usage=_wants_usage(body)))
         turns, answer = await unless_gone(request, answering.whole())
         return JSONResponse(openai.completion(id_, name, answer, turns))
 
@@ -177,8 +176,8 @@ def make_app(
         """The agent, as OpenAI's API lists models."""
         return {"object": "list", "data": [described]}
 
-    @app.get("/v1/models/{model}", responses=ERRORS)
-    async def model(model: Annotated[str, Path(max_length=200, pattern=r"^[\w.:-]+$")]) -> dict[str, Any]:
+    @app.get("/v1/models/{model:path}", responses=ERRORS)
+    async def model(model: Annotated[str, Path(max_length=200)]) -> dict[str, Any]:
         """One model by its name."""
         if model != name:
             raise ModelError(f"the model {model!r} does not exist here; this is {name!r}.")
@@ -251,20 +250,22 @@ def _handle_errors(app: FastAPI) -> None:
         assert isinstance(failure, RequestValidationError)
         # FastAPI would repeat the input. It may be long, private, or no text that can be sent.
         wrong = failure.errors()[0]
-        if wrong["type"] == "model_attributes_type":
+        if wrong["type"] == "model_attributes_type" or wrong["loc"] == ("body",):
             sent = request.headers.get("content-type", "none")
-            return _failure(
-                400,
-                f"the body is no JSON object (its content type is {sent}). Send JSON with the header Content-Type: "
-                "application/json.",
-                "invalid_request_error",
-            )
+            json_sent = sent.partition(";")[0].strip().lower() == "application/json"
+            told = "" if json_sent else f" (its content type is {sent})"
+            header = "" if json_sent else " with the header Content-Type: application/json"
+            return _failure(400, f"the body is no JSON object{told}. Send one{header}.", "invalid_request_error")
+        if wrong["type"] == "json_invalid":
+            return _failure(400, f"the body is no JSON, from character {wrong['loc'][-1]} on.", "invalid_request_error")
         where = ".".join(str(part) for part in wrong["loc"] if part != "body")
         return _failure(400, f"{where}: {wrong['msg']}", "invalid_request_error", param=where or None)
 
     async def http(request: Request, failure: Exception) -> Response:
         assert isinstance(failure, HTTPException)
-        told = openai.error(str(failure.detail), "invalid_request_error")
+        unread = failure.detail == "There was an error parsing the body"  # FastAPI's words
+        detail = "the body cannot be read. Send JSON in UTF-8, not compressed." if unread else str(failure.detail)
+        told = openai.error(detail, "invalid_request_error")
         return JSONResponse(told, status_code=failure.status_code, headers=failure.headers)
 
     async def left(request: Request, failure: Exception) -> Response:
@@ -324,9 +325,15 @@ async def _chunks(answering: Answering, request: Request, id_: str, model: str, 
         await steps.aclose()
 
 
-async def _chore_chunks(id_: str, model: str, text: str) -> AsyncGenerator[str]:
+def _wants_usage(body: openai.ChatRequest) -> bool:
+    return body.stream_options is not None and bool(body.stream_options.include_usage)
+
+
+async def _chore_chunks(id_: str, model: str, text: str, *, usage: bool) -> AsyncGenerator[str]:
     yield _data(openai.chunk(id_, model, {"role": "assistant", "content": text}))
     yield _data(openai.chunk(id_, model, {}, finish="stop"))
+    if usage:
+        yield _data(openai.usage_chunk(id_, model, {"usage": openai.NO_USAGE}))
     yield "data: [DONE]\n\n"
 
 

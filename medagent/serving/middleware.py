@@ -66,6 +66,19 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+def _host(name: str) -> str:
+    """A host name as it is compared: without port and final dot, in lower case, as browsers send it.
+
+    >>> _host("H2.example:8443"), _host("B\u00fccher.example")
+    ('h2.example', 'xn--bcher-kva.example')
+    """
+    plain = re.sub(r":\d*$", "", name).lower().rstrip(".")
+    try:
+        return plain.encode("idna").decode() if not plain.isascii() else plain
+    except UnicodeError:
+        return plain
+
+
 class Guards:
     """ASGI middleware that guards the service.
 
@@ -83,7 +96,7 @@ class Guards:
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self._app, self._tokens, self._max = app, tuple(tokens), max_body_bytes
-        self._hosts = frozenset(host.lower() for host in hosts)
+        self._hosts = frozenset(map(_host, hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -95,6 +108,7 @@ class Guards:
         asker = self._token_of(headers) if self._tokens else ""
         scope.setdefault("state", {}).update(request_id=id_, asker=asker)
         whole, slow, late = False, False, time.monotonic() + BODY_TIMEOUT_S
+        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))  # a server may prefix its own
 
         async def tell(message: Message) -> None:
             nonlocal status, slow, read
@@ -143,13 +157,13 @@ class Guards:
         try:
             if length.isdecimal() and int(length) > self._max:
                 await refuse(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
-            elif not self._serves(headers.get("host", ""), scope["path"]):
+            elif not self._serves(headers.get("host", ""), path):
                 await refuse(
                     400,
                     "this host name is not served. The operator names it with medagent serve --allowed_hosts.",
                     "unknown_host",
                 )
-            elif not self._known(headers, scope["path"]):
+            elif not self._known(headers, path):
                 await refuse(401, "a bearer token is needed, or this one is not known.", "invalid_api_key")
             else:
                 await self._app(scope, listen, tell)
@@ -177,5 +191,4 @@ class Guards:
 
     def _serves(self, host: str, path: str) -> bool:
         """Whether the host name is served; probes, which hold no data, answer under any."""
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        return path in PROBES or "*" in self._hosts or name.lower().rstrip(".") in self._hosts
+        return path in PROBES or "*" in self._hosts or _host(host) in self._hosts

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+import unicodedata
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from medagent.emergencies import Emergencies
 from medagent.serving.chores import chore_answer
+from medagent.untrusted_text import is_blank
 from retrieval.errors import RetrievalError
 from retrieval.filters import Filter
 
@@ -19,7 +21,24 @@ MAX_CHARACTERS, MOST_BEFORE = 8_000, 12  # characters of a question; earlier one
 HEARD = 3  # messages that may tell of an emergency
 _MARKUP = re.compile(r"([\\`*|~_$])")
 _AT_LINE = re.compile(r"^[#=+-]|^\d+(?=[.)])|^>", re.MULTILINE)  # headings, lists, quotes
-_LINKED = re.compile(r"(?<=[a-z]):(?=//)|(?<=\bwww)\.|@", re.IGNORECASE)  # what programs make links of by themselves
+# What programs make links of by themselves. A joiner that is not seen breaks it; an entity alone is read first.
+_LINKED = re.compile(r"(?<=[a-z]):(?=//)|(?<=/)/|(?<=[\w-])\.(?=[a-z]{2,})|(?<=\bwww)\.|@", re.IGNORECASE)
+_JOINER = "&#8288;"
+_UNSEEN = frozenset({"Cc", "Cf"})  # of Unicode's categories: they turn text around, or hide it
+NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+SHAPES = (
+    "guided_json",
+    "guided_choice",
+    "guided_regex",
+    "guided_grammar",
+    "structured_outputs",
+    "grammar",
+    "json_schema",
+    "format",
+    "text",
+    "audio",
+    "top_logprobs",
+)
 _BRACKET = re.compile(r"\[(?!\d{1,3}\](?![(:\[]))|(?<!\[\d)(?<!\[\d\d)(?<!\[\d\d\d)\]|(?<=\d)\](?=[(:\[])")
 _ENTITIES = {"[": "&#91;", "]": "&#93;"}
 
@@ -80,6 +99,8 @@ class ChatRequest(BaseModel):
     Null means absent. `where` is not OpenAI's: it says which passages may be found, see `retrieval.filters`.
     """
 
+    model_config = ConfigDict(extra="allow")
+
     model: Annotated[str, Field(max_length=200)]
     messages: Annotated[list[Message], Field(min_length=1)]
     stream: bool | None = None
@@ -126,12 +147,17 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
         kinds = ", ".join(sorted(set(last.attachments)))
         raise RefusedError("messages", f"attachments ({kinds}) are not read here. Describe in words what they show.")
     ends_with_user = bool(said) and said[-1].role == "user"
-    chore = chore_answer(system, asked[-1] if ends_with_user else "", asked[:-1] if ends_with_user else asked)
+    if last.role == "system" and not ends_with_user:  # as some programs ask for a summary
+        chore = chore_answer("", last.text, asked)
+    else:
+        chore = chore_answer(system, asked[-1] if ends_with_user else "", asked[:-1] if ends_with_user else asked)
     if chore is not None and emergencies.line_for(last.text) is None:
         return Conversation("", chore=chore)
     if not ends_with_user:
         raise RefusedError("messages", "the last message must be the user's, and have text.")
     question = asked[-1]
+    if is_blank(question):
+        raise RefusedError("messages", "the last message has no text that can be seen.")
     if len(question) > MAX_CHARACTERS:
         raise RefusedError(
             "messages", f"the question has {len(question):,} characters, and may have {MAX_CHARACTERS:,}."
@@ -150,6 +176,9 @@ def _refuse_shapes(body: ChatRequest) -> None:
     for name, value in (("tool_choice", body.tool_choice), ("function_call", body.function_call)):
         if value not in (None, "auto", "none"):
             raise RefusedError(name, f"{name} {value!r} is not supported: the agent calls no tools of a client.")
+    for name in SHAPES:
+        if (body.model_extra or {}).get(name) not in (None, False, 0, {}, "", "text"):
+            raise RefusedError(name, f"{name} is not supported: answers are text with sources.")
     if body.logprobs:
         raise RefusedError("logprobs", "logprobs are not given in chat completions.")
     if body.modalities and body.modalities != ["text"]:
@@ -185,7 +214,7 @@ def chore_completion(id: str, model: str, text: str) -> dict[str, Any]:
                 "finish_reason": "stop",
             }
         ],
-        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        "usage": NO_USAGE,
     }
 
 
@@ -238,14 +267,15 @@ def escaped(text: str, *, paragraphs: bool = False) -> str:
 
     Brackets become entities: chat programs read a backslash before one as mathematics.
 
-    >>> escaped("![x](http://y) <img> see [1]")
-    '!&#91;x&#93;(http&#58;//y) &lt;img&gt; see [1]'
+    >>> escaped("![x](y) <img> see [1]")
+    '!&#91;x&#93;(y) &lt;img&gt; see [1]'
     """
+    text = "".join(each for each in text if each in "\n\t" or unicodedata.category(each) not in _UNSEEN)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     plain = "\n".join(lines) if paragraphs else " ".join(line for line in lines if line)
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     plain = _BRACKET.sub(lambda found: _ENTITIES[found[0]], _MARKUP.sub(r"\\\1", plain))
-    plain = _LINKED.sub(lambda found: f"&#{ord(found[0])};", plain)
+    plain = _LINKED.sub(lambda found: f"{_JOINER}&#{ord(found[0])};", plain)
     return _AT_LINE.sub(lambda found: "".join(f"&#{ord(letter)};" for letter in found[0]), plain)
 
 

@@ -316,3 +316,41 @@ def test_two_spellings_of_one_title_are_offered_once() -> None:
     names = Names(["Addison disease", "Addison's disease", "Addison syndrome", "ADDISON SYNDROME"])
     near = names.near({"adisson": "Adisson"}, ["adisson"])
     assert [title.lower().replace("'s", "") for title in near] == ["addison disease", "addison syndrome"]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "title", "text"),
+    [
+        (
+            "How is ectopic pregnancy inherited?",
+            "transvaginal ultrasound",
+            "ectopic pregnancy",
+            "The test for ectopic pregnancy is transvaginal ultrasound.",
+        ),
+        (
+            "What is the outlook of ectopic pregnancy?",
+            "one-sided pelvic pain",
+            "ectopic pregnancy",
+            "The sign is one-sided pelvic pain.",
+        ),
+        (
+            "What are the side effects of digoxin toxicity?",
+            "yellow-tinted vision",
+            "digoxin toxicity",
+            "The sign of digoxin toxicity is yellow-tinted vision.",
+        ),
+        ("Which test confirms dengue?", "NS1 antigen Its", "dengue", "The confirming test is NS1 antigen test."),
+        ("What is a sign of chancroid?", "groove to", "chancroid", "The sign is groove sign."),
+    ],
+)
+def test_a_kind_in_a_name_is_not_told_by_it_and_a_broken_answer_says_nothing(
+    question: str, answer: str, title: str, text: str
+) -> None:
+    assert kind_of(question, answer, title, text) is not STATED
+
+
+def test_a_title_that_asks_is_answered_by_its_passage() -> None:
+    text = "The treatment of gout is colchicine."
+    assert kind_of("What is the treatment of gout?", "colchicine", "Treatment of gout", text) is STATED
+    told = "The treatment of gout in pregnancy is colchicine."
+    assert kind_of("How is gout treated in pregnancy?", "colchicine", "gout", told) is STATED

@@ -139,6 +139,13 @@ def test_an_option_that_fits_better_contradicts_the_letter() -> None:
     options = ("colchicine with penicillin", "colchicine", "all of the above")
     assert said("Which drug is for gout?", "colchicine [1] (A)", gout, options=options) is EvidenceKind.PARTLY
     assert said("Which drug is for gout?", "colchicine [1] (B)", gout, options=options) is EvidenceKind.STATED
+    hunter = ("Hunter syndrome", "The sign is coarse face with clear corneas.")
+    signs = ("coarse face with cloudy corneas", "doll-like face with hypoglycemia", "elfin face")
+    asked = "What is the sign of Hunter syndrome?"
+    assert said(asked, "coarse face with clear corneas (A) [1]", hunter, options=signs) is EvidenceKind.PARTLY
+    right = ("coarse face with clear corneas", *signs[1:])
+    assert said(asked, "coarse face with clear corneas (A) [1]", hunter, options=right) is EvidenceKind.STATED
+    assert said(asked, "coarse face (A) [1]", hunter, options=right) is EvidenceKind.STATED
     above = ("gout", "The drugs of all the lists above are for gout: colchicine. All of the above fail.")
     assert said("Which drug is for gout?", "(C) [1]", above, options=options) is not EvidenceKind.STATED
 
