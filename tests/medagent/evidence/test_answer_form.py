@@ -7,7 +7,6 @@ import pytest
 from medagent.conversation import standing_alone
 from medagent.evidence.answer_form import echoes, is_of_sort, says_too_little, without_sort
 from medagent.evidence.names import Names
-from medagent.evidence.naming import gives_a_name, names_a_gene
 from medagent.evidence.verdict import EvidenceKind, judge
 from medagent.evidence.words import subject_words
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -174,33 +173,6 @@ def test_what_a_verdict_makes_of_it(question: str, answer: str, title: str, text
     assert (kind_of(question, answer, title, text) is STATED) == stated
 
 
-@pytest.mark.parametrize(
-    ("answer", "sentence", "named"),
-    [
-        ("PAH", "Mutations in the PAH gene cause phenylketonuria.", True),
-        ("COL4A3", "Mutations in the COL4A3, COL4A4, and COL4A5 genes cause it.", True),
-        ("COL4A5", "Mutations in the genes COL4A3, COL4A4 and COL4A5 cause it.", True),
-        ("fibrillin-1", "It is caused by a gene called fibrillin-1.", True),
-        ("PAH gene", "The PAH gene is mutated.", True),
-        ("CGG triplet", "Within the FMR1 gene, CGG triplets are repeated.", False),
-        ("MECP2", "The MECP2 (methyl CpG) gene", True),
-        ("maternal copy of UBE3A", "The maternal copy of the UBE3A gene is lost.", True),
-        ("HEXA", "An enzyme called HEXA is missing.", False),
-        ("CFTR", "Mutations in the cystic fibrosis transmembrane conductance regulator (CFTR) gene cause it.", True),
-        ("CFTR", "Mutations of the gene encoding CFTR cause it.", True),
-        ("CFTR", "Mutations in a single gene, CFTR, cause it.", True),
-        ("CFTR", "The mutated gene in cystic fibrosis is CFTR.", True),
-        ("NF1", "The NF1 tumor suppressor gene is mutated.", True),
-        ("TSC1 and TSC2", "It is caused by two genes, TSC1 and TSC2.", True),
-        ("dominant gene", "It is caused by a dominant gene.", False),
-        ("parents", "It is caused by parents, grandparents and other genes.", False),
-    ],
-)
-def test_a_gene_is_what_the_sentence_calls_one(answer: str, sentence: str, named: bool) -> None:
-    assert names_a_gene(answer, sentence, "Mutations in which gene cause it?") == named
-    assert names_a_gene(answer, sentence, "What causes it?")
-
-
 def test_the_sort_of_thing_that_is_asked_for_is_no_subject() -> None:
     assert "enzyme" not in without_sort("And which enzyme is missing in Tay-Sachs disease?")
     assert "hormone" in without_sort("What is the growth hormone for?")
@@ -258,26 +230,6 @@ def test_words_that_fit_anything_say_too_little() -> None:
     assert not says_too_little("one", "How many X chromosomes do girls with Turner syndrome have?")
     assert not says_too_little("mild, moderate, severe", "What are the stages of COPD?")
     assert not says_too_little("fatal", "What is the outlook of rabies?")
-
-
-@pytest.mark.parametrize(
-    ("answer", "sentence", "question", "given"),
-    [
-        ("HIV", "AIDS (acquired immunodeficiency syndrome) is caused by HIV.", "What does AIDS stand for?", False),
-        ("acquired immunodeficiency syndrome", "AIDS is short.", "What does AIDS stand for?", True),
-        (
-            "shingles",
-            "Chickenpox can later cause shingles, a painful rash.",
-            "What is another name for chickenpox?",
-            False,
-        ),
-        ("varicella", "Chickenpox, also called varicella, itches.", "What is another name for chickenpox?", True),
-        ("varicella", "Varicella (chickenpox) itches.", "What is another name for chickenpox?", True),
-        ("varicella", "Varicella itches.", "How is chickenpox treated?", True),
-    ],
-)
-def test_another_name_is_given_as_one(answer: str, sentence: str, question: str, given: bool) -> None:
-    assert gives_a_name(answer, sentence, question) == given
 
 
 def test_low_and_high_stay_in_a_name() -> None:

@@ -25,6 +25,7 @@ from medagent.serving.app import make_app
 from retrieval.errors import RetrieverUnavailableError
 from retrieval.passages import Hit, Passage
 
+CHAT = "/v1/chat/completions"
 GOUT = Passage.make("gout", "Gout hurts. The first-line drug is colchicine. It is old.", id="p1")
 
 
@@ -119,6 +120,10 @@ async def client_of(policy: Any, corpus: Any = None, **settings: Any) -> AsyncIt
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
+
+
+def chat(policy: Any, messages: list[dict[str, Any]], **more: Any) -> httpx.Response:
+    return call(policy, "POST", CHAT, json={"model": "medagent", "messages": messages, **more})
 
 
 def call(

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from medagent.agent import Agent
-from medagent.cli.ask import question_of
-from medagent.errors import ConfigError, InputError
+from medagent.errors import ConfigError
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.rewriting import ModelRewriter
 from medagent.serving.admission import AdmissionLimits
-from medagent.serving.app import make_app
 from medagent.serving.chores import title_of
 from medagent.serving.feedback import Feedback
-from medagent.serving.middleware import digest
 from medagent.serving.openai_form import content_of, escaped
 from retrieval.filters import Filter
 from retrieval.passages import Hit, Passage
-from tests.medagent.serving.support import Corpus, SlowPolicy, call, client_of, events
+from tests.medagent.serving.support import CHAT, Corpus, SlowPolicy, call, chat, client_of, events
 
 ASKED = {"role": "user", "content": "What treats gout?"}
-CHAT = "/v1/chat/completions"
-
-
-def chat(policy: Any, messages: list[dict[str, Any]], **more: Any) -> Any:
-    return call(policy, "POST", CHAT, json={"model": "medagent", "messages": messages, **more})
 
 
 @pytest.mark.parametrize(
@@ -135,90 +124,6 @@ def test_chores_are_answered_without_the_agent(tokenizer: Any, messages: list[An
     streamed = chat(policy, messages, stream=True).text
     assert json.loads(streamed.split("\n\n")[0].removeprefix("data: "))["choices"][0]["delta"]["content"] == said
     assert title_of("") == "Medical question"
-
-
-HISTORY = "USER: What treats gout?\nASSISTANT: colchicine"
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [("user", "Please generate a title of four words summarizing our conversation, without quotation marks.")],
-        [("user", f"Give this conversation a name.\nKeep it short, ten characters at most.\n\n{HISTORY}")],
-        [("user", f"Analyze this conversation and provide:\n1. The language\n2. A concise title\n\n{HISTORY}")],
-        [("user", "Now reply with a title for the chat that is 3 words long.")],
-        [("system", "Summarize the user's conversation into a title within 10 words."), ("user", HISTORY)],
-        [("system", "Generate a short title that captures this conversation.\n- Only the title"), ("user", HISTORY)],
-        [
-            (
-                "system",
-                "- write a short title based on the first message a user begins a conversation with\n- 80 characters",
-            ),
-            ("user", "What treats gout?"),
-        ],
-        [("system", "Summarize the first message into a title of 5 words or less."), ("user", "What treats gout?")],
-        [("developer", "Write a title for this conversation in 5 words."), ("user", "What treats gout?")],
-    ],
-)
-def test_titles_are_known_in_many_words(policy: Any, messages: list[tuple[str, str]]) -> None:
-    asked = [{"role": role, "content": text} for role, text in messages]
-    before = [] if len(asked) > 1 or "USER" in asked[0]["content"] else [ASKED, {"role": "assistant", "content": "x"}]
-    body = chat(policy, [*before, *asked]).json()
-    assert "medagent" not in body, "the agent was asked"
-    assert body["choices"][0]["message"]["content"] == "What treats gout"
-
-
-def test_other_chores_have_their_shape(policy: Any) -> None:
-    def said(*messages: tuple[str, str]) -> str:
-        body = chat(policy, [{"role": role, "content": text} for role, text in messages]).json()
-        assert "medagent" not in body
-        return body["choices"][0]["message"]["content"]
-
-    task = "### Task:\n"
-    assert json.loads(said(("user", f"{task}You are an autocompletion system. <type>Search Query</type>"))) == {
-        "text": ""
-    }
-    image = f"{task}Write a prompt for an image.\n{HISTORY}"
-    assert json.loads(said(("user", image))) == {"prompt": "What treats gout"}
-    assert said(("user", "Show the speaker's mood through a fitting emoji. Message: gout")) == "\N{SPEECH BALLOON}"
-    condense = (
-        "Rephrase it to be a standalone question.\nHuman: What causes gout?\nFollow Up Input: And how is it treated?"
-    )
-    assert said(("user", condense)) == "How is gout treated?"
-    summary = (
-        (ASKED["role"], ASKED["content"]),
-        ("assistant", "x"),
-        ("system", "Summarize the discussion in 200 words."),
-    )
-    assert said(*summary) == "The user asked: What treats gout?"
-
-
-def test_a_chores_stream_counts_its_usage(policy: Any) -> None:
-    asked = [{"role": "user", "content": f"Generate a title for this chat.\n{HISTORY}"}]
-    lines = chat(policy, asked, stream=True, stream_options={"include_usage": True}).text.strip().split("\n\n")
-    assert json.loads(lines[-2].removeprefix("data: "))["usage"]["total_tokens"] == 0
-
-
-def test_a_question_under_a_system_message_on_titles_is_answered(policy: Any) -> None:
-    for system in (
-        "You are a doctor. Write a title for each conversation in 5 words, then answer.",
-        "Be brief. Also suggest a title for the conversation in 5 words.",
-        "Answer in at most 50 words.",
-    ):
-        assert "medagent" in chat(policy, [{"role": "system", "content": system}, ASKED]).json(), system
-
-
-def test_a_question_about_titles_is_a_question(policy: Any) -> None:
-    for text in (
-        "What is the title compound that treats gout?",
-        "Give me the name of the drug for gout and tell me if it is safe",
-        "[task] what treats gout?",
-        "Provide a differential with a title line, then a short discussion: what treats gout?",
-        "Write the title of the condition, from this conversation: which one has a hot toe?",
-        "### Task:\nGenerate a title for this chat. My father can't breathe.",
-        "#" * 100,
-    ):
-        assert "medagent" in chat(policy, [{"role": "user", "content": text}]).json(), text[:40]
 
 
 def test_an_emergency_is_heard_in_what_was_said_before(policy: Any) -> None:
@@ -425,91 +330,3 @@ def test_a_filter_holds_for_every_search_of_an_answer(policy: Any, path: str) ->
 def test_an_unknown_filter_is_refused(policy: Any, body: dict[str, Any], param: str) -> None:
     found = call(policy, "POST", "/v1/answers", Filtering(), json={"question": "What treats gout?", **body})
     assert (found.status_code, found.json()["error"]["param"]) == (400, param)
-
-
-BLANK = ("\u200b", "\u2800", "\u3164", "\u00ad", "\u200f", "\x01\x02", "\ufeff \u2060")
-
-
-@pytest.mark.parametrize("text", BLANK)
-def test_what_cannot_be_seen_is_no_question(policy: Any, text: str) -> None:
-    assert chat(policy, [{"role": "user", "content": text}]).status_code == 400
-    for body in ({"question": text}, {"question": "What treats gout?", "options": ["aspirin", text]}):
-        assert call(policy, "POST", "/v1/answers", json=body).status_code == 400
-    with pytest.raises(InputError, match="empty"):
-        question_of(text)
-
-
-@pytest.mark.parametrize(
-    ("body", "content_type", "told"),
-    [
-        (b"", "application/json", "the body is no JSON object. Send one."),
-        (b"null", "application/json", "the body is no JSON object. Send one."),
-        (b"[1]", "application/json", "the body is no JSON object. Send one."),
-        (b'{"question": ', "application/json", "the body is no JSON, from character 13 on."),
-        (b"{'question': 'x'}", "application/json", "the body is no JSON, from character 1 on."),
-        (b"\x1f\x8b\x08\x00\xff", "application/json", "the body cannot be read. Send JSON in UTF-8, not compressed."),
-        ('{"question": "Morbus M\u00e9ni\u00e8re"}'.encode("latin-1"), "application/json", "the body cannot be read."),
-        (b'{"question": "x"}', "text/plain", "the body is no JSON object (its content type is text/plain). Send one"),
-    ],
-)
-def test_a_body_that_is_no_request_is_told_so(policy: Any, body: bytes, content_type: str, told: str) -> None:
-    found = call(policy, "POST", "/v1/answers", content=body, headers={"Content-Type": content_type})
-    error = found.json()["error"]
-    assert (found.status_code, error["param"]) == (400, None)
-    assert error["message"].startswith(told)
-
-
-def test_null_means_absent_and_a_long_conversation_goes_on(policy: Any) -> None:
-    earlier = ["What causes gout?"] * 40 + ["x" * 9_000, "\u200b"]
-    body = {"question": "How is it treated?", "earlier": earlier, "temperature": None, "stream": None, "seed": -5}
-    assert call(policy, "POST", "/v1/answers", json=body).json()["answer"]["asked_as"] == "How is gout treated?"
-
-
-def test_names_of_models_may_have_slashes(policy: Any) -> None:
-    settings = {"name": "org/med"}
-    assert call(policy, "GET", "/v1/models/org/med", settings=settings).json()["id"] == "org/med"
-    for other in ("medagent%20", "org/other", "a" * 150):
-        assert call(policy, "GET", f"/v1/models/{other}", settings=settings).status_code == 404
-
-
-def test_open_paths_are_open_below_a_path_too(policy: Any) -> None:
-    async def below(path: str, **headers: str) -> int:
-        app = make_app(Agent(policy, Corpus()), tokens=[digest("secret")])
-        transport = httpx.ASGITransport(app=app, root_path="/medagent")
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return (await client.get(f"/medagent{path}", headers=headers)).status_code
-
-    for path in ("/", "/healthz", "/page/main.js"):
-        assert asyncio.run(below(path)) == 200, path
-    assert asyncio.run(below("/v1/models")) == 401
-    assert asyncio.run(below("/healthz", Host="elsewhere.example")) == 200
-    assert asyncio.run(below("/v1/models", Host="elsewhere.example", Authorization="Bearer secret")) == 400
-
-
-@pytest.mark.parametrize(
-    ("served", "sent"),
-    [
-        ("h2.example:8443", "h2.example"),
-        ("H2.example", "h2.example:8443"),
-        ("B\u00fccher.example", "xn--bcher-kva.example"),
-        ("med.example.", "med.example"),
-    ],
-)
-def test_host_names_are_compared_as_browsers_send_them(policy: Any, served: str, sent: str) -> None:
-    found = call(policy, "GET", "/v1/models", headers={"Host": sent}, settings={"hosts": [served]})
-    assert found.status_code == 200
-
-
-@pytest.mark.parametrize(
-    "text", ["https://evil.example/x", "www.evil.example", "a@evil.example", "//evil.example/p.png", "evil.example"]
-)
-def test_programs_make_no_link_of_a_source(text: str) -> None:
-    shown = html.unescape(escaped(f"see {text} or"))
-    assert shown.replace("\u2060", "") == f"see {text} or"
-    for pattern in (r"https?://\w", r"www\.\w", r"\w@\w", r"//\w", r"evil\.example"):
-        assert not re.search(pattern, shown), pattern
-
-
-def test_nothing_turns_the_text_around() -> None:
-    assert escaped("a\u202eb\x1bc\u200bd") == "abcd"
-    assert escaped("A 1.5 mg dose, e.g. i.v., pH 7.4") == "A 1.5 mg dose, e.g. i.v., pH 7.4"

@@ -1,0 +1,106 @@
+"""Bodies, names, paths and characters at the edges of what a request may be."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from medagent.agent import Agent
+from medagent.cli.ask import question_of
+from medagent.errors import InputError
+from medagent.serving.app import make_app
+from medagent.serving.middleware import digest
+from medagent.serving.openai_form import escaped
+from tests.medagent.serving.support import Corpus, call, chat
+
+BLANK = ("\u200b", "\u2800", "\u3164", "\u00ad", "\u200f", "\x01\x02", "\ufeff \u2060")
+
+
+@pytest.mark.parametrize("text", BLANK)
+def test_what_cannot_be_seen_is_no_question(policy: Any, text: str) -> None:
+    assert chat(policy, [{"role": "user", "content": text}]).status_code == 400
+    for body in ({"question": text}, {"question": "What treats gout?", "options": ["aspirin", text]}):
+        assert call(policy, "POST", "/v1/answers", json=body).status_code == 400
+    with pytest.raises(InputError, match="empty"):
+        question_of(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "told"),
+    [
+        (b"", "application/json", "the body is no JSON object. Send one."),
+        (b"null", "application/json", "the body is no JSON object. Send one."),
+        (b"[1]", "application/json", "the body is no JSON object. Send one."),
+        (b'{"question": ', "application/json", "the body is no JSON, from character 13 on."),
+        (b"{'question': 'x'}", "application/json", "the body is no JSON, from character 1 on."),
+        (b"\x1f\x8b\x08\x00\xff", "application/json", "the body cannot be read. Send JSON in UTF-8, not compressed."),
+        ('{"question": "Morbus M\u00e9ni\u00e8re"}'.encode("latin-1"), "application/json", "the body cannot be read."),
+        (b'{"question": "x"}', "text/plain", "the body is no JSON object (its content type is text/plain). Send one"),
+    ],
+)
+def test_a_body_that_is_no_request_is_told_so(policy: Any, body: bytes, content_type: str, told: str) -> None:
+    found = call(policy, "POST", "/v1/answers", content=body, headers={"Content-Type": content_type})
+    error = found.json()["error"]
+    assert (found.status_code, error["param"]) == (400, None)
+    assert error["message"].startswith(told)
+
+
+def test_null_means_absent_and_a_long_conversation_goes_on(policy: Any) -> None:
+    earlier = ["What causes gout?"] * 40 + ["x" * 9_000, "\u200b"]
+    body = {"question": "How is it treated?", "earlier": earlier, "temperature": None, "stream": None, "seed": -5}
+    assert call(policy, "POST", "/v1/answers", json=body).json()["answer"]["asked_as"] == "How is gout treated?"
+
+
+def test_names_of_models_may_have_slashes(policy: Any) -> None:
+    settings = {"name": "org/med"}
+    assert call(policy, "GET", "/v1/models/org/med", settings=settings).json()["id"] == "org/med"
+    for other in ("medagent%20", "org/other", "a" * 150):
+        assert call(policy, "GET", f"/v1/models/{other}", settings=settings).status_code == 404
+
+
+def test_open_paths_are_open_below_a_path_too(policy: Any) -> None:
+    async def below(path: str, **headers: str) -> int:
+        app = make_app(Agent(policy, Corpus()), tokens=[digest("secret")])
+        transport = httpx.ASGITransport(app=app, root_path="/medagent")
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return (await client.get(f"/medagent{path}", headers=headers)).status_code
+
+    for path in ("/", "/healthz", "/page/main.js"):
+        assert asyncio.run(below(path)) == 200, path
+    assert asyncio.run(below("/v1/models")) == 401
+    assert asyncio.run(below("/healthz", Host="elsewhere.example")) == 200
+    assert asyncio.run(below("/v1/models", Host="elsewhere.example", Authorization="Bearer secret")) == 400
+
+
+@pytest.mark.parametrize(
+    ("served", "sent"),
+    [
+        ("h2.example:8443", "h2.example"),
+        ("H2.example", "h2.example:8443"),
+        ("B\u00fccher.example", "xn--bcher-kva.example"),
+        ("med.example.", "med.example"),
+    ],
+)
+def test_host_names_are_compared_as_browsers_send_them(policy: Any, served: str, sent: str) -> None:
+    found = call(policy, "GET", "/v1/models", headers={"Host": sent}, settings={"hosts": [served]})
+    assert found.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "text", ["https://evil.example/x", "www.evil.example", "a@evil.example", "//evil.example/p.png", "evil.example"]
+)
+def test_programs_make_no_link_of_a_source(text: str) -> None:
+    shown = html.unescape(escaped(f"see {text} or"))
+    assert shown.replace("\u2060", "") == f"see {text} or"
+    for pattern in (r"https?://\w", r"www\.\w", r"\w@\w", r"//\w", r"evil\.example"):
+        assert not re.search(pattern, shown), pattern
+
+
+def test_nothing_turns_the_text_around() -> None:
+    assert escaped("a\u202eb\x1bc\u200bd") == "abcd"
+    assert escaped("A 1.5 mg dose, e.g. i.v., pH 7.4") == "A 1.5 mg dose, e.g. i.v., pH 7.4"
