@@ -183,13 +183,11 @@ def make_app(
             raise ModelError(f"the model {model!r} does not exist here; this is {name!r}.")
         return described
 
-    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Whether the process lives."""
         return {"status": "ok"}
 
-    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", responses={503: {"description": "a question would be refused, or its search would fail"}})
     async def readyz() -> JSONResponse:
         """Whether a question would be taken now, and the corpus can be searched."""

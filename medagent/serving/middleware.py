@@ -107,6 +107,7 @@ class Guards:
         headers, status, read = Headers(scope=scope), 0, 0
         asker = self._token_of(headers) if self._tokens else ""
         scope.setdefault("state", {}).update(request_id=id_, asker=asker)
+        head = scope["method"] == "HEAD"  # what GET would be answered, without the body
         whole, slow, late = False, False, time.monotonic() + BODY_TIMEOUT_S
         path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))  # a server may prefix its own
 
@@ -125,9 +126,11 @@ class Guards:
                 out["X-Request-Id"] = id_
                 for name, value in HEADERS.items():
                     out.setdefault(name, value)
+                if "GET" in out.get("allow", "") and "HEAD" not in out["allow"]:
+                    out["allow"] += ", HEAD"
             elif read > self._max:
                 return
-            await send(message)
+            await send({**message, "body": b""} if head and message["type"] == "http.response.body" else message)
 
         async def refuse(code: int, what: str, name: str) -> None:
             nonlocal read
@@ -166,7 +169,7 @@ class Guards:
             elif not self._known(headers, path):
                 await refuse(401, "a bearer token is needed, or this one is not known.", "invalid_api_key")
             else:
-                await self._app(scope, listen, tell)
+                await self._app({**scope, "method": "GET"} if head else scope, listen, tell)
         finally:
             row = {
                 "request": id_,

@@ -104,3 +104,13 @@ def test_programs_make_no_link_of_a_source(text: str) -> None:
 def test_nothing_turns_the_text_around() -> None:
     assert escaped("a\u202eb\x1bc\u200bd") == "abcd"
     assert escaped("A 1.5 mg dose, e.g. i.v., pH 7.4") == "A 1.5 mg dose, e.g. i.v., pH 7.4"
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/agent", "/page/main.js"])
+def test_head_is_get_without_its_body(policy: Any, path: str) -> None:
+    whole, head = call(policy, "GET", path), call(policy, "HEAD", path)
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    refused = call(policy, "POST", path, json={})
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+    assert call(policy, "HEAD", "/v1/answers").status_code == 405
