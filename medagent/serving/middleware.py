@@ -126,8 +126,9 @@ class Guards:
                 out["X-Request-Id"] = id_
                 for name, value in HEADERS.items():
                     out.setdefault(name, value)
-                if "GET" in out.get("allow", "") and "HEAD" not in out["allow"]:
-                    out["allow"] += ", HEAD"
+                allowed = {method.strip() for method in out.get("allow", "").split(",")}
+                if "GET" in allowed:
+                    out["allow"] = ", ".join(sorted(allowed | {"HEAD"}))
             elif read > self._max:
                 return
             await send({**message, "body": b""} if head and message["type"] == "http.response.body" else message)
