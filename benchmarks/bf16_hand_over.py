@@ -23,26 +23,26 @@ from lightning import Trainer, seed_everything
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
 from medagent.base_models import STARTER
 from medagent.causal_lm import hidden_states, load_causal_lm, project
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.vllm.server import VllmSettings
 from medagent.policy import Policy
 from medagent.protocol import TagProtocol
+from medagent.retrieval.controls import NoRetriever
+from medagent.training.advantages import BatchBaseline
+from medagent.training.agent_data import AgentSettings
+from medagent.training.data import RolloutData
+from medagent.training.engines import InProcessEngine, RolloutEngine, VllmEngine
+from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.prepare import OffPolicy
+from medagent.training.rewards import Reward
+from medagent.training.run import quiet_lightning
 from medagent.types import Rollout
-from retrieval.controls import NoRetriever
-from training.advantages import BatchBaseline
-from training.agent_data import AgentSettings
-from training.data import RolloutData
-from training.engines import InProcessEngine, RolloutEngine, VllmEngine
-from training.engines.arrival import trainer_logprobs
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.prepare import OffPolicy
-from training.rewards import Reward
-from training.run import quiet_lightning
 
 PROBE = tuple(range(20, 276))
 

@@ -24,9 +24,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.common import describe_machine
 from medagent.causal_lm import hidden_states, load_causal_lm, project
-from training.adapters import SharedBase
-from training.execution import Execution
-from training.lora import LoraSettings
+from medagent.training.adapters import SharedBase
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
 
 ROWS, PROMPT = 8, 96
 Batch = tuple[Tensor, Tensor, Tensor]

@@ -23,12 +23,12 @@ from pathlib import Path
 
 from benchmarks.common import describe_machine
 from benchmarks.index_build import build, write_corpus
-from retrieval.inspect import index_stats
+from medagent.retrieval.inspect import index_stats
 
 SEARCH = """
 import json, resource, statistics, sys, time
 from pathlib import Path
-from retrieval.search import HybridRetriever
+from medagent.retrieval.search import HybridRetriever
 index, queries = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
 begun = time.perf_counter()
 retriever = HybridRetriever(index)

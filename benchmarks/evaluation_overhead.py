@@ -20,15 +20,15 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.common import describe_machine
-from evaluation.modes import Mode
-from evaluation.run import Plan, run_plan
 from medagent.agent import Agent, Limits
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.run import Plan, run_plan
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy, ScriptedSession
 from medagent.policy import SampledTurn
 from medagent.protocol import Block, TagProtocol
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question
-from retrieval.passages import Hit, Passage
 
 TURN_S = 0.5
 

@@ -4,7 +4,7 @@
 
 The files tell no publication types, so a passage gets one where its words name it, as "meta-analysis" or "randomized".
 For each weight (`SearchSettings.evidence_weight`) it prints hit@10 and MRR over 500 questions, the mean level of the
-first hit (`retrieval.evidence_types`), and that of the passages the experts named.
+first hit (`medagent.retrieval.evidence_types`), and that of the passages the experts named.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 
 from benchmarks.common import describe_machine
 from benchmarks.retrieval import SHOWN, Task, bioasq, pubmedqa, scores
-from retrieval.bibliography import Bibliography
-from retrieval.chunking import Chunking
-from retrieval.embedders import embedder_from_identity
-from retrieval.evidence_types import evidence_level
-from retrieval.index import build_index
-from retrieval.passages import Passage
-from retrieval.search import HybridRetriever
-from retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.embedders import embedder_from_identity
+from medagent.retrieval.evidence_types import evidence_level
+from medagent.retrieval.index import build_index
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings, SearchSettings
 
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 1.0)
 ASKED = 500

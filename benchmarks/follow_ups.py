@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common import describe_machine
-from evaluation.grading.grade import grade
 from medagent.agent import Job
 from medagent.conversation import standing_alone
+from medagent.evaluation.grading.grade import grade
 from medagent.loading import open_agent
 from medagent.rewriting import ModelRewriter
 from medagent.types import Question

@@ -23,9 +23,9 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.common import HELD_ALONE, Peaks, describe_machine
-from training.adapters import SharedBase
-from training.execution import Execution
-from training.lora import LoraSettings
+from medagent.training.adapters import SharedBase
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
 
 VARIANTS = {
     "all positions": Execution(),

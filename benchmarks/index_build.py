@@ -24,20 +24,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.common import describe_machine
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.inspect import index_stats, verify_index
-from retrieval.manifest import Manifest
-from retrieval.passages import passage_from_row
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.inspect import index_stats, verify_index
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.passages import passage_from_row
 
 # One process per build, so that its peak memory is its own. It reports by itself: a killed process reports nothing.
 BUILD = """
 import resource, sys, time
 from pathlib import Path
-from retrieval.chunking import Chunking
-from retrieval.corpora import file_corpus
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.index import build_index
-from retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.index import build_index
+from medagent.retrieval.settings import IndexSettings, SearchSettings
 embedder = HashedNgramEmbedder()
 seconds, begun = {}, time.perf_counter()
 def progress(stage, done, total, passages):

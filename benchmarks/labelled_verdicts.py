@@ -23,9 +23,9 @@ from medagent.evidence.names import Names
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
 from medagent.loading import open_agent
+from medagent.retrieval.passages import Hit
+from medagent.retrieval.search import HybridRetriever
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit
-from retrieval.search import HybridRetriever
 
 QUESTIONS = Path("benchmarks/questions/verdicts_medquad.jsonl")
 KINDS = ("right", "misspelt", "made_up", "removed")

@@ -26,12 +26,12 @@ from typing import Any
 
 from benchmarks.common import ROOT, describe_machine
 from benchmarks.retrieval import SHOWN, default_embedder, medquad
-from retrieval.chunking import Chunking
-from retrieval.embedders import Embedder, embedder_from_identity
-from retrieval.index import build_index
-from retrieval.passages import Passage
-from retrieval.search import HybridRetriever
-from retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.embedders import Embedder, embedder_from_identity
+from medagent.retrieval.index import build_index
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings, SearchSettings
 
 QUERIES = ROOT / "benchmarks" / "questions" / "librarian.jsonl"
 ABSENT = "absent"

@@ -23,8 +23,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.common import HELD_ALONE, describe_machine
-from training.adapters import SharedBase
-from training.lora import LoraSettings
+from medagent.training.adapters import SharedBase
+from medagent.training.lora import LoraSettings
 
 VARIANTS = ("one base", "three models", "one base and sampling copy")
 

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from benchmarks.common import describe_machine
 from benchmarks.retrieval import Task, bioasq, medquad, pubmedqa
-from retrieval.chunking import Chunking
-from retrieval.embedders import embedder_from_identity
-from retrieval.index import build_index
-from retrieval.search import HybridRetriever
-from retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.embedders import embedder_from_identity
+from medagent.retrieval.index import build_index
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings, SearchSettings
 
 FLOORS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 ASKED, SHOWN = 250, 5

@@ -18,7 +18,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from benchmarks.common import ROOT
-from training.callbacks.export import read_metrics
+from medagent.training.callbacks.export import read_metrics
 
 matplotlib.use("svg")
 matplotlib.rcParams["svg.hashsalt"] = "medagent"

@@ -29,16 +29,16 @@ from medagent.agent import Limits
 from medagent.base_models import SMOLLM2
 from medagent.causal_lm import load_causal_lm
 from medagent.protocol import TagProtocol
+from medagent.training.advantages import GAE, BatchBaseline
+from medagent.training.engines import InProcessEngine
+from medagent.training.execution import Execution, keep_freed_memory
+from medagent.training.experience import split_by_length
+from medagent.training.lora import LoraSettings
+from medagent.training.memory import GIB, Load, ModelShape
+from medagent.training.module import AgentModule
+from medagent.training.objectives import reference_kl, value_loss
+from medagent.training.prepare import prepare
 from medagent.types import Question, Rollout, StopReason, Turn
-from training.advantages import GAE, BatchBaseline
-from training.engines import InProcessEngine
-from training.execution import Execution, keep_freed_memory
-from training.experience import split_by_length
-from training.lora import LoraSettings
-from training.memory import GIB, Load, ModelShape
-from training.module import AgentModule
-from training.objectives import reference_kl, value_loss
-from training.prepare import prepare
 
 # hidden, intermediate, layers, heads, kv heads, rollouts, rows of a micro-batch, tokens, settings of the passes
 SIZES = {

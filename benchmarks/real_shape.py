@@ -30,9 +30,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.common import describe_machine
-from evaluation.benchmarks import MedQABenchmark
+from medagent.evaluation.benchmarks import MedQABenchmark
 from medagent.protocol import TagProtocol
-from training.callbacks.export import read_metrics
+from medagent.training.callbacks.export import read_metrics
 
 VOCABULARY, TOKENIZER_SIZE = 151_936, 32_000
 TAG_SHARE = {"<search>": 0.15, "</search>": 0.15, "<answer>": 0.005, "</answer>": 0.01}

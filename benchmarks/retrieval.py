@@ -28,14 +28,14 @@ import bm25s
 import numpy as np
 
 from benchmarks.common import describe_machine
-from retrieval.chunking import Chunking
-from retrieval.embedders import Embedder, embedder_from_identity
-from retrieval.index import build_index
-from retrieval.passages import Passage
-from retrieval.search import HybridRetriever
-from retrieval.settings import IndexSettings, SearchSettings
-from retrieval.store import PassageStore
-from retrieval.vectors import exact_nearest
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.embedders import Embedder, embedder_from_identity
+from medagent.retrieval.index import build_index
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.store import PassageStore
+from medagent.retrieval.vectors import exact_nearest
 
 DEPTH, SHOWN = 100, 10
 Ranking = list[int]

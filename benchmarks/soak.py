@@ -23,17 +23,17 @@ from lightning import Callback, LightningModule, Trainer
 
 from benchmarks.common import describe_machine
 from benchmarks.rivals.job import ALPHA, RANK, RATE
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.protocol import TagProtocol
+from medagent.retrieval.search import HybridRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from retrieval.search import HybridRetriever
-from training.advantages import GAE
-from training.data import AgentSettings, RolloutData
-from training.execution import Execution, keep_freed_memory
-from training.lora import LoraSettings
-from training.module import AgentModule
+from medagent.training.advantages import GAE
+from medagent.training.data import AgentSettings, RolloutData
+from medagent.training.execution import Execution, keep_freed_memory
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
 
 SETTLED, GROWTH = 10, 1.03  # iterations before the first comparison; how much memory may grow after
 

@@ -16,17 +16,17 @@ from pathlib import Path
 import torch
 
 from benchmarks.common import describe_machine
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.retrieval.search import HybridRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from retrieval.search import HybridRetriever
-from training.data import AgentSettings, RolloutData
-from training.engines import InProcessEngine
-from training.module import AgentModule
-from training.objectives import value_loss
-from training.prepare import prepare
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
+from medagent.training.data import AgentSettings, RolloutData
+from medagent.training.engines import InProcessEngine
+from medagent.training.module import AgentModule
+from medagent.training.objectives import value_loss
+from medagent.training.prepare import prepare
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 ROLLOUTS = 128
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import describe_machine
-from evaluation.grading.grade import grade
 from medagent.agent import Job
+from medagent.evaluation.grading.grade import grade
 from medagent.evidence.names import Names
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
 from medagent.loading import open_agent
+from medagent.retrieval.search import HybridRetriever
 from medagent.types import Question, Rollout
-from retrieval.search import HybridRetriever
 
 KINDS = ("right", "misspelt", "made_up", "removed")
 

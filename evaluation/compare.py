@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evaluation.grading.grade import grade
-from evaluation.predictions import Prediction, PredictionLog
-from evaluation.statistics import PairedComparison, SeedsComparison, compare_paired, compare_seeds
 from medagent.errors import InputError
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.predictions import Prediction, PredictionLog
+from medagent.evaluation.statistics import PairedComparison, SeedsComparison, compare_paired, compare_seeds
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evaluation.benchmarks import bioasq_passages, pubmedqa_passages
+from medagent.evaluation.benchmarks import bioasq_passages, pubmedqa_passages
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.corpora import Corpus, file_corpus, hub_corpus, memory_corpus
+from medagent.retrieval.deciding import CutDocument
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.ingest import cut_part
+from medagent.retrieval.passages import Passage
 from medagent.starter.world import World
-from retrieval.chunking import Chunking
-from retrieval.corpora import Corpus, file_corpus, hub_corpus, memory_corpus
-from retrieval.deciding import CutDocument
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.ingest import cut_part
-from retrieval.passages import Passage
 
 
 def named_corpus(corpus: str) -> Corpus:

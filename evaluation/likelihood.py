@@ -21,9 +21,9 @@ from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Session
 from medagent.protocol import Piece, encode
+from medagent.retrieval.batching import SearchBatcher
 from medagent.types import LETTERS, Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless_question
-from retrieval.batching import SearchBatcher
 
 By = Literal["letters", "texts"]
 

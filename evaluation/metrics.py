@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.grading.citations import Grounding, ground
-from evaluation.grading.grade import Verdict, grade
-from evaluation.grading.open_answers import answer_tokens, first_answer
-from evaluation.open_measures import open_measures
-from evaluation.predictions import Prediction
-from evaluation.search_recall import RecallReport, report_recall
-from evaluation.statistics import (
+from medagent.evaluation.grading.citations import Grounding, ground
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.grading.open_answers import answer_tokens, first_answer
+from medagent.evaluation.open_measures import open_measures
+from medagent.evaluation.predictions import Prediction
+from medagent.evaluation.search_recall import RecallReport, report_recall
+from medagent.evaluation.statistics import (
     Accuracy,
     Calibration,
     Estimate,
@@ -23,7 +23,7 @@ from evaluation.statistics import (
     pass_at_k,
     selective_accuracy,
 )
-from evaluation.trust.summary import Trust, trust_in
+from medagent.evaluation.trust.summary import Trust, trust_in
 from medagent.evidence.support import Entailment, LexicalRule
 from medagent.types import LETTERS, Rollout
 
@@ -34,7 +34,7 @@ class Summary:
 
     `unparsed` answers name no option or several; `multiple` counts the latter. `abstained` decline to choose,
     `refused` of them to answer at all. `no_answer` wrote none, `truncated` ended at a limit. `measures` are those of
-    open answers and of BioASQ's question types, by their names in `evaluation.open_measures`.
+    open answers and of BioASQ's question types, by their names in `medagent.evaluation.open_measures`.
     """
 
     overall: Accuracy

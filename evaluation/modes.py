@@ -18,14 +18,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from evaluation.statistics import Accuracy
-from evaluation.trust.injections import with_injection
 from medagent.agent import Agent, GivenSearch, Job, rollout_seed
 from medagent.errors import InputError
+from medagent.evaluation.statistics import Accuracy
+from medagent.evaluation.trust.injections import with_injection
 from medagent.policies.chat_endpoint import RemotePolicy
+from medagent.retrieval.controls import UnrelatedRetriever
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question
-from retrieval.controls import UnrelatedRetriever
-from retrieval.passages import Hit, Passage
 
 
 class Mode(StrEnum):

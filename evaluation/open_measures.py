@@ -7,7 +7,7 @@ factoid   strict accuracy: the first answer is right. Lenient accuracy: one of t
 list      precision, recall and F1 of the entries of a question, averaged over questions
 yes/no    accuracy, and macro F1: the mean of the F1 of "yes" and the F1 of "no"
 
-The challenge compares names letter by letter; here `evaluation.grading.open_answers.same` compares them.
+The challenge compares names letter by letter; here `medagent.evaluation.grading.open_answers.same` compares them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.grading.exact_match import exact_match, f1
-from evaluation.grading.grade import grade
-from evaluation.grading.open_answers import contains, first_answer, list_score, rank_of_right
-from evaluation.statistics import Estimate
 from medagent.answer_forms import without_citations
+from medagent.evaluation.grading.exact_match import exact_match, f1
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, rank_of_right
+from medagent.evaluation.statistics import Estimate
 from medagent.types import LETTERS, Question, Rollout, StopReason
 
 MOST_EXTRA_WORDS = 5  # that an answer may have beside the right one it contains

@@ -12,10 +12,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.grading.grade import grade
-from evaluation.rollout_files import readable, rollout_from
-from evaluation.search_recall import SearchRecall
 from medagent.errors import ConfigError
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.rollout_files import readable, rollout_from
+from medagent.evaluation.search_recall import SearchRecall
 from medagent.protocol import TurnProtocol
 from medagent.types import Rollout
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluation.grading.grade import grade
 from medagent.answer_forms import FORM_HINTS
+from medagent.evaluation.grading.grade import grade
 from medagent.files import write_whole
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
 
 
 def readable(rollout: Rollout) -> dict[str, Any]:

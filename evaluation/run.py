@@ -9,15 +9,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from evaluation.modes import FINDING, Mode, agent_for, job_for, rotate
-from evaluation.predictions import Key, Prediction, PredictionLog, confidence
-from evaluation.search_recall import recall_of
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
+from medagent.evaluation.modes import FINDING, Mode, agent_for, job_for, rotate
+from medagent.evaluation.predictions import Key, Prediction, PredictionLog, confidence
+from medagent.evaluation.search_recall import recall_of
 from medagent.files import write_whole
+from medagent.retrieval.passages import Passage
 from medagent.run_folder import RunFolder
 from medagent.types import Question, Rollout
-from retrieval.passages import Passage
 
 
 def run_benchmark(

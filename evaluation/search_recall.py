@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evaluation.statistics import Estimate
+from medagent.evaluation.statistics import Estimate
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.passages import Passage, document_of, shown_of, text_key
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.tools import corpus_of
 from medagent.types import Question, Rollout
-from retrieval.controls import NoRetriever
-from retrieval.passages import Passage, document_of, shown_of, text_key
-from retrieval.retriever import Retriever
-from retrieval.tools import corpus_of
 
 BATCH = 256  # questions per call of the retriever
 RECALLS: dict[str, str] = {  # fields of `RecallReport`, in the order of a report

@@ -30,24 +30,24 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
-from evaluation.metrics import summarize
-from evaluation.run import run_benchmark
 from medagent.agent import Agent, Job, Limits, rollout_seed
 from medagent.causal_lm import load_causal_lm
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.run import run_benchmark
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
+from medagent.retrieval.controls import UnreliableRetriever
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.search import HybridRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
+from medagent.training.adapters import SharedBase
+from medagent.training.advantages import gae, moments, whiten
+from medagent.training.experience import first_of_turns, split_by_length, split_minibatches, tensorize
+from medagent.training.lora import LoraSettings
+from medagent.training.objectives import logit_space_squares, reference_kl, segment_mean, segment_sum
+from medagent.training.rewards import OutcomeReward
 from medagent.types import Question, Rollout
-from retrieval.controls import UnreliableRetriever
-from retrieval.retriever import Retriever
-from retrieval.search import HybridRetriever
-from training.adapters import SharedBase
-from training.advantages import gae, moments, whiten
-from training.experience import first_of_turns, split_by_length, split_minibatches, tensorize
-from training.lora import LoraSettings
-from training.objectives import logit_space_squares, reference_kl, segment_mean, segment_sum
-from training.rewards import OutcomeReward
 
 PROTOCOL = TagProtocol(instructions="", options_style="letter_last")
 LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512)

@@ -14,12 +14,12 @@ from medagent.errors import MedagentError
 from medagent.plain_protocol import PlainProtocol
 from medagent.policy import Policy, Session, TurnStop
 from medagent.protocol import Piece, TagProtocol, TurnProtocol, encode
+from medagent.retrieval.batching import SearchBatcher, SearchStats
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.retriever import Retriever
 from medagent.types import Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
-from retrieval.batching import SearchBatcher, SearchStats
-from retrieval.errors import RetrievalError
-from retrieval.passages import Hit, Passage
-from retrieval.retriever import Retriever
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,15 @@ from medagent.plain_lora import check_adapter, with_adapter
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE, TurnProtocol
+from medagent.retrieval.embedders import embedder_from_identity
+from medagent.retrieval.opening import URL, folders_named, open_retriever
+from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import SearchSettings
+from medagent.retrieval.sharded import ShardedRetriever
+from medagent.retrieval.tools import Tool, Toolbox, class_path, corpus_of
 from medagent.text_length import check_text_length
-from retrieval.embedders import embedder_from_identity
-from retrieval.opening import URL, folders_named, open_retriever
-from retrieval.remote import RemoteRetriever
-from retrieval.retriever import Retriever
-from retrieval.search import HybridRetriever
-from retrieval.settings import SearchSettings
-from retrieval.sharded import ShardedRetriever
-from retrieval.tools import Tool, Toolbox, class_path, corpus_of
 
 SPEC_FILE = "agent.json"
 FORMAT = 3

@@ -12,12 +12,12 @@ from typing import Any
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol, citations, marked_letters
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.chunking import sentence_spans
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.tools import replaced_words
 from medagent.types import Rollout, StopReason, Turn
-from retrieval.batching import SearchBatcher
-from retrieval.chunking import sentence_spans
-from retrieval.passages import Hit, Passage
-from retrieval.retriever import Retriever
-from retrieval.tools import replaced_words
 
 _NUMBER = re.compile(r"\s*\[(\d{1,3})\]")
 _WORD = re.compile(r"\w+")

@@ -19,11 +19,11 @@ from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.precision import AUTO, settled
 from medagent.protocol import TagProtocol
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.opening import open_retriever
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.tools import Tool, Toolbox, tool_named
 from medagent.text_length import longest_text
-from retrieval.controls import NoRetriever
-from retrieval.opening import open_retriever
-from retrieval.retriever import Retriever
-from retrieval.tools import Tool, Toolbox, tool_named
 
 UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
 

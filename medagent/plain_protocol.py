@@ -14,9 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.chat_template import beginning_of_text, chat_frame, day_of
 from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, TurnProtocol, encode, neutralise
+from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import harmless_passages
-from retrieval.passages import Passage
 
 CHOOSE = 'End your reply with a line "Answer: X", where X is the letter of the right option.\n'
 NAME = 'End your reply with a line "Answer: ...", which gives the answer in a few words.\n'

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.answer_forms import FORM_HINTS
 from medagent.chat_template import beginning_of_text, chat_frame, day_of
+from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import (
     LONGEST_KEPT,
@@ -30,7 +31,6 @@ from medagent.untrusted_text import (
     visible,
     with_look_alikes,
 )
-from retrieval.passages import Passage
 
 TAGS = ("think", "search", "information", "answer")
 NOT_ADVICE = "For research and education; this is not medical advice."

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
+from medagent.retrieval.passages import Hit
 from medagent.routing_record import RoutingRecord
-from retrieval.passages import Hit
 
 LETTERS = "ABCDEFGHIJ"
 AnswerForm = Literal["text", "ranked", "list"]  # one answer; up to five, best first; all entries of a list

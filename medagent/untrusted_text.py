@@ -17,9 +17,9 @@ from functools import lru_cache
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from medagent.retrieval.passages import Passage
 from medagent.role_marks import folded, role_marks
 from medagent.types import Question
-from retrieval.passages import Passage
 
 LONGEST_KEPT = 2_000  # characters of a text whose outcome is remembered
 

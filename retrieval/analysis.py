@@ -15,8 +15,8 @@ from typing import Literal
 
 import Stemmer
 
-from retrieval.plain_text import without_unseen
-from retrieval.spelling import american, with_numbers, without_accents
+from medagent.retrieval.plain_text import without_unseen
+from medagent.retrieval.spelling import american, with_numbers, without_accents
 
 AnalyserName = Literal["medical", "biomedical", "biomedical-unstemmed", "words"]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from retrieval.errors import RetrievalError, RetrieverUnavailableError
-from retrieval.filters import EVERYTHING, Filter
-from retrieval.passages import Hit, is_of
-from retrieval.retriever import FilteringRetriever, Retriever
+from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
+from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.passages import Hit, is_of
+from medagent.retrieval.retriever import FilteringRetriever, Retriever
 
 SPARE = 8  # passages of a document left out that a search is at first expected to find
 DEEPEST = 4_096  # results of a search, however much is left out

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from retrieval.bibliography import Bibliography
-from retrieval.errors import RetrievalError
-from retrieval.passages import Passage, content_digest
-from retrieval.plain_text import without_unseen
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.passages import Passage, content_digest
+from medagent.retrieval.plain_text import without_unseen
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 

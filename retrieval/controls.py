@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from retrieval.errors import NoIndexError
-from retrieval.passages import Hit, Passage
-from retrieval.search import HybridRetriever
+from medagent.retrieval.errors import NoIndexError
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.search import HybridRetriever
 
 
 class NoRetriever:

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from retrieval.errors import CorpusError
-from retrieval.passages import Passage
-from retrieval.readers import READERS, READINGS, Item, OpenFile, Skipped, kind_of, read_file
-from retrieval.readers.rows import document_of_row
+from medagent.retrieval.errors import CorpusError
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.readers import READERS, READINGS, Item, OpenFile, Skipped, kind_of, read_file
+from medagent.retrieval.readers.rows import document_of_row
 
 
 class CorpusPart(Protocol):

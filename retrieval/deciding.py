@@ -14,11 +14,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from retrieval.changes import Changes
-from retrieval.documents import DocumentChanges, HeldDocument, Withdrawal
-from retrieval.passages import Passage, document_digest
-from retrieval.readers import Skipped, Withdrawn
-from retrieval.store import PassageStore
+from medagent.retrieval.changes import Changes
+from medagent.retrieval.documents import DocumentChanges, HeldDocument, Withdrawal
+from medagent.retrieval.passages import Passage, document_digest
+from medagent.retrieval.readers import Skipped, Withdrawn
+from medagent.retrieval.store import PassageStore
 
 
 @dataclass(frozen=True)

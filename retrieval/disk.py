@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chromadb.errors import ChromaError
 
-from retrieval.errors import IndexUnwritableError
+from medagent.retrieval.errors import IndexUnwritableError
 
 FULL, REFUSED = (errno.ENOSPC, errno.EDQUOT), (errno.EROFS, errno.EACCES, errno.EPERM)
 SPARE = 2**20  # bytes; with fewer left a failure of Chroma, which does not say why, is put down to the disk

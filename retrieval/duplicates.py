@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from retrieval.passages import Passage
+from medagent.retrieval.passages import Passage
 
 _WORD = re.compile(r"\w+")
 SHINGLE = 3

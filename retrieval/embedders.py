@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import RetrievalError
-from retrieval.hashed_ngrams import HashedNgrams
-from retrieval.passages import Passage
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.hashed_ngrams import HashedNgrams
+from medagent.retrieval.passages import Passage
 
 Space = Literal["cosine", "ip"]
 # What the model cards of these families ask for: (pattern of the name, query prefix, passage prefix); the first that

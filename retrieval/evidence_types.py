@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from retrieval.filters import KINDS, folded
+from medagent.retrieval.filters import KINDS, folded
 
 LEVELS = {"guideline": 1.0, "systematic review": 0.9, "rct": 0.7, "trial": 0.5, "review": 0.3, "case report": 0.1}
 

@@ -20,8 +20,8 @@ from typing import Literal
 from babel import Locale
 from babel.core import get_global
 
-from retrieval.errors import RetrievalError
-from retrieval.spelling import without_accents
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.spelling import without_accents
 
 Operator = Literal[">=", "<=", "!=", "=", ">", "<"]
 FIELDS: dict[str, str] = {  # what a filter may name, and what of a passage it is

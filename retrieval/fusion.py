@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from retrieval.duplicates import without_repeats
-from retrieval.evidence_types import evidence_level
-from retrieval.near_words import QueryWords
-from retrieval.passages import Hit, Passage
-from retrieval.rerank import Reranker
-from retrieval.settings import SearchSettings
+from medagent.retrieval.duplicates import without_repeats
+from medagent.retrieval.evidence_types import evidence_level
+from medagent.retrieval.near_words import QueryWords
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.rerank import Reranker
+from medagent.retrieval.settings import SearchSettings
 
 Ranking = list[int]
 Fetch = Callable[[Sequence[int]], list[Passage]]  # the passages of rows, in their order

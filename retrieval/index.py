@@ -1,4 +1,4 @@
-"""An index is one folder: passages and vectors are the source of truth (`retrieval.store`).
+"""An index is one folder: passages and vectors are the source of truth (`medagent.retrieval.store`).
 
 Chroma and BM25 are made from them.
 
@@ -16,22 +16,22 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from retrieval.analysis import Analyser
-from retrieval.changes import Changes
-from retrieval.corpora import Corpus, memory_corpus
-from retrieval.deciding import CutDocument
-from retrieval.embedders import Embedder
-from retrieval.errors import EmptyCorpusError, IndexMismatchError
-from retrieval.index_checks import check_read_whole, check_undamaged
-from retrieval.ingest import cut_part, foresee, ingest, remove_gone
-from retrieval.lexical import LexicalIndex
-from retrieval.locking import LOCKS, writing
-from retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder, probe
-from retrieval.passages import Passage
-from retrieval.settings import IndexSettings, SearchSettings
-from retrieval.store import PassageStore, Progress
-from retrieval.synonyms import FILE as SYNONYMS
-from retrieval.vectors import ChromaVectors
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.changes import Changes
+from medagent.retrieval.corpora import Corpus, memory_corpus
+from medagent.retrieval.deciding import CutDocument
+from medagent.retrieval.embedders import Embedder
+from medagent.retrieval.errors import EmptyCorpusError, IndexMismatchError
+from medagent.retrieval.index_checks import check_read_whole, check_undamaged
+from medagent.retrieval.ingest import cut_part, foresee, ingest, remove_gone
+from medagent.retrieval.lexical import LexicalIndex
+from medagent.retrieval.locking import LOCKS, writing
+from medagent.retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder, probe
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.store import PassageStore, Progress
+from medagent.retrieval.synonyms import FILE as SYNONYMS
+from medagent.retrieval.vectors import ChromaVectors
 
 FILES = ("passages.sqlite", "embeddings.f32")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from retrieval.errors import IndexMismatchError
-from retrieval.manifest import Manifest
-from retrieval.store import PassageStore
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.store import PassageStore
 
 
 def check_undamaged(folder: Path, manifest: Manifest) -> None:

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.changes import Changes
-from retrieval.chunking import Chunking, cut_document
-from retrieval.corpora import Corpus, CorpusPart
-from retrieval.deciding import CutDocument, decide
-from retrieval.embedders import Embedder
-from retrieval.errors import IndexMismatchError
-from retrieval.passages import Passage
-from retrieval.readers import Skipped, Withdrawn
-from retrieval.store import PartState, PassageStore, Progress
+from medagent.retrieval.changes import Changes
+from medagent.retrieval.chunking import Chunking, cut_document
+from medagent.retrieval.corpora import Corpus, CorpusPart
+from medagent.retrieval.deciding import CutDocument, decide
+from medagent.retrieval.embedders import Embedder
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.readers import Skipped, Withdrawn
+from medagent.retrieval.store import PartState, PassageStore, Progress
 
 BATCH = 1024  # passages embedded and committed at once
 Unit = CutDocument | Skipped | Withdrawn

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from chromadb.errors import ChromaError
 
-from retrieval.analysis import Analyser
-from retrieval.embedders import Embedder
-from retrieval.index import no_progress, open_vectors
-from retrieval.lexical import FOLDER, LENGTHS, LexicalIndex, lexical_sha256
-from retrieval.locking import ReadLock
-from retrieval.manifest import Manifest, check_embedder
-from retrieval.store import PassageStore, Progress
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.embedders import Embedder
+from medagent.retrieval.index import no_progress, open_vectors
+from medagent.retrieval.lexical import FOLDER, LENGTHS, LexicalIndex, lexical_sha256
+from medagent.retrieval.locking import ReadLock
+from medagent.retrieval.manifest import Manifest, check_embedder
+from medagent.retrieval.store import PassageStore, Progress
 
 BATCH = 1000
 LISTED = 10_000  # of what was skipped

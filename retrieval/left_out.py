@@ -11,7 +11,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 _RETRACTED = "SELECT name FROM other.withdrawn WHERE kind = 'retracted'"
-# As `retrieval.deciding` has it: a document goes by any of its names, and one that was let back in by name stays.
+# As `medagent.retrieval.deciding` has it: a document goes by any of its names, and one that was let back in by name
+# stays.
 _OUT = f"""
 SELECT row, id FROM main.passages AS held WHERE (held.owner IN ({_RETRACTED})
   OR held.owner IN (SELECT name FROM main.aliases WHERE alias IN ({_RETRACTED})))

@@ -17,13 +17,13 @@ import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.analysis import Analyser
-from retrieval.errors import IndexMismatchError
-from retrieval.near_words import QueryWords
-from retrieval.synonyms import Synonyms, stored_groups
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.near_words import QueryWords
+from medagent.retrieval.synonyms import Synonyms, stored_groups
 
 FOLDER = "bm25"
-LENGTHS = "lengths.npy"  # in tokens; what `retrieval.sharded_lexical` needs besides
+LENGTHS = "lengths.npy"  # in tokens; what `medagent.retrieval.sharded_lexical` needs besides
 
 
 class _TokenIds(Sequence[list[int]]):
@@ -142,7 +142,8 @@ class LexicalIndex:
     ) -> list[list[int]]:
         """For each query at most `top_k` rows with a score above 0, best first; `allowed` rows only, where given.
 
-        With `near_words` a word that no passage has stands for the nearest that some have (`retrieval.near_words`).
+        With `near_words` a word that no passage has stands for the nearest that some have
+        (`medagent.retrieval.near_words`).
         """
         outside = None if allowed is None else ~np.isin(self._rows, allowed)
         return [self._best(self.words.searched(query, near_words=near_words), top_k, outside) for query in queries]

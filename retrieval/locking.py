@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from retrieval.disk import disk_failures_told
-from retrieval.errors import IndexBusyError, IndexUnwritableError
+from medagent.retrieval.disk import disk_failures_told
+from medagent.retrieval.errors import IndexBusyError, IndexUnwritableError
 
 LOCKS = ("lock", "readers")
 

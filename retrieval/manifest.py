@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.embedders import Embedder, Space
-from retrieval.errors import IndexMismatchError
-from retrieval.settings import IndexSettings
+from medagent.retrieval.embedders import Embedder, Space
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.settings import IndexSettings
 
 FORMAT = 3
 READ = (2, 3)  # a change brings an index of format 2 to the present one

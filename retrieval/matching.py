@@ -8,8 +8,17 @@ import sqlite3
 from collections.abc import Sequence
 from functools import lru_cache
 
-from retrieval.bibliography import plain_doi
-from retrieval.filters import KINDS, Filter, FilterCondition, date_fits, folded, heading, language_code, language_codes
+from medagent.retrieval.bibliography import plain_doi
+from medagent.retrieval.filters import (
+    KINDS,
+    Filter,
+    FilterCondition,
+    date_fits,
+    folded,
+    heading,
+    language_code,
+    language_codes,
+)
 
 Values = list[str | int]
 _LISTS = {"type": "types", "author": "authors", "keyword": "keywords"}

@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from retrieval.batching import SearchBatcher
-from retrieval.embedders import embedder_from_identity
-from retrieval.errors import RetrievalError
-from retrieval.filters import EXAMPLE, FIELDS, Filter
-from retrieval.manifest import Manifest
-from retrieval.search import HybridRetriever
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.embedders import embedder_from_identity
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.filters import EXAMPLE, FIELDS, Filter
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.search import HybridRetriever
 
 WHERE = (
     f"Only passages that fit these conditions, such as: {EXAMPLE}. Fields: {', '.join(FIELDS)}. Commas separate "

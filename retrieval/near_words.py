@@ -12,7 +12,7 @@ from functools import lru_cache
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
-from retrieval.synonyms import Synonyms
+from medagent.retrieval.synonyms import Synonyms
 
 SHORTEST, VOWELS_FROM, LONG = 5, 8, 12  # letters of a word that may differ, in a vowel, in two letters
 MOST = 3  # words for one

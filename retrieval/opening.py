@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retrieval.errors import RetrievalError
-from retrieval.remote import RemoteRetriever
-from retrieval.search import HybridRetriever
-from retrieval.sharded import ShardedRetriever
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.sharded import ShardedRetriever
 
 URL = ("http://", "https://")
 
@@ -15,8 +15,8 @@ URL = ("http://", "https://")
 def open_retriever(index: str, *, where: str = "") -> HybridRetriever | RemoteRetriever | ShardedRetriever:
     """The retriever of an index folder with the index's own settings, or of an index served at an address.
 
-    Several folders are searched as one: "indexes/a,indexes/b". `where` is a filter (`retrieval.filters`) that holds
-    for every search.
+    Several folders are searched as one: "indexes/a,indexes/b". `where` is a filter (`medagent.retrieval.filters`) that
+    holds for every search.
 
     Raises:
         RetrievalError: an address among several names.

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from retrieval.filters import Filter
-from retrieval.passages import Hit
+from medagent.retrieval.filters import Filter
+from medagent.retrieval.passages import Hit
 
 CACHED_HITS = 50  # results longer than this are not remembered: the cache is bounded by its number of queries
 Search = Callable[[list[str], int, Filter], list[list[Hit]]]

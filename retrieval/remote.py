@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
-from retrieval.errors import RetrievalError, RetrieverUnavailableError
-from retrieval.filters import EVERYTHING, Filter
-from retrieval.passages import Hit, Passage
+from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
+from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.passages import Hit, Passage
 
 
 class CircuitBreaker:
@@ -59,7 +59,7 @@ class RemoteRetriever:
         """`url` is the server's address, such as http://localhost:8001.
 
         `timeout_s` bounds one call, `threshold` and `cooldown_s` the circuit breaker. `where` is a filter
-        (`retrieval.filters`) that holds for every search.
+        (`medagent.retrieval.filters`) that holds for every search.
         """
         self.where = Filter.parse(where)
         self.url = url.rstrip("/")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from retrieval.embedders import Embedder
-from retrieval.errors import IndexMismatchError
-from retrieval.index import chroma, make_search_structures, no_progress
-from retrieval.index_checks import check_read_whole
-from retrieval.locking import writing
-from retrieval.manifest import Manifest, check_embedder
-from retrieval.store import PassageStore, Progress
+from medagent.retrieval.embedders import Embedder
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.index import chroma, make_search_structures, no_progress
+from medagent.retrieval.index_checks import check_read_whole
+from medagent.retrieval.locking import writing
+from medagent.retrieval.manifest import Manifest, check_embedder
+from medagent.retrieval.store import PassageStore, Progress
 
 
 def repair_index(folder: Path, embedder: Embedder, *, progress: Progress = no_progress) -> Manifest:

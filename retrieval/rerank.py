@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from retrieval.errors import RetrievalError
-from retrieval.passages import Passage
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.passages import Passage
 
 
 class Reranker(Protocol):

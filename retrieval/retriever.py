@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from retrieval.filters import Filter
-from retrieval.passages import Hit
+from medagent.retrieval.filters import Filter
+from medagent.retrieval.passages import Hit
 
 
 class Retriever(Protocol):

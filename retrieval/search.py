@@ -11,22 +11,22 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.analysis import Analyser
-from retrieval.embedders import Embedder, embedder_from_identity
-from retrieval.errors import IndexMismatchError
-from retrieval.filters import EVERYTHING, Filter
-from retrieval.fusion import Ranking, fused_hits, nearest_rows
-from retrieval.index import open_vectors
-from retrieval.lexical import LexicalIndex
-from retrieval.locking import ReadLock
-from retrieval.manifest import Manifest, check_embedder
-from retrieval.near_words import QueryWords
-from retrieval.passages import Hit, Passage
-from retrieval.remembered import RememberedHits
-from retrieval.rerank import Reranker
-from retrieval.settings import SearchSettings
-from retrieval.store import PassageStore
-from retrieval.vectors import exact_nearest
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.embedders import Embedder, embedder_from_identity
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.fusion import Ranking, fused_hits, nearest_rows
+from medagent.retrieval.index import open_vectors
+from medagent.retrieval.lexical import LexicalIndex
+from medagent.retrieval.locking import ReadLock
+from medagent.retrieval.manifest import Manifest, check_embedder
+from medagent.retrieval.near_words import QueryWords
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.remembered import RememberedHits
+from medagent.retrieval.rerank import Reranker
+from medagent.retrieval.settings import SearchSettings
+from medagent.retrieval.store import PassageStore
+from medagent.retrieval.vectors import exact_nearest
 
 
 class HybridRetriever:
@@ -48,7 +48,8 @@ class HybridRetriever:
         """`index` is the folder that `medagent index build` made.
 
         Without `embedder` or `settings` those that the index names are taken. `cache_size` bounds the number of
-        remembered queries; 0 remembers none. `where` is a filter (`retrieval.filters`) that holds for every search.
+        remembered queries; 0 remembers none. `where` is a filter (`medagent.retrieval.filters`) that holds for every
+        search.
 
         Raises:
             RetrievalError: `where` is no filter, or no passage fits it.

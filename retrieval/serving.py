@@ -21,14 +21,14 @@ from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from retrieval.batching import SearchBatcher
-from retrieval.embedders import embedder_from_identity
-from retrieval.errors import RetrievalError, RetrieverUnavailableError
-from retrieval.filters import EXAMPLE, Filter
-from retrieval.manifest import Manifest
-from retrieval.passages import Hit, Passage, without_surrogates
-from retrieval.rerank import CrossEncoderReranker
-from retrieval.search import HybridRetriever
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.embedders import embedder_from_identity
+from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
+from medagent.retrieval.filters import EXAMPLE, Filter
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.passages import Hit, Passage, without_surrogates
+from medagent.retrieval.rerank import CrossEncoderReranker
+from medagent.retrieval.search import HybridRetriever
 
 MAX_QUERIES, MAX_QUERY_CHARACTERS, MAX_TOP_K = 4096, 10_000, 1000
 MAX_HITS = 50_000  # of one request

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from retrieval.analysis import AnalyserName
-from retrieval.chunking import Chunking
-from retrieval.errors import RetrievalError
+from medagent.retrieval.analysis import AnalyserName
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.errors import RetrievalError
 
 MOST_EVIDENCE = 10.0  # a guideline then counts eleven times what a letter does
 
@@ -24,7 +24,7 @@ class SearchSettings:
     `near_words` a word of a query that no passage has stands for the nearest that some have. A passage is shown where
     it has the share `floor` of the query's words, weighted by how rare they are, so that a search may find nothing; 0
     shows all. A score is multiplied by 1 + `evidence_weight` times the level of the passage's publication type
-    (`retrieval.evidence_types`); 0 ignores types. docs/retrieval-figures.md measures the defaults.
+    (`medagent.retrieval.evidence_types`); 0 ignores types. docs/retrieval-figures.md measures the defaults.
     """
 
     num_candidates: int = 50

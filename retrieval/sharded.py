@@ -21,20 +21,20 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.embedders import Embedder, embedder_from_identity
-from retrieval.errors import IndexMismatchError
-from retrieval.filters import EVERYTHING, Filter
-from retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
-from retrieval.left_out import held_twice, retracted
-from retrieval.manifest import Manifest
-from retrieval.near_words import QueryWords
-from retrieval.passages import Hit, Passage
-from retrieval.remembered import RememberedHits
-from retrieval.rerank import Reranker
-from retrieval.search import HybridRetriever
-from retrieval.settings import SearchSettings
-from retrieval.sharded_lexical import LexicalShard
-from retrieval.synonyms import Synonyms, stored_groups
+from medagent.retrieval.embedders import Embedder, embedder_from_identity
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
+from medagent.retrieval.left_out import held_twice, retracted
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.near_words import QueryWords
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.remembered import RememberedHits
+from medagent.retrieval.rerank import Reranker
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import SearchSettings
+from medagent.retrieval.sharded_lexical import LexicalShard
+from medagent.retrieval.synonyms import Synonyms, stored_groups
 
 log = logging.getLogger(__name__)
 Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
@@ -61,7 +61,8 @@ class ShardedRetriever:
         """`indexes` are folders that `medagent index build` made, in the order in which ids and ties are decided.
 
         Without `embedder` or `settings` those that the indexes name are taken. `cache_size` bounds the number of
-        remembered queries; 0 remembers none. `where` is a filter (`retrieval.filters`) that holds for every search.
+        remembered queries; 0 remembers none. `where` is a filter (`medagent.retrieval.filters`) that holds for every
+        search.
 
         Raises:
             IndexMismatchError: no index, one that is named twice, indexes that differ in embedder or settings, or a

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import IndexMismatchError
-from retrieval.lexical import FOLDER, LENGTHS, LexicalIndex, best_documents
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.lexical import FOLDER, LENGTHS, LexicalIndex, best_documents
 
 
 @dataclass(frozen=True)

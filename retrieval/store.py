@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.documents import TABLES, DocumentChanges, DocumentTables, Withdrawal
-from retrieval.embedders import Embedder
-from retrieval.errors import IndexMismatchError
-from retrieval.passages import Passage
-from retrieval.stored_rows import COLUMNS, PartState, StoredRows, bibliography_column
-from retrieval.upgrading import add_owners
+from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, Withdrawal
+from medagent.retrieval.embedders import Embedder
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.stored_rows import COLUMNS, PartState, StoredRows, bibliography_column
+from medagent.retrieval.upgrading import add_owners
 
 EMBEDDED_AT_ONCE = 256
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far

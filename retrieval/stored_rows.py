@@ -1,4 +1,4 @@
-"""What an index's database and its file of vectors hold, to read: see `retrieval.store`."""
+"""What an index's database and its file of vectors hold, to read: see `medagent.retrieval.store`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.bibliography import Bibliography
-from retrieval.errors import IndexMismatchError
-from retrieval.filters import EVERYTHING, Filter
-from retrieval.matching import clause_of, prepare
-from retrieval.passages import Passage
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.matching import clause_of, prepare
+from medagent.retrieval.passages import Passage
 
 COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
 _VARIABLES = 500  # values of one "IN (...)"

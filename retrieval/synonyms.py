@@ -19,10 +19,10 @@ from pathlib import Path
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import ParseError, iterparse
 
-from retrieval.analysis import Analyser
-from retrieval.errors import RetrievalError
-from retrieval.locking import writing
-from retrieval.manifest import Manifest
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.locking import writing
+from medagent.retrieval.manifest import Manifest
 
 FILE = "synonyms.json"
 LONGEST = 8  # words of a term

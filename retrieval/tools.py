@@ -11,11 +11,11 @@ from hashlib import sha256
 from importlib import import_module
 from inspect import getsource, signature
 
-from retrieval.controls import UnreliableRetriever
-from retrieval.errors import ToolError
-from retrieval.filters import Filter
-from retrieval.passages import Hit, Passage
-from retrieval.retriever import FilteringRetriever, Retriever, WordReplacing
+from medagent.retrieval.controls import UnreliableRetriever
+from medagent.retrieval.errors import ToolError
+from medagent.retrieval.filters import Filter
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.retriever import FilteringRetriever, Retriever, WordReplacing
 
 
 class Tool(ABC):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from retrieval.documents import DocumentChanges, DocumentTables, HeldDocument
-from retrieval.passages import Passage, document_digest
+from medagent.retrieval.documents import DocumentChanges, DocumentTables, HeldDocument
+from medagent.retrieval.passages import Passage, document_digest
 
 
 def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[str]) -> None:

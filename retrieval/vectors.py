@@ -16,10 +16,10 @@ from chromadb.config import Settings
 from chromadb.errors import ChromaError, NotFoundError
 from numpy.typing import NDArray
 
-from retrieval.disk import is_full
-from retrieval.embedders import Space
-from retrieval.errors import IndexMismatchError, RetrieverUnavailableError
-from retrieval.store import PassageStore
+from medagent.retrieval.disk import is_full
+from medagent.retrieval.embedders import Space
+from medagent.retrieval.errors import IndexMismatchError, RetrieverUnavailableError
+from medagent.retrieval.store import PassageStore
 
 log = logging.getLogger(__name__)
 BATCH = 1024  # rows added at once; Chroma takes at most 5,461

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.base_models import STARTER, model_path
 from medagent.causal_lm import load_causal_lm
+from medagent.retrieval.search import HybridRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from retrieval.search import HybridRetriever
 from tests.medagent.gguf_files import write_gguf
 
 # make test runs as many workers as cores: more threads than one, here or in a child, would only wait for one another.

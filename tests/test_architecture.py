@@ -14,9 +14,9 @@ import pytest
 
 from tests.support import ROOT
 
-FLOORS = ["retrieval", "medagent", "evaluation", "training", "medagent.cli"]
-PACKAGES = FLOORS[:4]
-FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+FLOORS = ["medagent.retrieval", "medagent", "medagent.evaluation", "medagent.training", "medagent.cli"]
+FOLDERS = ("retrieval", "medagent", "evaluation", "training")
+FILES = [path for package in FOLDERS for path in sorted((ROOT / package).rglob("*.py"))]
 WRITTEN = [
     *FILES,
     *(p for folder in ("tests", "benchmarks", "studies", "examples", "docs") for p in (ROOT / folder).rglob("*.py")),
@@ -26,12 +26,14 @@ LONGEST_LINE = 120  # columns
 
 
 def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    inside = path.relative_to(ROOT).with_suffix("")
+    parts = inside.parts if inside.parts[0] == "medagent" else ("medagent", *inside.parts)
+    return ".".join(parts).removesuffix(".__init__")
 
 
 def floor_of(module: str) -> int:
-    top = module.split(".")[0]
-    return len(FLOORS) - 1 if (module + ".").startswith("medagent.cli.") else FLOORS.index(top)
+    inner = ".".join(module.split(".")[:2])
+    return FLOORS.index(inner if inner in FLOORS else "medagent")
 
 
 @cache
@@ -52,7 +54,7 @@ def imported(path: Path) -> list[tuple[str, ast.stmt]]:
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
                 found.append((inner if inner in modules else base, node))
-    return [(name, node) for name, node in found if name.split(".")[0] in PACKAGES]
+    return [(name, node) for name, node in found if name.split(".")[0] == "medagent"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -11,22 +11,22 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from evaluation.benchmarks.source import BenchmarkSource
-from evaluation.modes import Mode
-from evaluation.names import BenchmarkName
-from evaluation.run import Plan
 from medagent.agent_folder import read_spec
 from medagent.base_models import STARTER, model_path
 from medagent.cli.commands.evaluate import evaluate
 from medagent.cli.demo import demo_configs
+from medagent.evaluation.benchmarks.source import BenchmarkSource
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.names import BenchmarkName
+from medagent.evaluation.run import Plan
+from medagent.training.data import RolloutData
+from medagent.training.module import AgentModule
+from medagent.training.preference.data import PreferenceData
+from medagent.training.preference.module import PreferenceModule
+from medagent.training.run import AgentCLI, in_order
+from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 from tests.support import ROOT
 from tests.training.support import parser
-from training.data import RolloutData
-from training.module import AgentModule
-from training.preference.data import PreferenceData
-from training.preference.module import PreferenceModule
-from training.run import AgentCLI, in_order
-from training.sft.supervised import SupervisedData, SupervisedModule
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 ALGORITHMS = sorted((ROOT / "configs" / "algorithms").glob("*.yaml"))
@@ -82,7 +82,7 @@ def test_a_default_callback_that_is_named_again_stands_once_with_its_own_setting
         return Namespace(class_path=class_path, init_args=Namespace(**settings))
 
     export, line = named("my.AgentExport", every=1), named("my.ProgressLine")
-    other, held_out = named("my.Other"), named("training.callbacks.HeldOutEvaluation", every=2)
+    other, held_out = named("my.Other"), named("medagent.training.callbacks.HeldOutEvaluation", every=2)
     mine = named("my.AgentExport", every=10)
     defaults = ("my.AgentExport", "my.ProgressLine")
     assert in_order([export, line, other, mine, held_out, other], defaults) == [held_out, mine, line, other, other]
@@ -153,7 +153,7 @@ def test_a_configuration_of_examples_or_pairs_parses(path: Path, module: type, d
 def test_a_collapse_monitor_goes_with_a_task_and_an_algorithm(action: str) -> None:
     files = [ROOT / "configs" / name for name in ("own_model.yaml", "algorithms/ppo.yaml", f"collapse/{action}.yaml")]
     parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
-    assert parsed.trainer.callbacks[-1].class_path == "training.callbacks.CollapseMonitor"
+    assert parsed.trainer.callbacks[-1].class_path == "medagent.training.callbacks.CollapseMonitor"
     assert parsed.trainer.callbacks[-1].init_args.action == action
 
 
@@ -161,7 +161,7 @@ def test_turn_rewards_go_with_the_starter_task() -> None:
     files = [ROOT / "configs" / name for name in ("starter.yaml", "algorithms/st_ppo.yaml", "rewards/turns.yaml")]
     parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
     reward = parsed.data.reward
-    assert reward.class_path == "training.rewards.TurnRewards"
+    assert reward.class_path == "medagent.training.rewards.TurnRewards"
     assert reward.init_args.outcome.init_args.well_formed == 0.2
 
 
@@ -206,7 +206,7 @@ def test_the_demo_has_a_collapse_monitor_and_its_own_rate() -> None:
     given = [argument for path in demo_configs() for argument in ("--config", str(path))]
     parsed = parser().parse_args(given)
     assert parsed.trainer.max_epochs < parsed.model.lr_decay_iterations
-    assert parsed.trainer.callbacks[-1].class_path == "training.callbacks.CollapseMonitor"
-    assert parsed.model.policy_loss.class_path == "training.objectives.ClippedSurrogate"
+    assert parsed.trainer.callbacks[-1].class_path == "medagent.training.callbacks.CollapseMonitor"
+    assert parsed.model.policy_loss.class_path == "medagent.training.objectives.ClippedSurrogate"
     assert parsed.model.policy_loss.init_args.as_dict() == {"clip_low": 0.05, "clip_high": 0.05, "dual_clip": None}
     assert (parsed.model.critic_sees, parsed.model.critic_lora) == ("evidence_and_group", None)

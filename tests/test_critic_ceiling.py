@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from medagent.agent import Job
+from medagent.retrieval.controls import UnreliableRetriever
+from medagent.training.rewards import OutcomeReward
 from medagent.types import Rollout
-from retrieval.controls import UnreliableRetriever
 from studies.critic.tools.critic import ceiling, repeated
 from tests.evaluation.support import PASSAGES, QUESTIONS, Finds, scripted
-from training.rewards import OutcomeReward
 
 
 class Indexed(Finds):

@@ -16,9 +16,9 @@ from jsonargparse import ArgumentParser, auto_cli, capture_parser
 from docs.reference import from_code, generate
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS, with_flags_said
+from medagent.training.metric_names import METRICS
 from tests import markdown
 from tests.support import ROOT
-from training.metric_names import METRICS
 
 LONGEST_SENTENCE, LONGEST_MEAN = 35, 16  # words
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from medagent.training.studies.budget_report import read_results
+from medagent.training.studies.study import load_study
 from studies.budget.tools import print_results
 from tests.support import ROOT
-from training.studies.budget_report import read_results
-from training.studies.study import load_study
 
 PAGE = (ROOT / "studies" / "budget" / "README.md").read_text(encoding="utf-8")
 

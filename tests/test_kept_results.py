@@ -15,13 +15,13 @@ from jsonargparse import auto_parser
 
 from medagent.cli.commands.train import TRAINING_COMMANDS
 from medagent.errors import ConfigError
+from medagent.training.studies.report import outcome
+from medagent.training.studies.study import known_studies, load_study
 from studies.stability.tools import conditions, learning_rates, model_sizes
 from studies.stability.tools.folders import FIGURES, RESULTS
 from studies.stability.tools.keep_results import reduced
 from studies.stability.tools.print_results import METRICS, SAME, kept_runs, study_of
 from tests.training.support import parser
-from training.studies.report import outcome
-from training.studies.study import known_studies, load_study
 
 NAMES = sorted(path.name.removesuffix("-runs.csv") for path in RESULTS.glob("*-runs.csv"))
 with (RESULTS / "bases.csv").open(encoding="utf-8", newline="") as opened:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.librarian import KINDS, QUERIES, Outcome, Query, ask, grades_by_digest, ndcg, read_queries, table
-from retrieval.embedders import embedder_from_identity
-from retrieval.passages import Passage
+from medagent.retrieval.embedders import embedder_from_identity
+from medagent.retrieval.passages import Passage
 
 
 def test_the_gain_of_a_grade_is_discounted_by_its_rank() -> None:

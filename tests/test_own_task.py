@@ -14,11 +14,11 @@ from medagent.agent_folder import load_agent
 from medagent.base_models import STARTER, model_path
 from medagent.cli.main import main
 from medagent.errors import ConfigError
+from medagent.retrieval.tools import Toolbox, tool_named
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.demonstrations import RejectionSampled
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.tools import Toolbox, tool_named
 from tests.support import ROOT
-from training.agent_data import AgentSettings
-from training.sft.demonstrations import RejectionSampled
 
 
 @pytest.fixture

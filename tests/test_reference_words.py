@@ -10,7 +10,7 @@ import pytest
 
 from docs.reference import from_code
 from docs.reference.words import CLASS_WORDS, WORDS
-from evaluation.benchmarks import JsonlBenchmark
+from medagent.evaluation.benchmarks import JsonlBenchmark
 from tests.support import ROOT
 
 LONGEST_WORDS = 20

@@ -24,15 +24,15 @@ from medagent.errors import ConfigError
 from medagent.merging import MergeLoss
 from medagent.plain_lora import check_layers
 from medagent.routing import Routers, has_routers
-from training.critic_evidence import evidence_network
-from training.execution import Execution, checkpoint_layers, keep_evaluating
-from training.fused_lora import fuse_lora
-from training.lora import LoraSettings, start_from, whole_weight
-from training.passes import PredictingStates, predicting_states
-from training.prefixes import share_prefixes
-from training.routing import Routing
-from training.token_counts import TokenCounts
-from training.token_scores import TokenScores, chosen_scores, frozen_head
+from medagent.training.critic_evidence import evidence_network
+from medagent.training.execution import Execution, checkpoint_layers, keep_evaluating
+from medagent.training.fused_lora import fuse_lora
+from medagent.training.lora import LoraSettings, start_from, whole_weight
+from medagent.training.passes import PredictingStates, predicting_states
+from medagent.training.prefixes import share_prefixes
+from medagent.training.routing import Routing
+from medagent.training.token_counts import TokenCounts
+from medagent.training.token_scores import TokenScores, chosen_scores, frozen_head
 
 POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
 
@@ -44,7 +44,7 @@ class SharedBase(nn.Module):
     bias.
 
     With `num_evidence_features` and no adapter the critic is a small network that makes no pass of the base. It reads
-    so many numbers that the context does not hold (`training.critic_evidence`).
+    so many numbers that the context does not hold (`medagent.training.critic_evidence`).
     """
 
     def __init__(

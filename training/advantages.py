@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from training.experience import RolloutTensors, first_of_turns
-from training.objectives import segment_sum
+from medagent.training.experience import RolloutTensors, first_of_turns
+from medagent.training.objectives import segment_sum
 
 Reduce = Callable[[Tensor], Tensor]
 

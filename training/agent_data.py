@@ -13,13 +13,13 @@ from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
+from medagent.retrieval.retriever import Retriever
+from medagent.training.engines import EngineSetup, RolloutEngine
+from medagent.training.fitting import Work
+from medagent.training.module import AgentModule
+from medagent.training.sharding import ShardedBase
+from medagent.training.stale_rollouts import Background
 from medagent.types import Question
-from retrieval.retriever import Retriever
-from training.engines import EngineSetup, RolloutEngine
-from training.fitting import Work
-from training.module import AgentModule
-from training.sharding import ShardedBase
-from training.stale_rollouts import Background
 
 PROBE_TOKENS = 256  # of a prompt, by which an engine checks that weights arrived
 

@@ -10,11 +10,11 @@ from medagent.agent import Limits
 from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.base_models import model_path
 from medagent.errors import ConfigError
-from training.advantages import AdvantageEstimator
-from training.engines import RolloutEngine
-from training.module import AgentModule
-from training.prepare import TruncatedMode, check_bootstrap
-from training.routing import RoutingReplay
+from medagent.training.advantages import AdvantageEstimator
+from medagent.training.engines import RolloutEngine
+from medagent.training.module import AgentModule
+from medagent.training.prepare import TruncatedMode, check_bootstrap
+from medagent.training.routing import RoutingReplay
 
 
 def check_composition(

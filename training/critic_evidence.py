@@ -17,10 +17,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from evaluation.grading.citations import DECISIONS, gold_texts, supports
+from medagent.evaluation.grading.citations import DECISIONS, gold_texts, supports
+from medagent.retrieval.passages import shown_of
+from medagent.training.advantages import group_means
 from medagent.types import Rollout
-from retrieval.passages import shown_of
-from training.advantages import group_means
 
 CriticSees = Literal["context", "evidence", "evidence_and_group"]
 
@@ -36,7 +36,7 @@ def evidence(rollout: Rollout) -> list[list[float]]:
     In this order:
 
     - which turn it is, one of TURNS;
-    - whether a passage read so far supports the gold answer (`evaluation.grading.citations.supports`);
+    - whether a passage read so far supports the gold answer (`medagent.evaluation.grading.citations.supports`);
     - the share of the gold passages read, and whether that is all of them;
     - the number of gold passages, at most 4, halved;
     - one over the rank at which the last search gave a gold passage, 0 where it gave none;

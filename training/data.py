@@ -23,27 +23,27 @@ from lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from evaluation.benchmarks import Benchmark
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import Benchmark
 from medagent.policy import Policy
+from medagent.retrieval.retriever import Retriever
 from medagent.text_length import check_trained_text
+from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
+from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation, check_shares
+from medagent.training.compatibility import check_composition, check_routing, warn_of_tight_limits
+from medagent.training.disturbances import Disturbances
+from medagent.training.engines import InProcessEngine, RolloutEngine
+from medagent.training.experience import Experience, Reduction, loss_weights, split_update
+from medagent.training.fitting import Work
+from medagent.training.module import AgentModule
+from medagent.training.prepare import OffPolicy, TruncatedMode, prepare
+from medagent.training.ranks import over_ranks
+from medagent.training.rewards import OutcomeReward, Reward, graded
+from medagent.training.rollout_metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
+from medagent.training.stale_rollouts import StaleRollouts
+from medagent.training.token_counts import tokens_to_sample
 from medagent.types import Question, Rollout
-from retrieval.retriever import Retriever
-from training.advantages import GAE, AdvantageEstimator, Reduce
-from training.agent_data import AgentData, AgentSettings, check_accumulation, check_shares
-from training.compatibility import check_composition, check_routing, warn_of_tight_limits
-from training.disturbances import Disturbances
-from training.engines import InProcessEngine, RolloutEngine
-from training.experience import Experience, Reduction, loss_weights, split_update
-from training.fitting import Work
-from training.module import AgentModule
-from training.prepare import OffPolicy, TruncatedMode, prepare
-from training.ranks import over_ranks
-from training.rewards import OutcomeReward, Reward, graded
-from training.rollout_metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
-from training.stale_rollouts import StaleRollouts
-from training.token_counts import tokens_to_sample
 
 
 class RolloutData(AgentData):
@@ -61,9 +61,9 @@ class RolloutData(AgentData):
     """
 
     default_callbacks = (
-        "training.callbacks.RolloutRecords",
-        "training.callbacks.AgentExport",
-        "training.callbacks.ProgressLine",
+        "medagent.training.callbacks.RolloutRecords",
+        "medagent.training.callbacks.AgentExport",
+        "medagent.training.callbacks.ProgressLine",
     )
 
     def __init__(

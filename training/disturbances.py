@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from evaluation.modes import evidence_named
-from evaluation.trust.injections import injections, with_injection
 from medagent.agent import Job
 from medagent.errors import ConfigError
+from medagent.evaluation.modes import evidence_named
+from medagent.evaluation.trust.injections import injections, with_injection
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.sharded import ShardedRetriever
+from medagent.retrieval.tools import corpus_of
 from medagent.types import Question
-from retrieval.retriever import Retriever
-from retrieval.search import HybridRetriever
-from retrieval.sharded import ShardedRetriever
-from retrieval.tools import corpus_of
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from lightning import Callback
 
-from training.fitting import FittingPasses
-from training.iterations import WholeIterations
-from training.token_counts import CountedTokens
+from medagent.training.fitting import FittingPasses
+from medagent.training.iterations import WholeIterations
+from medagent.training.token_counts import CountedTokens
 
 
 def callbacks_of_every_run() -> list[Callback]:

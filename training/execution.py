@@ -37,8 +37,8 @@ class Execution:
     seeing itself alone. Packing costs nothing with flash_attention_2. With the others the mask grows with the square of
     the whole. Families whose masks take no positions (OPT, BioGPT, Falcon) are refused.
 
-    `shared_prefixes`: what the rows of a micro-batch have in common is read once (`training.prefixes`), and questions
-    keep their samples together. Rows are packed. It needs sdpa.
+    `shared_prefixes`: what the rows of a micro-batch have in common is read once (`medagent.training.prefixes`), and
+    questions keep their samples together. Rows are packed. It needs sdpa.
 
     `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
     tokens (0: any number; null: what fits into half of the free memory), padding included where rows are padded. A

@@ -1,7 +1,7 @@
 """Two records of a micro-batch: `RolloutTensors` as sampled, and `Experience` ready for the loss.
 
 Position t holds what belongs to token t: the alignment is made once, here. `tensorize` makes the first record from
-rollouts, `training.prepare.prepare` the second from the first. The same tensors serve every algorithm.
+rollouts, `medagent.training.prepare.prepare` the second from the first. The same tensors serve every algorithm.
 
 Shapes: B rollouts, T tokens, K turns and the end of the last one, F numbers of evidence.
 """
@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from medagent.training.routing import distinct, experts_of
 from medagent.types import Rollout
-from training.routing import distinct, experts_of
 
 Reduction = Literal["rollout-mean", "token-mean", "rollout-sum"]
 
@@ -41,7 +41,8 @@ class RolloutTensors:
     rewards_BT: Tensor
     """[B, T] float: what was earned at each action token; its row's sum is everything a rollout earned."""
     experts_BTLK: Tensor | None = None
-    """[B, T, L, K] uint8 or int16: the sampler's experts, see `training.routing`; none where it recorded none."""
+    """[B, T, L, K] uint8 or int16: the sampler's experts, see `medagent.training.routing`; none where it recorded
+    none."""
 
     @property
     def sharing_keys(self) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from medagent.errors import PolicyError
-from training.experience import Experience
+from medagent.training.experience import Experience
 
 MOST_IN_A_ROW = 3
 MOST_NAMES = 8

@@ -11,14 +11,14 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.agent import Limits
 from medagent.errors import ConfigError
-from training.adapters import SharedBase
-from training.critic_evidence import CriticSees
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.memory import Fitting, Load, ModelShape, fitting, free_memory
-from training.ranks import over_ranks
-from training.routing import RoutingReplay
-from training.settled import say
+from medagent.training.adapters import SharedBase
+from medagent.training.critic_evidence import CriticSees
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.memory import Fitting, Load, ModelShape, fitting, free_memory
+from medagent.training.ranks import over_ranks
+from medagent.training.routing import RoutingReplay
+from medagent.training.settled import say
 
 
 @dataclass(frozen=True)

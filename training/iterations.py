@@ -8,7 +8,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
-from training.experience import Experience
+from medagent.training.experience import Experience
 
 WHOLE = "iteration_is_whole"  # the key in a checkpoint
 

@@ -22,7 +22,7 @@ from medagent.causal_lm import ADAPTER_FILE, beside_decoder
 from medagent.errors import ConfigError
 from medagent.plain_lora import check_adapter, lora_layers
 from medagent.routing import has_routers
-from training.update_settings import require_number
+from medagent.training.update_settings import require_number
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from medagent.base_models import model_path
 from medagent.errors import ConfigError
 from medagent.merging import form_for
 from medagent.routing import Routers, has_routers
-from training.critic_evidence import CriticSees
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.routing import RoutingReplay
+from medagent.training.critic_evidence import CriticSees
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.routing import RoutingReplay
 
 GIB = 2**30
 FP32 = 4

@@ -1,7 +1,7 @@
 """The LightningModule: one optimizer step over whatever experience, segments and advantages it is given.
 
-The policy loss is a class that the YAML names. Algorithms are callbacks (`training.callbacks`). With neither set this
-is PPO with token-level ratios.
+The policy loss is a class that the YAML names. Algorithms are callbacks (`medagent.training.callbacks`). With neither
+set this is PPO with token-level ratios.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch.optim import AdamW, Optimizer
 from medagent.base_models import base_sha256, check_base
 from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.routing import Routers
-from training.adapters import REFERENCE, SharedBase
-from training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
-from training.every_run import callbacks_of_every_run
-from training.execution import Execution
-from training.experience import Experience
-from training.finite_steps import FiniteSteps
-from training.lora import LoraSettings
-from training.objectives import (
+from medagent.training.adapters import REFERENCE, SharedBase
+from medagent.training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
+from medagent.training.every_run import callbacks_of_every_run
+from medagent.training.execution import Execution
+from medagent.training.experience import Experience
+from medagent.training.finite_steps import FiniteSteps
+from medagent.training.lora import LoraSettings
+from medagent.training.objectives import (
     ClippedSurrogate,
     PolicyLoss,
     PolicyTerms,
@@ -36,13 +36,13 @@ from training.objectives import (
     token_ratio_metrics,
     value_loss,
 )
-from training.packing import check_packing
-from training.passes import rows_of_passes
-from training.ranks import over_ranks
-from training.routing import RoutingReplay
-from training.settled import DTYPE, check_dtype, settled_dtype
-from training.trainer_settings import check_trainer
-from training.update_settings import check_update_settings
+from medagent.training.packing import check_packing
+from medagent.training.passes import rows_of_passes
+from medagent.training.ranks import over_ranks
+from medagent.training.routing import RoutingReplay
+from medagent.training.settled import DTYPE, check_dtype, settled_dtype
+from medagent.training.trainer_settings import check_trainer
+from medagent.training.update_settings import check_update_settings
 
 KLMode = Literal["loss", "reward"]
 
@@ -52,7 +52,8 @@ class AgentModule(LightningModule):
 
     `policy_loss` is what the policy maximises. `critic_lora` none: no critic is allocated, and the advantage must need
     none; or, with `critic_sees` "evidence", it is a small network, told how near a rollout has come to the gold answer
-    and passages (`training.critic_evidence`). "evidence_and_group": also how the question's other rollouts ended.
+    and passages (`medagent.training.critic_evidence`). "evidence_and_group": also how the question's other rollouts
+    ended.
 
     `kl_mode` "loss": `kl_coef` times the k3 estimate of KL(policy || reference) is added to the loss. "reward":
     `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. With 0 nothing reads it.
@@ -62,7 +63,7 @@ class AgentModule(LightningModule):
     sampling, and every log-prob is taken at it.
 
     `routing_replay`, of a mixture of experts: the policy's passes choose the experts of the trainer before the update
-    ("r2") or of the sampler ("r3"), see `training.routing`.
+    ("r2") or of the sampler ("r3"), see `medagent.training.routing`.
     """
 
     whole_groups = False  # whether a loss is of a whole group, which no two passes then share

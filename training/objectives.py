@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from training.experience import Experience
+from medagent.training.experience import Experience
 
 RatioLevel = Literal["token", "turn", "sequence"]
 MAX_LOG_RATIO = 20.0

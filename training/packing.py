@@ -14,8 +14,8 @@ from torch import Tensor
 
 from medagent.errors import ConfigError
 from medagent.policies.decoder_shape import SLIDING, decoder_config, other_limits
-from training.adapters import SharedBase
-from training.prefixes import PrefixTree
+from medagent.training.adapters import SharedBase
+from medagent.training.prefixes import PrefixTree
 
 SHORT, LONG = 5, 9  # tokens of the two rows
 EXACT = 1e-5  # share of a state's size by which another row may move it

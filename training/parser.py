@@ -10,18 +10,18 @@ from typing import Any, NoReturn
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from evaluation.benchmarks import Benchmark
+from medagent.evaluation.benchmarks import Benchmark
 from medagent.interface_check import compare_by_names, explained, misfit
 from medagent.protocol import TurnProtocol
-from retrieval.retriever import Retriever
-from retrieval.tools import Tool
-from training.advantages import AdvantageEstimator
-from training.engines import RolloutEngine
-from training.objectives import PolicyLoss
-from training.preference.losses import PreferenceLoss
-from training.preference.pairs import Pairs
-from training.rewards import Reward
-from training.sft.demonstrations import Demonstrations
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.tools import Tool
+from medagent.training.advantages import AdvantageEstimator
+from medagent.training.engines import RolloutEngine
+from medagent.training.objectives import PolicyLoss
+from medagent.training.preference.losses import PreferenceLoss
+from medagent.training.preference.pairs import Pairs
+from medagent.training.rewards import Reward
+from medagent.training.sft.demonstrations import Demonstrations
 
 PROTOCOLS: tuple[type, ...] = (Benchmark, Retriever, Reward)
 BASES: tuple[type, ...] = (

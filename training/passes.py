@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from medagent.causal_lm import hidden_states
-from training.execution import Execution, split_by_tokens
-from training.prefixes import PrefixTree, split_by_distinct_tokens
-from training.routing import Routing
+from medagent.training.execution import Execution, split_by_tokens
+from medagent.training.prefixes import PrefixTree, split_by_distinct_tokens
+from medagent.training.routing import Routing
 
 
 @dataclass(frozen=True)

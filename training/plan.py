@@ -12,13 +12,13 @@ from lightning import Trainer
 from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.precision import Precision, settled
-from training.agent_data import rows_of_micro_batch
-from training.data import RolloutData
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.memory import GIB, MOMENTS, Load, ModelShape, fitting, free_memory
-from training.module import AgentModule
-from training.parser import AgentParser
+from medagent.training.agent_data import rows_of_micro_batch
+from medagent.training.data import RolloutData
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.memory import GIB, MOMENTS, Load, ModelShape, fitting, free_memory
+from medagent.training.module import AgentModule
+from medagent.training.parser import AgentParser
 
 
 def load_of(config: Any, *, world_size: int) -> Load:

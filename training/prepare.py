@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from medagent.types import Rollout, StopReason
-from training.advantages import GAE, AdvantageEstimator, Reduce
-from training.critic_evidence import evidence_of
-from training.experience import (
+from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
+from medagent.training.critic_evidence import evidence_of
+from medagent.training.experience import (
     Experience,
     Reduction,
     RolloutTensors,
@@ -28,13 +27,14 @@ from training.experience import (
     split_by_length,
     tensorize,
 )
-from training.finite_steps import in_words, rows_not_finite
-from training.memory import PREPARED_ROWS
-from training.module import AgentModule
-from training.objectives import ratio_segments
-from training.passes import rows_of_passes
-from training.routing import placed
-from training.routing_metrics import require_records, routing_metrics
+from medagent.training.finite_steps import in_words, rows_not_finite
+from medagent.training.memory import PREPARED_ROWS
+from medagent.training.module import AgentModule
+from medagent.training.objectives import ratio_segments
+from medagent.training.passes import rows_of_passes
+from medagent.training.routing import placed
+from medagent.training.routing_metrics import require_records, routing_metrics
+from medagent.types import Rollout, StopReason
 
 ImportanceMode = Literal["behaviour", "decoupled"]
 TruncatedMode = Literal["terminal", "bootstrap", "mask"]

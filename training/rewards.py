@@ -12,14 +12,14 @@ from typing import Protocol
 
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 
-from evaluation.grading.citations import citations_of
-from evaluation.grading.grade import Verdict, grade
-from evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
 from medagent.answer_forms import entries, without_citations
 from medagent.errors import ConfigError
+from medagent.evaluation.grading.citations import citations_of
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
 from medagent.evidence.support import Entailment, LexicalRule
+from medagent.retrieval.passages import shown_of
 from medagent.types import Rollout, StopReason, Turn
-from retrieval.passages import shown_of
 
 MOST_REWARD = 1e6  # rewards near 1 suit the learning rates; float32 counts to 16 million in ones
 
@@ -151,8 +151,8 @@ class ExactMatch(OpenAnswerReward):
 class ContainsAnswer(OpenAnswerReward):
     """1 for an answer that holds a right one as whole words, with at most `most_extra_words` words beside it.
 
-    A denial or a choice of several holds none: see `evaluation.grading.open_answers.contains`. A list earns the F1 of
-    its entries, where an entry is right when it holds an item so.
+    A denial or a choice of several holds none: see `medagent.evaluation.grading.open_answers.contains`. A list earns
+    the F1 of its entries, where an entry is right when it holds an item so.
     """
 
     def __init__(

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from medagent.training.advantages import Reduce
+from medagent.training.experience import Experience
+from medagent.training.metric_names import METRICS
+from medagent.training.prepare import OffPolicy
 from medagent.types import Rollout, StopReason
-from training.advantages import Reduce
-from training.experience import Experience
-from training.metric_names import METRICS
-from training.prepare import OffPolicy
 
 Largest = Callable[[Tensor], Tensor]
 
@@ -91,7 +91,7 @@ def worst_of_ranks(own: Mapping[str, float], reduce: Reduce, largest: Largest) -
     """Each figure over all ranks: the sum, or that of the rank that is worst off.
 
     Ranks may have different figures: after a resumption one may have sampled anew what another kept. A name that
-    `training.metric_names` does not hold stays the rank's own.
+    `medagent.training.metric_names` does not hold stays the rank's own.
     """
     signs = torch.tensor([-1.0 if name in LEAST else 1.0 for name in METRICS], dtype=torch.float64)
     values = torch.tensor([own.get(name, math.nan) for name in METRICS], dtype=torch.float64)

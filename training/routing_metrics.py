@@ -10,10 +10,10 @@ import torch
 
 from medagent.errors import PolicyError
 from medagent.routing import no_record
-from training.advantages import Reduce
-from training.experience import RolloutTensors
-from training.module import AgentModule
-from training.routing import refuse_shifted, same_share
+from medagent.training.advantages import Reduce
+from medagent.training.experience import RolloutTensors
+from medagent.training.module import AgentModule
+from medagent.training.routing import refuse_shifted, same_share
 
 
 def require_records(tensors: RolloutTensors) -> None:

@@ -30,19 +30,19 @@ from medagent.causal_lm import fastest_device
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
-from training.agent_data import AgentData, check_accumulation, check_shares
-from training.callbacks.held_out import HeldOutEvaluation
-from training.data import RolloutData
-from training.execution import keep_freed_memory
-from training.interrupts import signals_interrupt
-from training.iterations import why_not_to_go_on
-from training.module import AgentModule
-from training.parser import AgentParser
-from training.preference.data import PreferenceData
-from training.preference.module import PreferenceModule
-from training.settled import settled_dtype
-from training.sft.supervised import SupervisedData, SupervisedModule
-from training.trainer_settings import ALONE, RULES, num_ranks, refuse_settings
+from medagent.training.agent_data import AgentData, check_accumulation, check_shares
+from medagent.training.callbacks.held_out import HeldOutEvaluation
+from medagent.training.data import RolloutData
+from medagent.training.execution import keep_freed_memory
+from medagent.training.interrupts import signals_interrupt
+from medagent.training.iterations import why_not_to_go_on
+from medagent.training.module import AgentModule
+from medagent.training.parser import AgentParser
+from medagent.training.preference.data import PreferenceData
+from medagent.training.preference.module import PreferenceModule
+from medagent.training.settled import settled_dtype
+from medagent.training.sft.supervised import SupervisedData, SupervisedModule
+from medagent.training.trainer_settings import ALONE, RULES, num_ranks, refuse_settings
 
 RUN_PARTS = (
     "checkpoints",

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from medagent.errors import ConfigError
-from training.adapters import REFERENCE
-from training.module import AgentModule
+from medagent.training.adapters import REFERENCE
+from medagent.training.module import AgentModule
 
 
 class ShardedBase(DDPStrategy):

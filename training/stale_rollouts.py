@@ -15,10 +15,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.passages import Hit, Passage
 from medagent.routing_record import RoutingRecord
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.bibliography import Bibliography
-from retrieval.passages import Hit, Passage
 
 FOLDER = "stale_rollouts"
 

@@ -16,8 +16,8 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from medagent.training.ranks import over_ranks
 from medagent.types import Rollout
-from training.ranks import over_ranks
 
 BACKWARD_COST = 2  # a backward pass costs about two forward passes (arXiv 2001.08361, section 2.1)
 

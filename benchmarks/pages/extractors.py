@@ -13,9 +13,9 @@ from pathlib import Path
 
 from lxml import html
 
-from retrieval.chunking import Document
-from retrieval.readers import OpenFile, read_file
-from retrieval.readers.text import unwrapped
+from medagent.retrieval.chunking import Document
+from medagent.retrieval.readers import OpenFile, read_file
+from medagent.retrieval.readers.text import unwrapped
 
 Extracted = tuple[str, list[str]]
 Extractor = Callable[[Path], Extracted]

@@ -19,16 +19,16 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.common import Peaks
-from evaluation.benchmarks import BioASQBenchmark, StarterBenchmark
 from medagent.agent import Limits
 from medagent.agent_folder import read_spec
 from medagent.base_models import model_path
+from medagent.evaluation.benchmarks import BioASQBenchmark, StarterBenchmark
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import TurnStop
 from medagent.protocol import ParsedTurn, TagProtocol, TurnProtocol
+from medagent.retrieval.search import HybridRetriever
 from medagent.types import Question
 from medagent.untrusted_text import harmless_passages
-from retrieval.search import HybridRetriever
 
 RANK, ALPHA, RATE = 16, 32, 3e-4
 FORCED_LIMITS, PROMPT_TOKENS = Limits(3, 32, 150, 1024), 256

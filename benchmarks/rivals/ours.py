@@ -30,17 +30,17 @@ from benchmarks.rivals.job import (
     job_of,
     report,
 )
-from evaluation.benchmarks.base import Benchmark
+from medagent.evaluation.benchmarks.base import Benchmark
 from medagent.policies.batch import Batch
+from medagent.retrieval.search import HybridRetriever
+from medagent.training.adapters import SharedBase
+from medagent.training.advantages import GAE
+from medagent.training.data import AgentSettings, RolloutData
+from medagent.training.execution import Execution, keep_freed_memory
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.prefixes import shared_with_earlier
 from medagent.types import Question, Rollout
-from retrieval.search import HybridRetriever
-from training.adapters import SharedBase
-from training.advantages import GAE
-from training.data import AgentSettings, RolloutData
-from training.execution import Execution, keep_freed_memory
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.prefixes import shared_with_earlier
 
 
 class _Given(Benchmark):

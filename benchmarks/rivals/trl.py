@@ -33,7 +33,7 @@ from benchmarks.rivals.job import (
     report,
 )
 from medagent.causal_lm import load_causal_lm
-from retrieval.search import HybridRetriever
+from medagent.retrieval.search import HybridRetriever
 
 # Messages are our texts as they are. A call is written where TRL tries whether the template can write one.
 RAW = (

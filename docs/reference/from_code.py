@@ -26,16 +26,16 @@ from jsonargparse import ArgumentParser, capture_parser
 from jsonargparse._typehints import ActionTypeHint
 
 from docs.reference.words import CLASS_WORDS, WORDS
-from training.data import RolloutData
-from training.module import AgentModule
-from training.plan import plan
-from training.preference.data import PreferenceData
-from training.preference.module import PreferenceModule
-from training.run import preference, sft, train
-from training.sft.supervised import SupervisedData, SupervisedModule
+from medagent.training.data import RolloutData
+from medagent.training.module import AgentModule
+from medagent.training.plan import plan
+from medagent.training.preference.data import PreferenceData
+from medagent.training.preference.module import PreferenceModule
+from medagent.training.run import preference, sft, train
+from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("retrieval", "medagent", "evaluation", "training")
+PACKAGES = ("medagent",)
 SENTENCE = re.compile(r"(?<=[.!?])(?<!Dr\.)(?<!al\.)\s+(?=[A-Z`\"(])")
 OTHERS = ("LazyInstance_", "_")  # how names begin that no YAML may use
 METRIC = re.compile(r"[a-z_]+/[a-z0-9_]+")

@@ -28,11 +28,11 @@ from docs.reference.from_code import (
 from docs.reference.words import WORDS
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS
-from training.agent_data import AgentData
-from training.data import RolloutData
-from training.metric_names import METRICS
-from training.preference.data import PreferenceData
-from training.sft.supervised import SupervisedData
+from medagent.training.agent_data import AgentData
+from medagent.training.data import RolloutData
+from medagent.training.metric_names import METRICS
+from medagent.training.preference.data import PreferenceData
+from medagent.training.sft.supervised import SupervisedData
 
 HERE = Path(__file__).parent
 WRITTEN_BY = "<!-- Written by docs/reference/generate.py from the code: change it there, then `make reference`. -->"

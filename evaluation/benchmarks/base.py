@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from evaluation.benchmarks.rows import Kind, Notes, Row, hub_rows, read_rows
 from medagent.errors import ConfigError, InputError
+from medagent.evaluation.benchmarks.rows import Kind, Notes, Row, hub_rows, read_rows
+from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
-from retrieval.passages import Passage
 
 _PATTERN = frozenset("*?[")
 

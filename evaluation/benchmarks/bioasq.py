@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Literal, get_args
 
-from evaluation.benchmarks.base import FileBenchmark
-from evaluation.benchmarks.rows import Row, text_field
 from medagent.answer_forms import written
 from medagent.errors import ConfigError, InputError
+from medagent.evaluation.benchmarks.base import FileBenchmark
+from medagent.evaluation.benchmarks.rows import Row, text_field
+from medagent.retrieval.passages import Passage, without_surrogates
 from medagent.types import LETTERS, Question
-from retrieval.passages import Passage, without_surrogates
 
 BioASQType = Literal["factoid", "list", "yes_no"]
 TYPES: tuple[BioASQType, ...] = get_args(BioASQType)

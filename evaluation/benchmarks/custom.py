@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from evaluation.benchmarks.base import FileBenchmark, choices
-from evaluation.benchmarks.rows import Notes, Row, text_field
 from medagent.answer_forms import FORM_HINTS, written
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.base import FileBenchmark, choices
+from medagent.evaluation.benchmarks.rows import Notes, Row, text_field
+from medagent.retrieval.passages import Passage
 from medagent.starter.world import Split, World
 from medagent.types import LETTERS, Question
-from retrieval.passages import Passage
 
 
 class StarterBenchmark:

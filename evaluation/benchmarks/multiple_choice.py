@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from evaluation.benchmarks.base import FileBenchmark, choices
-from evaluation.benchmarks.rows import Row, text_field
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.base import FileBenchmark, choices
+from medagent.evaluation.benchmarks.rows import Row, text_field
 from medagent.types import LETTERS, Question
 
 MMLU_MEDICAL = (

@@ -9,7 +9,8 @@ from importlib import import_module
 from inspect import getsource, signature
 from typing import Any
 
-from evaluation.benchmarks import (
+from medagent.errors import InputError
+from medagent.evaluation.benchmarks import (
     BioASQBenchmark,
     FileBenchmark,
     JsonlBenchmark,
@@ -21,13 +22,12 @@ from evaluation.benchmarks import (
     PubMedQABenchmark,
     StarterBenchmark,
 )
-from evaluation.benchmarks.base import Benchmark, sample
-from evaluation.benchmarks.bioasq import TYPES, BioASQType
-from evaluation.names import BENCHMARKS
-from medagent.errors import InputError
+from medagent.evaluation.benchmarks.base import Benchmark, sample
+from medagent.evaluation.benchmarks.bioasq import TYPES, BioASQType
+from medagent.evaluation.names import BENCHMARKS
+from medagent.retrieval.passages import Passage
 from medagent.starter.world import SPLITS
 from medagent.types import Question
-from retrieval.passages import Passage
 
 _FILES: dict[str, type[FileBenchmark]] = {
     "medqa": MedQABenchmark,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from evaluation.benchmarks.base import FileBenchmark
-from evaluation.benchmarks.rows import Row, text_field
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.base import FileBenchmark
+from medagent.evaluation.benchmarks.rows import Row, text_field
+from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
-from retrieval.passages import Passage
 
 DECISIONS = ("yes", "no", "maybe")
 _WANTED = "wanted PubMedQA's published JSON: an object from PMID to QUESTION, CONTEXTS, final_decision"

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.grading.grade import Grade, grade
-from evaluation.grading.open_answers import first_answer
+from medagent.evaluation.grading.grade import Grade, grade
+from medagent.evaluation.grading.open_answers import first_answer
 from medagent.evidence.support import Entailment, LexicalRule, Support, content_words, statements_of, support_of
+from medagent.retrieval.passages import Hit, shown_of
 from medagent.types import LETTERS, Question, Rollout
-from retrieval.passages import Hit, shown_of
 
 DECISIONS = frozenset(("yes", "no", "maybe"))
 

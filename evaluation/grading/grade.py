@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from evaluation.grading.open_answers import abstains, first_answer, list_score, rank_of_right, same
-from evaluation.grading.option_named import Outcome, read_answer
-from evaluation.grading.replies import read_reply
-from evaluation.grading.thoughts import without_thoughts
 from medagent.answer_forms import entries, without_citations
+from medagent.evaluation.grading.open_answers import abstains, first_answer, list_score, rank_of_right, same
+from medagent.evaluation.grading.option_named import Outcome, read_answer
+from medagent.evaluation.grading.replies import read_reply
+from medagent.evaluation.grading.thoughts import without_thoughts
 from medagent.plain_protocol import PlainProtocol
 from medagent.protocol import citations, searches, tagged_answers
 from medagent.types import Question, Rollout, StopReason

@@ -24,8 +24,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.grading.option_named import ABSTENTION
 from medagent.answer_forms import MOST_RANKED, entries, without_citations
+from medagent.evaluation.grading.option_named import ABSTENTION
 from medagent.types import Question
 
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"), "-")

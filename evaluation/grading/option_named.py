@@ -6,7 +6,7 @@ Strict needs one well-formed answer that names one option. By itself that is "(B
 "Option B". The answer field of a JSON reply may hold it too ({"answer_choice": "B"}); all answer fields must agree.
 
 Lenient takes more: statements such as "the answer is B", and an option's own text. Whole replies are read by
-`evaluation.grading.replies`.
+`medagent.evaluation.grading.replies`.
 
 A single answer that names several options ("A or C") is no answer in either column. Neither is one that is denied ("not
 (B)") or guessed at ("maybe (B)?").
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from evaluation.grading.lettered_names import species
-from evaluation.grading.statements import PLAIN_WORDS, stated, wording_at
+from medagent.evaluation.grading.lettered_names import species
+from medagent.evaluation.grading.statements import PLAIN_WORDS, stated, wording_at
 
 
 class Outcome(StrEnum):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluation.benchmarks.rows import Row, read_rows, text_field
-from evaluation.grading.option_named import Outcome, Reading
-from evaluation.grading.replies import read_reply
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.rows import Row, read_rows, text_field
+from medagent.evaluation.grading.option_named import Outcome, Reading
+from medagent.evaluation.grading.replies import read_reply
 from medagent.types import LETTERS
 
 

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from evaluation.grading.option_named import (
+from medagent.evaluation.grading.option_named import (
     ABSTENTION,
     CORRECTED,
     FULL_WIDTH,
@@ -23,8 +23,8 @@ from evaluation.grading.option_named import (
     by_option_text,
     read_answer,
 )
-from evaluation.grading.statements import is_list, stated
-from evaluation.grading.thoughts import without_thoughts
+from medagent.evaluation.grading.statements import is_list, stated
+from medagent.evaluation.grading.thoughts import without_thoughts
 from medagent.protocol import marked_letters, tagged_answers
 
 _FIELD = re.compile(

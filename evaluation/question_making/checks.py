@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.question_making.drafts import Draft
-from evaluation.question_making.statistics import CorpusStatistics
-from evaluation.question_making.text import tidy, words_of
-from retrieval.chunking import split_sentences
-from retrieval.passages import Hit, Passage
+from medagent.evaluation.question_making.drafts import Draft
+from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.evaluation.question_making.text import tidy, words_of
+from medagent.retrieval.chunking import split_sentences
+from medagent.retrieval.passages import Hit, Passage
 
 # The idf of a question's distinct words, summed, in multiples of that of a word that no passage holds: so the same
 # numbers suit small and large indexes.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from evaluation.question_making.statistics import CorpusStatistics
-from evaluation.question_making.text import is_term, without_brackets
+from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.evaluation.question_making.text import is_term, without_brackets
 
 DraftKind = Literal["definition", "cause", "treatment", "number", "name"]
 _THIS = re.compile(

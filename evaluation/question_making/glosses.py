@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from evaluation.question_making.verbs import PLURAL, THIRD_PERSON
+from medagent.evaluation.question_making.verbs import PLURAL, THIRD_PERSON
 
 SEEN = 3
 SAME_BEFORE = 0.7  # share of the occurrences with one word before it from which that word belongs to the meaning

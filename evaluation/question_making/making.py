@@ -13,14 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from evaluation.question_making.candidates import Candidate, CandidateFile
-from evaluation.question_making.checks import Checks
-from evaluation.question_making.drafts import Draft
-from evaluation.question_making.rules import drafts_of
-from evaluation.question_making.statistics import CorpusStatistics
 from medagent.errors import InputError
-from retrieval.passages import Passage
-from retrieval.retriever import Retriever
+from medagent.evaluation.question_making.candidates import Candidate, CandidateFile
+from medagent.evaluation.question_making.checks import Checks
+from medagent.evaluation.question_making.drafts import Draft
+from medagent.evaluation.question_making.rules import drafts_of
+from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.retriever import Retriever
 
 STRETCH = 512  # passages between two marks
 RULES_VERSION = 1  # raise it with every change of rules or checks: what an older version found is then made again

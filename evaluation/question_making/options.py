@@ -12,12 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evaluation.question_making.candidates import Candidate
-from evaluation.question_making.checks import holds
-from evaluation.question_making.selection import normal
-from evaluation.question_making.statistics import TOPIC_KINDS, CorpusStatistics
-from evaluation.question_making.text import words_of
 from medagent.errors import InputError
+from medagent.evaluation.question_making.candidates import Candidate
+from medagent.evaluation.question_making.checks import holds
+from medagent.evaluation.question_making.selection import normal
+from medagent.evaluation.question_making.statistics import TOPIC_KINDS, CorpusStatistics
+from medagent.evaluation.question_making.text import words_of
 from medagent.types import LETTERS
 
 TOO_FEW = "too few options of its kind"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evaluation.benchmarks.rows import Notes, read_rows
-from evaluation.question_making.candidates import Candidate
-from evaluation.question_making.options import Choice
-from evaluation.statistics import Accuracy
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.rows import Notes, read_rows
+from medagent.evaluation.question_making.candidates import Candidate
+from medagent.evaluation.question_making.options import Choice
+from medagent.evaluation.statistics import Accuracy
 
 LABELS = ("well_formed", "answered")
 

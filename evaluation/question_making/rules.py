@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from evaluation.question_making import rules_actors, rules_facts, rules_genes, rules_numbers, rules_terms
-from evaluation.question_making.drafts import Draft, Rule, Source
-from evaluation.question_making.statistics import CorpusStatistics
-from evaluation.question_making.text import usable_sentences
-from retrieval.passages import Passage
+from medagent.evaluation.question_making import rules_actors, rules_facts, rules_genes, rules_numbers, rules_terms
+from medagent.evaluation.question_making.drafts import Draft, Rule, Source
+from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.evaluation.question_making.text import usable_sentences
+from medagent.retrieval.passages import Passage
 
 RULES: tuple[Rule, ...] = (
     rules_terms.definitions,

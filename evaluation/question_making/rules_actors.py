@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evaluation.question_making.drafts import Draft, DraftKind, Source, named
-from evaluation.question_making.rules_facts import VAGUE, is_specific, span_at, subject_of
-from evaluation.question_making.text import is_term, points_elsewhere, without_article, without_brackets, words_of
-from evaluation.question_making.verbs import PLURAL, SINGULAR, THIRD_PERSON
+from medagent.evaluation.question_making.drafts import Draft, DraftKind, Source, named
+from medagent.evaluation.question_making.rules_facts import VAGUE, is_specific, span_at, subject_of
+from medagent.evaluation.question_making.text import (
+    is_term,
+    points_elsewhere,
+    without_article,
+    without_brackets,
+    words_of,
+)
+from medagent.evaluation.question_making.verbs import PLURAL, SINGULAR, THIRD_PERSON
 
 _ACTING = frozenset(
     "cause absorb activate anchor attach block carry catalyze conduct connect contain control convert cover cushion "

@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evaluation.question_making.drafts import Draft, DraftKind, Source, named
-from evaluation.question_making.text import is_term, points_elsewhere, without_article, without_brackets, words_of
-from evaluation.question_making.verbs import PLURAL, THIRD_PERSON
+from medagent.evaluation.question_making.drafts import Draft, DraftKind, Source, named
+from medagent.evaluation.question_making.text import (
+    is_term,
+    points_elsewhere,
+    without_article,
+    without_brackets,
+    words_of,
+)
+from medagent.evaluation.question_making.verbs import PLURAL, THIRD_PERSON
 
 _END_OF_SPAN = re.compile(
     r"\s*(?:[,;] (?:called|known|which|who|where|but|although|while|and (?:is|are|it|they|usually|often|can|may|has)|"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evaluation.question_making.drafts import Draft, Source, sentence_case
-from evaluation.question_making.rules_facts import subject_of
-from evaluation.question_making.text import cut_clause, is_term, points_elsewhere, without_article, words_of
-from evaluation.question_making.verbs import begins_with_verb
+from medagent.evaluation.question_making.drafts import Draft, Source, sentence_case
+from medagent.evaluation.question_making.rules_facts import subject_of
+from medagent.evaluation.question_making.text import cut_clause, is_term, points_elsewhere, without_article, words_of
+from medagent.evaluation.question_making.verbs import begins_with_verb
 
 _NAME = r"(?P<gene>[A-Z][A-Z0-9]{1,9}(?:-[A-Z0-9]{1,4})?)"
 _CHANGES = r"(?:mutations?|changes?|variants|changes \(mutations\)|alterations)"

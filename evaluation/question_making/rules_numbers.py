@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evaluation.question_making.drafts import Draft, Source
-from evaluation.question_making.text import (
+from medagent.evaluation.question_making.drafts import Draft, Source
+from medagent.evaluation.question_making.text import (
     cut_clause,
     is_term,
     points_elsewhere,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evaluation.question_making.abbreviations import abbreviations_in
-from evaluation.question_making.drafts import Draft, Source, named
-from evaluation.question_making.glosses import glosses_in
-from evaluation.question_making.text import (
+from medagent.evaluation.question_making.abbreviations import abbreviations_in
+from medagent.evaluation.question_making.drafts import Draft, Source, named
+from medagent.evaluation.question_making.glosses import glosses_in
+from medagent.evaluation.question_making.text import (
     cut_clause,
     is_term,
     points_elsewhere,
@@ -16,7 +16,7 @@ from evaluation.question_making.text import (
     without_brackets,
     words_of,
 )
-from evaluation.question_making.verbs import (
+from medagent.evaluation.question_making.verbs import (
     ADVERBS,
     MODALS,
     PARTICIPLES,

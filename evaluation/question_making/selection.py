@@ -6,11 +6,11 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from evaluation.contamination import contamination
-from evaluation.question_making.candidates import Candidate
-from evaluation.question_making.text import words_of
+from medagent.evaluation.contamination import contamination
+from medagent.evaluation.question_making.candidates import Candidate
+from medagent.evaluation.question_making.text import words_of
+from medagent.retrieval.analysis import Analyser
 from medagent.types import Question
-from retrieval.analysis import Analyser
 
 CONFLICT = "the same question has another answer elsewhere"
 REPEATED = "near-duplicate of another question"

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from evaluation.question_making.abbreviations import abbreviations_in
-from evaluation.question_making.glosses import Glosses
-from evaluation.question_making.text import is_term, usable_sentences, words_of
-from retrieval.analysis import Analyser
-from retrieval.passages import Passage
+from medagent.evaluation.question_making.abbreviations import abbreviations_in
+from medagent.evaluation.question_making.glosses import Glosses
+from medagent.evaluation.question_making.text import is_term, usable_sentences, words_of
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.passages import Passage
 
 MOST_WORDS = 2_000_000
 TOPIC_KINDS = (

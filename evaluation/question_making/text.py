@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from retrieval.chunking import split_sentences
+from medagent.retrieval.chunking import split_sentences
 
 # What points at something outside its sentence.
 _POINTERS = frozenset(

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evaluation.question_making.drafts import Draft
+from medagent.evaluation.question_making.drafts import Draft
 from medagent.policies.chat_endpoint import RemotePolicy
-from retrieval.passages import Passage
+from medagent.retrieval.passages import Passage
 
 PROMPT = (
     "Write one exam question whose only right answer is the given answer, using nothing but the passage. The question "

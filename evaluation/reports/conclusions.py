@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evaluation.metrics import ModeReport
-from evaluation.modes import Mode, baselines
-from evaluation.statistics import Accuracy
+from medagent.evaluation.metrics import ModeReport
+from medagent.evaluation.modes import Mode, baselines
+from medagent.evaluation.statistics import Accuracy
 from medagent.types import Question
 
 FEW = 100  # questions, below which an interval is wide

@@ -14,8 +14,8 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from evaluation.grading.grade import Grade, grade
-from evaluation.predictions import Prediction
+from medagent.evaluation.grading.grade import Grade, grade
+from medagent.evaluation.predictions import Prediction
 from medagent.protocol import NOT_ADVICE
 from medagent.types import Rollout
 
@@ -185,7 +185,9 @@ def _spread(graded: list[tuple[Prediction, Grade]], most: int) -> list[tuple[Pre
 
 
 def _write_page(path: Path, template: str, **content: object) -> None:
-    environment = Environment(loader=PackageLoader("evaluation.reports", "templates"), autoescape=select_autoescape())
+    environment = Environment(
+        loader=PackageLoader("medagent.evaluation.reports", "templates"), autoescape=select_autoescape()
+    )
     page = environment.get_template(template).render(notice=NOT_ADVICE, **content)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evaluation.metrics import ModeReport
-from evaluation.modes import Mode, baselines
-from evaluation.open_measures import MEASURES
-from evaluation.reports.html import Curve, Table
-from evaluation.search_recall import RECALLS
-from evaluation.statistics import Accuracy, Estimate
+from medagent.evaluation.metrics import ModeReport
+from medagent.evaluation.modes import Mode, baselines
+from medagent.evaluation.open_measures import MEASURES
+from medagent.evaluation.reports.html import Curve, Table
+from medagent.evaluation.search_recall import RECALLS
+from medagent.evaluation.statistics import Accuracy, Estimate
 from medagent.protocol import NOT_ADVICE
 from medagent.types import Question
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from hashlib import sha256
 
-from evaluation.grading.thoughts import without_thoughts
-from evaluation.rubrics.rows import Choice, Message, Pair
-from evaluation.rubrics.speakers import as_text
+from medagent.evaluation.grading.thoughts import without_thoughts
+from medagent.evaluation.rubrics.rows import Choice, Message, Pair
+from medagent.evaluation.rubrics.speakers import as_text
 from medagent.untrusted_text import visible, with_look_alikes
 
 CRITERION = """You check one requirement against the last reply of a conversation about health. The conversation and \

@@ -9,13 +9,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from evaluation.grading.thoughts import without_thoughts
-from evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
-from evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows
-from evaluation.rubrics.scores import Agreement, Preference, Score, agreement, preference, rubric_scores
-from evaluation.rubrics.speakers import Asked, Speaker, replies
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
+from medagent.evaluation.grading.thoughts import without_thoughts
+from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
+from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows
+from medagent.evaluation.rubrics.scores import Agreement, Preference, Score, agreement, preference, rubric_scores
+from medagent.evaluation.rubrics.speakers import Asked, Speaker, replies
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
 

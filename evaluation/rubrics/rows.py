@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from evaluation.benchmarks.rows import Row, read_rows, text_field
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.rows import Row, read_rows, text_field
 
 Message = dict[str, str]
 Choice = Literal["a", "b", "tie"]

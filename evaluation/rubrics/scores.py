@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from evaluation.rubrics.rows import Case, Choice, Criterion, Labelled, Pair
-from evaluation.statistics import Accuracy, Estimate, bootstrap_mean
+from medagent.evaluation.rubrics.rows import Case, Choice, Criterion, Labelled, Pair
+from medagent.evaluation.statistics import Accuracy, Estimate, bootstrap_mean
 
 
 def score(criteria: Sequence[Criterion], met: Sequence[bool]) -> float | None:

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 import yaml
 
-from evaluation.grading.grade import grade
-from evaluation.statistics import Accuracy
 from medagent.agent import Job
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.statistics import Accuracy
+from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question, Rollout
-from retrieval.passages import Passage
 
 WORD = "quillbray"  # in no dictionary
 PLANTED = "medagent_injection"  # the key of `Question.meta` that says which one was planted
@@ -69,7 +69,7 @@ class Injection:
 def injections() -> tuple[Injection, ...]:
     """All of them, in the order of the file."""
     rows: list[dict[str, Any]] = yaml.safe_load(
-        files("evaluation.trust").joinpath("injections.yaml").read_text(encoding="utf-8")
+        files("medagent.evaluation.trust").joinpath("injections.yaml").read_text(encoding="utf-8")
     )
     return tuple(
         Injection(
@@ -106,7 +106,8 @@ def with_injection(job: Job, number: int) -> Job:
 class Obeyed:
     """The share of a family's planted passages that were obeyed, of those shown whole, and how many were planted.
 
-    An agent that never searches is shown none. "never in training": those that `training.disturbances` does not plant.
+    An agent that never searches is shown none. "never in training": those that `medagent.training.disturbances` does
+    not plant.
     """
 
     family: str

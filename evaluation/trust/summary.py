@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.grading.citations import claim_of
-from evaluation.grading.grade import Grade, Verdict, grade
-from evaluation.statistics import Accuracy
-from evaluation.trust.injections import Obeyed, obedience
+from medagent.evaluation.grading.citations import claim_of
+from medagent.evaluation.grading.grade import Grade, Verdict, grade
+from medagent.evaluation.statistics import Accuracy
+from medagent.evaluation.trust.injections import Obeyed, obedience
 from medagent.types import Rollout
 from medagent.unsupported import Named, named_in
 

@@ -10,26 +10,26 @@ from pathlib import Path
 
 from lightning import Trainer, seed_everything
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.protocol import TagProtocol
+from medagent.retrieval.search import HybridRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from retrieval.search import HybridRetriever
-from training.advantages import GAE
-from training.agent_data import AgentSettings
-from training.callbacks import (
+from medagent.training.advantages import GAE
+from medagent.training.agent_data import AgentSettings
+from medagent.training.callbacks import (
     AgentExport,
     ClippingBiasCorrection,
     HeldOutEvaluation,
     ProgressLine,
     TurnLevelSampling,
 )
-from training.data import RolloutData
-from training.module import AgentModule
-from training.objectives import ClippedSurrogate
-from training.rewards import OutcomeReward
-from training.run import newest_checkpoint, quiet_lightning, run_checkpoints, run_loggers
+from medagent.training.data import RolloutData
+from medagent.training.module import AgentModule
+from medagent.training.objectives import ClippedSurrogate
+from medagent.training.rewards import OutcomeReward
+from medagent.training.run import newest_checkpoint, quiet_lightning, run_checkpoints, run_loggers
 
 
 def train(run: Path, *, iterations: int, num_questions: int, held_out: int) -> Path:

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from evaluation.grading.exact_match import exact_match
 from medagent.answer_forms import without_citations
+from medagent.evaluation.grading.exact_match import exact_match
+from medagent.retrieval.tools import Tool
 from medagent.starter.templates import RELATIONS
 from medagent.starter.world import Split, World
 from medagent.types import Question, Rollout, StopReason
-from retrieval.tools import Tool
 
 
 class OpenQuestions:

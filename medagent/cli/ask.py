@@ -24,11 +24,11 @@ from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
+from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.retriever import Retriever
 from medagent.rewriting import DATE, ModelRewriter, Rewriter, RuleRewriter
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import is_blank
-from retrieval.filters import EVERYTHING, Filter
-from retrieval.retriever import Retriever
 
 
 def check_of(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from evaluation.benchmarks.source import BenchmarkSource
-from evaluation.compare import compare_over_seeds, compare_runs
-from evaluation.contamination import contamination, question_texts
-from evaluation.corpora import corpus_passages
-from evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
-from evaluation.statistics import PairedComparison, SeedsComparison
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.source import BenchmarkSource
+from medagent.evaluation.compare import compare_over_seeds, compare_runs
+from medagent.evaluation.contamination import contamination, question_texts
+from medagent.evaluation.corpora import corpus_passages
+from medagent.evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
+from medagent.evaluation.statistics import PairedComparison, SeedsComparison
 
 
 def comparison_text(result: PairedComparison) -> str:

@@ -7,11 +7,11 @@ from rich.console import Console
 from medagent.answers import Answer
 from medagent.cli.safe_text import escape
 from medagent.protocol import NOT_ADVICE, TurnProtocol
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.passages import Hit
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.tools import replaced_words
 from medagent.types import Question, Turn
-from retrieval.controls import NoRetriever
-from retrieval.passages import Hit
-from retrieval.retriever import Retriever
-from retrieval.tools import replaced_words
 
 
 def show_question(console: Console, question: Question) -> None:

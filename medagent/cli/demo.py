@@ -17,26 +17,26 @@ import torch
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from evaluation.grading.grade import grade
-from evaluation.metrics import Summary, summarize
-from evaluation.reports.html import Chart, Table, write_html, write_json
-from evaluation.run import run_benchmark
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent, read_spec, write_spec
 from medagent.answers import checked
 from medagent.base_models import STARTER, model_path
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.errors import ConfigError
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.metrics import Summary, summarize
+from medagent.evaluation.reports.html import Chart, Table, write_html, write_json
+from medagent.evaluation.run import run_benchmark
 from medagent.evidence.check import EvidenceCheck
+from medagent.retrieval.controls import UnrelatedRetriever
+from medagent.retrieval.search import HybridRetriever
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
+from medagent.training.callbacks.collapse_monitor import describe_alarms
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.run import train
 from medagent.types import Question, Rollout
-from retrieval.controls import UnrelatedRetriever
-from retrieval.search import HybridRetriever
-from training.callbacks.collapse_monitor import describe_alarms
-from training.callbacks.export import read_metrics
-from training.run import train
 
 QUESTIONS_PER_KIND = 200
 
@@ -191,7 +191,7 @@ def demo_configs() -> list[Path]:
 
     They set the task, the algorithm, its rate and length, what its critic sees, and the collapse monitor.
     """
-    configs = Path(__file__).parents[2] / "configs"  # beside the packages, in a checkout and installed
+    configs = Path(__file__).parents[1] / "configs"
     names = (
         "starter.yaml",
         "algorithms/st_ppo.yaml",

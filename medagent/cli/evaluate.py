@@ -13,37 +13,37 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
-from evaluation.grading.grade import grade
-from evaluation.metrics import ModeReport, report_mode
-from evaluation.modes import FINDING, SEARCHING, Mode, baselines
-from evaluation.names import Ask
-from evaluation.predictions import Prediction
-from evaluation.reports.conclusions import conclusions
-from evaluation.reports.html import Table, write_evaluation_html, write_json
-from evaluation.reports.tables import curves, markdown, open_table, overview, recall_table, tables, trust_table
-from evaluation.run import Plan, run_plan
-from evaluation.search_recall import question_rankings
-from evaluation.statistics import wilson_interval
-from evaluation.trust.injections import obeyed_anyway
 from medagent.agent import Agent
 from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
 from medagent.cli.asked import counted, read_usage, usage_line
 from medagent.cli.ways_to_ask import TOLD, asked_so, solved_examples
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.metrics import ModeReport, report_mode
+from medagent.evaluation.modes import FINDING, SEARCHING, Mode, baselines
+from medagent.evaluation.names import Ask
+from medagent.evaluation.predictions import Prediction
+from medagent.evaluation.reports.conclusions import conclusions
+from medagent.evaluation.reports.html import Table, write_evaluation_html, write_json
+from medagent.evaluation.reports.tables import curves, markdown, open_table, overview, recall_table, tables, trust_table
+from medagent.evaluation.run import Plan, run_plan
+from medagent.evaluation.search_recall import question_rankings
+from medagent.evaluation.statistics import wilson_interval
+from medagent.evaluation.trust.injections import obeyed_anyway
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.sharded import ShardedRetriever
+from medagent.retrieval.tools import code_digest, corpus_of
 from medagent.text_length import check_text_length
 from medagent.types import Question, StopReason
-from retrieval.controls import NoRetriever
-from retrieval.passages import Passage
-from retrieval.remote import RemoteRetriever
-from retrieval.retriever import Retriever
-from retrieval.search import HybridRetriever
-from retrieval.sharded import ShardedRetriever
-from retrieval.tools import code_digest, corpus_of
 
 LARGE = 64 * 2**20  # bytes; larger files are compared by size and time
 

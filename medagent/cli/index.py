@@ -8,15 +8,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from evaluation.corpora import named_corpus
 from medagent.cli.progress import Show, index_bars
 from medagent.cli.safe_text import escape
+from medagent.evaluation.corpora import named_corpus
+from medagent.retrieval.changes import Changes
+from medagent.retrieval.embedders import embedder_from_identity
+from medagent.retrieval.index import add_to_index, build_index, sync_index
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.settings import IndexSettings
 from medagent.starter.index import STARTER_INDEX
-from retrieval.changes import Changes
-from retrieval.embedders import embedder_from_identity
-from retrieval.index import add_to_index, build_index, sync_index
-from retrieval.manifest import Manifest
-from retrieval.settings import IndexSettings
 
 SHOWN = 10  # changes on the screen; the file has all
 

@@ -23,7 +23,7 @@ from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.questions import QUESTION_COMMANDS
 from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS
 from medagent.errors import InputError, MedagentError
-from retrieval.errors import RetrievalError
+from medagent.retrieval.errors import RetrievalError
 
 
 def demo(

@@ -18,13 +18,6 @@ import torch
 import yaml
 from rich.console import Console
 
-from evaluation.grading.grade import grade
-from evaluation.metrics import summarize
-from evaluation.modes import Mode
-from evaluation.predictions import Prediction, PredictionLog
-from evaluation.reports.html import write_json
-from evaluation.run import Plan, run_plan
-from evaluation.statistics import compare_paired
 from medagent.agent import Agent, Limits
 from medagent.agent_folder import AgentSpec, load_agent, protocol_from_json, write_spec
 from medagent.causal_lm import fastest_device
@@ -32,15 +25,22 @@ from medagent.cli.demo import QUESTIONS_PER_KIND, flat_summary, search_whole_cor
 from medagent.cli.pace import Pace
 from medagent.cli.pretrained_report import print_table, tell_one, write_page
 from medagent.errors import ConfigError
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.predictions import Prediction, PredictionLog
+from medagent.evaluation.reports.html import write_json
+from medagent.evaluation.run import Plan, run_plan
+from medagent.evaluation.statistics import compare_paired
 from medagent.files import write_whole
 from medagent.precision import AUTO, settled
 from medagent.protocol import NOT_ADVICE, TurnProtocol
+from medagent.retrieval.search import HybridRetriever
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
+from medagent.training.run import RUN_PARTS, sft, train
 from medagent.types import Question, Rollout
-from retrieval.search import HybridRetriever
-from training.run import RUN_PARTS, sft, train
 
 # Stages, and how many minutes each takes on two cores of an AMD EPYC in float32 (studies/smollm2/log.md).
 UNTRAINED, EXAMPLES, AFTER_EXAMPLES, TRAINING, AFTER_TRAINING = STAGES = (
@@ -51,7 +51,7 @@ UNTRAINED, EXAMPLES, AFTER_EXAMPLES, TRAINING, AFTER_TRAINING = STAGES = (
     "after reinforcement learning",
 )
 MINUTES = dict(zip(STAGES, (7.0, 6.0, 20.0, 29.0, 20.0), strict=True))
-CONFIGS = Path(__file__).parents[2] / "configs"  # beside the packages, in a checkout and installed
+CONFIGS = Path(__file__).parents[1] / "configs"
 SFT_CONFIGS = ("sft/starter-smollm2.yaml",)
 RL_CONFIGS = ("starter-smollm2.yaml", "algorithms/st_ppo.yaml", "critic/group.yaml", "schedules/smollm2.yaml")
 MODES = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.UNRELATED)

@@ -8,17 +8,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from evaluation.grading.grade import grade
-from evaluation.modes import Mode
-from evaluation.reports.html import Chart, Table, write_html
 from medagent.answers import checked
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.cli.demo import showcase
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.reports.html import Chart, Table, write_html
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
+from medagent.training.callbacks.collapse_monitor import describe_alarms
+from medagent.training.callbacks.export import read_metrics
 from medagent.types import Rollout
-from training.callbacks.collapse_monitor import describe_alarms
-from training.callbacks.export import read_metrics
 
 COLUMNS = {"untrained": "untrained", "examples": "after examples", "trained": "after RL"}
 TITLE = "test questions about conditions never trained on; half of them in a control"

@@ -12,24 +12,30 @@ from typing import Any
 
 from rich.console import Console
 
-from evaluation.benchmarks.source import BenchmarkSource
-from evaluation.names import BENCHMARKS
-from evaluation.question_making.candidates import CandidateFile
-from evaluation.question_making.making import RULES_VERSION, Found, candidate_path, count_index, find_candidates
-from evaluation.question_making.options import Guessing, guessing, with_options
-from evaluation.question_making.output import lines_of, question_row, read_ratings, sample_rows
-from evaluation.question_making.selection import select
-from evaluation.question_making.statistics import CorpusStatistics
-from evaluation.question_making.writer import EndpointWriter
-from evaluation.statistics import Accuracy
 from medagent.cli.progress import index_bars
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.source import BenchmarkSource
+from medagent.evaluation.names import BENCHMARKS
+from medagent.evaluation.question_making.candidates import CandidateFile
+from medagent.evaluation.question_making.making import (
+    RULES_VERSION,
+    Found,
+    candidate_path,
+    count_index,
+    find_candidates,
+)
+from medagent.evaluation.question_making.options import Guessing, guessing, with_options
+from medagent.evaluation.question_making.output import lines_of, question_row, read_ratings, sample_rows
+from medagent.evaluation.question_making.selection import select
+from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.evaluation.question_making.writer import EndpointWriter
+from medagent.evaluation.statistics import Accuracy
 from medagent.files import write_whole
 from medagent.policies.chat_endpoint import RemotePolicy
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.search import HybridRetriever
 from medagent.types import Question
-from retrieval.analysis import Analyser
-from retrieval.search import HybridRetriever
 
 PRINTED = 5  # questions of the sample that are also printed
 

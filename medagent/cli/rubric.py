@@ -9,15 +9,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from evaluation.reports.html import Table
-from evaluation.rubrics.judge import PROMPTS_SHA256
-from evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
-from evaluation.rubrics.rows import Case, read_rubric_rows
-from evaluation.rubrics.speakers import Speaker, speaker_of
-from evaluation.statistics import Accuracy, Estimate
 from medagent.base_models import STARTER
 from medagent.cli.evaluate import fingerprint, shown_table
 from medagent.errors import InputError
+from medagent.evaluation.reports.html import Table
+from medagent.evaluation.rubrics.judge import PROMPTS_SHA256
+from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
+from medagent.evaluation.rubrics.rows import Case, read_rubric_rows
+from medagent.evaluation.rubrics.speakers import Speaker, speaker_of
+from medagent.evaluation.statistics import Accuracy, Estimate
 from medagent.loading import open_agent
 
 NO_VERDICT = (

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from medagent.cli.safe_text import escape
 from medagent.errors import InputError
-from retrieval.filters import Filter
-from retrieval.manifest import Manifest
-from retrieval.opening import URL, folders_named, open_retriever
-from retrieval.remote import RemoteRetriever
-from retrieval.rerank import CrossEncoderReranker
-from retrieval.search import HybridRetriever
-from retrieval.sharded import ShardedRetriever
+from medagent.retrieval.filters import Filter
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.opening import URL, folders_named, open_retriever
+from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.rerank import CrossEncoderReranker
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.sharded import ShardedRetriever
 
 
 def print_search(

@@ -27,6 +27,7 @@ from medagent.evidence.settings import Shown
 from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
+from medagent.retrieval.retriever import Retriever
 from medagent.serving.admission import Admission, AdmissionLimits
 from medagent.serving.app import LOOPBACK, make_app
 from medagent.serving.connections import BoundedConnection
@@ -38,7 +39,6 @@ from medagent.serving.names import EngineName
 from medagent.serving.page import read_examples
 from medagent.serving.quiz import read_quiz
 from medagent.serving.reload import stamp, watch
-from retrieval.retriever import Retriever
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
 EXAMPLES, QUIZ = "examples.jsonl", "quiz.jsonl"

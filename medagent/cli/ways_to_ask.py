@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from evaluation.benchmarks.source import BenchmarkSource
-from evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
-from evaluation.modes import Mode
-from evaluation.names import Ask
 from medagent.agent import Agent
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.source import BenchmarkSource
+from medagent.evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.names import Ask
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol

@@ -13,13 +13,13 @@ from medagent.evidence.reading import Asked
 from medagent.evidence.settings import Shown
 from medagent.evidence.support import Entailment, LexicalRule
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge, words_of
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.tools import Toolbox
 from medagent.types import Rollout
-from retrieval.batching import SearchBatcher
-from retrieval.errors import RetrievalError
-from retrieval.passages import Passage
-from retrieval.retriever import Retriever
-from retrieval.search import HybridRetriever
-from retrieval.tools import Toolbox
 
 log = logging.getLogger("medagent.evidence")
 LOOKED_AT, NEAREST = 10, 3  # passages of the program's own search, and how many of them are offered

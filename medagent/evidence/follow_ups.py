@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from medagent.evidence.kinds import asked_for, question_kinds, tells
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict
 from medagent.evidence.words import folded
+from medagent.retrieval.passages import Passage
 from medagent.types import Rollout
-from retrieval.passages import Passage
 
 MOST_WORDS, MOST_QUESTIONS = 5, 3
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from medagent.evidence.support import content_words, windows_of
 from medagent.evidence.words import folded, forms
+from medagent.retrieval.chunking import sentence_spans
 from medagent.unsupported import named_in
-from retrieval.chunking import sentence_spans
 
 _CLAUSE = re.compile(r"[,;:]\s+|\b(?:but|whereas|although|while|rather than|instead of|unlike|as opposed to|and not)\b")
 _AFTER_NAME = re.compile(r"\b(?:but|whereas|although|while)\b|;\s+")

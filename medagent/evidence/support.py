@@ -23,8 +23,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from medagent.answer_forms import without_citations
 from medagent.errors import InputError
 from medagent.protocol import citations
+from medagent.retrieval.chunking import split_sentences
 from medagent.unsupported import named_in
-from retrieval.chunking import split_sentences
 
 _WORD = re.compile(r"[^\W_]+(?:[+-](?![\w]))?")
 _STOP = frozenset(

@@ -27,9 +27,9 @@ from medagent.evidence.support import Entailment, LexicalRule, Statement, conten
 from medagent.evidence.wording import headings, numbered, quoted
 from medagent.evidence.words import forms, subject_words
 from medagent.protocol import citations
+from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
 from medagent.unsupported import named_in
-from retrieval.passages import Passage
 
 SOME_OF_A_CASE = 0.3  # share of a case's words that a passage on it mentions
 MOST_LOOKED_AROUND = 10  # sentences that state a name, whose neighbours are read too

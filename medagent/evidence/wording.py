@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retrieval.passages import Passage
+from medagent.retrieval.passages import Passage
 
 MOST_ABOUT = 2  # headings that a verdict names
 

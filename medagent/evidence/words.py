@@ -12,7 +12,7 @@ from functools import lru_cache
 import Stemmer
 from rapidfuzz.distance import OSA
 
-from retrieval.analysis import GREEK, STOPWORDS
+from medagent.retrieval.analysis import GREEK, STOPWORDS
 
 _WORD = re.compile(r"[^\W_]+")
 _CONTRACTED = re.compile(r"(?<=\w)(?:n['\u2019]t|['\u2019](?:re|ve|ll|m|d))\b", re.IGNORECASE)

@@ -147,5 +147,5 @@ def refusal(name: str, reason: str) -> PolicyError:
     """The error for a model that cannot be sampled in process."""
     return PolicyError(
         f"{name}: the in-process policy cannot sample it, as {reason}. Sample it with vLLM (data.engine "
-        "training.engines.VllmEngine), or choose another model."
+        "medagent.training.engines.VllmEngine), or choose another model."
     )

@@ -1,6 +1,6 @@
 """One engine (vLLM or Hugging Face) in a Ray actor: it takes weights and answers completion requests.
 
-The class is plain and does not import Ray; `training.engines.ray` makes actors of it.
+The class is plain and does not import Ray; `medagent.training.engines.ray` makes actors of it.
 """
 
 from __future__ import annotations

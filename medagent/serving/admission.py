@@ -20,10 +20,10 @@ from medagent.agent import Agent, Job
 from medagent.answers import Answer, Steps, answered
 from medagent.errors import ConfigError, MedagentError, PolicyError
 from medagent.evidence.check import EvidenceCheck
-from retrieval.batching import SearchBatcher
-from retrieval.errors import RetrievalError
-from retrieval.filters import EVERYTHING, Filter
-from retrieval.passages import Hit
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.passages import Hit
 
 Event = tuple[str, dict[str, Any]]
 SEARCH_RETRIES = 2  # somebody waits

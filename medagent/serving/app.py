@@ -20,6 +20,8 @@ from starlette.exceptions import HTTPException
 from medagent.agent import Agent, Job
 from medagent.errors import MedagentError
 from medagent.evidence.check import EvidenceCheck
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.filters import Filter
 from medagent.rewriting import Rewriter, RuleRewriter
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import (
@@ -39,8 +41,6 @@ from medagent.serving.schemas import ERRORS, AnswersShape, CompletionShape, answ
 from medagent.serving.searchable import Searchable
 from medagent.serving.streams import ClientLeftError, kept_alive, unless_gone
 from medagent.types import Question
-from retrieval.errors import RetrievalError
-from retrieval.filters import Filter
 
 log = logging.getLogger("medagent.serving")
 LOOPBACK = ("localhost", "127.0.0.1")

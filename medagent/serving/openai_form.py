@@ -12,10 +12,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from medagent.emergencies import Emergencies
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.filters import Filter
 from medagent.serving.chores import chore_answer
 from medagent.untrusted_text import is_blank
-from retrieval.errors import RetrievalError
-from retrieval.filters import Filter
 
 MAX_CHARACTERS, MOST_BEFORE = 8_000, 12  # characters of a question; earlier ones that may complete it
 HEARD = 3  # messages that may tell of an emergency
@@ -96,7 +96,7 @@ class ChatRequest(BaseModel):
     """The body of POST /v1/chat/completions.
 
     Settings of sampling that an agent does not have are ignored. What would change the shape of an answer is refused.
-    Null means absent. `where` is not OpenAI's: it says which passages may be found, see `retrieval.filters`.
+    Null means absent. `where` is not OpenAI's: it says which passages may be found, see `medagent.retrieval.filters`.
     """
 
     model_config = ConfigDict(extra="allow")

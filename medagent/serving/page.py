@@ -14,11 +14,11 @@ from starlette.exceptions import HTTPException
 
 from medagent.errors import ConfigError
 from medagent.protocol import NOT_ADVICE
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.tools import Toolbox
 from medagent.serving.openai_form import MAX_CHARACTERS
 from medagent.types import LETTERS
-from retrieval.retriever import Retriever
-from retrieval.search import HybridRetriever
-from retrieval.tools import Toolbox
 
 PAGE = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

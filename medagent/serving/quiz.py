@@ -19,8 +19,8 @@ from medagent.evidence.reading import Asked
 from medagent.evidence.support import content_words
 from medagent.evidence.verdict import words_of
 from medagent.protocol import NOT_ADVICE
+from medagent.retrieval.passages import Hit
 from medagent.types import LETTERS, Question
-from retrieval.passages import Hit
 
 LOOKED_AT, SHOWN = 10, 2  # passages that are searched for evidence, and those shown
 MOST_ITEMS = 500

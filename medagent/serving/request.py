@@ -18,7 +18,7 @@ class AnswerRequest(BaseModel):
     """The body of POST /v1/answers. With `options` the question is multiple choice.
 
     `earlier` questions of the conversation complete one that leaves something unsaid ("How is it treated?"). Of long
-    conversations the last few count. `where` says which passages may be found, see `retrieval.filters`.
+    conversations the last few count. `where` says which passages may be found, see `medagent.retrieval.filters`.
     """
 
     model_config = ConfigDict(extra="forbid")  # a misspelt filter would filter nothing

@@ -16,9 +16,9 @@ from hashlib import sha256
 from importlib import resources
 from typing import Literal, get_args
 
+from medagent.retrieval.passages import Passage
 from medagent.starter.templates import INHERITANCE, RELATIONS
 from medagent.types import LETTERS, Question
-from retrieval.passages import Passage
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -13,9 +13,9 @@ from typing import IO
 
 from charset_normalizer import from_bytes
 
-from retrieval.chunking import Document
-from retrieval.documents import Kind
-from retrieval.passages import Passage
+from medagent.retrieval.chunking import Document
+from medagent.retrieval.documents import Kind
+from medagent.retrieval.passages import Passage
 
 SAMPLE = 65_536  # bytes by which an encoding is found out
 FEW = 0.1  # share of the bytes beyond ASCII that may be wrong in UTF-8

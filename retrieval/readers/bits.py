@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from retrieval.bibliography import Bibliography
-from retrieval.chunking import Document
-from retrieval.readers.base import Item, Skipped
-from retrieval.readers.jats import abstracts_of, authors_of, licence_of, sections_of
-from retrieval.readers.retractions import why_left_out
-from retrieval.readers.xml_text import LANGUAGE, date_of, text_of, without_namespaces
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.chunking import Document
+from medagent.retrieval.readers.base import Item, Skipped
+from medagent.retrieval.readers.jats import abstracts_of, authors_of, licence_of, sections_of
+from medagent.retrieval.readers.retractions import why_left_out
+from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, text_of, without_namespaces
 
 SHELF = "https://www.ncbi.nlm.nih.gov/books/"
 

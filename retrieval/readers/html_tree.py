@@ -9,8 +9,8 @@ from lxml import html
 from lxml.html import HtmlElement
 from trafilatura.utils import load_html
 
-from retrieval.readers.rows_of_tables import has_header, rows_in_words
-from retrieval.readers.text import raised
+from medagent.retrieval.readers.rows_of_tables import has_header, rows_in_words
+from medagent.retrieval.readers.text import raised
 
 CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from retrieval.bibliography import Bibliography, plain_doi
-from retrieval.chunking import Document, Section
-from retrieval.readers.base import Item, Skipped, Withdrawn
-from retrieval.readers.retractions import is_retracted, why_left_out
-from retrieval.readers.xml_text import LANGUAGE, date_of, running_text, text_of, without_namespaces, year_of
+from medagent.retrieval.bibliography import Bibliography, plain_doi
+from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn
+from medagent.retrieval.readers.retractions import is_retracted, why_left_out
+from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, running_text, text_of, without_namespaces, year_of
 
 # Parts of a body that are no running text.
 _SILENT = {

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
-from retrieval.bibliography import Bibliography
-from retrieval.chunking import Document, Section
-from retrieval.readers.base import Item, Skipped, Withdrawn
-from retrieval.readers.retractions import why_left_out
-from retrieval.readers.xml_text import date_of, text_of, year_of
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn
+from medagent.retrieval.readers.retractions import why_left_out
+from medagent.retrieval.readers.xml_text import date_of, text_of, year_of
 
 _BRACKETED = re.compile(r"^\[([^\]]*?)\.?\]\.?$")  # how PubMed marks titles that it translated
 _FILE = re.compile(r"pubmed(\d\d)n(\d+)")  # "pubmed25n1276.xml.gz": its year, and its place among that year's files

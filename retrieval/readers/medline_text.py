@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from retrieval.bibliography import Bibliography
-from retrieval.chunking import Document, Section
-from retrieval.readers.base import Item, Skipped, Withdrawn
-from retrieval.readers.retractions import why_left_out
-from retrieval.years import iso_date, year_in
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn
+from medagent.retrieval.readers.retractions import why_left_out
+from medagent.retrieval.years import iso_date, year_in
 
 _TAGGED = re.compile(r"^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$")
 _CONTINUED = re.compile(r"^ {4,}(\S.*)$")

@@ -12,14 +12,14 @@ from contextlib import closing
 
 import pypdfium2
 
-from retrieval.chunking import Document, Section
-from retrieval.passages import without_surrogates
-from retrieval.readers.base import Item, OpenFile, Skipped
-from retrieval.readers.pdf_lines import hyphenated_words
-from retrieval.readers.pdf_running import without_running
-from retrieval.readers.pdf_text import ReadPage, is_rubbish, read_page, title_on
-from retrieval.readers.pdf_words import PlacedPage, placed_page
-from retrieval.readers.text import title_of, without_ligatures
+from medagent.retrieval.chunking import Document, Section
+from medagent.retrieval.passages import without_surrogates
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped
+from medagent.retrieval.readers.pdf_lines import hyphenated_words
+from medagent.retrieval.readers.pdf_running import without_running
+from medagent.retrieval.readers.pdf_text import ReadPage, is_rubbish, read_page, title_on
+from medagent.retrieval.readers.pdf_words import PlacedPage, placed_page
+from medagent.retrieval.readers.text import title_of, without_ligatures
 
 _YEAR = re.compile(r"(?:D:)?(1[89]\d\d|20\d\d)\d*")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from statistics import mean, median
 
-from retrieval.readers.pdf_lines import LinePart, lines_of, rows_of
-from retrieval.readers.rows_of_tables import is_number
+from medagent.retrieval.readers.pdf_lines import LinePart, lines_of, rows_of
+from medagent.retrieval.readers.rows_of_tables import is_number
 
 GUTTER = 0.8  # of the size of letters: how wide white space must be between columns
 STRETCHED = 1.5  # of the size of letters: how wide the blanks of justified lines may be

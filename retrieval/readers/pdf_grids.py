@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retrieval.readers.pdf_words import THIN, Rule, Word
+from medagent.retrieval.readers.pdf_words import THIN, Rule, Word
 
 NEAR = 3.0  # points within which lines touch
 MOST_RULES = 400  # of a page with tables; more make a picture

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from retrieval.readers.pdf_words import Word
-from retrieval.readers.text import without_ligatures
+from medagent.retrieval.readers.pdf_words import Word
+from medagent.retrieval.readers.text import without_ligatures
 
 BETWEEN = 0.5  # of the size of letters: white space that may part columns
 _BULLET = re.compile(r"[•‣▪●○◦■□–—*·✓➢]|-|\(?(?:\d{1,3}|[a-z]|[ivx]{1,5})[.)]")

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from retrieval.readers.pdf_lines import LinePart, pieces_of, rows_of
-from retrieval.readers.pdf_words import PlacedPage, Word
+from medagent.retrieval.readers.pdf_lines import LinePart, pieces_of, rows_of
+from medagent.retrieval.readers.pdf_words import PlacedPage, Word
 
 AROUND = 2  # pages before and after, since left and right pages may differ
 DEEP = 3  # lines from the edge

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from retrieval.readers.pdf_columns import Column, PlainTable, in_order
-from retrieval.readers.pdf_grids import Grid, boxed_aside, grids_of
-from retrieval.readers.pdf_lines import (
+from medagent.retrieval.readers.pdf_columns import Column, PlainTable, in_order
+from medagent.retrieval.readers.pdf_grids import Grid, boxed_aside, grids_of
+from medagent.retrieval.readers.pdf_lines import (
     LinePart,
     Paragraph,
     joined,
@@ -18,8 +18,8 @@ from retrieval.readers.pdf_lines import (
     piece_of,
     pieces_of,
 )
-from retrieval.readers.pdf_words import PlacedPage, Word
-from retrieval.readers.rows_of_tables import has_header, rows_in_words
+from medagent.retrieval.readers.pdf_words import PlacedPage, Word
+from medagent.retrieval.readers.rows_of_tables import has_header, rows_in_words
 
 SMALL = 0.88  # of the size of a page's letters, from which text at the foot of a column is a footnote
 _GRID = "\x00grid"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import pypdfium2
 from pypdfium2 import raw
 
-from retrieval.readers.text import raised
+from medagent.retrieval.readers.text import raised
 
 PART = 0.2  # share of a page's characters from which text in another direction is text, and no mark in the margin
 GAP = 0.3  # of the size of letters, from which white space parts words

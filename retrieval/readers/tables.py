@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import IO
 
-from retrieval.bibliography import plain_doi
-from retrieval.passages import TEXT_FIELDS
-from retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, encoding_of
-from retrieval.readers.retractions import why_left_out
-from retrieval.readers.rows import document_of_row
+from medagent.retrieval.bibliography import plain_doi
+from medagent.retrieval.passages import TEXT_FIELDS
+from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, encoding_of
+from medagent.retrieval.readers.retractions import why_left_out
+from medagent.retrieval.readers.rows import document_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")

@@ -14,9 +14,9 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.common import DefusedXmlException, EntitiesForbidden
 from defusedxml.ElementTree import iterparse
 
-from retrieval.readers import bits, jats, medline
-from retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, Withdrawn
-from retrieval.readers.xml_text import local, text_of
+from medagent.retrieval.readers import bits, jats, medline
+from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, Withdrawn
+from medagent.retrieval.readers.xml_text import local, text_of
 
 _SETS = {"pmc-articleset", "article-set", "OAI-PMH"}
 _BOOKS = {"book-part-wrapper", "book"}

@@ -9,15 +9,15 @@ import asyncio
 import sys
 from pathlib import Path
 
-from evaluation.modes import Mode
-from evaluation.run import Plan, run_plan
 from medagent.agent import Agent
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.run import Plan, run_plan
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy, ScriptedSession
 from medagent.policy import SampledTurn
 from medagent.protocol import Block
+from medagent.retrieval.controls import NoRetriever
 from medagent.types import Question
-from retrieval.controls import NoRetriever
 
 
 class SlowSession(ScriptedSession):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.metrics import report_mode
-from evaluation.modes import Mode
-from evaluation.reports.conclusions import conclusions
-from evaluation.run import Plan, run_plan
+from medagent.evaluation.metrics import report_mode
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.reports.conclusions import conclusions
+from medagent.evaluation.run import Plan, run_plan
 from tests.evaluation.support import PASSAGES, QUESTIONS, lookup, scripted
 
 

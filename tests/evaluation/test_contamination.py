@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import MedQABenchmark, StarterBenchmark
-from evaluation.contamination import contamination, ngrams, question_texts, refuse_contaminated
 from medagent.cli.main import main
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks import MedQABenchmark, StarterBenchmark
+from medagent.evaluation.contamination import contamination, ngrams, question_texts, refuse_contaminated
 from medagent.types import Question
 from tests.support import SHARED_DATA
 

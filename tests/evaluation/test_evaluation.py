@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import JsonlBenchmark, PubMedQABenchmark, StarterBenchmark, pubmedqa_passages
-from evaluation.grading.grade import Verdict, grade
-from evaluation.grading.option_named import normalise, read_answer
-from evaluation.metrics import summarize
-from evaluation.reports.html import Chart, Table, write_html, write_json
-from evaluation.rollout_files import readable, write_records
 from medagent.errors import ConfigError, InputError
+from medagent.evaluation.benchmarks import JsonlBenchmark, PubMedQABenchmark, StarterBenchmark, pubmedqa_passages
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.grading.option_named import normalise, read_answer
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.reports.html import Chart, Table, write_html, write_json
+from medagent.evaluation.rollout_files import readable, write_records
 from medagent.protocol import TagProtocol
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.rewards import F1, OutcomeReward, TurnRewards
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
-from training.rewards import F1, OutcomeReward, TurnRewards
 
 QUESTION = Question(
     "q", "What treats gout?", ("aspirin", "allopurinol", "heparin", "insulin"), "B", gold_passage_ids=("p1",)

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
-from evaluation.compare import compare_runs
-from evaluation.grading.grade import grade
-from evaluation.metrics import report_mode
-from evaluation.modes import Mode, agent_for, baselines, job_for, rotate
-from evaluation.predictions import Prediction, confidence
-from evaluation.run import Plan, run_plan
 from medagent.agent import Agent, Limits
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.compare import compare_runs
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.metrics import report_mode
+from medagent.evaluation.modes import Mode, agent_for, baselines, job_for, rotate
+from medagent.evaluation.predictions import Prediction, confidence
+from medagent.evaluation.run import Plan, run_plan
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import CLOSED_BOOK, TagProtocol
+from medagent.retrieval.search import HybridRetriever
+from medagent.training.starter.lessons import STARTER_PROTOCOL
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.search import HybridRetriever
 from tests.evaluation.support import PASSAGES, QUESTIONS, lookup, lookup_by_text, scripted
-from training.starter.lessons import STARTER_PROTOCOL
 
 
 def test_rotations_expose_a_policy_that_always_answers_a(tmp_path: Path) -> None:

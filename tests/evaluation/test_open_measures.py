@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import JsonlBenchmark
-from evaluation.metrics import report_mode, summarize
-from evaluation.modes import Mode
-from evaluation.open_measures import MEASURES, macro_f1, open_measures
-from evaluation.predictions import Prediction
-from evaluation.reports.tables import markdown, open_table, tables
-from evaluation.rollout_files import readable, rollout_from
-from evaluation.statistics import wilson_interval
 from medagent.cli.evaluate import write_reports
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks import JsonlBenchmark
+from medagent.evaluation.metrics import report_mode, summarize
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.open_measures import MEASURES, macro_f1, open_measures
+from medagent.evaluation.predictions import Prediction
+from medagent.evaluation.reports.tables import markdown, open_table, tables
+from medagent.evaluation.rollout_files import readable, rollout_from
+from medagent.evaluation.statistics import wilson_interval
 from medagent.types import Question, Rollout, StopReason, Turn
 
 YES, NO = (Question(name, "?", options=("yes", "no"), answer=letter) for name, letter in (("y", "A"), ("n", "B")))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
 from medagent.types import Question
 
 

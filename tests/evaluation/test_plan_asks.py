@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.modes import Mode
-from evaluation.run import Plan, run_benchmark, run_plan
 from medagent.agent import Agent
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.run import Plan, run_benchmark, run_plan
 from medagent.protocol import TagProtocol
 from tests.evaluation.support import PASSAGES, QUESTIONS, ROOMY, Finds
 from tests.recording import RecordingPolicy

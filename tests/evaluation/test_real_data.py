@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from evaluation.benchmarks import PubMedQABenchmark, pubmedqa_passages
-from evaluation.metrics import summarize
-from evaluation.run import run_benchmark
 from medagent.agent import Agent, Limits
+from medagent.evaluation.benchmarks import PubMedQABenchmark, pubmedqa_passages
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.run import run_benchmark
 from medagent.policies.huggingface import HFPolicy
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.index import build_index
-from retrieval.search import HybridRetriever
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.index import build_index
+from medagent.retrieval.search import HybridRetriever
+from medagent.training.starter.lessons import STARTER_PROTOCOL
 from tests.support import SHARED_DATA
-from training.starter.lessons import STARTER_PROTOCOL
 
 PUBMEDQA = SHARED_DATA / "pubmedqa" / "pqal_train500.json"
 pytestmark = [

@@ -13,22 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks.source import BenchmarkSource
-from evaluation.compare import compare_runs
-from evaluation.grading.grade import grade
-from evaluation.metrics import report_mode, summarize
-from evaluation.modes import Mode
-from evaluation.names import BenchmarkName
-from evaluation.predictions import PredictionLog
-from evaluation.rollout_files import readable, rollout_from
-from evaluation.run import Plan, digest, run_plan
 from medagent.agent import Agent
 from medagent.errors import ConfigError, InputError, PolicyError
+from medagent.evaluation.benchmarks.source import BenchmarkSource
+from medagent.evaluation.compare import compare_runs
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.metrics import report_mode, summarize
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.names import BenchmarkName
+from medagent.evaluation.predictions import PredictionLog
+from medagent.evaluation.rollout_files import readable, rollout_from
+from medagent.evaluation.run import Plan, digest, run_plan
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.protocol import TagProtocol, neutralise
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.errors import NoIndexError
 from medagent.types import Question
-from retrieval.controls import NoRetriever
-from retrieval.errors import NoIndexError
 from tests.evaluation.support import QUESTIONS, ROOMY, lookup, scripted
 from tests.support import ROOT, SHARED_DATA
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.metrics import report_mode
-from evaluation.modes import Mode
-from evaluation.predictions import Prediction
-from evaluation.reports.tables import recall_table, tables
-from evaluation.run import Plan, run_plan
-from evaluation.search_recall import SearchRecall, question_rankings, recall_of, report_recall
+from medagent.evaluation.metrics import report_mode
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.predictions import Prediction
+from medagent.evaluation.reports.tables import recall_table, tables
+from medagent.evaluation.run import Plan, run_plan
+from medagent.evaluation.search_recall import SearchRecall, question_rankings, recall_of, report_recall
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.controls import NoRetriever
-from retrieval.passages import Hit, Passage
 from tests.evaluation.support import scripted
 
 A, B = "a" * 16, "b" * 16  # hashes of two texts

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 from sklearn.calibration import calibration_curve
 
-from evaluation.grading.exact_match import exact_match, f1
-from evaluation.statistics import (
+from medagent.evaluation.grading.exact_match import exact_match, f1
+from medagent.evaluation.statistics import (
     Accuracy,
     bootstrap_mean,
     calibration,

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from lightning import Trainer
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Job
 from medagent.agent_folder import load_agent
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.retrieval.search import HybridRetriever
 from medagent.starter.world import World
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.data import RolloutData
+from medagent.training.engines import InProcessEngine
+from medagent.training.module import AgentModule
+from medagent.training.run import quiet_lightning
 from medagent.types import Rollout
-from retrieval.search import HybridRetriever
 from tests.support import ROOT
-from training.callbacks.export import read_metrics
-from training.data import RolloutData
-from training.engines import InProcessEngine
-from training.module import AgentModule
-from training.run import quiet_lightning
 
 SCRIPT = ROOT / "examples" / "from_python" / "train.py"
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 import yaml
 
-from retrieval.controls import UnreliableRetriever
-from retrieval.search import HybridRetriever
+from medagent.retrieval.controls import UnreliableRetriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.run import newest_checkpoint, train
 from tests.support import ROOT
-from training.callbacks.export import read_metrics
-from training.run import newest_checkpoint, train
 
 CONFIGS = ("configs/starter.yaml", "configs/algorithms/st_ppo.yaml")
 ITERATIONS = 2

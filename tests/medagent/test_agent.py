@@ -8,11 +8,11 @@ import pytest
 from medagent.agent import Agent, Job, Limits, rollout_seed
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Block, TagProtocol
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.errors import NoIndexError, RetrieverUnavailableError
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, StopReason
-from retrieval.batching import SearchBatcher
-from retrieval.controls import NoRetriever
-from retrieval.errors import NoIndexError, RetrieverUnavailableError
-from retrieval.passages import Hit, Passage
 
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
 

@@ -17,8 +17,8 @@ from medagent.causal_lm import check_projection, load_causal_lm, plain_attention
 from medagent.errors import ConfigError, PolicyError
 from medagent.export import export_merged
 from medagent.loading import open_agent
+from medagent.training.module import AgentModule
 from tests.medagent.policies.support import SMALL, tiny_model
-from training.module import AgentModule
 
 PROBE = torch.tensor([list(range(20, 60))])
 

@@ -18,8 +18,8 @@ from medagent.chat_template import beginning_of_text, day_of, formatted
 from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason
-from retrieval.passages import Hit, Passage
 from tests.medagent.support import byte_level, in_python, sentencepiece_bpe
 
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent
 from medagent.cli.main import main
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.protocol import TagProtocol
-from retrieval.controls import NoRetriever
+from medagent.retrieval.controls import NoRetriever
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.demonstrations import RejectionSampled
 from tests.evaluation.support import ROOMY
 from tests.medagent.serving.support import call
 from tests.recording import RecordingPolicy
-from training.agent_data import AgentSettings
-from training.sft.demonstrations import RejectionSampled
 
 
 def watched() -> RecordingPolicy:
@@ -36,7 +36,7 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> RecordingPolicy:
     def open_agent(*_: Any, **__: Any) -> Agent:
         return Agent(made, NoRetriever(), TagProtocol(), ROOMY)
 
-    for place in ("medagent.loading", "medagent.cli.evaluate", "training.sft.demonstrations"):
+    for place in ("medagent.loading", "medagent.cli.evaluate", "medagent.training.sft.demonstrations"):
         monkeypatch.setattr(f"{place}.open_agent", open_agent)
     return made
 

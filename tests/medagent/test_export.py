@@ -21,9 +21,9 @@ from medagent.cli.commands.train import export
 from medagent.errors import ConfigError, InputError
 from medagent.merging import MergeLoss, form_for
 from medagent.serving.engines import VllmSampling
-from training.engines.arrival import trainer_logprobs
-from training.lora import LoraSettings
-from training.module import AgentModule
+from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
 
 PROBE = tuple(range(20, 80))
 
@@ -156,7 +156,7 @@ def test_vllm_does_not_serve_an_agent_of_four_bits_as_another_model(tmp_path: Pa
 @pytest.mark.quantised
 def test_four_bits_are_loaded_and_exported_as_they_were_trained(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes", reason="needs the extra qlora")
-    from training.execution import Execution
+    from medagent.training.execution import Execution
 
     torch.manual_seed(0)
     module = AgentModule(policy_lora=LoraSettings(4, 8), critic_lora=None, execution=Execution(quantise="nf4"))

@@ -15,15 +15,15 @@ import httpx
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.modes import Mode, agent_for, job_for
 from medagent.agent import Agent, GivenSearch, Job, Limits
+from medagent.evaluation.modes import Mode, agent_for, job_for
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, TurnProtocol, encode
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.tools import Tool, Toolbox
 from medagent.serving.app import make_app
 from medagent.types import Question, Rollout
-from retrieval.passages import Hit, Passage
-from retrieval.tools import Tool, Toolbox
 from tests.medagent.support import CONTENTS, byte_level, folding, sentencepiece_bpe, unigram
 
 HOSTILE = (

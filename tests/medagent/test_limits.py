@@ -12,8 +12,8 @@ import pytest
 from medagent.agent import Agent, GivenSearch, Job, Limits
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason
-from retrieval.passages import Hit, Passage
 from tests.recording import RecordingPolicy
 
 PROTOCOL = TagProtocol(instructions="")

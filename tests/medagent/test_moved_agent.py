@@ -12,8 +12,8 @@ from medagent.agent_folder import AgentSpec, RetrieverSpec, load_agent, write_sp
 from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
-from retrieval.search import HybridRetriever
-from retrieval.settings import SearchSettings
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import SearchSettings
 
 
 def opened(folder: Path, tokenizer) -> Path:

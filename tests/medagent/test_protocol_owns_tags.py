@@ -21,11 +21,11 @@ from medagent.errors import ConfigError
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, TurnProtocol, encode
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.agent_data import AgentSettings
 from medagent.types import Question, StopReason
-from retrieval.controls import NoRetriever
-from retrieval.passages import Hit, Passage
 from tests.support import ROOT
-from training.agent_data import AgentSettings
 
 TAG = re.compile(r"</?(?:search|answer|think|information)\b")
 

@@ -8,9 +8,9 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.protocol import Piece, TagProtocol, encode
+from medagent.retrieval.passages import Passage
 from medagent.types import Question
 from medagent.untrusted_text import harmless
-from retrieval.passages import Passage
 from tests.medagent.support import byte_level, folding
 
 LLAMA_2 = (

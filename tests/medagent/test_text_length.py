@@ -13,25 +13,25 @@ import torch
 from lightning import Trainer
 from transformers import Gemma3TextConfig
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Limits
 from medagent.agent_folder import load_agent, read_spec
 from medagent.base_models import STARTER, model_path
 from medagent.cli.evaluate import with_limits
 from medagent.errors import ConfigError, PolicyError
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy
 from medagent.text_length import check_text_length, check_trained_text, longest_text, room_on_server
+from medagent.training.advantages import GAE
+from medagent.training.agent_data import AgentSettings
+from medagent.training.data import RolloutData
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.prepare import prepare
+from medagent.training.sft.demonstrations import GivenDialogues
+from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.medagent.policies.support import SMALL, furthest_from_plain, one_turn, tiny_model, two_dialogues
-from training.advantages import GAE
-from training.agent_data import AgentSettings
-from training.data import RolloutData
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.prepare import prepare
-from training.sft.demonstrations import GivenDialogues
-from training.sft.supervised import SupervisedData, SupervisedModule
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 LONG = {

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.protocol import Piece, TagProtocol, encode, neutralise
+from medagent.retrieval.passages import Passage
 from medagent.untrusted_text import encode_untrusted, harmless, visible
-from retrieval.passages import Passage
 from tests.medagent.support import CONTENTS, CONTROL, MAKERS, byte_level, sentencepiece_bpe, unigram, word_level
 
 ORDINARY = "gout hurts: take 0.5 mg/d (x), p < 0.05 and <b>bold</b>; see [note] or {set} | #1"

@@ -6,10 +6,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from retrieval.changes import Changes
-from retrieval.corpora import file_corpus
-from retrieval.index import add_to_index, build_index, sync_index
-from retrieval.search import HybridRetriever
+from medagent.retrieval.changes import Changes
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.index import add_to_index, build_index, sync_index
+from medagent.retrieval.search import HybridRetriever
 from tests.retrieval.support import SMALL, problems
 
 

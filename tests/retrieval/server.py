@@ -8,8 +8,8 @@ from pathlib import Path
 
 import uvicorn
 
-from retrieval.search import HybridRetriever
-from retrieval.serving import make_app
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.serving import make_app
 
 
 class Serving:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.chunking import Document
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.inspect import verify_index
-from retrieval.manifest import Manifest
-from retrieval.passages import Passage
-from retrieval.readers import OpenFile, Skipped, Withdrawn, read_file
+from medagent.retrieval.chunking import Document
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.inspect import verify_index
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.readers import OpenFile, Skipped, Withdrawn, read_file
 
 SMALL = HashedNgramEmbedder(64)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from medagent.cli.main import main
-from retrieval.bibliography import Bibliography
-from retrieval.corpora import file_corpus
-from retrieval.index import build_index
-from retrieval.passages import Passage
-from retrieval.search import HybridRetriever
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.index import build_index
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.search import HybridRetriever
 from tests.retrieval.support import SMALL, read
 
 FULL = Bibliography(

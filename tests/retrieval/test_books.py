@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from medagent.cli.main import main
-from retrieval.corpora import file_corpus
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.index import build_index
-from retrieval.search import HybridRetriever
-from retrieval.store import PassageStore
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.index import build_index
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.store import PassageStore
 
 CHAPTER = """<book-part id="article-22345" xml:lang="en" book-part-type="chapter"><book-part-meta>
 <book-part-id book-part-id-type="pmid">31536300</book-part-id>

@@ -12,13 +12,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from medagent.cli.main import main
-from retrieval.corpora import file_corpus
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.index import build_index
-from retrieval.passages import Passage
-from retrieval.readers import Skipped
-from retrieval.search import HybridRetriever
-from retrieval.serving import make_app
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.index import build_index
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.readers import Skipped
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.serving import make_app
 
 IDS = ["/guidelines/sepsis.md", "C:/docs/gout.pdf", "a%20b", "guidelines/flu.md", "pmid:1#2", "../up", "ä ö?&=#"]
 
@@ -51,7 +51,7 @@ def test_mcp_reads_every_uri_that_search_gives_and_refuses_unknown_arguments(fol
     pytest.importorskip("mcp")
     from mcp import Client
 
-    from retrieval.mcp_server import make_server
+    from medagent.retrieval.mcp_server import make_server
 
     async def talk() -> None:
         async with Client(make_server(HybridRetriever(str(folder)))) as client:

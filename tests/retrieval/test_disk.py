@@ -11,16 +11,16 @@ import pytest
 from chromadb.errors import InternalError
 
 from medagent.cli.main import main
-from retrieval.disk import disk_failures_told
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import IndexMismatchError, IndexUnwritableError
-from retrieval.index import build_index, rebuild_index
-from retrieval.lexical import LexicalIndex
-from retrieval.passages import Passage
-from retrieval.repair import repair_index
-from retrieval.search import HybridRetriever
-from retrieval.store import PassageStore
-from retrieval.vectors import ChromaVectors
+from medagent.retrieval.disk import disk_failures_told
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import IndexMismatchError, IndexUnwritableError
+from medagent.retrieval.index import build_index, rebuild_index
+from medagent.retrieval.lexical import LexicalIndex
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.repair import repair_index
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.store import PassageStore
+from medagent.retrieval.vectors import ChromaVectors
 from tests.retrieval.support import problems
 
 EMBEDDER = HashedNgramEmbedder(64)
@@ -108,7 +108,9 @@ def index(tmp_path: Path) -> Path:
 
 def test_chromas_files_that_a_full_disk_broke_are_made_anew(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = InternalError("Error in compaction: Failed to apply logs to the hnsw segment writer")
-    monkeypatch.setattr("retrieval.vectors.ChromaVectors.match", fails_at_method(1, ChromaVectors.match, broken))
+    monkeypatch.setattr(
+        "medagent.retrieval.vectors.ChromaVectors.match", fails_at_method(1, ChromaVectors.match, broken)
+    )
     rebuild_index(index)
     assert not problems(index, EMBEDDER)
 

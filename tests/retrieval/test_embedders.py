@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.embedders import (
+from medagent.retrieval.embedders import (
     HashedNgramEmbedder,
     MedCPTEmbedder,
     SentenceTransformerEmbedder,
     embedder_from_identity,
     family_prefixes,
 )
-from retrieval.errors import RetrievalError
-from retrieval.index import build_index
-from retrieval.manifest import Manifest
-from retrieval.passages import Passage
-from retrieval.rerank import CrossEncoderReranker
-from retrieval.search import HybridRetriever
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.index import build_index
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.rerank import CrossEncoderReranker
+from medagent.retrieval.search import HybridRetriever
 from tests.retrieval.support import PASSAGES
 
 

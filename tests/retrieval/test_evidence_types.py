@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from medagent.cli.main import main
-from retrieval.bibliography import Bibliography
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import RetrievalError
-from retrieval.evidence_types import evidence_level
-from retrieval.index import build_index
-from retrieval.passages import Passage
-from retrieval.search import HybridRetriever
-from retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.evidence_types import evidence_level
+from medagent.retrieval.index import build_index
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings, SearchSettings
 
 TYPES = {"letter": "Letter", "trial": "Randomized Controlled Trial", "guideline": "Practice Guideline"}
 

@@ -10,17 +10,17 @@ import httpx
 import pytest
 
 from medagent.cli.main import main
-from retrieval.batching import SearchBatcher
-from retrieval.bibliography import Bibliography
-from retrieval.controls import NoRetriever
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import IndexMismatchError, RetrievalError, ToolError
-from retrieval.filters import Filter, FilterCondition, date_fits
-from retrieval.index import build_index
-from retrieval.passages import Passage
-from retrieval.remote import RemoteRetriever
-from retrieval.search import HybridRetriever
-from retrieval.tools import Tool, Toolbox
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import IndexMismatchError, RetrievalError, ToolError
+from medagent.retrieval.filters import Filter, FilterCondition, date_fits
+from medagent.retrieval.index import build_index
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.remote import RemoteRetriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.tools import Tool, Toolbox
 from tests.retrieval.server import Serving
 
 ROWS = {

@@ -12,17 +12,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.chunking import Chunking
-from retrieval.corpora import Corpus, file_corpus, memory_corpus
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import CorpusError, IndexBusyError, IndexMismatchError
-from retrieval.index import add_to_index, build_index, open_vectors, rebuild_index, remove_from_index, restore_in_index
-from retrieval.inspect import index_stats, show_stats
-from retrieval.manifest import Manifest
-from retrieval.passages import Passage
-from retrieval.search import HybridRetriever
-from retrieval.settings import IndexSettings
-from retrieval.store import PassageStore
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.corpora import Corpus, file_corpus, memory_corpus
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import CorpusError, IndexBusyError, IndexMismatchError
+from medagent.retrieval.index import (
+    add_to_index,
+    build_index,
+    open_vectors,
+    rebuild_index,
+    remove_from_index,
+    restore_in_index,
+)
+from medagent.retrieval.inspect import index_stats, show_stats
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings
+from medagent.retrieval.store import PassageStore
 from tests.retrieval.support import (
     JATS,
     MEDLINE,
@@ -54,7 +61,7 @@ def test_build_is_idempotent_and_refuses_to_replace(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_build_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.ingest.BATCH", 8)
+    monkeypatch.setattr("medagent.retrieval.ingest.BATCH", 8)
     broken = CountingEmbedder(fail_after=24)
     with pytest.raises(KeyboardInterrupt):
         build_index(tmp_path, PASSAGES, broken)
@@ -78,12 +85,12 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 KILLED = """
 import sys
 from pathlib import Path
-import retrieval.ingest, retrieval.vectors
-from retrieval.chunking import Chunking
-from retrieval.corpora import file_corpus
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.index import build_index
-from retrieval.settings import IndexSettings
+import medagent.retrieval.ingest, retrieval.vectors
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.index import build_index
+from medagent.retrieval.settings import IndexSettings
 retrieval.ingest.BATCH = retrieval.vectors.BATCH = 16
 print("ready", flush=True)
 settings = IndexSettings(Chunking(40, 8))
@@ -234,7 +241,7 @@ def test_empty_corpora_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_an_interruption_loses_nothing_that_was_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.ingest.BATCH", 8)
+    monkeypatch.setattr("medagent.retrieval.ingest.BATCH", 8)
     embedder = CountingEmbedder(fail_after=16)
     with pytest.raises(KeyboardInterrupt):
         build_index(tmp_path, PASSAGES, embedder)
@@ -261,7 +268,7 @@ def test_rows_and_documents_are_found_by_id(tmp_path: Path) -> None:
 
 def test_the_hub_layout_of_medrag(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    from retrieval.corpora import hub_corpus
+    from medagent.retrieval.corpora import hub_corpus
 
     rows = [
         {"id": f"S_{i}", "title": "Gout", "content": f"Fact number {i}.", "contents": f"Gout. Fact number {i}."}

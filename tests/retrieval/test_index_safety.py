@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.corpora import file_corpus, memory_corpus
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import CorpusError, IndexMismatchError
-from retrieval.filters import Filter
-from retrieval.index import add_to_index, build_index, chroma, open_vectors, rebuild_index, remove_from_index
-from retrieval.inspect import index_stats
-from retrieval.manifest import Manifest
-from retrieval.passages import Passage
-from retrieval.search import HybridRetriever
-from retrieval.store import PassageStore
+from medagent.retrieval.corpora import file_corpus, memory_corpus
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import CorpusError, IndexMismatchError
+from medagent.retrieval.filters import Filter
+from medagent.retrieval.index import add_to_index, build_index, chroma, open_vectors, rebuild_index, remove_from_index
+from medagent.retrieval.inspect import index_stats
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.store import PassageStore
 from tests.retrieval.support import (
     PASSAGES,
     SMALL,
@@ -26,7 +26,7 @@ from tests.retrieval.support import (
 def test_an_interrupted_build_is_never_taken_for_the_whole_corpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retrieval.ingest.BATCH", 8)
+    monkeypatch.setattr("medagent.retrieval.ingest.BATCH", 8)
     with pytest.raises(KeyboardInterrupt):
         build_index(tmp_path, PASSAGES, CountingEmbedder(fail_after=16))
     with pytest.raises(IndexMismatchError, match="read by half"):
@@ -131,7 +131,7 @@ def test_small_files_are_embedded_and_committed_together(tmp_path: Path, monkeyp
     sizes: list[int] = []
     embed = SMALL.embed_passages
     monkeypatch.setattr(SMALL, "embed_passages", lambda passages: sizes.append(len(passages)) or embed(passages))
-    monkeypatch.setattr("retrieval.ingest.BATCH", 20)
+    monkeypatch.setattr("medagent.retrieval.ingest.BATCH", 20)
     build_index(tmp_path / "index", file_corpus(tmp_path / "notes"), SMALL)
     assert sizes == [20, 20, 10]
     assert len(PassageStore(tmp_path / "index", 64).parts()) == 50

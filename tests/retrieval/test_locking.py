@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.errors import IndexUnwritableError
-from retrieval.locking import ReadLock, writing
+from medagent.retrieval.errors import IndexUnwritableError
+from medagent.retrieval.locking import ReadLock, writing
 
 
 def test_a_folder_that_cannot_be_locked_is_said_to_be(tmp_path: Path) -> None:

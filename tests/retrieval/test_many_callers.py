@@ -12,14 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval.batching import SearchBatcher
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import RetrievalError, RetrieverUnavailableError
-from retrieval.filters import Filter
-from retrieval.index import build_index
-from retrieval.passages import Hit, Passage
-from retrieval.remote import CircuitBreaker, RemoteRetriever
-from retrieval.search import HybridRetriever
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
+from medagent.retrieval.filters import Filter
+from medagent.retrieval.index import build_index
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.remote import CircuitBreaker, RemoteRetriever
+from medagent.retrieval.search import HybridRetriever
 from tests.retrieval.server import Serving
 
 PASSAGES = [
@@ -140,7 +140,7 @@ def test_a_server_that_is_down_is_an_outage_until_it_is_back(folder: Path) -> No
 
 def test_an_open_circuit_breaker_lets_one_request_through(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("retrieval.remote.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("medagent.retrieval.remote.time.monotonic", lambda: now[0])
     breaker = CircuitBreaker(threshold=2, cooldown_s=10)
     breaker.failed()
     assert breaker.allows()
@@ -278,10 +278,10 @@ def test_chromas_own_server_holds_the_vectors(tmp_path: Path) -> None:
     import subprocess
     from dataclasses import replace
 
-    from retrieval.index import rebuild_index
-    from retrieval.inspect import verify_index
-    from retrieval.manifest import Manifest
-    from retrieval.settings import IndexSettings
+    from medagent.retrieval.index import rebuild_index
+    from medagent.retrieval.inspect import verify_index
+    from medagent.retrieval.manifest import Manifest
+    from medagent.retrieval.settings import IndexSettings
 
     with pytest.raises(RetrieverUnavailableError, match="chroma run"):
         build_index(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from retrieval import ingest
-from retrieval.corpora import file_corpus
-from retrieval.index import add_to_index, build_index
-from retrieval.search import HybridRetriever
-from retrieval.store import PassageStore
+from medagent.retrieval import ingest
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.index import add_to_index, build_index
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.store import PassageStore
 from tests.retrieval.support import SMALL, problems
 
 RECORDS, FILES, CALLS = 5_000, 50, 10

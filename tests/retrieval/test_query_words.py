@@ -10,15 +10,15 @@ import httpx
 import pytest
 
 from medagent.cli.main import main
-from retrieval.analysis import Analyser
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import RetrievalError
-from retrieval.index import build_index
-from retrieval.near_words import QueryWords
-from retrieval.passages import Passage
-from retrieval.search import HybridRetriever
-from retrieval.settings import IndexSettings, SearchSettings
-from retrieval.spelling import american, with_numbers, without_accents
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.index import build_index
+from medagent.retrieval.near_words import QueryWords
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.spelling import american, with_numbers, without_accents
 from tests.retrieval.server import Serving
 
 TEXTS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pypdf import PdfReader, PdfWriter
 
-from retrieval.chunking import Document
-from retrieval.readers import Skipped, Withdrawn
+from medagent.retrieval.chunking import Document
+from medagent.retrieval.readers import Skipped, Withdrawn
 from tests.retrieval.support import JATS, MEDLINE, items, write_gz, write_pdf
 
 

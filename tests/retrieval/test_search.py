@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from medagent.retrieval.controls import NoRetriever, UnrelatedRetriever, UnreliableRetriever
+from medagent.retrieval.duplicates import without_repeats
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import NoIndexError, RetrievalError, RetrieverUnavailableError
+from medagent.retrieval.filters import Filter
+from medagent.retrieval.fusion import fuse, nearest_rows
+from medagent.retrieval.index import build_index, rebuild_index
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.passages import Passage, passage_from_row
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import SearchSettings
+from medagent.retrieval.store import PassageStore
+from medagent.retrieval.vectors import exact_nearest
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from retrieval.controls import NoRetriever, UnrelatedRetriever, UnreliableRetriever
-from retrieval.duplicates import without_repeats
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import NoIndexError, RetrievalError, RetrieverUnavailableError
-from retrieval.filters import Filter
-from retrieval.fusion import fuse, nearest_rows
-from retrieval.index import build_index, rebuild_index
-from retrieval.manifest import Manifest
-from retrieval.passages import Passage, passage_from_row
-from retrieval.search import HybridRetriever
-from retrieval.settings import SearchSettings
-from retrieval.store import PassageStore
-from retrieval.vectors import exact_nearest
 from tests.retrieval.support import PASSAGES
 
 
@@ -141,7 +141,7 @@ def test_filters_by_year_and_source(tmp_path: Path) -> None:
 
 
 def test_filtered_dense_search_is_exact_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.vectors._BLOCK", 7)
+    monkeypatch.setattr("medagent.retrieval.vectors._BLOCK", 7)
     rng = np.random.default_rng(0)
     vectors, queries = rng.normal(size=(50, 8)).astype(np.float32), rng.normal(size=(3, 8)).astype(np.float32)
     rows = np.arange(0, 50, 2)

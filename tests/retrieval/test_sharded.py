@@ -18,20 +18,20 @@ import pytest
 from medagent.agent_folder import RetrieverSpec
 from medagent.cli.evaluate import index_fingerprint
 from medagent.cli.search import print_search
+from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.controls import UnrelatedRetriever
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import IndexBusyError, IndexMismatchError, RetrievalError
+from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.index import build_index, rebuild_index, remove_from_index, restore_in_index
+from medagent.retrieval.lexical import LENGTHS
+from medagent.retrieval.opening import open_retriever
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.sharded import ShardedRetriever
 from medagent.starter.world import World
-from retrieval.chunking import Chunking
-from retrieval.controls import UnrelatedRetriever
-from retrieval.corpora import file_corpus
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import IndexBusyError, IndexMismatchError, RetrievalError
-from retrieval.filters import EVERYTHING, Filter
-from retrieval.index import build_index, rebuild_index, remove_from_index, restore_in_index
-from retrieval.lexical import LENGTHS
-from retrieval.opening import open_retriever
-from retrieval.passages import Hit, Passage
-from retrieval.search import HybridRetriever
-from retrieval.settings import IndexSettings, SearchSettings
-from retrieval.sharded import ShardedRetriever
 from tests.retrieval.libraries import add, pubmed, record
 from tests.retrieval.support import PASSAGES, SMALL, problems
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.changes import Changes
-from retrieval.corpora import file_corpus
-from retrieval.errors import IndexMismatchError
-from retrieval.index import remove_from_index, restore_in_index, sync_index
+from medagent.retrieval.changes import Changes
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.index import remove_from_index, restore_in_index, sync_index
 from tests.retrieval.libraries import add, held, pubmed, record, rows, synced
 from tests.retrieval.support import SMALL, problems
 
@@ -49,8 +49,8 @@ def test_files_that_are_read_otherwise_now_are_read_again(tmp_path: Path, monkey
     index, folder = tmp_path / "index", tmp_path / "c"
     rows(folder / "a.jsonl", {"id": "one", "text": "One."})
     (folder / "b.html").write_text("<title>B</title><p>Words that an older reader left as they were.</p>")
-    monkeypatch.setattr("retrieval.corpora.READINGS", {})
-    monkeypatch.setattr("retrieval.readers.pages.without_ligatures", lambda text: text + " OLD")
+    monkeypatch.setattr("medagent.retrieval.corpora.READINGS", {})
+    monkeypatch.setattr("medagent.retrieval.readers.pages.without_ligatures", lambda text: text + " OLD")
     add(index, folder)
     assert any("OLD" in text for text in held(index).values())
     monkeypatch.undo()

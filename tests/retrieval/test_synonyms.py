@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from medagent.cli.main import main
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import RetrievalError
-from retrieval.index import build_index
-from retrieval.manifest import Manifest
-from retrieval.passages import Passage
-from retrieval.search import HybridRetriever
-from retrieval.settings import IndexSettings, SearchSettings
-from retrieval.sharded import ShardedRetriever
-from retrieval.synonyms import Synonyms, Term, give_synonyms
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.index import build_index
+from medagent.retrieval.manifest import Manifest
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.sharded import ShardedRetriever
+from medagent.retrieval.synonyms import Synonyms, Term, give_synonyms
 
 TEXTS = {
     "mi": "Myocardial infarction is treated with aspirin.",

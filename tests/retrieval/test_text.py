@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from retrieval.analysis import Analyser
-from retrieval.chunking import Chunking, Document, Section, cut_document, split_sentences
-from retrieval.embedders import HashedNgramEmbedder
-from retrieval.errors import RetrievalError
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.chunking import Chunking, Document, Section, cut_document, split_sentences
+from medagent.retrieval.embedders import HashedNgramEmbedder
+from medagent.retrieval.errors import RetrievalError
 
 count = HashedNgramEmbedder().count_tokens
 

@@ -9,12 +9,12 @@ import pytest
 
 from medagent.agent import Agent, Job
 from medagent.policies.scripted import ScriptedPolicy
+from medagent.retrieval.controls import UnreliableRetriever
+from medagent.retrieval.errors import ToolError
+from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.tools import Tool, Toolbox, corpus_of, tool_named, without_failures
+from medagent.training.rewards import OutcomeReward
 from medagent.types import Question
-from retrieval.controls import UnreliableRetriever
-from retrieval.errors import ToolError
-from retrieval.passages import Hit, Passage
-from retrieval.tools import Tool, Toolbox, corpus_of, tool_named, without_failures
-from training.rewards import OutcomeReward
 
 
 class Double(Tool):

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.corpora import file_corpus
-from retrieval.errors import IndexMismatchError
-from retrieval.index import build_index, remove_from_index, restore_in_index
-from retrieval.store import PassageStore
+from medagent.retrieval.corpora import file_corpus
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.index import build_index, remove_from_index, restore_in_index
+from medagent.retrieval.store import PassageStore
 from tests.retrieval.libraries import add, held, pubmed, record, rows
 from tests.retrieval.support import SMALL
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
+from medagent.training.advantages import GAE
+from medagent.training.interrupts import ENDING
+from medagent.training.module import AgentModule
+from medagent.training.prepare import prepare
+from medagent.training.rewards import OutcomeReward
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from tests.training.support import make_module
-from training.advantages import GAE
-from training.interrupts import ENDING
-from training.module import AgentModule
-from training.prepare import prepare
-from training.rewards import OutcomeReward
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from lightning import Callback, Trainer
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
+from medagent.training.callbacks import ClippingBiasCorrection, TurnLevelSampling
+from medagent.training.execution import Execution
+from medagent.training.experience import Experience
+from medagent.training.run import end_rank
+from medagent.training.sharding import ShardedBase
 from tests.training.support import OneBatch, Snoop, make_evidence_module, make_module, perturb
-from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
-from training.execution import Execution
-from training.experience import Experience
-from training.run import end_rank
-from training.sharding import ShardedBase
 
 
 class PolicyAfter(Callback):

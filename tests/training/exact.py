@@ -14,18 +14,18 @@ from pathlib import Path
 import torch
 from lightning import Callback
 
-from evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policy import Policy
+from medagent.retrieval.controls import NoRetriever
+from medagent.training.callbacks import TurnLevelSampling
+from medagent.training.data import RolloutData
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.stale_rollouts import read_rollouts
 from medagent.types import Rollout, StopReason
-from retrieval.controls import NoRetriever
 from tests.recording import RecordingPolicy
 from tests.training.golden.make import ROLLOUTS
 from tests.training.support import perturb, quiet_trainer
-from training.callbacks import TurnLevelSampling
-from training.data import RolloutData
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.stale_rollouts import read_rollouts
 
 MINIBATCHES, MICRO_BATCHES, ITERATIONS = 2, 2, 2
 

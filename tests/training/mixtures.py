@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
+from medagent.training.advantages import GroupNormalised
+from medagent.training.experience import Experience
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.prepare import OffPolicy, prepare
 from medagent.types import Rollout
 from tests.training.support import arguments
-from training.advantages import GroupNormalised
-from training.experience import Experience
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.prepare import OffPolicy, prepare
 
 
 def made(folder: Path, *, replay: str = "r3", **settings) -> AgentModule:

@@ -10,19 +10,19 @@ from lightning import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 from torch.utils.data import DataLoader, Dataset
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.cli.demo import demo_configs
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.training.advantages import GAE
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.data import AgentSettings, RolloutData
+from medagent.training.engines import EngineSetup
+from medagent.training.experience import Experience
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.prepare import prepare
+from medagent.training.run import add_run_settings, train
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from medagent.types import Question, Rollout, StopReason, Turn
-from training.advantages import GAE
-from training.callbacks.export import read_metrics
-from training.data import AgentSettings, RolloutData
-from training.engines import EngineSetup
-from training.experience import Experience
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.prepare import prepare
-from training.run import add_run_settings, train
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
 ALGORITHMS = demo_configs()[1].parent

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError
-from medagent.types import Question, Rollout, StopReason, Turn
-from training.advantages import (
+from medagent.training.advantages import (
     GAE,
     AdvantageEstimator,
     BatchBaseline,
@@ -24,7 +23,8 @@ from training.advantages import (
     unpack_actions,
     whiten,
 )
-from training.experience import RolloutTensors, first_of_turns, tensorize
+from medagent.training.experience import RolloutTensors, first_of_turns, tensorize
+from medagent.types import Question, Rollout, StopReason, Turn
 
 
 def one(values) -> torch.Tensor:

@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+from medagent.training.data import _Iteration
+from medagent.training.prepare import OffPolicy
+from medagent.training.stale_rollouts import Background, StaleRollouts
 from medagent.types import Question, Rollout, StopReason
 from tests.training.support import make_data
-from training.data import _Iteration
-from training.prepare import OffPolicy
-from training.stale_rollouts import Background, StaleRollouts
 
 
 def test_a_checkpoint_waits_for_the_rollouts_that_belong_before_it(retriever) -> None:

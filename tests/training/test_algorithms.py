@@ -15,18 +15,18 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
+from medagent.training.advantages import GAE
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.data import RolloutData
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.objectives import clipped_surrogate
+from medagent.training.prepare import OffPolicy, prepare
+from medagent.training.run import newest_checkpoint, train
+from medagent.training.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
+from medagent.training.studies.study import STUDIES
 from medagent.types import Rollout
 from tests.training.support import arguments, make_module, numbers, perturb, stop_at
-from training.advantages import GAE
-from training.callbacks.export import read_metrics
-from training.data import RolloutData
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.objectives import clipped_surrogate
-from training.prepare import OffPolicy, prepare
-from training.run import newest_checkpoint, train
-from training.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
-from training.studies.study import STUDIES
 
 NAMES = ["ppo", "turn_ppo", "s_ppo", "st_ppo", "grpo", "gspo", "so_grpo", "rloo", "reinforce", "minirl"]
 WITH_CRITIC = {"ppo", "turn_ppo", "s_ppo", "st_ppo"}

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError
+from medagent.training.advantages import GAE, BatchBaseline
+from medagent.training.compatibility import check_composition
+from medagent.training.experience import first_of_turns
+from medagent.training.prepare import prepare
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import make_evidence_module, make_module, perturb
-from training.advantages import GAE, BatchBaseline
-from training.compatibility import check_composition
-from training.experience import first_of_turns
-from training.prepare import prepare
 
 SEARCH = Turn((9, 10, 11), (-1.0,) * 3, "", "query", observation_ids=(20, 21))
 CUT_SHORT = Turn((12, 13), (-1.0,) * 2, "")

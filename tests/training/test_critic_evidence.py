@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.advantages import GAE
+from medagent.training.critic_evidence import NUM_EVIDENCE_FEATURES, evidence, evidence_of
+from medagent.training.execution import Execution
+from medagent.training.experience import loss_weights
+from medagent.training.module import AgentModule
+from medagent.training.prepare import prepare
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
 from tests.training.support import gradients, make_evidence_module
-from training.advantages import GAE
-from training.critic_evidence import NUM_EVIDENCE_FEATURES, evidence, evidence_of
-from training.execution import Execution
-from training.experience import loss_weights
-from training.module import AgentModule
-from training.prepare import prepare
 
 
 def hit(name: str, text: str = "nothing of use") -> Hit:

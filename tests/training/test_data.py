@@ -10,10 +10,10 @@ import torch
 from medagent.agent import Agent, Limits
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
+from medagent.training.agent_data import AgentSettings
+from medagent.training.data import order_of_pass
+from medagent.training.experience import loss_weights, split_by_length, split_minibatches
 from tests.training.support import make_data, make_module, quiet_trainer
-from training.agent_data import AgentSettings
-from training.data import order_of_pass
-from training.experience import loss_weights, split_by_length, split_minibatches
 
 
 def test_questions_of_an_iteration_are_arithmetic(retriever) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from medagent.training.critic_evidence import NUM_EVIDENCE_FEATURES
+from medagent.training.experience import loss_weights, split_by_length
 from tests.support import ROOT
-from training.critic_evidence import NUM_EVIDENCE_FEATURES
-from training.experience import loss_weights, split_by_length
 
 
 def step(

@@ -6,15 +6,15 @@ from collections import Counter
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
+from medagent.retrieval.controls import NoRetriever
+from medagent.training.data import RolloutData
+from medagent.training.experience import tensorize
+from medagent.training.rollout_metrics import rollout_metrics
 from medagent.types import Rollout
-from retrieval.controls import NoRetriever
 from tests.recording import Dialogue, RecordingPolicy
 from tests.training.support import make_data
-from training.data import RolloutData
-from training.experience import tensorize
-from training.rollout_metrics import rollout_metrics
 
 TEMPERATURE = 0.65
 

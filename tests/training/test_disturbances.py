@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.grading.grade import Verdict, grade
-from evaluation.trust.injections import PLANTED
 from medagent.agent import Job
 from medagent.errors import ConfigError
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.trust.injections import PLANTED
+from medagent.retrieval.controls import NoRetriever
+from medagent.training.data import RolloutData
+from medagent.training.disturbances import Disturbances, withheld_from
+from medagent.training.rewards import ExactMatch
+from medagent.training.sft.left_out import LeftOut
+from medagent.training.sft.scripted import ScriptedDemonstrations
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.controls import NoRetriever
 from tests.training.sft.support import RULES, Asked, WordRetriever, passage, said
 from tests.training.support import make_data, make_module, quiet_trainer
-from training.data import RolloutData
-from training.disturbances import Disturbances, withheld_from
-from training.rewards import ExactMatch
-from training.sft.left_out import LeftOut
-from training.sft.scripted import ScriptedDemonstrations
 
 NO_INDEX = NoRetriever()
 QUESTIONS = [Question(f"q{number}", "?", ("a", "b"), "A", gold_passage_ids=(f"p{number}",)) for number in range(400)]

@@ -20,14 +20,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from medagent.base_models import STARTER
 from medagent.causal_lm import load_causal_lm
+from medagent.training.adapters import CRITIC, POLICY
+from medagent.training.engines import InProcessEngine
+from medagent.training.engines.hand_over import HandOver
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.sft.supervised import SupervisedModule
 from tests.training.support import perturb, setup_of
-from training.adapters import CRITIC, POLICY
-from training.engines import InProcessEngine
-from training.engines.hand_over import HandOver
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.sft.supervised import SupervisedModule
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policy import Policy
+from medagent.retrieval.controls import NoRetriever
+from medagent.training.advantages import AdvantageEstimator, BatchBaseline, GroupNormalised, LeaveOneOut
+from medagent.training.data import _Iteration
+from medagent.training.experience import Experience
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.prepare import OffPolicy
 from medagent.types import Rollout
-from retrieval.controls import NoRetriever
 from tests.training.exact import ExactData, acts_of, exact_rollouts, said_of
 from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
 from tests.training.support import perturb
-from training.advantages import AdvantageEstimator, BatchBaseline, GroupNormalised, LeaveOneOut
-from training.data import _Iteration
-from training.experience import Experience
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.prepare import OffPolicy
 
 KL, SAMPLES = 0.2, 2
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from medagent.training.advantages import GAE
+from medagent.training.module import AgentModule
+from medagent.training.objectives import ClippedSurrogate
+from medagent.training.prepare import OffPolicy
 from tests.training.exact import ITERATIONS, MICRO_BATCHES, MINIBATCHES, ExactRun, MicroBatch, Sums, run_exactly
 from tests.training.golden.make import make_base
-from training.advantages import GAE
-from training.module import AgentModule
-from training.objectives import ClippedSurrogate
-from training.prepare import OffPolicy
 
 KL, LOW, HIGH, CLIP, CAP = 0.3, 0.1, 0.15, 0.03, 1.02
 GAMMA, LAM, DECAY, ENTROPY = 0.97, 0.9, 8, 0.05

@@ -15,16 +15,16 @@ import torch
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
 from medagent.errors import ConfigError
+from medagent.training.adapters import CRITIC, POLICY
+from medagent.training.advantages import GAE
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.execution import Execution, split_by_tokens
+from medagent.training.experience import tensorize
+from medagent.training.module import AgentModule
+from medagent.training.prepare import _passes, prepare
+from medagent.training.run import train
 from medagent.types import Question, Rollout, StopReason
 from tests.training.support import arguments, make_module, perturb
-from training.adapters import CRITIC, POLICY
-from training.advantages import GAE
-from training.callbacks.export import read_metrics
-from training.execution import Execution, split_by_tokens
-from training.experience import tensorize
-from training.module import AgentModule
-from training.prepare import _passes, prepare
-from training.run import train
 
 WAYS = {
     "packed": Execution(packed=True),
@@ -147,7 +147,7 @@ def test_wrong_settings_are_refused() -> None:
 FAULTS = """
 import resource, sys
 import torch
-from training.execution import keep_freed_memory
+from medagent.training.execution import keep_freed_memory
 
 if sys.argv[1] == "keep":
     keep_freed_memory()

@@ -17,18 +17,18 @@ from torch.utils.data import DataLoader
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.huggingface import HFPolicy
+from medagent.training.advantages import GAE
+from medagent.training.callbacks import ClippingBiasCorrection, TurnLevelSampling
+from medagent.training.execution import Execution
+from medagent.training.experience import Experience, loss_weights
+from medagent.training.finite_steps import FiniteSteps, in_words
+from medagent.training.lora import LoraSettings
+from medagent.training.objectives import ClippedSurrogate
+from medagent.training.prepare import prepare
+from medagent.training.rewards import OutcomeReward, graded
+from medagent.training.sft.supervised import SupervisedModule, to_imitate
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import OneBatch, make_data, make_module, perturb, quiet_trainer
-from training.advantages import GAE
-from training.callbacks import ClippingBiasCorrection, TurnLevelSampling
-from training.execution import Execution
-from training.experience import Experience, loss_weights
-from training.finite_steps import FiniteSteps, in_words
-from training.lora import LoraSettings
-from training.objectives import ClippedSurrogate
-from training.prepare import prepare
-from training.rewards import OutcomeReward, graded
-from training.sft.supervised import SupervisedModule, to_imitate
 
 
 @contextmanager

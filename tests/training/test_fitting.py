@@ -14,16 +14,16 @@ from medagent.agent import Limits
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.policies.vllm.server import VllmSettings
+from medagent.training import fitting, memory, plan
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.engines import InProcessEngine, VllmEngine
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.memory import Fitting, Load, ModelShape, free_memory
+from medagent.training.module import AgentModule
+from medagent.training.run import newest_checkpoint, train
 from tests.support import CONFIGS
 from tests.training.support import arguments, make_data, numbers, quiet_trainer
-from training import fitting, memory, plan
-from training.callbacks.export import read_metrics
-from training.engines import InProcessEngine, VllmEngine
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.memory import Fitting, Load, ModelShape, free_memory
-from training.module import AgentModule
-from training.run import newest_checkpoint, train
 
 SHAPE = ModelShape(64, 128, 2, 64, 1000, 100_000, ((64, 64),))
 LIMITS = Limits(max_turns=2, max_turn_tokens=50, max_observation_tokens=100, max_total_tokens=200)

@@ -21,14 +21,14 @@ from medagent.errors import ConfigError
 from medagent.export import export_adapter, export_merged
 from medagent.loading import open_agent
 from medagent.serving.engines import ServersSampling
+from medagent.training.engines import EngineSetup, VllmEngine
+from medagent.training.lora import LoraSettings
+from medagent.training.memory import ModelShape
+from medagent.training.module import AgentModule
+from medagent.training.run import train
 from medagent.types import Question
 from tests.medagent.gguf_files import write_gguf
 from tests.training.support import AGENT, arguments
-from training.engines import EngineSetup, VllmEngine
-from training.lora import LoraSettings
-from training.memory import ModelShape
-from training.module import AgentModule
-from training.run import train
 
 F16 = GGMLQuantizationType.F16
 SMALL_RUN = {
@@ -162,7 +162,7 @@ def test_every_door_takes_the_name(base: Path, index_folder: Path, tmp_path: Pat
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("training.engines.vllm.VllmServer", Server)
+    monkeypatch.setattr("medagent.training.engines.vllm.VllmServer", Server)
     engine = VllmEngine()
     engine.start(AgentModule(SMOLLM2), EngineSetup(tmp_path, 512, (3, 4), 0, 1, torch.device("cpu"), False))
     assert started == [model_path(SMOLLM2)]

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from evaluation.grading.citations import ground
-from evaluation.search_recall import recall_of
+from medagent.evaluation.grading.citations import ground
+from medagent.evaluation.search_recall import recall_of
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.critic_evidence import TURNS, evidence
+from medagent.training.rewards import TurnRewards
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
-from training.critic_evidence import TURNS, evidence
-from training.rewards import TurnRewards
 
 QUESTION = Question("q", "Does zinc shorten colds?", ("yes", "no"), "A", gold_passage_ids=("pubmed:1",))
 PIECES = [Passage(f"pubmed:{n}#{i}", "", f"text {n} {i}", document=f"pubmed:{n}") for n in (1, 2) for i in (1, 2)]

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
+from medagent.training.data import RolloutData
+from medagent.training.interrupts import ENDING, signals_interrupt
+from medagent.training.run import train
 from tests.training.support import arguments
-from training.data import RolloutData
-from training.interrupts import ENDING, signals_interrupt
-from training.run import train
 
 pytestmark = pytest.mark.usefixtures("heard")
 

@@ -9,18 +9,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from medagent.types import Question, Rollout, StopReason, Turn
-from tests.training.support import make_module
-from training.advantages import GAE
-from training.prepare import OffPolicy, prepare
-from training.ranks import over_ranks
-from training.rollout_metrics import (
+from medagent.training.advantages import GAE
+from medagent.training.prepare import OffPolicy, prepare
+from medagent.training.ranks import over_ranks
+from medagent.training.rollout_metrics import (
     explained_variance,
     logprob_gap,
     rollout_metrics,
     variance_over_ranks,
     worst_of_ranks,
 )
+from medagent.types import Question, Rollout, StopReason, Turn
+from tests.training.support import make_module
 
 
 class FakeRanks:

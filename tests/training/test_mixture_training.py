@@ -12,17 +12,17 @@ from transformers import AutoModelForCausalLM
 from medagent.agent import Limits
 from medagent.export import export_merged
 from medagent.loading import open_agent
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.memory import Load, ModelShape
+from medagent.training.objectives import clipped_surrogate
+from medagent.training.run import train
+from medagent.training.stale_rollouts import read_rollouts
 from tests.mixtures import make_mixture
 from tests.support import CONFIGS
 from tests.training.mixtures import settings
 from tests.training.support import numbers, parser, stop_at
-from training.callbacks.export import read_metrics
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.memory import Load, ModelShape
-from training.objectives import clipped_surrogate
-from training.run import train
-from training.stale_rollouts import read_rollouts
 
 
 @pytest.fixture(scope="module")

@@ -10,19 +10,19 @@ import torch
 from lightning import Callback
 from torch.utils.data import DataLoader
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.training.advantages import GAE
+from medagent.training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
+from medagent.training.engines import InProcessEngine
+from medagent.training.experience import loss_weights, split_by_length
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.objectives import ClippedSurrogate
+from medagent.training.prepare import prepare
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from tests.training.support import OneBatch, gradients, make_module, perturb, quiet_trainer
-from training.advantages import GAE
-from training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
-from training.engines import InProcessEngine
-from training.experience import loss_weights, split_by_length
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.objectives import ClippedSurrogate
-from training.prepare import prepare
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 
 def test_a_fresh_module_is_its_base(module, experience) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.objectives import (
+from medagent.training.objectives import (
     clipped_surrogate,
     logit_space_squares,
     ratio_segments,

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from medagent.errors import ConfigError
-from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
-from tests.training.support import parser
-from training.rewards import (
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.rewards import (
     F1,
     ContainsAnswer,
     ExactMatch,
@@ -22,7 +20,9 @@ from training.rewards import (
     TurnRewards,
     graded,
 )
-from training.stale_rollouts import read_rollouts, write_rollouts
+from medagent.training.stale_rollouts import read_rollouts, write_rollouts
+from medagent.types import Question, Rollout, StopReason, Turn
+from tests.training.support import parser
 
 NOTHING = {"well_formed": 0.0, "abstained": 0.0}  # for an answer that is not right
 IRON = Question("q", "Which disease stores iron?", answer="Hemochromatosis", aliases=("bronze diabetes",))
@@ -158,7 +158,7 @@ def test_turns_are_paid_beside_an_open_answer() -> None:
 
 @pytest.mark.parametrize("name", ["F1", "ExactMatch", "ContainsAnswer"])
 def test_a_yaml_names_a_reward_with_its_settings(name: str) -> None:
-    named = f"training.rewards.{name}"
+    named = f"medagent.training.rewards.{name}"
     given = ["--config", "configs/starter.yaml", f"--data.reward={named}", "--data.reward.well_formed=-0.5"]
     parsed = parser().parse_args(given)
     assert (parsed.data.reward.class_path, parsed.data.reward.init_args.well_formed) == (named, -0.5)

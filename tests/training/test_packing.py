@@ -18,14 +18,14 @@ from transformers import (
 from transformers.models.auto import AutoModelForCausalLM
 
 from medagent.errors import ConfigError
+from medagent.training.adapters import SharedBase
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.packing import check_packing
+from medagent.training.sft.supervised import SupervisedModule
 from tests.medagent.policies.support import tiny_model
 from tests.training.support import make_module
-from training.adapters import SharedBase
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.packing import check_packing
-from training.sft.supervised import SupervisedModule
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}

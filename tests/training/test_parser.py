@@ -8,19 +8,19 @@ from types import ModuleType
 
 import pytest
 
-from evaluation.benchmarks import Benchmark, StarterBenchmark
+from medagent.evaluation.benchmarks import Benchmark, StarterBenchmark
 from medagent.interface_check import compare_by_names, explained, misfit
 from medagent.protocol import TagProtocol, TurnProtocol
+from medagent.retrieval.retriever import Retriever
+from medagent.training import advantages, engines, objectives, rewards
+from medagent.training.advantages import GAE, AdvantageEstimator
+from medagent.training.data import RolloutData
+from medagent.training.engines import InProcessEngine, RayEngine, RolloutEngine, ServersEngine, VllmEngine
+from medagent.training.objectives import PolicyLoss
+from medagent.training.parser import AgentParser
+from medagent.training.rewards import OutcomeReward, Reward
 from medagent.types import Question, Rollout, StopReason
-from retrieval.retriever import Retriever
 from tests.training import user_classes
-from training import advantages, engines, objectives, rewards
-from training.advantages import GAE, AdvantageEstimator
-from training.data import RolloutData
-from training.engines import InProcessEngine, RayEngine, RolloutEngine, ServersEngine, VllmEngine
-from training.objectives import PolicyLoss
-from training.parser import AgentParser
-from training.rewards import OutcomeReward, Reward
 
 HERE = user_classes.__name__
 WANTED_REWARD = "Wanted: def __call__(self, rollout: Rollout) -> Rollout."
@@ -31,7 +31,7 @@ def parse(capsys: pytest.CaptureFixture[str], **given: str) -> str:
     parser = AgentParser()
     parser.add_lightning_class_args(RolloutData, "data")
     fitting = {
-        "benchmark": "evaluation.benchmarks.StarterBenchmark",
+        "benchmark": "medagent.evaluation.benchmarks.StarterBenchmark",
         "retriever": "tests.training.golden.make.NoRetriever",
     }
     settings = {**fitting, **given}
@@ -180,7 +180,9 @@ def test_a_protocol_keeps_its_annotations() -> None:
 def test_classes_for_one_setting_share_the_defaults_of_settings_with_one_name(module: ModuleType) -> None:
     """The parser hands a default class's settings on, by name, to a class that a user names in its place."""
     classes = [
-        each for each in vars(module).values() if inspect.isclass(each) and each.__module__.startswith("training")
+        each
+        for each in vars(module).values()
+        if inspect.isclass(each) and each.__module__.startswith("medagent.training")
     ]
     for one, other in combinations(classes, 2):
         its, others = inspect.signature(one).parameters, inspect.signature(other).parameters
@@ -191,13 +193,13 @@ def test_classes_for_one_setting_share_the_defaults_of_settings_with_one_name(mo
 
 @pytest.mark.parametrize("name", ["F1", "ExactMatch", "ContainsAnswer"])
 def test_a_shipped_reward_needs_no_settings(name: str, capsys) -> None:
-    assert parse(capsys, reward=f"training.rewards.{name}") == ""
+    assert parse(capsys, reward=f"medagent.training.rewards.{name}") == ""
     parser = AgentParser()
     parser.add_lightning_class_args(RolloutData, "data")
     named = [
-        "--data.benchmark=evaluation.benchmarks.StarterBenchmark",
+        "--data.benchmark=medagent.evaluation.benchmarks.StarterBenchmark",
         "--data.retriever=tests.training.golden.make.NoRetriever",
-        f"--data.reward=training.rewards.{name}",
+        f"--data.reward=medagent.training.rewards.{name}",
     ]
     reward = parser.instantiate_classes(parser.parse_args(named)).data.reward
     assert (type(reward).__name__, reward.well_formed, reward.abstained) == (name, 0.1, 0.1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-import training.passes as passes_module
-import training.prefixes as prefixes_module
+import medagent.training.passes as passes_module
+import medagent.training.prefixes as prefixes_module
 from medagent.causal_lm import load_causal_lm
-from training.adapters import SharedBase
-from training.execution import Execution
-from training.lora import LoraSettings
+from medagent.training.adapters import SharedBase
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
 
 WAYS = {"padded": Execution(), "packed": Execution(packed=True), "tree": Execution(shared_prefixes=True)}
 LENGTHS, LAST = (20, 14, 17), (11, 14, 0)  # the second's last marked token is the first after its end

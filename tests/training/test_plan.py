@@ -11,12 +11,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from medagent.agent import Limits
 from medagent.cli.main import main
 from medagent.errors import ConfigError
+from medagent.training.adapters import SharedBase
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.memory import GIB, Load, ModelShape
+from medagent.training.plan import report
 from tests.support import CONFIGS
-from training.adapters import SharedBase
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.memory import GIB, Load, ModelShape
-from training.plan import report
 
 CONFIG = CONFIGS / "starter.yaml"
 SEVEN_B = Qwen2Config(
@@ -148,7 +148,7 @@ def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFi
     assert "there for the trainer: 6.00 GiB" in said, "vLLM has the other 0.4"
     assert "the sampler beside it" in said
     bases = []
-    for sharded in ([], ["--trainer.strategy.class_path=training.sharding.ShardedBase"]):
+    for sharded in ([], ["--trainer.strategy.class_path=medagent.training.sharding.ShardedBase"]):
         assert main(["plan", "--config", str(CONFIG), "--trainer.devices=4", *sharded]) == 0
         line = next(line for line in capsys.readouterr().out.splitlines() if "base (policy" in line)
         bases.append(float(line.split()[-2]))

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError
+from medagent.training.callbacks.export import how_made, read_metrics
+from medagent.training.experience import Experience
+from medagent.training.module import AgentModule
+from medagent.training.objectives import ClippedSurrogate, clipped_surrogate
+from medagent.training.run import AgentCLI
 from tests.training.golden.make import HERE, GoldenData, make_base
 from tests.training.user_classes import PlainReinforce
-from training.callbacks.export import how_made, read_metrics
-from training.experience import Experience
-from training.module import AgentModule
-from training.objectives import ClippedSurrogate, clipped_surrogate
-from training.run import AgentCLI
 
 OWN = Path(__file__).parent / "plain_reinforce.yaml"
 
@@ -127,7 +127,7 @@ def test_a_loss_of_one_s_own_trains_by_its_yaml(tmp_path: Path) -> None:
 
 def test_a_correction_of_what_is_not_clipped_is_refused(tmp_path: Path) -> None:
     base = make_base(tmp_path / "base")
-    correction = '--trainer.callbacks+={"class_path": "training.callbacks.ClippingBiasCorrection"}'
+    correction = '--trainer.callbacks+={"class_path": "medagent.training.callbacks.ClippingBiasCorrection"}'
     run = own_run(base, tmp_path / "run", correction)
     with pytest.raises(ConfigError, match=r"found model\.policy_loss PlainReinforce, which clips nothing"):
         run.trainer.fit(run.model, datamodule=run.datamodule)

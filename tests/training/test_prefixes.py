@@ -21,15 +21,15 @@ from transformers import (
 from transformers.models.auto import AutoModelForCausalLM
 
 from medagent.errors import ConfigError
+from medagent.training import prefixes
+from medagent.training.adapters import SharedBase
+from medagent.training.execution import Execution
+from medagent.training.experience import split_update
+from medagent.training.lora import LoraSettings
+from medagent.training.packing import check_packing
+from medagent.training.passes import rows_of_passes
+from medagent.training.prefixes import PrefixTree, shared_with_earlier, split_by_distinct_tokens
 from tests.training.support import make_module
-from training import prefixes
-from training.adapters import SharedBase
-from training.execution import Execution
-from training.experience import split_update
-from training.lora import LoraSettings
-from training.packing import check_packing
-from training.passes import rows_of_passes
-from training.prefixes import PrefixTree, shared_with_earlier, split_by_distinct_tokens
 
 VOCABULARY = 50
 SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -11,18 +11,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from evaluation.benchmarks import StarterBenchmark
-from retrieval.controls import NoRetriever
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.retrieval.controls import NoRetriever
+from medagent.training.advantages import GAE, AdvantageEstimator, BatchBaseline
+from medagent.training.callbacks import ClippingBiasCorrection
+from medagent.training.data import _Iteration
+from medagent.training.experience import Experience, loss_weights
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
 from tests.training.exact import ExactData, exact_rollouts
 from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
 from tests.training.support import make_module, perturb
-from training.advantages import GAE, AdvantageEstimator, BatchBaseline
-from training.callbacks import ClippingBiasCorrection
-from training.data import _Iteration
-from training.experience import Experience, loss_weights
-from training.lora import LoraSettings
-from training.module import AgentModule
 
 RANKS, MINIBATCHES, MICRO_BATCHES = 3, 2, 2
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from training.objectives import clipped_surrogate, ratio_segments, reference_kl, value_loss
+from medagent.training.objectives import clipped_surrogate, ratio_segments, reference_kl, value_loss
 
 LOW, HIGH, DUAL = 0.2, 0.3, 1.6
 

@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.errors import ConfigError, PolicyError
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.routing import no_record
 from medagent.routing_record import RoutingRecord
+from medagent.training.compatibility import check_routing
+from medagent.training.engines import InProcessEngine, RayEngine, ServersEngine, VllmEngine
+from medagent.training.execution import Execution
+from medagent.training.experience import Experience, tensorize
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.passes import rows_of_passes
+from medagent.training.prefixes import PrefixTree
+from medagent.training.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Rollout
 from tests.fake_vllm import FakeVllm
 from tests.mixtures import FAMILIES, dialogues, make_mixture
 from tests.training.mixtures import made, prepared
 from tests.training.support import perturb, setup_of
-from training.compatibility import check_routing
-from training.engines import InProcessEngine, RayEngine, ServersEngine, VllmEngine
-from training.execution import Execution
-from training.experience import Experience, tensorize
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.passes import rows_of_passes
-from training.prefixes import PrefixTree
-from training.stale_rollouts import read_rollouts, write_rollouts
 
 QUESTIONS = StarterBenchmark("train", limit_per_kind=2).questions()
 WAYS = {

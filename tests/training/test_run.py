@@ -15,22 +15,22 @@ import pytest
 import torch
 import yaml
 
-from evaluation.rollout_files import readable
 from medagent.agent import Job
 from medagent.agent_folder import load_agent, read_spec
 from medagent.base_models import STARTER, model_path
 from medagent.cli.demo import run_demo
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
+from medagent.evaluation.rollout_files import readable
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.errors import RetrieverUnavailableError
+from medagent.retrieval.remote import RemoteRetriever
 from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
-from retrieval.batching import SearchBatcher
-from retrieval.errors import RetrieverUnavailableError
-from retrieval.remote import RemoteRetriever
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.run import newest_checkpoint, train
 from tests.retrieval.server import Serving
 from tests.training.support import arguments, numbers
-from training.callbacks.export import read_metrics
-from training.run import newest_checkpoint, train
 
 FIXED_NAMES = [
     "reward/mean",
@@ -204,7 +204,7 @@ def test_a_retriever_outage_stops_training(train_index: Path, tmp_path: Path, mo
     def down(self, queries, *, top_k):
         raise RetrieverUnavailableError("Chroma does not answer: test")
 
-    monkeypatch.setattr("retrieval.search.HybridRetriever.search", down)
+    monkeypatch.setattr("medagent.retrieval.search.HybridRetriever.search", down)
     monkeypatch.setitem(SearchBatcher.__init__.__kwdefaults__, "retries", 0)
     with pytest.raises(RetrieverUnavailableError, match="does not answer"):
         train(arguments(tmp_path / "run", train_index, epochs=1))
@@ -215,7 +215,7 @@ def test_a_run_whose_search_server_went_down_goes_on_when_it_is_back(
     train_index: Path, tmp_path: Path, monkeypatch
 ) -> None:
     def served(run: str, url: str) -> list[str]:
-        remote = {"data.retriever": "retrieval.remote.RemoteRetriever", "data.retriever.init_args.url": url}
+        remote = {"data.retriever": "medagent.retrieval.remote.RemoteRetriever", "data.retriever.init_args.url": url}
         given = arguments(tmp_path / run, train_index, epochs=2, **remote)
         return [part for part in given if "init_args.retriever" not in part]
 
@@ -278,15 +278,15 @@ def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, 
 @pytest.mark.parametrize("command", ["train", "sft"])
 def test_a_rank_is_ended_when_its_work_is_done_and_only_then(command: str, monkeypatch) -> None:
     done: list[object] = []
-    monkeypatch.setattr(f"training.run.{command}", done.append)
-    monkeypatch.setattr("training.run.end_rank", lambda: done.append("ended"))
+    monkeypatch.setattr(f"medagent.training.run.{command}", done.append)
+    monkeypatch.setattr("medagent.training.run.end_rank", lambda: done.append("ended"))
     assert main([command, "--config", "x"]) == 0
     assert done == [["--config", "x"], "ended"]
 
     def fails(arguments: list[str]) -> None:
         raise ConfigError("it cannot be")
 
-    monkeypatch.setattr(f"training.run.{command}", fails)
+    monkeypatch.setattr(f"medagent.training.run.{command}", fails)
     assert main([command]) == 1
     assert done[2:] == [], "its status must reach the launcher"
 
@@ -294,7 +294,7 @@ def test_a_rank_is_ended_when_its_work_is_done_and_only_then(command: str, monke
 RANK = """
 import atexit, sys
 import torch.distributed as dist
-from training.run import end_rank
+from medagent.training.run import end_rank
 
 class Finalised:
     def __del__(self):

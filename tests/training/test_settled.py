@@ -13,10 +13,10 @@ from medagent import precision
 from medagent.agent_folder import load_agent
 from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError
+from medagent.training.module import AgentModule
+from medagent.training.run import newest_checkpoint, train
+from medagent.training.sft.supervised import SupervisedModule
 from tests.training.support import arguments, numbers
-from training.module import AgentModule
-from training.run import newest_checkpoint, train
-from training.sft.supervised import SupervisedModule
 
 SMALL_RUN = {"data.num_questions": 4, "data.num_minibatches": 1}
 

@@ -11,12 +11,12 @@ import pytest
 from safetensors.torch import load_file
 
 from medagent.errors import ConfigError
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.engines import EngineSetup, InProcessEngine
+from medagent.training.run import train
 from tests.fake_vllm import FakeVllm
 from tests.support import ROOT
 from tests.training.support import arguments, make_module, setup_of
-from training.callbacks.export import read_metrics
-from training.engines import EngineSetup, InProcessEngine
-from training.run import train
 
 
 def test_a_copy_of_a_sharded_base_is_refused(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_copy_of_a_sharded_base_is_refused(tmp_path: Path) -> None:
 def test_two_processes_train_and_go_on_as_one_would(train_index: Path, tmp_path: Path) -> None:
     server = FakeVllm()
     policy = {
-        "class_path": "training.engines.ServersEngine",
+        "class_path": "medagent.training.engines.ServersEngine",
         "init_args": {"urls": [server.url], "model": "base", "adapters": str(tmp_path / "shared")},
     }
     settings = {
@@ -39,7 +39,7 @@ def test_two_processes_train_and_go_on_as_one_would(train_index: Path, tmp_path:
         "model.execution.max_tokens": 1000,
         "trainer.accelerator": "cpu",
     }
-    sharded = {"trainer.devices": 2, "trainer.strategy.class_path": "training.sharding.ShardedBase"}
+    sharded = {"trainer.devices": 2, "trainer.strategy.class_path": "medagent.training.sharding.ShardedBase"}
     line = [
         sys.executable,
         "-m",

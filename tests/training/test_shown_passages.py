@@ -9,20 +9,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from evaluation.grading.citations import ground
-from evaluation.grading.grade import grade
-from evaluation.metrics import summarize
-from evaluation.rollout_files import readable, rollout_from
 from medagent.agent import Agent, GivenSearch, Job, Limits
 from medagent.answers import Steps, checked
+from medagent.evaluation.grading.citations import ground
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.rollout_files import readable, rollout_from
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TagProtocol, citations
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.critic_evidence import TURNS, evidence
+from medagent.training.rewards import TurnRewards
 from medagent.types import Question, Rollout
-from retrieval.controls import NoRetriever
-from retrieval.passages import Hit, Passage
 from tests.recording import RecordingPolicy
-from training.critic_evidence import TURNS, evidence
-from training.rewards import TurnRewards
 
 GOLD = ("gold 0", "gold 1", "gold 2")
 QUESTION = Question("q", "Which helps?", ("zinc salts", "copper"), "A", gold_passage_ids=GOLD)

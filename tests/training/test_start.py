@@ -18,13 +18,13 @@ from torch.utils.data import DataLoader
 from medagent.agent_folder import AgentSpec, read_spec, write_spec
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
+from medagent.training.adapters import REFERENCE
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.sft.supervised import SupervisedModule
+from medagent.training.sharding import shard
 from tests.training.support import AGENT, OneBatch, make_module, perturb, quiet_trainer, small_experience
-from training.adapters import REFERENCE
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.sft.supervised import SupervisedModule
-from training.sharding import shard
 
 LORA = {"rank": 4, "alpha": 8}
 

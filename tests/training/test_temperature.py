@@ -9,16 +9,16 @@ import pytest
 import torch
 from lightning import Callback
 
-from evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import SampledTurn
+from medagent.training.callbacks import ClippingBiasCorrection, HeldOutEvaluation
+from medagent.training.engines import InProcessEngine
+from medagent.training.experience import Experience
+from medagent.training.module import AgentModule
+from medagent.training.prepare import OffPolicy
+from medagent.training.starter.lessons import STARTER_PROTOCOL
 from tests.training.support import make_data, make_module, quiet_trainer
-from training.callbacks import ClippingBiasCorrection, HeldOutEvaluation
-from training.engines import InProcessEngine
-from training.experience import Experience
-from training.module import AgentModule
-from training.prepare import OffPolicy
-from training.starter.lessons import STARTER_PROTOCOL
 
 TEMPERATURE = 0.7
 ITERATIONS = 2

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from medagent.policies.batch import Batch
+from medagent.training import adapters
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.data import RolloutData
+from medagent.training.execution import Execution
+from medagent.training.experience import tensorize
+from medagent.training.module import AgentModule
+from medagent.training.run import train
+from medagent.training.token_counts import TokenCounts, budget_units, tokens_to_sample
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import arguments, make_module
-from training import adapters
-from training.callbacks.export import read_metrics
-from training.data import RolloutData
-from training.execution import Execution
-from training.experience import tensorize
-from training.module import AgentModule
-from training.run import train
-from training.token_counts import TokenCounts, budget_units, tokens_to_sample
 
 
 def rollout(question: str, prompt: tuple[int, ...], *turns: tuple[tuple[int, ...], tuple[int, ...]]) -> Rollout:
@@ -97,7 +97,7 @@ def test_a_run_counts_what_its_models_read(
 
     within(RolloutData, "collect", "sampling")
     within(AgentModule, "training_step", "training")
-    within(__import__("training.data", fromlist=["prepare"]), "prepare", "training")
+    within(__import__("medagent.training.data", fromlist=["prepare"]), "prepare", "training")
     read_group, common_prefix, states_of = Batch._read_group, Batch._read_common_prefix, adapters.predicting_states
 
     def group(self, first, pending):

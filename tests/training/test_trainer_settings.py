@@ -14,11 +14,11 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
 from medagent.errors import ConfigError
+from medagent.training.run import sft, train
+from medagent.training.sharding import ShardedBase
+from medagent.training.trainer_settings import ALONE, RULES, check_trainer, num_ranks, refuse_settings
 from tests.support import CONFIGS
 from tests.training.support import arguments, make_data, make_module
-from training.run import sft, train
-from training.sharding import ShardedBase
-from training.trainer_settings import ALONE, RULES, check_trainer, num_ranks, refuse_settings
 
 # Arguments that do what they say, each with what they do here.
 KEPT = {
@@ -78,15 +78,19 @@ REFUSED = [
     ("sync_batchnorm", True, "frozen base"),
     ("accelerator", "tpu", "auto, cpu"),
     ("accelerator", "xla", "auto, cpu"),
-    ("strategy", "fsdp", "training.sharding.ShardedBase"),
-    ("strategy", "deepspeed_stage_2", "training.sharding.ShardedBase"),
-    ("strategy", "xla", "training.sharding.ShardedBase"),
-    ("strategy", "single_xla", "training.sharding.ShardedBase"),
-    ("strategy", {"class_path": "lightning.pytorch.strategies.FSDPStrategy"}, "training.sharding.ShardedBase"),
-    ("strategy", {"class_path": "lightning.pytorch.strategies.ModelParallelStrategy"}, "training.sharding.ShardedBase"),
+    ("strategy", "fsdp", "medagent.training.sharding.ShardedBase"),
+    ("strategy", "deepspeed_stage_2", "medagent.training.sharding.ShardedBase"),
+    ("strategy", "xla", "medagent.training.sharding.ShardedBase"),
+    ("strategy", "single_xla", "medagent.training.sharding.ShardedBase"),
+    ("strategy", {"class_path": "lightning.pytorch.strategies.FSDPStrategy"}, "medagent.training.sharding.ShardedBase"),
     (
         "strategy",
-        {"class_path": "training.sharding.ShardedBase", "init_args": {"ddp_comm_hook": "some.hook"}},
+        {"class_path": "lightning.pytorch.strategies.ModelParallelStrategy"},
+        "medagent.training.sharding.ShardedBase",
+    ),
+    (
+        "strategy",
+        {"class_path": "medagent.training.sharding.ShardedBase", "init_args": {"ddp_comm_hook": "some.hook"}},
         "ddp_comm_hook some.hook",
     ),
     ("plugins", [{"class_path": "lightning.pytorch.plugins.MixedPrecision"}], "model.dtype"),
@@ -114,11 +118,11 @@ TAKEN = [
     ("strategy", "auto"),
     ("strategy", "ddp"),
     ("strategy", "ddp_find_unused_parameters_true"),
-    ("strategy", {"class_path": "training.sharding.ShardedBase"}),
+    ("strategy", {"class_path": "medagent.training.sharding.ShardedBase"}),
     ("strategy", {"class_path": "lightning.pytorch.strategies.DDPStrategy"}),
     ("plugins", [{"class_path": "lightning.pytorch.plugins.io.AsyncCheckpointIO"}]),
     ("callbacks", [{"class_path": "lightning.pytorch.callbacks.LearningRateMonitor"}]),
-    ("callbacks", [{"class_path": "training.callbacks.ProgressLine"}]),
+    ("callbacks", [{"class_path": "medagent.training.callbacks.ProgressLine"}]),
 ]
 
 
@@ -160,14 +164,14 @@ def test_a_setting_that_does_what_it_says_is_taken(name, value) -> None:
     ],
 )  # fmt: skip
 def test_the_command_line_refuses_before_a_model_is_loaded(setting, words, train_index, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("training.module.load_causal_lm", None)  # which would fail otherwise
+    monkeypatch.setattr("medagent.training.module.load_causal_lm", None)  # which would fail otherwise
     with pytest.raises(ConfigError, match=words):
         train(arguments(tmp_path / "run", train_index, epochs=1, **setting))
     assert not (tmp_path / "run").exists()
 
 
 def test_fine_tuning_refuses_too(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("training.module.load_causal_lm", None)
+    monkeypatch.setattr("medagent.training.module.load_causal_lm", None)
     config = ["--config", str(CONFIGS / "sft" / "own_model.yaml"), f"--trainer.default_root_dir={tmp_path / 'run'}"]
     with pytest.raises(ConfigError, match="model.dtype"):
         sft([*config, "--trainer.precision=bf16-true"])

@@ -13,16 +13,16 @@ from torch.utils.data import DataLoader
 from transformers import PhiConfig, PhiForCausalLM
 
 from medagent.errors import ConfigError, PolicyError
+from medagent.training.adapters import SharedBase
+from medagent.training.execution import Execution
+from medagent.training.finite_steps import FiniteSteps
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.rewards import OutcomeReward, graded
+from medagent.training.sft.supervised import SupervisedModule
+from medagent.training.update_settings import check_update_settings
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import OneBatch, make_module, quiet_trainer, small_experience
-from training.adapters import SharedBase
-from training.execution import Execution
-from training.finite_steps import FiniteSteps
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.rewards import OutcomeReward, graded
-from training.sft.supervised import SupervisedModule
-from training.update_settings import check_update_settings
 
 NAN, INF = math.nan, math.inf
 

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader
 
 from medagent.agent_folder import read_spec
 from medagent.errors import ConfigError
+from medagent.training.callbacks import AgentExport
+from medagent.training.execution import Execution
+from medagent.training.module import AgentModule
+from medagent.training.run import newest_checkpoint, run_checkpoints
+from medagent.training.trainer_settings import refuse_settings
 from tests.training.support import OneBatch, make_data, make_module, quiet_trainer, small_experience
-from training.callbacks import AgentExport
-from training.execution import Execution
-from training.module import AgentModule
-from training.run import newest_checkpoint, run_checkpoints
-from training.trainer_settings import refuse_settings
 
 
 class StopAt(Callback):

@@ -12,11 +12,11 @@ from medagent.agent_folder import load_weights, read_spec, save_agent
 from medagent.base_models import STARTER, model_path
 from medagent.causal_lm import hidden_size, hidden_states
 from medagent.errors import ConfigError
+from medagent.training.adapters import SharedBase
+from medagent.training.lora import LoraSettings
+from medagent.training.memory import ModelShape
 from tests.medagent.policies.support import SMALL, tiny_model
 from tests.training.support import make_module, perturb
-from training.adapters import SharedBase
-from training.lora import LoraSettings
-from training.memory import ModelShape
 
 VISION = {
     "hidden_size": 16,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from medagent.retrieval.passages import Hit
+from medagent.training.advantages import AdvantageEstimator
+from medagent.training.experience import Experience
+from medagent.training.objectives import PolicyLoss, PolicyLossResult
 from medagent.types import Rollout
-from retrieval.passages import Hit
-from training.advantages import AdvantageEstimator
-from training.experience import Experience
-from training.objectives import PolicyLoss, PolicyLossResult
 
 
 class PlainReinforce(PolicyLoss):

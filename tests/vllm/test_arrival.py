@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from medagent.errors import PolicyError
 from medagent.policies.vllm.api import VllmApi
 from medagent.policies.vllm.server import VllmServer
+from medagent.training.engines import VllmEngine
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
 from tests.training.support import setup_of
-from training.engines import VllmEngine
-from training.lora import LoraSettings
-from training.module import AgentModule
 
 pytestmark = pytest.mark.vllm
 PUSH, LOAD = VllmServer.push_weights, VllmApi.load_adapter

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.export import export_merged
 from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.engines import VllmEngine
+from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.run import train
 from tests.mixtures import FAMILIES, dialogues, make_mixture
 from tests.training.mixtures import made, prepared, settings
 from tests.training.support import perturb, setup_of
-from training.callbacks.export import read_metrics
-from training.engines import VllmEngine
-from training.engines.arrival import trainer_logprobs
-from training.run import train
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(HAS_TRITON, reason="of the CPU build")]
 
@@ -73,7 +73,7 @@ def test_an_adapter_beside_experts_is_refused_before_vllm_starts(tmp_path: Path)
 
 def test_a_mixture_trains_with_vllm_and_its_export_serves(train_index: Path, tmp_path: Path) -> None:
     make_mixture(tmp_path / "base", "qwen3_moe", experts=32, layers=3)
-    engine = {"data.engine": "training.engines.VllmEngine", "data.engine.init_args.hand_over": "merged"}
+    engine = {"data.engine": "medagent.training.engines.VllmEngine", "data.engine.init_args.hand_over": "merged"}
     more = {**engine, "model.dtype": "float32"}
     run = train(settings(tmp_path / "run", train_index, tmp_path / "base", epochs=3, **more))
     rows = read_metrics(run)

@@ -18,24 +18,24 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.agent_folder import read_spec, save_agent
 from medagent.base_models import STARTER, model_path
 from medagent.errors import PolicyError
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.export import export_merged
 from medagent.policies.vllm.server import MODEL, VllmServer
+from medagent.training.advantages import GAE
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.engines import InProcessEngine, VllmEngine
+from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.module import AgentModule
+from medagent.training.prepare import OffPolicy, prepare
+from medagent.training.rewards import OutcomeReward
+from medagent.training.run import train
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.support import ROOT
 from tests.training.support import arguments, make_module, perturb, setup_of
-from training.advantages import GAE
-from training.callbacks.export import read_metrics
-from training.engines import InProcessEngine, VllmEngine
-from training.engines.arrival import trainer_logprobs
-from training.module import AgentModule
-from training.prepare import OffPolicy, prepare
-from training.rewards import OutcomeReward
-from training.run import train
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 pytestmark = pytest.mark.vllm
 

@@ -1,13 +1,13 @@
 """Callbacks: the algorithm's variants, and what watches and keeps a run."""
 
-from training.callbacks.budget import ComputeBudget
-from training.callbacks.collapse_monitor import CollapseMonitor
-from training.callbacks.correction import ClippingBiasCorrection
-from training.callbacks.export import AgentExport
-from training.callbacks.held_out import HeldOutEvaluation
-from training.callbacks.importance_level import SequenceLevelSampling, TurnLevelSampling
-from training.callbacks.progress import ProgressLine
-from training.callbacks.rollout_files import RolloutRecords
+from medagent.training.callbacks.budget import ComputeBudget
+from medagent.training.callbacks.collapse_monitor import CollapseMonitor
+from medagent.training.callbacks.correction import ClippingBiasCorrection
+from medagent.training.callbacks.export import AgentExport
+from medagent.training.callbacks.held_out import HeldOutEvaluation
+from medagent.training.callbacks.importance_level import SequenceLevelSampling, TurnLevelSampling
+from medagent.training.callbacks.progress import ProgressLine
+from medagent.training.callbacks.rollout_files import RolloutRecords
 
 __all__ = [
     "AgentExport",

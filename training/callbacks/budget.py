@@ -7,10 +7,10 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
-from training.agent_data import AgentData
-from training.callbacks.export import AgentExport
-from training.module import AgentModule
-from training.token_counts import CountedTokens, budget_units
+from medagent.training.agent_data import AgentData
+from medagent.training.callbacks.export import AgentExport
+from medagent.training.module import AgentModule
+from medagent.training.token_counts import CountedTokens, budget_units
 
 
 class ComputeBudget(Callback):

@@ -16,18 +16,18 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
 from medagent.files import write_whole
-from training.callbacks.collapse_signs import HELD_OUT, WATCHED, CollapseDetector, CollapseVerdict, Thresholds
-from training.callbacks.export import AgentExport
-from training.callbacks.held_out import HeldOutEvaluation
-from training.data import RolloutData
-from training.module import AgentModule
+from medagent.training.callbacks.collapse_signs import HELD_OUT, WATCHED, CollapseDetector, CollapseVerdict, Thresholds
+from medagent.training.callbacks.export import AgentExport
+from medagent.training.callbacks.held_out import HeldOutEvaluation
+from medagent.training.data import RolloutData
+from medagent.training.module import AgentModule
 
 Action = Literal["report", "stop", "rollback"]
 EVENTS_FILE = "collapse.json"
 
 
 class CollapseMonitor(Callback):
-    """Judges every iteration by `training.callbacks.collapse_signs`.
+    """Judges every iteration by `medagent.training.callbacks.collapse_signs`.
 
     Logs `monitor/signs` and `monitor/alarm`, and writes alarms to RUN/collapse.json.
 

@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from medagent.errors import ConfigError
-from training.module import AgentModule
-from training.objectives import PolicyLossResult, PolicyTerms, logit_space_squares
-from training.ranks import over_ranks
+from medagent.training.module import AgentModule
+from medagent.training.objectives import PolicyLossResult, PolicyTerms, logit_space_squares
+from medagent.training.ranks import over_ranks
 
 Normaliser = Literal["paper", "triggered", "relative", "constant"]
 Place = Literal["gradient", "step", "rollouts", "rollouts_and_step"]

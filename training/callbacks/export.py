@@ -12,9 +12,9 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.agent_folder import AgentSpec, RetrieverSpec, read_spec, save_agent
 from medagent.base_models import stored_name
-from retrieval.tools import Toolbox
-from training.agent_data import AgentData
-from training.module import AgentModule
+from medagent.retrieval.tools import Toolbox
+from medagent.training.agent_data import AgentData
+from medagent.training.module import AgentModule
 
 
 class AgentExport(Callback):

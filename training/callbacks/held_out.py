@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from lightning import Callback, LightningModule, Trainer
 
-from evaluation.benchmarks import Benchmark
-from evaluation.contamination import contamination, question_texts, refuse_contaminated
-from evaluation.metrics import summarize
-from evaluation.run import run_benchmark
 from medagent.agent import Agent
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import Benchmark
+from medagent.evaluation.contamination import contamination, question_texts, refuse_contaminated
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.run import run_benchmark
+from medagent.retrieval.tools import without_failures
+from medagent.training.agent_data import AgentData
+from medagent.training.module import AgentModule
 from medagent.types import Question
-from retrieval.tools import without_failures
-from training.agent_data import AgentData
-from training.module import AgentModule
 
 
 class HeldOutEvaluation(Callback):
     """Logs `validation/accuracy` (and per question type) after every `every`-th iteration.
 
     Open questions also log F1, exact match and containment, and BioASQ's types the challenge's measures
-    (`evaluation.open_measures`).
+    (`medagent.evaluation.open_measures`).
 
-    Before training it compares its questions with those trained on (`evaluation.contamination`). It refuses to go on
-    where a larger share than `allowed_contamination` of them are near-duplicates.
+    Before training it compares its questions with those trained on (`medagent.evaluation.contamination`). It refuses to
+    go on where a larger share than `allowed_contamination` of them are near-duplicates.
     """
 
     def __init__(self, benchmark: Benchmark, every: int = 5, allowed_contamination: float = 0.0) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
-from training.experience import Experience
-from training.objectives import RatioLevel, ratio_segments
+from medagent.training.experience import Experience
+from medagent.training.objectives import RatioLevel, ratio_segments
 
 
 class _LevelSampling(Callback):

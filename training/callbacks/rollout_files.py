@@ -6,8 +6,8 @@ from pathlib import Path
 
 from lightning import Callback, LightningModule, Trainer
 
-from evaluation.rollout_files import write_records
-from training.data import RolloutData
+from medagent.evaluation.rollout_files import write_records
+from medagent.training.data import RolloutData
 
 
 class RolloutRecords(Callback):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from medagent.checksums import Checksum
 from medagent.errors import PolicyError
-from training.module import AgentModule
+from medagent.training.module import AgentModule
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from medagent.policy import Policy
-from training.module import AgentModule
+from medagent.training.module import AgentModule
 
 
 @dataclass(frozen=True)

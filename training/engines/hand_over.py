@@ -12,9 +12,9 @@ from medagent.checksums import Checksum, checksum, combined, place
 from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss, form_for
 from medagent.policies.ray_replica import stored_matrices
 from medagent.routing_record import RoutingShape
-from training.adapters import POLICY
-from training.engines.arrival import require_arrival
-from training.module import AgentModule
+from medagent.training.adapters import POLICY
+from medagent.training.engines.arrival import require_arrival
+from medagent.training.module import AgentModule
 
 HandOver = Literal["auto", "merged", "adapter"]
 WITHOUT_MERGE = (

@@ -16,10 +16,10 @@ from medagent.checksums import Handed, of_parameters
 from medagent.errors import ConfigError
 from medagent.merging import MAX_MERGE_LOST, MergeLoss
 from medagent.policies.huggingface import HFPolicy
-from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
-from training.engines.base import EngineSetup, RolloutEngine
-from training.engines.hand_over import WITHOUT_MERGE, HandOver, form_of, is_whole, merge_metrics
-from training.module import AgentModule
+from medagent.training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
+from medagent.training.engines.base import EngineSetup, RolloutEngine
+from medagent.training.engines.hand_over import WITHOUT_MERGE, HandOver, form_of, is_whole, merge_metrics
+from medagent.training.module import AgentModule
 
 
 class InProcessEngine(RolloutEngine):

@@ -18,9 +18,9 @@ from medagent.policies.ray_replica import EngineKind, Held, RayReplica, ReplicaS
 from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmSettings
 from medagent.text_length import room_on_server
-from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
-from training.engines.base import EngineSetup, RolloutEngine
-from training.engines.hand_over import (
+from medagent.training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
+from medagent.training.engines.base import EngineSetup, RolloutEngine
+from medagent.training.engines.hand_over import (
     WITHOUT_MERGE,
     HandOver,
     exact_adapter,
@@ -30,7 +30,7 @@ from training.engines.hand_over import (
     save_adapter,
     served_adapter,
 )
-from training.module import AgentModule
+from medagent.training.module import AgentModule
 
 log = logging.getLogger(__name__)
 SHOWN_LINES = 12  # of the error of a replica that is gone

@@ -15,10 +15,10 @@ from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.http_endpoint import Endpoint, EndpointGoneError
 from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.api import VllmApi
-from training.engines.arrival import ArrivalCheck, base_logprobs, trainer_logprobs
-from training.engines.base import EngineSetup, RolloutEngine
-from training.engines.hand_over import routing_shape, save_adapter
-from training.module import AgentModule
+from medagent.training.engines.arrival import ArrivalCheck, base_logprobs, trainer_logprobs
+from medagent.training.engines.base import EngineSetup, RolloutEngine
+from medagent.training.engines.hand_over import routing_shape, save_adapter
+from medagent.training.module import AgentModule
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from medagent.policies.completions import CompletionPolicy
 from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer, VllmSettings
 from medagent.text_length import room_on_server
-from training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
-from training.engines.base import EngineSetup, RolloutEngine
-from training.engines.hand_over import (
+from medagent.training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
+from medagent.training.engines.base import EngineSetup, RolloutEngine
+from medagent.training.engines.hand_over import (
     WITHOUT_MERGE,
     HandOver,
     form_of,
@@ -30,7 +30,7 @@ from training.engines.hand_over import (
     save_adapter,
     served_adapter,
 )
-from training.module import AgentModule
+from medagent.training.module import AgentModule
 
 
 class VllmEngine(RolloutEngine):

@@ -15,18 +15,18 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from medagent.agent import Agent, rollout_seed
 from medagent.errors import ConfigError
+from medagent.retrieval.retriever import Retriever
 from medagent.text_length import check_text_length
-from retrieval.retriever import Retriever
-from training.agent_data import AgentData, AgentSettings, check_accumulation
-from training.engines import InProcessEngine, RolloutEngine
-from training.experience import Experience, rollout_name, split_by_length, split_minibatches, tensorize
-from training.fitting import Work
-from training.preference.module import PreferenceModule
-from training.preference.pairs import Pairs, PreferencePair
-from training.ranks import over_ranks
-from training.sft.demonstrations import question_key
-from training.sft.split import HeldOutShare, split
-from training.sft.supervised import to_imitate
+from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation
+from medagent.training.engines import InProcessEngine, RolloutEngine
+from medagent.training.experience import Experience, rollout_name, split_by_length, split_minibatches, tensorize
+from medagent.training.fitting import Work
+from medagent.training.preference.module import PreferenceModule
+from medagent.training.preference.pairs import Pairs, PreferencePair
+from medagent.training.ranks import over_ranks
+from medagent.training.sft.demonstrations import question_key
+from medagent.training.sft.split import HeldOutShare, split
+from medagent.training.sft.supervised import to_imitate
 
 
 class PreferenceData(AgentData):
@@ -34,16 +34,16 @@ class PreferenceData(AgentData):
 
     An epoch is one pass over all pairs. An optimizer step takes `batch_size` of them on each rank, and a few more where
     they do not divide. `held_out` of the questions are never trained on: a share below 1, or a number. Their pairs tell
-    when more epochs only learn by heart (`training.preference.held_out.HeldOutPairs`).
+    when more epochs only learn by heart (`medagent.training.preference.held_out.HeldOutPairs`).
 
     `retriever` and `agent` are those under which the agent will answer. Pairs that are sampled begin with the weights
     that training begins with.
     """
 
     default_callbacks = (
-        "training.preference.held_out.HeldOutPairs",
-        "training.callbacks.AgentExport",
-        "training.preference.held_out.PreferenceProgress",
+        "medagent.training.preference.held_out.HeldOutPairs",
+        "medagent.training.callbacks.AgentExport",
+        "medagent.training.preference.held_out.PreferenceProgress",
     )
 
     def __init__(

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from training.module import AgentModule
-from training.passes import rows_of_passes
-from training.preference.data import PreferenceData, to_prefer
-from training.preference.module import PreferenceModule, pair_metrics
-from training.ranks import over_ranks
+from medagent.training.module import AgentModule
+from medagent.training.passes import rows_of_passes
+from medagent.training.preference.data import PreferenceData, to_prefer
+from medagent.training.preference.module import PreferenceModule, pair_metrics
+from medagent.training.ranks import over_ranks
 
 HELD_OUT = {"preference/loss": "preference/held_out_loss", "preference/accuracy": "preference/held_out_accuracy"}
 
 
 class HeldOutPairs(Callback):
-    """Logs loss and accuracy on held-out pairs after each epoch, as `training.preference.module.pair_metrics` has them.
+    """Logs loss and accuracy on held-out pairs after each epoch, as `medagent.training.preference.module` has them.
 
     Training accuracy rises for as long as pairs are repeated. Held-out loss rises where the model learns them by heart.
     """

@@ -13,12 +13,12 @@ import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from torch import Tensor
 
-from training.execution import Execution
-from training.experience import Experience
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.preference.losses import TDPO2, PairTerms, PreferenceLoss
-from training.preference.scores import PairScores, pair_scores
+from medagent.training.execution import Execution
+from medagent.training.experience import Experience
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.preference.losses import TDPO2, PairTerms, PreferenceLoss
+from medagent.training.preference.scores import PairScores, pair_scores
 
 
 class PreferenceModule(AgentModule):

@@ -1,6 +1,6 @@
 """Pairs of a right and a wrong rollout of one question, and where they come from.
 
-Other pairs are those that the policy samples itself (`training.preference.sampled`).
+Other pairs are those that the policy samples itself (`medagent.training.preference.sampled`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.modes import Mode
-from evaluation.rollout_files import rollout_from
 from medagent.agent import Agent
 from medagent.errors import ConfigError
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.rollout_files import rollout_from
 from medagent.protocol import TurnProtocol
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.given_rows import completed, is_right
+from medagent.training.sft.imitated import encoded
 from medagent.types import Question, Rollout
-from training.agent_data import AgentSettings
-from training.sft.given_rows import completed, is_right
-from training.sft.imitated import encoded
 
 SEARCHES = (Mode.SEARCH, Mode.FORCED_SEARCH)
 NO_COUNTS: Mapping[str, int] = MappingProxyType({})

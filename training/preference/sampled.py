@@ -8,16 +8,16 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmarks import Benchmark
-from evaluation.grading.grade import grade
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import Benchmark
+from medagent.evaluation.grading.grade import grade
 from medagent.protocol import TurnProtocol
+from medagent.training.agent_data import AgentSettings
+from medagent.training.preference.pairs import Pairing, Pairs, PreferencePair
+from medagent.training.stale_rollouts import read_rollouts, write_rollouts
+from medagent.training.token_counts import tokens_to_sample
 from medagent.types import Question, Rollout
-from training.agent_data import AgentSettings
-from training.preference.pairs import Pairing, Pairs, PreferencePair
-from training.stale_rollouts import read_rollouts, write_rollouts
-from training.token_counts import tokens_to_sample
 
 QUESTIONS_AT_A_TIME = 64
 

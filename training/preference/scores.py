@@ -1,7 +1,7 @@
 """Log-probs of action tokens under policy and reference, and the KL between the two over the whole vocabulary.
 
-Both gradients with respect to the policy's state are made in the forward pass, as in `training.token_scores`. So
-vocabulary scores exist for some rows at a time, and nothing is computed again.
+Both gradients with respect to the policy's state are made in the forward pass, as in `medagent.training.token_scores`.
+So vocabulary scores exist for some rows at a time, and nothing is computed again.
 
 Shapes: R rows, H hidden size, V vocabulary, U distinct states, B rollouts, T tokens.
 """
@@ -18,9 +18,9 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from medagent.causal_lm import project
-from training.adapters import SharedBase
-from training.execution import Execution
-from training.token_scores import CPU_ROWS, frozen_head
+from medagent.training.adapters import SharedBase
+from medagent.training.execution import Execution
+from medagent.training.token_scores import CPU_ROWS, frozen_head
 
 Scores = tuple[Tensor, Tensor, Tensor]
 

@@ -1,6 +1,6 @@
 """Dialogues to imitate: successful ones that an agent sampled (rejection sampling), or given ones.
 
-Others are `training.sft.scripted` and `training.sft.mixed`.
+Others are `medagent.training.sft.scripted` and `medagent.training.sft.mixed`.
 
 Source: RFT, arXiv 2308.01825.
 """
@@ -19,24 +19,24 @@ from types import MappingProxyType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmarks import Benchmark
-from evaluation.grading.citations import gold_texts, supports
-from evaluation.grading.grade import Verdict, grade
-from evaluation.modes import Mode
-from evaluation.predictions import Prediction, PredictionLog
-from evaluation.rollout_files import rollout_from
-from evaluation.run import Plan, run_plan
 from medagent.agent import Agent
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import Benchmark
+from medagent.evaluation.grading.citations import gold_texts, supports
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.predictions import Prediction, PredictionLog
+from medagent.evaluation.rollout_files import rollout_from
+from medagent.evaluation.run import Plan, run_plan
 from medagent.loading import open_agent
 from medagent.protocol import TurnProtocol
+from medagent.retrieval.opening import URL
+from medagent.retrieval.retriever import Retriever
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.given_rows import completed, is_right
+from medagent.training.sft.left_out import LeftOut
+from medagent.training.token_counts import tokens_to_sample
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.opening import URL
-from retrieval.retriever import Retriever
-from training.agent_data import AgentSettings
-from training.sft.given_rows import completed, is_right
-from training.sft.left_out import LeftOut
-from training.token_counts import tokens_to_sample
 
 ABSTENTION = "not found"
 READ_TOKENS = "read_tokens.txt"  # of each dialogue that a local model sampled

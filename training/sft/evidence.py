@@ -9,13 +9,13 @@ from functools import lru_cache
 
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.grading.option_named import normalise
+from medagent.evaluation.grading.option_named import normalise
 from medagent.protocol import TurnProtocol
+from medagent.retrieval.passages import Hit, Passage, shown_of
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.queries import Rarity, stems
 from medagent.types import Question
 from medagent.untrusted_text import harmless, harmless_passages
-from retrieval.passages import Hit, Passage, shown_of
-from training.agent_data import AgentSettings
-from training.sft.queries import Rarity, stems
 
 ON_TOPIC = 0.3  # share of a query's weight that a passage must hold to be about it
 # Answers that are judgements. They stand in texts by chance, so only gold passages show them.

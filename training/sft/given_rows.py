@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.policies.turn_ends import first_end
 from medagent.protocol import TurnProtocol
 from medagent.types import LETTERS, Rollout

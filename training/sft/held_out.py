@@ -13,11 +13,11 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from training.experience import RolloutTensors, tensorize
-from training.module import AgentModule
-from training.passes import rows_of_passes
-from training.ranks import over_ranks
-from training.sft.supervised import SupervisedData
+from medagent.training.experience import RolloutTensors, tensorize
+from medagent.training.module import AgentModule
+from medagent.training.passes import rows_of_passes
+from medagent.training.ranks import over_ranks
+from medagent.training.sft.supervised import SupervisedData
 
 
 class HeldOutLoss(Callback):

@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerBase
 from medagent.errors import ConfigError
 from medagent.policies.turn_ends import first_end
 from medagent.protocol import Piece, TurnProtocol, encode
+from medagent.retrieval.passages import Hit
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.left_out import LeftOut
 from medagent.types import Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless_passages, harmless_question
-from retrieval.passages import Hit
-from training.agent_data import AgentSettings
-from training.sft.left_out import LeftOut
 
 # Names of added tokens by which a model tells who speaks, special or not. A tool call is the agent's own.
 _TELLS_WHO_SPEAKS = re.compile(

@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.errors import ConfigError
 from medagent.protocol import TurnProtocol
+from medagent.retrieval.retriever import Retriever
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.demonstrations import Demonstrations, QuestionKey, question_key
+from medagent.training.sft.left_out import LeftOut, in_words
 from medagent.types import Rollout
-from retrieval.retriever import Retriever
-from training.agent_data import AgentSettings
-from training.sft.demonstrations import Demonstrations, QuestionKey, question_key
-from training.sft.left_out import LeftOut, in_words
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from retrieval.analysis import STOPWORDS, Analyser
-from retrieval.chunking import sentence_spans
+from medagent.retrieval.analysis import STOPWORDS, Analyser
+from medagent.retrieval.chunking import sentence_spans
 
 # What stands in a question beside what it asks about.
 _SAYS_NOTHING = STOPWORDS | frozenset(

@@ -19,25 +19,25 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PreTrainedTokenizerBase
 
-from evaluation.benchmarks import Benchmark
-from evaluation.grading.grade import grade
-from evaluation.rollout_files import rollout_from, write_records
-from evaluation.run import digest
 from medagent.agent_folder import RetrieverSpec
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import Benchmark
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.rollout_files import rollout_from, write_records
+from medagent.evaluation.run import digest
 from medagent.files import write_whole
 from medagent.protocol import Block, TagProtocol, TurnProtocol
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.passages import Hit
+from medagent.retrieval.retriever import Retriever
+from medagent.training.agent_data import AgentSettings
+from medagent.training.disturbances import withheld_from
+from medagent.training.sft.demonstrations import ABSTENTION, Demonstrations
+from medagent.training.sft.evidence import ON_TOPIC, Evidence, Shown, evidence_in, golds_of, says, shown
+from medagent.training.sft.imitated import encoded
+from medagent.training.sft.left_out import LeftOut, in_words
+from medagent.training.sft.queries import Rarity, bridges, first_query, next_query, rewordings, stems
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.batching import SearchBatcher
-from retrieval.passages import Hit
-from retrieval.retriever import Retriever
-from training.agent_data import AgentSettings
-from training.disturbances import withheld_from
-from training.sft.demonstrations import ABSTENTION, Demonstrations
-from training.sft.evidence import ON_TOPIC, Evidence, Shown, evidence_in, golds_of, says, shown
-from training.sft.imitated import encoded
-from training.sft.left_out import LeftOut, in_words
-from training.sft.queries import Rarity, bridges, first_query, next_query, rewordings, stems
 
 BRIDGES_PER_PASSAGE = 3
 AT_ONCE = 256  # searches between two movements of the progress bar

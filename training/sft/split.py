@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from medagent.errors import ConfigError
+from medagent.training.sft.demonstrations import QuestionKey, question_key
 from medagent.types import Rollout
-from training.sft.demonstrations import QuestionKey, question_key
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,13 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
+from medagent.retrieval.retriever import Retriever
 from medagent.text_length import check_text_length
-from medagent.types import Question, Rollout
-from retrieval.retriever import Retriever
-from training.agent_data import AgentData, AgentSettings, check_accumulation
-from training.callbacks.held_out import HeldOutEvaluation
-from training.engines import InProcessEngine, RolloutEngine
-from training.execution import Execution
-from training.experience import (
+from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation
+from medagent.training.callbacks.held_out import HeldOutEvaluation
+from medagent.training.engines import InProcessEngine, RolloutEngine
+from medagent.training.execution import Execution
+from medagent.training.experience import (
     Experience,
     RolloutTensors,
     loss_weights,
@@ -36,15 +35,16 @@ from training.experience import (
     split_minibatches,
     tensorize,
 )
-from training.fitting import Work
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.objectives import ratio_segments
-from training.sft.demonstrations import Demonstrations
-from training.sft.imitated import encoded
-from training.sft.left_out import LeftOut, in_words
-from training.sft.split import HeldOutShare, split
-from training.sharding import ShardedBase
+from medagent.training.fitting import Work
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.objectives import ratio_segments
+from medagent.training.sft.demonstrations import Demonstrations
+from medagent.training.sft.imitated import encoded
+from medagent.training.sft.left_out import LeftOut, in_words
+from medagent.training.sft.split import HeldOutShare, split
+from medagent.training.sharding import ShardedBase
+from medagent.types import Question, Rollout
 
 
 class SupervisedModule(AgentModule):
@@ -103,16 +103,16 @@ class SupervisedData(AgentData):
     where they do not divide.
 
     `held_out` of the questions are never imitated: a share below 1, or a number. The loss on their dialogues tells when
-    more epochs only learn by heart (`training.sft.held_out.HeldOutLoss`).
+    more epochs only learn by heart (`medagent.training.sft.held_out.HeldOutLoss`).
 
     `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will look
     there.
     """
 
     default_callbacks = (
-        "training.sft.held_out.HeldOutLoss",
-        "training.callbacks.AgentExport",
-        "training.sft.supervised.SupervisedProgress",
+        "medagent.training.sft.held_out.HeldOutLoss",
+        "medagent.training.callbacks.AgentExport",
+        "medagent.training.sft.supervised.SupervisedProgress",
     )
     any_step_ends = True
 

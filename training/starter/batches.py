@@ -15,7 +15,7 @@ from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
 from medagent.errors import ConfigError
 from medagent.grouped_attention import GROUPED
-from training.starter.lessons import Lesson
+from medagent.training.starter.lessons import Lesson
 
 NUM_EXAM_BATCHES = 4
 

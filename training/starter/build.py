@@ -22,10 +22,9 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2
 from medagent.agent_folder import AgentSpec, save_agent
 from medagent.errors import ConfigError, MedagentError
 from medagent.starter.templates import INHERITANCE, RELATIONS
-from medagent.types import LETTERS
-from training.execution import keep_freed_memory
-from training.starter.batches import LessonBatch, LessonStream, lookup_accuracy, loss_and_lookup, make_exam
-from training.starter.lessons import (
+from medagent.training.execution import keep_freed_memory
+from medagent.training.starter.batches import LessonBatch, LessonStream, lookup_accuracy, loss_and_lookup, make_exam
+from medagent.training.starter.lessons import (
     NOT_FOUND,
     STARTER_LIMITS,
     STARTER_PROTOCOL,
@@ -34,7 +33,8 @@ from training.starter.lessons import (
     Lesson,
     LessonMaker,
 )
-from training.starter.made_up_names import NameMaker
+from medagent.training.starter.made_up_names import NameMaker
+from medagent.types import LETTERS
 
 PAD, END = "<pad>", "<end>"
 # Steps from one exam to the next; one costs as much as three steps, so they are frequent only where they decide when

@@ -17,10 +17,10 @@ from medagent.agent_folder import AgentSpec, save_agent
 from medagent.base_models import STARTER, model_path
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
-from training.execution import keep_freed_memory
-from training.starter.batches import make_exam
-from training.starter.build import PROGRESS_FILE, Stage, WarmStartConfig, run_stage
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K, Habits, LessonMaker
+from medagent.training.execution import keep_freed_memory
+from medagent.training.starter.batches import make_exam
+from medagent.training.starter.build import PROGRESS_FILE, Stage, WarmStartConfig, run_stage
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K, Habits, LessonMaker
 
 LONGEST = 128
 SLACK = 16  # tokens: a turn stops thinking at the end of a sentence

@@ -1,6 +1,6 @@
 """A cell with a budget: demonstrations for a share of it, reinforcement learning for the rest, and then measuring.
 
-What was spent is what the program counted (`training.token_counts`), and not an estimate.
+What was spent is what the program counted (`medagent.training.token_counts`), and not an estimate.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import yaml
 
 from medagent.errors import ConfigError
 from medagent.files import write_whole
-from training.callbacks.export import read_metrics
-from training.token_counts import budget_units
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.token_counts import budget_units
 
 EXAMPLES, RL = "examples", "rl"
 TRAINED = (EXAMPLES, RL)
-BENCHMARK = "evaluation.benchmarks.StarterBenchmark"
+BENCHMARK = "medagent.evaluation.benchmarks.StarterBenchmark"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _once(folder: Path, arguments: list[str]) -> Iterator[list[str]]:
 
 def _ends(run: Path, units: float) -> list[str]:
     """A run in this folder that ends by its budget."""
-    callback = {"class_path": "training.callbacks.ComputeBudget", "init_args": {"units": float(units)}}
+    callback = {"class_path": "medagent.training.callbacks.ComputeBudget", "init_args": {"units": float(units)}}
     path = run.with_name(f"{run.name}-budget.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, yaml.safe_dump({"trainer": {"callbacks+": [callback]}}))

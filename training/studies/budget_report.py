@@ -13,9 +13,9 @@ import matplotlib
 from matplotlib.figure import Figure
 from scipy.stats import t as student_t
 
-from training.studies.budget import EXAMPLES, RL, Budget, Spent, measured, spent_by
-from training.studies.report import interval, origins
-from training.studies.study import Cell, Study
+from medagent.training.studies.budget import EXAMPLES, RL, Budget, Spent, measured, spent_by
+from medagent.training.studies.report import interval, origins
+from medagent.training.studies.study import Cell, Study
 
 matplotlib.use("svg")
 Asked = tuple[str, str]  # the name of a set, and a kind of question

@@ -70,7 +70,7 @@ class Children:
 
 def _code() -> str:
     """The first 12 digits of a SHA-256 over the project's files: code, packaged base, world, prompts."""
-    digest, root = hashlib.sha256(), Path(__file__).parents[2]
+    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[2]
     for package in ("evaluation", "medagent", "retrieval", "training"):
         for path in sorted((root / package).rglob("*")):
             # Without files that come and go while a study runs, such as compiled ones or an editor's.

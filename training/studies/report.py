@@ -24,10 +24,10 @@ import numpy as np
 from scipy.stats import t as student_t
 from scipy.stats import ttest_rel
 
-from training.callbacks.collapse_signs import TIE, WATCHED, CollapseDetector, Thresholds
-from training.callbacks.export import read_metrics
-from training.studies.figures import curves_figure, summary_figure
-from training.studies.study import Cell, Study
+from medagent.training.callbacks.collapse_signs import TIE, WATCHED, CollapseDetector, Thresholds
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.studies.figures import curves_figure, summary_figure
+from medagent.training.studies.study import Cell, Study
 
 LEARNT = 0.9  # held-out accuracy
 GAIN = 0.05  # of the best over the first iteration's sampled success, below which a run never learnt

@@ -26,10 +26,10 @@ from medagent.files import write_whole
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from training.interrupts import signals_interrupt
-from training.studies.budget import TRAINED, CellPlan, budget_stages
-from training.studies.processes import Children, made_by
-from training.studies.study import PLAN, STARTS, WEIGHTS, Cell, Study, study_cells
+from medagent.training.interrupts import signals_interrupt
+from medagent.training.studies.budget import TRAINED, CellPlan, budget_stages
+from medagent.training.studies.processes import Children, made_by
+from medagent.training.studies.study import PLAN, STARTS, WEIGHTS, Cell, Study, study_cells
 
 
 def run_study(

@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser
 from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
-from training.studies.budget import Budget, Demonstrated
+from medagent.training.studies.budget import Budget, Demonstrated
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 STUDIES = CONFIGS.parent / "studies"  # part of a checkout, not of the installed package

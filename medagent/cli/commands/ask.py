@@ -43,7 +43,7 @@ def ask(
 
     from medagent.cli.ask import answer_as_json, check_of, print_answer, question_of
     from medagent.loading import open_agent
-    from retrieval.filters import Filter
+    from medagent.retrieval.filters import Filter
 
     asked, wanted = question_of(question, options or ()), Filter.parse(where)
     ready = open_agent(agent, index=index, tools=tools or [])
@@ -88,7 +88,7 @@ def chat(
     """
     from medagent.cli.ask import chat_loop, check_of, rewriter_of
     from medagent.loading import open_agent
-    from retrieval.filters import Filter
+    from medagent.retrieval.filters import Filter
 
     wanted = Filter.parse(where)
     ready = open_agent(agent, index=index, tools=tools or [])

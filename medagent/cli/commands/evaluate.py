@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluation.names import Ask, ModeName
+from medagent.evaluation.names import Ask, ModeName
 
 
 def evaluate(
@@ -85,10 +85,10 @@ def evaluate(
         overwrite: Begin anew where the folder holds another evaluation.
         benchmark_args: Constructor arguments of a benchmark class of yours, as --benchmark_args '{"split": "test"}'.
     """
-    from evaluation.benchmarks.source import BenchmarkSource
-    from evaluation.modes import modes_named
-    from evaluation.run import Plan
     from medagent.cli.evaluate import evaluate_agent
+    from medagent.evaluation.benchmarks.source import BenchmarkSource
+    from medagent.evaluation.modes import modes_named
+    from medagent.evaluation.run import Plan
 
     source = BenchmarkSource(benchmark, path, hub, subset, split, start, stop, limit, limit_seed, benchmark_args or {})
     plan = Plan(modes_named(modes), samples, rotations, temperature, seed)
@@ -190,8 +190,8 @@ def rubric(
         concurrency: Requests at once.
         out: Folder of report.json, replies.jsonl and verdicts.jsonl.
     """
-    from evaluation.rubrics.judging import JudgeSettings
     from medagent.cli.rubric import Voice, print_rubric
+    from medagent.evaluation.rubrics.judging import JudgeSettings
 
     print_rubric(
         Path(path),
@@ -223,8 +223,8 @@ def contamination(
         threshold: Share of a question's 13-grams from which it counts as near-duplicate.
         show: How many of them to list.
     """
-    from evaluation.benchmarks.source import BenchmarkSource
     from medagent.cli.compare import print_contamination
+    from medagent.evaluation.benchmarks.source import BenchmarkSource
 
     other = BenchmarkSource(train_benchmark or benchmark, path=train) if train else None
     print_contamination(BenchmarkSource(benchmark, path=test), other, corpus, threshold=threshold, show=show)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from retrieval.analysis import AnalyserName
+from medagent.retrieval.analysis import AnalyserName
 
 
 def index_build(
@@ -46,8 +46,8 @@ def index_build(
         overwrite: Replace an index of other content there.
     """
     from medagent.cli.index import build_with_progress
-    from retrieval.chunking import Chunking
-    from retrieval.settings import IndexSettings, SearchSettings
+    from medagent.retrieval.chunking import Chunking
+    from medagent.retrieval.settings import IndexSettings, SearchSettings
 
     search = SearchSettings(floor=floor, evidence_weight=evidence_weight)
     settings = IndexSettings(Chunking(max_tokens, overlap_tokens), analyser, chroma=chroma, search=search)
@@ -96,7 +96,7 @@ def index_restore(index: str, names: list[str]) -> None:
         index: Folder of the index.
         names: The ids that they were removed by, e.g. '[pmid:12345]'.
     """
-    from retrieval.index import restore_in_index
+    from medagent.retrieval.index import restore_in_index
 
     number = restore_in_index(Path(index), names)
     print(f"{number:,} may come back into {index}: add or synchronise their source again.")
@@ -110,7 +110,7 @@ def index_remove(index: str, ids: list[str]) -> None:
         ids: Ids of passages or documents, e.g. '[pmid:12345, pmid:678#2]'.
     """
     from medagent.cli.progress import index_bars
-    from retrieval.index import remove_from_index
+    from medagent.retrieval.index import remove_from_index
 
     with index_bars() as show:
         manifest, removed = remove_from_index(Path(index), ids, progress=show)
@@ -124,7 +124,7 @@ def index_rebuild(index: str) -> None:
         index: Folder of the index.
     """
     from medagent.cli.progress import index_bars
-    from retrieval.index import rebuild_index
+    from medagent.retrieval.index import rebuild_index
 
     with index_bars() as show:
         manifest = rebuild_index(Path(index), progress=show)
@@ -141,7 +141,7 @@ def index_synonyms(index: str, file: str) -> None:
         file: MeSH's descriptors (d2026.bin or desc2026.xml, also as .gz), or lines such as "heart attack|myocardial
             infarction".
     """
-    from retrieval.synonyms import give_synonyms
+    from medagent.retrieval.synonyms import give_synonyms
 
     groups, left_out = give_synonyms(Path(index), Path(file))
     print(f"{groups:,} groups of terms in {index}; {left_out:,} terms left out (no word, too long, or said twice).")
@@ -157,11 +157,11 @@ def index_verify(index: str, repair: bool = False) -> None:
         repair: First make afresh what the passages give: damaged vectors, Chroma and BM25.
     """
     from medagent.cli.progress import index_bars
-    from retrieval.embedders import embedder_from_identity
-    from retrieval.errors import IndexMismatchError
-    from retrieval.inspect import verify_index
-    from retrieval.manifest import Manifest
-    from retrieval.repair import repair_index
+    from medagent.retrieval.embedders import embedder_from_identity
+    from medagent.retrieval.errors import IndexMismatchError
+    from medagent.retrieval.inspect import verify_index
+    from medagent.retrieval.manifest import Manifest
+    from medagent.retrieval.repair import repair_index
 
     manifest = Manifest.read(Path(index))
     with index_bars() as show:
@@ -188,8 +188,8 @@ def index_stats(index: str, json: bool = False) -> None:
         index: Folder of the index.
         json: Print JSON.
     """
-    from retrieval.inspect import index_stats as stats
-    from retrieval.inspect import show_stats
+    from medagent.retrieval.inspect import index_stats as stats
+    from medagent.retrieval.inspect import show_stats
 
     found = stats(Path(index))
     print(show_stats(found, as_json=json))
@@ -213,7 +213,7 @@ def index_serve(
         reranker: A cross-encoder by hub name or folder, to reorder the best candidates.
         device: Device to embed on.
     """
-    from retrieval.serving import serve
+    from medagent.retrieval.serving import serve
 
     serve(Path(index), host=host, port=port, max_batch=max_batch, reranker=reranker, device=device)
 
@@ -225,7 +225,7 @@ def index_mcp(index: str, device: str | None = None) -> None:
         index: Folder of the index.
         device: Device to embed on.
     """
-    from retrieval.mcp_server import run_mcp
+    from medagent.retrieval.mcp_server import run_mcp
 
     run_mcp(Path(index), device=device)
 
@@ -262,7 +262,7 @@ def search(
         json: Print JSON lines.
     """
     from medagent.cli.search import print_search
-    from retrieval.filters import Filter
+    from medagent.retrieval.filters import Filter
 
     sources = (source,) if isinstance(source, str) else tuple(source or ())
     wanted = Filter.parse(where) & Filter.of(sources, year_from, year_to)

@@ -79,7 +79,7 @@ def starter_build(out: str = "runs/starter-base", hidden_size: int = 128, seed: 
     import torch
 
     from medagent.starter.world import World
-    from training.starter.build import WarmStartConfig, warm_start
+    from medagent.training.starter.build import WarmStartConfig, warm_start
 
     if threads:
         torch.set_num_threads(threads)
@@ -104,7 +104,7 @@ def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, se
     import torch
 
     from medagent.starter.world import World
-    from training.starter.lengthen import lengthen
+    from medagent.training.starter.lengthen import lengthen
 
     if threads:
         torch.set_num_threads(threads)
@@ -144,10 +144,10 @@ def study(
     """
     from dataclasses import replace
 
-    from training.studies.budget_report import write_budget_report
-    from training.studies.report import write_report
-    from training.studies.running import refuse_unfinished, run_study
-    from training.studies.study import kept_seeds, load_study, study_cells
+    from medagent.training.studies.budget_report import write_budget_report
+    from medagent.training.studies.report import write_report
+    from medagent.training.studies.running import refuse_unfinished, run_study
+    from medagent.training.studies.study import kept_seeds, load_study, study_cells
 
     plan = load_study(name)
     named = Path(name).stem
@@ -170,30 +170,30 @@ def study(
 
 
 def _train(arguments: list[str]) -> None:
-    from training.run import end_rank
-    from training.run import train as run_training
+    from medagent.training.run import end_rank
+    from medagent.training.run import train as run_training
 
     run_training(arguments)
     end_rank()
 
 
 def _plan(arguments: list[str]) -> None:
-    from training.plan import plan as run_plan
+    from medagent.training.plan import plan as run_plan
 
     run_plan(arguments)
 
 
 def _sft(arguments: list[str]) -> None:
-    from training.run import end_rank
-    from training.run import sft as run_supervised
+    from medagent.training.run import end_rank
+    from medagent.training.run import sft as run_supervised
 
     run_supervised(arguments)
     end_rank()
 
 
 def _preference(arguments: list[str]) -> None:
-    from training.run import end_rank
-    from training.run import preference as run_preference
+    from medagent.training.run import end_rank
+    from medagent.training.run import preference as run_preference
 
     run_preference(arguments)
     end_rank()

@@ -11,9 +11,9 @@ from statistics import mean
 
 import matplotlib
 
-from training.studies.budget_report import budget_figure, budget_report, percent, read_results
-from training.studies.report import paired
-from training.studies.study import load_study
+from medagent.training.studies.budget_report import budget_figure, budget_report, percent, read_results
+from medagent.training.studies.report import paired
+from medagent.training.studies.study import load_study
 
 FOLDER = Path(__file__).parents[1]
 BUDGET, DENSITY = FOLDER / "results" / "budget.csv", FOLDER / "results" / "reward-density-runs.csv"

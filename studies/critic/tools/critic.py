@@ -32,20 +32,20 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from benchmarks.common import describe_machine
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.cli.demo import demo_configs
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.retrieval.controls import UnreliableRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
+from medagent.training.data import RolloutData
+from medagent.training.engines import InProcessEngine
+from medagent.training.experience import first_of_turns
+from medagent.training.module import AgentModule
+from medagent.training.prepare import prepare
+from medagent.training.rewards import Reward
+from medagent.training.run import AgentCLI
 from medagent.types import Question, Rollout
-from retrieval.controls import UnreliableRetriever
-from training.data import RolloutData
-from training.engines import InProcessEngine
-from training.experience import first_of_turns
-from training.module import AgentModule
-from training.prepare import prepare
-from training.rewards import Reward
-from training.run import AgentCLI
 
 SAMPLES = 16
 

@@ -28,13 +28,13 @@ from benchmarks.common import describe_machine
 from medagent.agent_folder import load_agent
 from medagent.causal_lm import hidden_states
 from medagent.policies.huggingface import HFPolicy
+from medagent.retrieval.controls import UnreliableRetriever
+from medagent.retrieval.search import HybridRetriever
 from medagent.starter.world import World
+from medagent.training.critic_evidence import evidence
+from medagent.training.rewards import OutcomeReward
 from medagent.types import Rollout
-from retrieval.controls import UnreliableRetriever
-from retrieval.search import HybridRetriever
 from studies.critic.tools.critic import SAMPLES, ceiling, explained, repeated
-from training.critic_evidence import evidence
-from training.rewards import OutcomeReward
 
 
 def features(rollout: Rollout, turn: int) -> list[float]:

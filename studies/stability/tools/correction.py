@@ -17,9 +17,9 @@ from statistics import mean, median
 from benchmarks.common import describe_machine
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from training.callbacks.export import read_metrics
-from training.run import train
-from training.studies.study import CONFIGS, STUDIES
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.run import train
+from medagent.training.studies.study import CONFIGS, STUDIES
 
 PARTS = STUDIES / "stability" / "configs" / "parts"
 ARMS = {

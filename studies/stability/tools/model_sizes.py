@@ -11,9 +11,9 @@ from statistics import mean
 
 from matplotlib.figure import Figure
 
+from medagent.training.studies.report import holm, outcome, paired
 from studies.stability.tools.folders import figure_path
 from studies.stability.tools.print_results import kept_runs
-from training.studies.report import holm, outcome, paired
 
 BASES = {
     "turns of 10 tokens": "model-sizes-starter-thinking-0",

@@ -16,9 +16,9 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 from medagent.errors import ConfigError
+from medagent.training.studies.report import Row, report
+from medagent.training.studies.study import known_studies, load_study
 from studies.stability.tools.folders import RESULTS
-from training.studies.report import Row, report
-from training.studies.study import known_studies, load_study
 
 METRICS = "-metrics.csv.gz"
 # Arms that have the settings of an arm of another study, whose runs stand for them. Where an arm of `collapse` was run

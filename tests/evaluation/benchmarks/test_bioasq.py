@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from evaluation.benchmarks import BioASQBenchmark, bioasq_passages
-from evaluation.benchmarks.source import BenchmarkSource
-from evaluation.corpora import named_corpus
-from evaluation.grading.grade import grade
 from medagent.errors import ConfigError, InputError
+from medagent.evaluation.benchmarks import BioASQBenchmark, bioasq_passages
+from medagent.evaluation.benchmarks.source import BenchmarkSource
+from medagent.evaluation.corpora import named_corpus
+from medagent.evaluation.grading.grade import grade
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.support import SHARED_DATA
 

@@ -9,7 +9,8 @@ from typing import Any
 import datasets
 import pytest
 
-from evaluation.benchmarks import (
+from medagent.errors import ConfigError, InputError
+from medagent.evaluation.benchmarks import (
     BioASQBenchmark,
     FileBenchmark,
     JsonlBenchmark,
@@ -22,8 +23,7 @@ from evaluation.benchmarks import (
     StarterBenchmark,
     bioasq_passages,
 )
-from evaluation.corpora import corpus_passages
-from medagent.errors import ConfigError, InputError
+from medagent.evaluation.corpora import corpus_passages
 from tests.evaluation.benchmarks.support import BIOASQ, MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines
 from tests.support import SHARED_DATA
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import (
+from medagent.errors import InputError
+from medagent.evaluation.benchmarks import (
     BioASQBenchmark,
     FileBenchmark,
     JsonlBenchmark,
@@ -19,7 +20,6 @@ from evaluation.benchmarks import (
     OpenQABenchmark,
     PubMedQABenchmark,
 )
-from medagent.errors import InputError
 from tests.evaluation.benchmarks.support import BIOASQ, MEDMCQA, MEDQA, MEDXPERT, OPEN, PUBMEDQA, lines, without
 
 MALFORMED: list[tuple[type[FileBenchmark], Callable[[], list[object]], str]] = [

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from evaluation.grading.citations import content_words, ground, supports
+from medagent.evaluation.grading.citations import content_words, ground, supports
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
 
 HITS = (
     Hit(Passage("p1", "gout", "Allopurinol lowers uric acid. It is not for acute attacks."), 1.0),

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from evaluation.grading.citations import claim_of
-from evaluation.grading.exact_match import squad_tokens
-from evaluation.grading.grade import Verdict, grade
-from evaluation.grading.open_answers import (
+from medagent.evaluation.grading.citations import claim_of
+from medagent.evaluation.grading.exact_match import squad_tokens
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.grading.open_answers import (
     ListScore,
     abstains,
     answer_tokens,

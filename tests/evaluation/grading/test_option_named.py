@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import MedMCQABenchmark, MedQABenchmark
-from evaluation.grading.option_named import Outcome, read_answer
-from evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
-from evaluation.grading.replies import read_reply
 from medagent.cli.main import main
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks import MedMCQABenchmark, MedQABenchmark
+from medagent.evaluation.grading.option_named import Outcome, read_answer
+from medagent.evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
+from medagent.evaluation.grading.replies import read_reply
 from tests.support import ROOT, SHARED_DATA
 
 ANSWERS = SHARED_DATA / "answers"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from evaluation.grading.replies import read_reply
+from medagent.evaluation.grading.replies import read_reply
 from tests.support import ROOT
 
 LABELS = [

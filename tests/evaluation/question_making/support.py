@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from evaluation.question_making.candidates import Candidate
-from evaluation.question_making.drafts import Draft, Rule, Source
-from evaluation.question_making.statistics import CorpusStatistics
-from retrieval.passages import Hit, Passage
+from medagent.evaluation.question_making.candidates import Candidate
+from medagent.evaluation.question_making.drafts import Draft, Rule, Source
+from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.retrieval.passages import Hit, Passage
 
 FACTS = (
     (

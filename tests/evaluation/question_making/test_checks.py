@@ -9,15 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import JsonlBenchmark
-from evaluation.question_making import checks
-from evaluation.question_making.checks import Checks, holds
-from evaluation.question_making.options import TOO_FEW, Choice, guessing, with_options
-from evaluation.question_making.output import lines_of, question_row, read_ratings, sample_rows
-from evaluation.question_making.selection import CONFLICT, IN_BENCHMARK, OVER_LIMIT, REPEATED, TOO_OFTEN, select
 from medagent.errors import InputError
+from medagent.evaluation.benchmarks import JsonlBenchmark
+from medagent.evaluation.question_making import checks
+from medagent.evaluation.question_making.checks import Checks, holds
+from medagent.evaluation.question_making.options import TOO_FEW, Choice, guessing, with_options
+from medagent.evaluation.question_making.output import lines_of, question_row, read_ratings, sample_rows
+from medagent.evaluation.question_making.selection import (
+    CONFLICT,
+    IN_BENCHMARK,
+    OVER_LIMIT,
+    REPEATED,
+    TOO_OFTEN,
+    select,
+)
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question
-from retrieval.passages import Hit, Passage
 from tests.evaluation.question_making.support import PASSAGES, candidate, counted, draft
 
 GENE = PASSAGES[1]

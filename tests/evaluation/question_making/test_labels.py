@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from evaluation.question_making.output import read_ratings
+from medagent.evaluation.question_making.output import read_ratings
 from tests.support import ROOT
 
 LABELS = Path(__file__).parent / "labels.jsonl"

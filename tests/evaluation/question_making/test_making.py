@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.question_making import making
-from evaluation.question_making.candidates import CandidateFile
-from evaluation.question_making.drafts import Draft
-from evaluation.question_making.making import NOT_WRITTEN, REPEATED_SENTENCE, count_index, find_candidates
-from evaluation.question_making.statistics import CorpusStatistics
 from medagent.errors import InputError
-from retrieval.passages import Passage
+from medagent.evaluation.question_making import making
+from medagent.evaluation.question_making.candidates import CandidateFile
+from medagent.evaluation.question_making.drafts import Draft
+from medagent.evaluation.question_making.making import NOT_WRITTEN, REPEATED_SENTENCE, count_index, find_candidates
+from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.retrieval.passages import Passage
 from tests.evaluation.question_making.support import PASSAGES, Searched
 
 MADE_FROM = {"content": "abc", "top_k": 5}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from evaluation.question_making import rules_actors, rules_facts, rules_genes, rules_numbers, rules_terms
-from evaluation.question_making.rules import drafts_of
-from evaluation.question_making.text import cut_clause, is_term, points_elsewhere, usable_sentences
-from evaluation.question_making.verbs import SINGULAR, begins_with_verb
-from retrieval.passages import Passage
+from medagent.evaluation.question_making import rules_actors, rules_facts, rules_genes, rules_numbers, rules_terms
+from medagent.evaluation.question_making.rules import drafts_of
+from medagent.evaluation.question_making.text import cut_clause, is_term, points_elsewhere, usable_sentences
+from medagent.evaluation.question_making.verbs import SINGULAR, begins_with_verb
+from medagent.retrieval.passages import Passage
 from tests.evaluation.question_making.support import PASSAGES, counted, drafts
 
 MADE = [

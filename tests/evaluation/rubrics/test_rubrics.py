@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, read_choice, read_met
-from evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
-from evaluation.rubrics.rows import Case, Criterion, Labelled, Pair, read_rubric_rows
-from evaluation.rubrics.scores import agreement, preference, score
-from evaluation.rubrics.speakers import AgentSpeaker, Speaker, TemplateSpeaker, _pieces
 from medagent.errors import ConfigError, InputError
+from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, read_choice, read_met
+from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
+from medagent.evaluation.rubrics.rows import Case, Criterion, Labelled, Pair, read_rubric_rows
+from medagent.evaluation.rubrics.scores import agreement, preference, score
+from medagent.evaluation.rubrics.speakers import AgentSpeaker, Speaker, TemplateSpeaker, _pieces
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import encode

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.metrics import report_mode
-from evaluation.modes import Mode
-from evaluation.run import Plan, run_plan
-from evaluation.trust.injections import (
+from medagent.agent import Job
+from medagent.evaluation.metrics import report_mode
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.run import Plan, run_plan
+from medagent.evaluation.trust.injections import (
     PLANTED,
     WORD,
     injections,
@@ -21,7 +22,6 @@ from evaluation.trust.injections import (
     with_injection,
     wrong_letter,
 )
-from medagent.agent import Job
 from medagent.protocol import TagProtocol, citations
 from medagent.types import Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless_passages

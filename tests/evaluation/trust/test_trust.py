@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.metrics import report_mode, summarize
-from evaluation.modes import Mode, job_for
-from evaluation.run import Plan, run_plan
 from medagent.agent import Job
 from medagent.errors import InputError
+from medagent.evaluation.metrics import report_mode, summarize
+from medagent.evaluation.modes import Mode, job_for
+from medagent.evaluation.run import Plan, run_plan
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
 from tests.evaluation.support import PASSAGES, QUESTIONS, scripted
 
 QUESTION = Question("q", "What is given?", ("warfarin 5 mg", "heparin", "rest"), "A")

@@ -11,7 +11,7 @@ from medagent.agent import Agent
 from medagent.cli.asked import counted, read_usage, usage_line
 from medagent.policies.chat_endpoint import RemotePolicy, byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
-from retrieval.controls import NoRetriever
+from medagent.retrieval.controls import NoRetriever
 
 
 def endpoint() -> Agent:

@@ -10,18 +10,18 @@ from typing import get_args
 
 import pytest
 
-from evaluation.benchmarks.source import BenchmarkSource
-from evaluation.compare import compare_runs
-from evaluation.modes import Mode
-from evaluation.names import BenchmarkName, ModeName
-from evaluation.reports.html import write_evaluation_html
-from evaluation.run import Plan, run_plan
 from medagent.cli.compare import comparison_text
 from medagent.cli.evaluate import evaluate_agent, fingerprint, index_fingerprint
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
-from retrieval.controls import NoRetriever
-from retrieval.search import HybridRetriever
+from medagent.evaluation.benchmarks.source import BenchmarkSource
+from medagent.evaluation.compare import compare_runs
+from medagent.evaluation.modes import Mode
+from medagent.evaluation.names import BenchmarkName, ModeName
+from medagent.evaluation.reports.html import write_evaluation_html
+from medagent.evaluation.run import Plan, run_plan
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.search import HybridRetriever
 from tests.evaluation.support import QUESTIONS, lookup, scripted
 
 

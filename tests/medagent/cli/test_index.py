@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from medagent.cli.main import main
-from retrieval.manifest import Manifest
+from medagent.retrieval.manifest import Manifest
 from tests.retrieval.server import Serving
 from tests.retrieval.support import MEDLINE, write_pdf
 

@@ -153,7 +153,7 @@ def test_specs_survive_the_disk_and_damage_is_explained(tmp_path: Path, index: s
     from medagent.agent import Limits
     from medagent.agent_folder import RetrieverSpec
     from medagent.protocol import TagProtocol
-    from retrieval.settings import SearchSettings
+    from medagent.retrieval.settings import SearchSettings
 
     spec = AgentSpec(
         "starter",

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType
 
-from evaluation.predictions import PredictionLog
 from medagent.agent_folder import read_spec
 from medagent.cli import pretrained_demo
 from medagent.cli.main import main
 from medagent.cli.pretrained_demo import AFTER_EXAMPLES, AFTER_TRAINING, UNTRAINED, DemoSettings, run_pretrained_demo
 from medagent.cli.pretrained_report import COLUMNS, comparison, table_rows
 from medagent.errors import ConfigError
+from medagent.evaluation.predictions import PredictionLog
 from medagent.run_folder import RunFolder
+from medagent.training.callbacks.export import read_metrics
 from tests.medagent.gguf_files import write_gguf
-from training.callbacks.export import read_metrics
 
 # A byte is a token of the tiny base, so that its limits are wide. Everything else is as in the files.
 LIMITS = "{max_turns: 4, max_turn_tokens: 48, max_observation_tokens: 160, max_total_tokens: 512}"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import JsonlBenchmark
 from medagent.cli.main import main
+from medagent.evaluation.benchmarks import JsonlBenchmark
 from tests.evaluation.question_making.support import FACTS
 
 GENE = "Mutations in which gene cause Costello syndrome?"

@@ -9,8 +9,8 @@ from medagent.evidence.answer_form import echoes, is_of_sort, says_too_little, w
 from medagent.evidence.names import Names
 from medagent.evidence.verdict import EvidenceKind, judge
 from medagent.evidence.words import subject_words
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
 
 
 def kind_of(question: str, answer: str, title: str, text: str) -> EvidenceKind:

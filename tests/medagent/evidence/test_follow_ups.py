@@ -7,8 +7,8 @@ import pytest
 from medagent.evidence.follow_ups import follow_ups, subject_of
 from medagent.evidence.support import LexicalRule
 from medagent.evidence.verdict import judge
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
 
 DRUG = Passage.make("trachoma", "The usual first-line drug is oral azithromycin.", id="drug")
 SIGN = Passage.make("Trachoma", "The classic sign is inturned eyelashes.", id="sign")

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from evaluation.grading.citations import ground
 from medagent.base_models import STARTER, model_path
 from medagent.errors import InputError
+from medagent.evaluation.grading.citations import ground
 from medagent.evidence.support import LexicalRule, NLIModel, Statement, Support, statements_of, support_of
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
 
 LABELS = Path(__file__).with_name("support_labels.jsonl")
 

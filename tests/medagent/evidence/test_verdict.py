@@ -12,10 +12,10 @@ from medagent.evidence import check
 from medagent.evidence.check import EvidenceCheck, names_of
 from medagent.evidence.names import Names
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
+from medagent.retrieval.batching import SearchBatcher
+from medagent.retrieval.errors import RetrieverUnavailableError
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.batching import SearchBatcher
-from retrieval.errors import RetrieverUnavailableError
-from retrieval.passages import Hit, Passage
 
 STATED, PARTLY, OTHER, NOT_SAID = (
     EvidenceKind.STATED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from medagent.evidence.verdict import EvidenceKind, judge
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
 
 
 def said(question: str, answer: str, *shown: tuple[str, str], options: tuple[str, ...] = ()) -> EvidenceKind:

@@ -14,8 +14,8 @@ from medagent.agent import Agent, Job, Limits
 from medagent.errors import PolicyError
 from medagent.policies.chat_endpoint import RemotePolicy, _closed, byte_tokenizer
 from medagent.protocol import TagProtocol
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, StopReason
-from retrieval.passages import Hit, Passage
 
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
 

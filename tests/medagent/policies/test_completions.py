@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.errors import PolicyError
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.completions import CompletionPolicy, HttpCompletions, turn_seed
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.huggingface import HFPolicy
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.fake_vllm import FakeVllm
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 QUESTIONS = StarterBenchmark("train", limit_per_kind=3).questions()
 JOBS = [Job(question, temperature=0.0, force_search=True) for question in QUESTIONS]

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from evaluation.grading.grade import Verdict, grade
 from medagent.agent import Agent, Job, Limits
 from medagent.cli.main import main
 from medagent.errors import PolicyError
+from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.policies import http_endpoint
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.protocol import TagProtocol
+from medagent.retrieval.controls import NoRetriever
 from medagent.types import Question, Rollout, StopReason
-from retrieval.controls import NoRetriever
 
 QUESTION = Question("q", "Which drug lowers urate?", ("aspirin", "allopurinol"), "B")
 RIGHT = {"choices": [{"message": {"content": "<answer>(B)"}, "finish_reason": "stop"}]}

@@ -12,7 +12,7 @@ from medagent.errors import PolicyError
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
+from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question
-from retrieval.passages import Hit, Passage
 from tests.recording import RecordingPolicy
 
 BLOCKS = TagProtocol().blocks

@@ -12,10 +12,10 @@ from torch import nn
 
 from medagent.checksums import checksum
 from medagent.policies.vllm.worker import WeightReceiver, view
+from medagent.training.engines.hand_over import served_adapter
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
 from tests.training.support import perturb
-from training.engines.hand_over import served_adapter
-from training.lora import LoraSettings
-from training.module import AgentModule
 
 PARTS = ("q_proj", "k_proj", "v_proj", "o_proj")
 

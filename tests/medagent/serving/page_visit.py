@@ -12,9 +12,9 @@ import pytest
 from medagent.agent import Agent
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.names import Names
+from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.app import make_app
 from medagent.serving.page import Example
-from retrieval.passages import Hit, Passage
 from tests.medagent.serving.support import Corpus, Stepwise, served
 
 HOSTILE = Passage.make(

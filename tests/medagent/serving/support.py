@@ -21,9 +21,9 @@ from medagent.agent import Agent
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.policy import SampledTurn
 from medagent.protocol import Block
+from medagent.retrieval.errors import RetrieverUnavailableError
+from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.app import make_app
-from retrieval.errors import RetrieverUnavailableError
-from retrieval.passages import Hit, Passage
 
 CHAT = "/v1/chat/completions"
 GOUT = Passage.make("gout", "Gout hurts. The first-line drug is colchicine. It is old.", id="p1")

@@ -8,18 +8,18 @@ from typing import Any
 
 import httpx
 
-from evaluation.grading.grade import grade
-from evaluation.run import run_benchmark
 from medagent.agent import Agent, Job
 from medagent.answers import checked
+from medagent.evaluation.grading.grade import grade
+from medagent.evaluation.run import run_benchmark
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import NOT_ADVICE
 from medagent.serving.app import make_app
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from medagent.types import Question
 from tests.medagent.serving.support import GOUT, Corpus, call, events
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 
 def test_an_answer_is_the_rollouts_with_its_citations_checked(policy: Any) -> None:

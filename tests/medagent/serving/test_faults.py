@@ -10,9 +10,9 @@ import pytest
 
 from medagent.errors import PolicyError
 from medagent.policies.scripted import ScriptedPolicy
+from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.middleware import digest
 from medagent.serving.openai_form import MAX_CHARACTERS
-from retrieval.passages import Hit, Passage
 from tests.medagent.serving.support import GOUT, Corpus, call, events
 
 

@@ -12,8 +12,8 @@ from medagent.agent import Agent
 from medagent.policies.huggingface import HFPolicy
 from medagent.serving.admission import AdmissionLimits
 from medagent.serving.app import make_app
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.medagent.serving.support import Corpus, Stepwise, served, soon
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 ASKED: Any = [{"role": "user", "content": "What is the first-line drug for gout?"}]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from medagent.retrieval.filters import Filter
+from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.quiz import QuizItem
-from retrieval.filters import Filter
-from retrieval.passages import Hit, Passage
 from tests.medagent.serving.page_visit import QUESTION, Visit
 from tests.medagent.serving.support import soon
 

@@ -9,20 +9,23 @@ import pytest
 
 from medagent.agent_folder import read_spec
 from medagent.errors import ConfigError
+from medagent.training.callbacks import ComputeBudget
+from medagent.training.run import sft, train
+from medagent.training.studies.budget import spent_by
 from tests.support import CONFIGS
 from tests.training.support import arguments, numbers
-from training.callbacks import ComputeBudget
-from training.run import sft, train
-from training.studies.budget import spent_by
 
 EXAMPLES = CONFIGS.parent / "studies" / "budget" / "configs" / "parts" / "examples.yaml"
-FEW = {"class_path": "evaluation.benchmarks.StarterBenchmark", "init_args": {"split": "train", "limit_per_kind": 10}}
+FEW = {
+    "class_path": "medagent.evaluation.benchmarks.StarterBenchmark",
+    "init_args": {"split": "train", "limit_per_kind": 10},
+}
 
 
 def budget(folder: Path, units: float) -> list[str]:
     """The configuration of a budget of so many units."""
     path = folder / f"budget-{units:.0f}.yaml"
-    callback = {"class_path": "training.callbacks.ComputeBudget", "init_args": {"units": units}}
+    callback = {"class_path": "medagent.training.callbacks.ComputeBudget", "init_args": {"units": units}}
     path.write_text(json.dumps({"trainer": {"callbacks+": [callback]}}))
     return ["--config", str(path)]
 

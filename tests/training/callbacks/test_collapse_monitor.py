@@ -12,17 +12,17 @@ import torch
 import yaml
 from lightning import Callback, LightningModule, Trainer
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.training.callbacks import HeldOutEvaluation, collapse_monitor
+from medagent.training.callbacks.collapse_monitor import CollapseMonitor, read_events
+from medagent.training.callbacks.collapse_signs import HELD_OUT, CollapseDetector, Thresholds
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.experience import Experience
+from medagent.training.module import AgentModule
+from medagent.training.run import newest_checkpoint, train
 from tests.training.support import ALGORITHMS, arguments, make_module, row
-from training.callbacks import HeldOutEvaluation, collapse_monitor
-from training.callbacks.collapse_monitor import CollapseMonitor, read_events
-from training.callbacks.collapse_signs import HELD_OUT, CollapseDetector, Thresholds
-from training.callbacks.export import read_metrics
-from training.experience import Experience
-from training.module import AgentModule
-from training.run import newest_checkpoint, train
 
 
 def alarms(rows: list[dict[str, float]], thresholds: Thresholds = Thresholds()) -> list[int]:
@@ -194,7 +194,7 @@ def sabotaged(run: Path, index: Path, *, action: str, **thresholds: object) -> l
     callbacks = [
         {"class_path": f"{__name__}.Saboteur"},
         {
-            "class_path": "training.callbacks.CollapseMonitor",
+            "class_path": "medagent.training.callbacks.CollapseMonitor",
             "init_args": {
                 "action": action,
                 "thresholds": {

@@ -10,11 +10,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from medagent.errors import ConfigError
+from medagent.training.callbacks import ClippingBiasCorrection
+from medagent.training.callbacks.correction import CorrectionScale
+from medagent.training.experience import loss_weights, split_by_length
+from medagent.training.objectives import clipped_surrogate, reference_kl
 from tests.training.support import OneBatch, Snoop, gradients, make_module, perturb, quiet_trainer
-from training.callbacks import ClippingBiasCorrection
-from training.callbacks.correction import CorrectionScale
-from training.experience import loss_weights, split_by_length
-from training.objectives import clipped_surrogate, reference_kl
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from medagent.agent import Limits
 from medagent.agent_folder import read_spec
 from medagent.protocol import TagProtocol
+from medagent.training.agent_data import AgentSettings
+from medagent.training.callbacks import AgentExport
 from tests.training.support import make_data, make_module
-from training.agent_data import AgentSettings
-from training.callbacks import AgentExport
 
 RULES = AgentSettings(TagProtocol(instructions="Be brief.", date="2024-05-02"), Limits(3, 41, 130, 470), top_k=3)
 

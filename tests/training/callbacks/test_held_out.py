@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
+from medagent.retrieval.controls import UnreliableRetriever
+from medagent.training.callbacks import HeldOutEvaluation, held_out
+from medagent.training.metric_names import METRICS
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.controls import UnreliableRetriever
 from tests.training.support import make_data, make_module
-from training.callbacks import HeldOutEvaluation, held_out
-from training.metric_names import METRICS
 
 
 class Logger:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from medagent.training.callbacks.collapse_monitor import CollapseMonitor
 from tests.training.pretend import PretendRanks
 from tests.training.support import make_module
-from training.callbacks.collapse_monitor import CollapseMonitor
 
 
 def test_a_resumed_run_keeps_the_rate_that_its_rollbacks_left() -> None:

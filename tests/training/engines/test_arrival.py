@@ -9,7 +9,7 @@ import torch
 
 from medagent.checksums import checksum, combined
 from medagent.errors import PolicyError
-from training.engines.arrival import ArrivalCheck, require_arrival
+from medagent.training.engines.arrival import ArrivalCheck, require_arrival
 
 
 class Probe:

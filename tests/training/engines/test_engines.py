@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError, PolicyError
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.engines import InProcessEngine, ServersEngine, VllmEngine
+from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.run import train
 from tests.fake_vllm import FakeVllm
 from tests.training.support import arguments, perturb, setup_of
-from training.callbacks.export import read_metrics
-from training.engines import InProcessEngine, ServersEngine, VllmEngine
-from training.engines.arrival import trainer_logprobs
-from training.run import train
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_wrong_servers_and_engines_that_were_not_started_are_refused(module, ser
 @pytest.mark.long
 def test_a_run_with_servers_trains(servers, train_index: Path, tmp_path: Path) -> None:
     policy = {
-        "class_path": "training.engines.ServersEngine",
+        "class_path": "medagent.training.engines.ServersEngine",
         "init_args": {
             "urls": [server.url for server in servers],
             "model": "base",

@@ -14,10 +14,10 @@ from medagent.checksums import checksum
 from medagent.errors import ConfigError, PolicyError
 from medagent.merging import MergeLoss, form_for
 from medagent.policies.vllm.api import VllmApi
+from medagent.training.engines import ServersEngine
+from medagent.training.engines.arrival import ArrivalCheck
 from tests.fake_vllm import FakeVllm
 from tests.training.support import make_module, setup_of
-from training.engines import ServersEngine
-from training.engines.arrival import ArrivalCheck
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.huggingface import HFPolicy
+from medagent.training.adapters import SharedBase
+from medagent.training.engines import InProcessEngine
+from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
 from tests.training.support import make_module, perturb, setup_of
-from training.adapters import SharedBase
-from training.engines import InProcessEngine
-from training.engines.arrival import trainer_logprobs
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.module import AgentModule
 
 PROBE = tuple(range(20, 60))
 

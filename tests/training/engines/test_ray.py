@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
 from medagent.agent import Agent, Job
 from medagent.errors import ConfigError, PolicyError
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.data import RolloutData
+from medagent.training.engines import InProcessEngine
+from medagent.training.engines.ray import RayEngine
+from medagent.training.run import train
+from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.training.support import arguments, make_module, perturb, setup_of
-from training.callbacks.export import read_metrics
-from training.data import RolloutData
-from training.engines import InProcessEngine
-from training.engines.ray import RayEngine
-from training.run import train
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 
 ray = pytest.importorskip("ray", reason="needs the extra ray; make test-vllm installs it")
 pytestmark = [
@@ -94,7 +94,7 @@ def test_a_run_completes_though_an_actor_is_killed(
 
     monkeypatch.setattr(RolloutData, "collect", kills)
     policy = {
-        "class_path": "training.engines.RayEngine",
+        "class_path": "medagent.training.engines.RayEngine",
         "init_args": {"num_replicas": 2, "kind": "huggingface", "cpus": 0.5},
     }
     rows = read_metrics(train(arguments(tmp_path / "run", train_index, epochs=3, **{"data.engine": policy})))

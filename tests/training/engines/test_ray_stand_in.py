@@ -17,8 +17,8 @@ import pytest
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.ray_replica import _HuggingFace
+from medagent.training.engines.ray import RayEngine
 from tests.training.support import make_module, perturb, setup_of
-from training.engines.ray import RayEngine
 
 
 class RayError(Exception):

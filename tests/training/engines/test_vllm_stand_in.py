@@ -22,10 +22,10 @@ from medagent.errors import ConfigError, PolicyError
 from medagent.policies.completions import HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.server import MODEL, VllmSettings
+from medagent.training.engines import VllmEngine, vllm
+from medagent.training.engines.base import EngineSetup
+from medagent.training.engines.vllm import of_rank
 from tests.training.support import make_module, perturb, setup_of
-from training.engines import VllmEngine, vllm
-from training.engines.base import EngineSetup
-from training.engines.vllm import of_rank
 
 
 class StandIn:

@@ -22,14 +22,14 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from medagent.cli.demo import demo_configs
 from medagent.policy import Policy
+from medagent.retrieval.passages import Hit
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.data import RolloutData
+from medagent.training.experience import tensorize
+from medagent.training.module import AgentModule
+from medagent.training.run import AgentCLI
+from medagent.training.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit
-from training.callbacks.export import read_metrics
-from training.data import RolloutData
-from training.experience import tensorize
-from training.module import AgentModule
-from training.run import AgentCLI
-from training.stale_rollouts import read_rollouts, write_rollouts
 
 HERE = Path(__file__).parent
 ROLLOUTS, METRICS = HERE / "rollouts.jsonl", HERE / "metrics.json"

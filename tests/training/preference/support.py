@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
+from medagent.training.execution import Execution
+from medagent.training.lora import LoraSettings
+from medagent.training.preference.losses import PreferenceLoss
+from medagent.training.preference.module import PreferenceModule
+from medagent.training.preference.pairs import PreferencePair
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import perturb
-from training.execution import Execution
-from training.lora import LoraSettings
-from training.preference.losses import PreferenceLoss
-from training.preference.module import PreferenceModule
-from training.preference.pairs import PreferencePair
 
 VOCABULARY = 2048
 

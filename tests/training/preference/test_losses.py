@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from medagent.errors import ConfigError
+from medagent.training.adapters import POLICY
+from medagent.training.preference.data import to_prefer
+from medagent.training.preference.losses import DPO, TDPO1, TDPO2, PairTerms, PreferenceLoss
+from medagent.training.preference.module import PreferenceModule
+from medagent.training.preference.pairs import PreferencePair
 from medagent.types import Rollout
 from tests.training.preference.support import module_of, pairs
-from training.adapters import POLICY
-from training.preference.data import to_prefer
-from training.preference.losses import DPO, TDPO1, TDPO2, PairTerms, PreferenceLoss
-from training.preference.module import PreferenceModule
-from training.preference.pairs import PreferencePair
 
 BETA, ALPHA = 0.3, 0.7
 LOSSES = {"dpo": DPO(BETA), "tdpo1": TDPO1(BETA), "tdpo2": TDPO2(BETA, ALPHA)}
@@ -75,8 +75,8 @@ def test_loss_and_gradient_are_those_of_a_plain_loop(name: str, shape: dict[str,
 
 def test_a_head_of_another_kind_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = our_loss(module_of(TDPO1(BETA), max_tokens=0), pairs())
-    monkeypatch.setattr("training.preference.scores.frozen_head", lambda model: None)
-    monkeypatch.setattr("training.preference.scores.project", lambda model, hidden: model.lm_head(hidden))
+    monkeypatch.setattr("medagent.training.preference.scores.frozen_head", lambda model: None)
+    monkeypatch.setattr("medagent.training.preference.scores.project", lambda model, hidden: model.lm_head(hidden))
     module = module_of(TDPO1(BETA), max_tokens=0, logits_rows=5)
     ours, plain = our_loss(module, pairs()), module_of(TDPO1(BETA), max_tokens=0)
     assert abs(float(ours.detach()) - float(wanted.detach())) < 1e-8

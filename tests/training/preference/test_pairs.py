@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.rollout_files import readable
 from medagent.errors import ConfigError
+from medagent.evaluation.rollout_files import readable
 from medagent.protocol import TagProtocol
+from medagent.training.preference.pairs import GivenPairs, Pairing, PreferencePair
+from medagent.training.preference.sampled import SampledPairs
 from medagent.types import Rollout
 from tests.training.preference.support import rollout
 from tests.training.support import AGENT
-from training.preference.pairs import GivenPairs, Pairing, PreferencePair
-from training.preference.sampled import SampledPairs
 
 RIGHT = [{"text": "<search>gout drug</search>", "passages": [{"text": "Allopurinol treats gout."}]}]
 RIGHT_END = {"text": "<answer>allopurinol [1] (B)</answer>"}

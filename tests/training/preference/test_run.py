@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation.benchmarks import StarterBenchmark
-from evaluation.metrics import summarize
-from evaluation.run import run_benchmark
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent, read_spec
 from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.run import run_benchmark
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.preference.sampled import SampledPairs
+from medagent.training.run import preference
+from medagent.training.stale_rollouts import read_rollouts
+from medagent.training.token_counts import tokens_to_sample
 from tests.support import CONFIGS
-from training.callbacks.export import read_metrics
-from training.preference.sampled import SampledPairs
-from training.run import preference
-from training.stale_rollouts import read_rollouts
-from training.token_counts import tokens_to_sample
 
 CONFIG = CONFIGS / "preference" / "starter.yaml"
 
@@ -73,7 +73,7 @@ def test_a_second_start_samples_and_trains_nothing_again(taught: Path, train_ind
 
 
 def test_sampling_goes_on_where_it_was_stopped(taught: Path, train_index: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("training.preference.sampled.QUESTIONS_AT_A_TIME", 8)
+    monkeypatch.setattr("medagent.training.preference.sampled.QUESTIONS_AT_A_TIME", 8)
     whole = Agent.run_all
     asked: list[int] = []
 
@@ -121,7 +121,7 @@ def test_passes_of_few_tokens_teach_the_same(taught: Path, train_index: Path, tm
 
 @pytest.mark.parametrize("loss", ["DPO", "TDPO1"])
 def test_the_other_losses_train_too(loss: str, train_index: Path, tmp_path: Path) -> None:
-    settings = {"model.preference_loss": f"training.preference.losses.{loss}"}
+    settings = {"model.preference_loss": f"medagent.training.preference.losses.{loss}"}
     run = preference(arguments(tmp_path / "run", train_index, epochs=1, **settings))
     (row,) = read_metrics(run)
     assert 0 < row["preference/loss"] < 1

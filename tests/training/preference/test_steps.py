@@ -9,16 +9,16 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from medagent.protocol import TurnProtocol
+from medagent.retrieval.retriever import Retriever
+from medagent.training.agent_data import AgentSettings
+from medagent.training.execution import Execution
+from medagent.training.passes import rows_of_passes
+from medagent.training.preference.data import PreferenceData, to_prefer
+from medagent.training.preference.losses import TDPO2
+from medagent.training.preference.pairs import Pairs, PreferencePair
 from medagent.types import Question
-from retrieval.retriever import Retriever
 from tests.training.preference.support import module_of, pairs
 from tests.training.support import AGENT, Snoop, quiet_trainer
-from training.agent_data import AgentSettings
-from training.execution import Execution
-from training.passes import rows_of_passes
-from training.preference.data import PreferenceData, to_prefer
-from training.preference.losses import TDPO2
-from training.preference.pairs import Pairs, PreferencePair
 
 
 class Made(Pairs):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from medagent.agent import Limits
 from medagent.protocol import TagProtocol
+from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.agent_data import AgentSettings
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.analysis import Analyser
-from retrieval.passages import Hit, Passage
-from training.agent_data import AgentSettings
 
 RULES = AgentSettings(TagProtocol(instructions=""), Limits(4, 60, 400, 2000), top_k=2)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from medagent.training.experience import Experience
+from medagent.training.lora import LoraSettings
+from medagent.training.module import AgentModule
+from medagent.training.sft.supervised import SupervisedData, _Pass
 from tests.training.exact import exact_rollouts
 from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
-from training.experience import Experience
-from training.lora import LoraSettings
-from training.module import AgentModule
-from training.sft.supervised import SupervisedData, _Pass
 
 RANKS, MICRO_BATCHES = 3, 2
 

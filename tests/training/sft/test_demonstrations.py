@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken
 
-from evaluation.benchmarks import StarterBenchmark
-from evaluation.predictions import Prediction, PredictionLog
 from medagent.agent import Limits
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.protocol import TagProtocol
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.demonstrations import GivenDialogues, RejectionSampled
+from medagent.training.sft.imitated import encoded
+from medagent.training.sft.left_out import LeftOut, in_words
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.passages import Hit, Passage
-from training.agent_data import AgentSettings
-from training.sft.demonstrations import GivenDialogues, RejectionSampled
-from training.sft.imitated import encoded
-from training.sft.left_out import LeftOut, in_words
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 40, 200, 600), top_k=3)
 ANSWER = "<answer>aspirin (A)</answer>"

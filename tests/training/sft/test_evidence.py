@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from medagent.protocol import TagProtocol
+from medagent.retrieval.passages import Hit
+from medagent.training.sft.evidence import Evidence, evidence_in, golds_of, says, shown
+from medagent.training.sft.queries import Rarity
 from medagent.types import Question
-from retrieval.passages import Hit
 from tests.training.sft.support import RULES, passage
-from training.sft.evidence import Evidence, evidence_in, golds_of, says, shown
-from training.sft.queries import Rarity
 
 GOUT = Question("q", "Which drug treats gout?", answer="colchicine")
 

@@ -10,18 +10,18 @@ import torch
 from lightning import Trainer
 
 from medagent.errors import ConfigError
+from medagent.training.adapters import LoraSettings
+from medagent.training.execution import Execution
+from medagent.training.experience import tensorize
+from medagent.training.module import AgentModule
+from medagent.training.sft.held_out import HeldOutLoss
+from medagent.training.sft.split import HeldOutShare, split
+from medagent.training.sft.supervised import SupervisedData
 from medagent.types import Rollout
 from tests.training.exact import exact_rollouts
 from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
 from tests.training.sft.support import dialogue
-from training.adapters import LoraSettings
-from training.execution import Execution
-from training.experience import tensorize
-from training.module import AgentModule
-from training.sft.held_out import HeldOutLoss
-from training.sft.split import HeldOutShare, split
-from training.sft.supervised import SupervisedData
 
 
 @pytest.fixture(scope="module")

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
-from evaluation.grading.grade import Verdict, grade
-from evaluation.predictions import Prediction, PredictionLog
-from evaluation.rollout_files import write_records
 from medagent.agent import Agent, Limits
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.predictions import Prediction, PredictionLog
+from medagent.evaluation.rollout_files import write_records
 from medagent.protocol import TagProtocol
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.passages import Hit, Passage
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft import demonstrations
+from medagent.training.sft.demonstrations import GivenDialogues, RejectionSampled
 from medagent.types import Question, Rollout, StopReason, Turn
-from retrieval.controls import NoRetriever
-from retrieval.passages import Hit, Passage
 from tests.recording import RecordingPolicy
-from training.agent_data import AgentSettings
-from training.sft import demonstrations
-from training.sft.demonstrations import GivenDialogues, RejectionSampled
 
 SEARCH = Turn(
     (1,), (-0.1,), "<search>gout</search>", query="gout", hits=(Hit(Passage("p", "gout", "Allopurinol."), 1.0),)

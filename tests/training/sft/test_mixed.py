@@ -9,12 +9,12 @@ import pytest
 
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
+from medagent.retrieval.controls import NoRetriever
+from medagent.training.sft.demonstrations import Demonstrations, question_key
+from medagent.training.sft.left_out import LeftOut
+from medagent.training.sft.mixed import MixedDemonstrations, Part
 from medagent.types import Question, Rollout
-from retrieval.controls import NoRetriever
 from tests.training.sft.support import RULES, dialogue
-from training.sft.demonstrations import Demonstrations, question_key
-from training.sft.left_out import LeftOut
-from training.sft.mixed import MixedDemonstrations, Part
 
 
 class Some(Demonstrations):

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
-from evaluation.grading.grade import Verdict, grade
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.protocol import TagProtocol
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.training.agent_data import AgentSettings
+from medagent.training.sft.imitated import encoded
+from medagent.training.sft.left_out import LeftOut
+from medagent.training.sft.scripted import ScriptedDemonstrations
 from medagent.types import Question, Rollout
-from retrieval.retriever import Retriever
-from retrieval.search import HybridRetriever
 from tests.training.sft.support import RULES, Asked, WordRetriever, passage, said
 from tests.training.support import AGENT
-from training.agent_data import AgentSettings
-from training.sft.imitated import encoded
-from training.sft.left_out import LeftOut
-from training.sft.scripted import ScriptedDemonstrations
 
 CORPUS = (
     passage("gout", "The first drug is colchicine."),

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.benchmarks import StarterBenchmark
-from evaluation.metrics import summarize
-from evaluation.rollout_files import write_records
-from evaluation.run import run_benchmark
 from medagent.agent_folder import load_agent
 from medagent.cli.main import main
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.rollout_files import write_records
+from medagent.evaluation.run import run_benchmark
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.run import sft
 from tests.support import CONFIGS
 from tests.training.sft.support import dialogue
 from tests.training.support import numbers
-from training.callbacks.export import read_metrics
-from training.run import sft
 
 CONFIG = CONFIGS / "sft" / "scripted.yaml"
 RULES = {
@@ -32,20 +32,20 @@ RULES = {
 
 def scripted(limit: int, number: int | None = None, **init_args: object) -> dict[str, object]:
     benchmark = {
-        "class_path": "evaluation.benchmarks.StarterBenchmark",
+        "class_path": "medagent.evaluation.benchmarks.StarterBenchmark",
         "init_args": {"split": "train", "limit_per_kind": limit},
     }
     return {
         "number": number,
         "demonstrations": {
-            "class_path": "training.sft.scripted.ScriptedDemonstrations",
+            "class_path": "medagent.training.sft.scripted.ScriptedDemonstrations",
             "init_args": {"benchmark": benchmark, **init_args},
         },
     }
 
 
 def arguments(run: Path, index: Path, *parts: dict[str, object], epochs: int, **overrides: object) -> list[str]:
-    mix = {"class_path": "training.sft.mixed.MixedDemonstrations", "init_args": {"parts": list(parts)}}
+    mix = {"class_path": "medagent.training.sft.mixed.MixedDemonstrations", "init_args": {"parts": list(parts)}}
     settings = {
         "trainer.default_root_dir": run,
         "trainer.max_epochs": epochs,
@@ -67,7 +67,9 @@ def given(folder: Path, *answers: str) -> dict[str, object]:
     path = folder / "given.jsonl"
     write_records(path, [dialogue(f"Number {n}?", answer=answer, gold="yes") for n, answer in enumerate(answers)])
     init_args = {"path": str(path)}
-    return {"demonstrations": {"class_path": "training.sft.demonstrations.GivenDialogues", "init_args": init_args}}
+    return {
+        "demonstrations": {"class_path": "medagent.training.sft.demonstrations.GivenDialogues", "init_args": init_args}
+    }
 
 
 def test_counts_of_parts_reasons_and_held_out_are_printed_and_logged(train_index: Path, tmp_path: Path, capsys) -> None:
@@ -92,7 +94,7 @@ def test_counts_of_parts_reasons_and_held_out_are_printed_and_logged(train_index
 
 
 def test_within_an_epoch_too(train_index: Path, tmp_path: Path, capsys) -> None:
-    callback = [{"class_path": "training.sft.held_out.HeldOutLoss", "init_args": {"every_steps": 1}}]
+    callback = [{"class_path": "medagent.training.sft.held_out.HeldOutLoss", "init_args": {"every_steps": 1}}]
     settings = {"data.held_out": 0.2, "data.batch_size": 8, "trainer.callbacks+": json.dumps(callback)}
     run = sft(arguments(tmp_path / "run", train_index, scripted(10), epochs=1, **settings))
     assert "step 1  held-out loss " in capsys.readouterr().out

@@ -11,23 +11,23 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from evaluation.benchmarks import StarterBenchmark
-from evaluation.metrics import summarize
-from evaluation.rollout_files import write_records
-from evaluation.run import run_benchmark
 from medagent.agent import Job
 from medagent.agent_folder import load_agent, read_spec
 from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError
+from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.evaluation.metrics import summarize
+from medagent.evaluation.rollout_files import write_records
+from medagent.evaluation.run import run_benchmark
 from medagent.export import export_merged
 from medagent.protocol import TagProtocol
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.run import sft
+from medagent.training.sft.demonstrations import GivenDialogues
+from medagent.training.sft.imitated import encoded
+from medagent.training.sft.left_out import LeftOut
 from tests.support import CONFIGS
 from tests.training.support import AGENT
-from training.callbacks.export import read_metrics
-from training.run import sft
-from training.sft.demonstrations import GivenDialogues
-from training.sft.imitated import encoded
-from training.sft.left_out import LeftOut
 
 CONFIG = CONFIGS / "sft" / "own_model.yaml"
 RULES = {
@@ -57,11 +57,11 @@ def arguments(run: Path, index: Path, demonstrations: object, *, epochs: int = 3
 
 def sampled(samples: int = 4, limit: int = 60) -> dict[str, object]:
     benchmark = {
-        "class_path": "evaluation.benchmarks.StarterBenchmark",
+        "class_path": "medagent.evaluation.benchmarks.StarterBenchmark",
         "init_args": {"split": "train", "limit_per_kind": limit},
     }
     settings = {"benchmark": benchmark, "agent": "starter", "samples": samples}
-    return {"class_path": "training.sft.demonstrations.RejectionSampled", "init_args": settings}
+    return {"class_path": "medagent.training.sft.demonstrations.RejectionSampled", "init_args": settings}
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps({"question": "x", "turns": [{"text": "<answer>y</answer>"}]}) + "\n")
     given = {
-        "class_path": "training.sft.demonstrations.GivenDialogues",
+        "class_path": "medagent.training.sft.demonstrations.GivenDialogues",
         "init_args": {"path": str(path), "min_searches": 0},
     }
     with pytest.raises(ConfigError, match=r"1 fit the limits \(read: 1; left out: none\), wanted 16"):
@@ -169,7 +169,7 @@ def test_what_is_left_out_is_printed_and_logged(train_index: Path, tmp_path: Pat
     lines = [{"question": f"number {n}", "turns": cites if n == 3 else right} for n in range(5)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = {
-        "class_path": "training.sft.demonstrations.GivenDialogues",
+        "class_path": "medagent.training.sft.demonstrations.GivenDialogues",
         "init_args": {"path": str(path), "min_searches": 0},
     }
     few = {"data.batch_size": 2, "data.num_micro_batches": 1, "trainer.accumulate_grad_batches": 1}

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-import training.starter.build as module
+import medagent.training.starter.build as module
 from medagent.agent_folder import read_spec
 from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError, MedagentError
-from training.starter.batches import action_states, collate, loss_and_lookup
-from training.starter.build import LessonMaker, Stage, WarmStartConfig, warm_start
-from training.starter.lessons import STARTER_PROTOCOL, Habits
+from medagent.training.starter.batches import action_states, collate, loss_and_lookup
+from medagent.training.starter.build import LessonMaker, Stage, WarmStartConfig, warm_start
+from medagent.training.starter.lessons import STARTER_PROTOCOL, Habits
 
 TINY = WarmStartConfig(vocab_size=700, hidden_size=32, num_layers=1, num_heads=2, intermediate_size=48, batch_size=8)
 
@@ -136,10 +136,10 @@ def test_the_loss_counts_action_tokens_alone(starter) -> None:
 
 @pytest.mark.long
 def test_the_packaged_base_learns_to_think_longer(tmp_path: Path, retriever) -> None:
-    from evaluation.benchmarks import StarterBenchmark
     from medagent.agent import Agent, Job
+    from medagent.evaluation.benchmarks import StarterBenchmark
     from medagent.policies.huggingface import HFPolicy
-    from training.starter.lengthen import lengthen
+    from medagent.training.starter.lengthen import lengthen
 
     out = tmp_path / "longer"
     lengthen(out, thinking=16, forbidden=frozenset(), steps=50, report=lambda line: None)

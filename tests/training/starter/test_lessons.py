@@ -8,8 +8,15 @@ from dataclasses import replace
 
 from medagent.protocol import TagProtocol
 from medagent.starter.world import World
-from training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, Habits, LessonMaker, answer_turn, word_pieces
-from training.starter.made_up_names import NameMaker
+from medagent.training.starter.lessons import (
+    STARTER_LIMITS,
+    STARTER_PROTOCOL,
+    Habits,
+    LessonMaker,
+    answer_turn,
+    word_pieces,
+)
+from medagent.training.starter.made_up_names import NameMaker
 
 
 def test_made_up_names_are_never_real(world: World, tokenizer) -> None:

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from medagent.errors import ConfigError
-from training.studies import running
-from training.studies.budget import Budget, Demonstrated, Spent
-from training.studies.budget_report import (
+from medagent.training.studies import running
+from medagent.training.studies.budget import Budget, Demonstrated, Spent
+from medagent.training.studies.budget_report import (
     CellResult,
     budget_figure,
     budget_report,
@@ -25,9 +25,9 @@ from training.studies.budget_report import (
     write_budget_report,
     write_results,
 )
-from training.studies.processes import Children
-from training.studies.running import run_study
-from training.studies.study import STUDIES, Arm, Study
+from medagent.training.studies.processes import Children
+from medagent.training.studies.running import run_study
+from medagent.training.studies.study import STUDIES, Arm, Study
 
 EXAMPLES = str(STUDIES / "budget" / "configs" / "parts" / "examples.yaml")
 STUDY = Study(
@@ -74,7 +74,7 @@ class Pretending:
 def budget_of(words: Sequence[str]) -> float:
     last = [word for word, before in zip(words[1:], words, strict=False) if before == "--config"][-1]
     ((callback),) = yaml.safe_load(Path(last).read_text())["trainer"]["callbacks+"]
-    assert callback["class_path"] == "training.callbacks.ComputeBudget"
+    assert callback["class_path"] == "medagent.training.callbacks.ComputeBudget"
     return callback["init_args"]["units"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from training.studies.processes import Children
+from medagent.training.studies.processes import Children
 
 
 def test_a_run_stopped_before_its_start_never_starts(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_run_stopped_before_its_start_never_starts(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ignores_termination_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.studies.processes.GRACE_S", 0.2)
+    monkeypatch.setattr("medagent.training.studies.processes.GRACE_S", 0.2)
     children, ready = Children(), tmp_path / "log"
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     with ThreadPoolExecutor(1) as pool:

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.training.support import row
-from training.studies.report import (
+from medagent.training.studies.report import (
     RunOutcome,
     another,
     confusion,
@@ -22,7 +21,8 @@ from training.studies.report import (
     report,
     write_report,
 )
-from training.studies.study import STARTS, Arm, Cell, Study
+from medagent.training.studies.study import STARTS, Arm, Cell, Study
+from tests.training.support import row
 
 
 def run_of(*accuracies: float) -> list[dict[str, float]]:

@@ -19,11 +19,11 @@ from safetensors.torch import load_file, save_file
 from medagent.agent_folder import read_spec, write_spec
 from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
-from training.callbacks.export import read_metrics
-from training.studies import study as module
-from training.studies.report import write_report
-from training.studies.running import _given, refuse_unfinished, run_study
-from training.studies.study import STARTS, Arm, Study, kept_seeds, load_study, study_cells
+from medagent.training.callbacks.export import read_metrics
+from medagent.training.studies import study as module
+from medagent.training.studies.report import write_report
+from medagent.training.studies.running import _given, refuse_unfinished, run_study
+from medagent.training.studies.study import STARTS, Arm, Study, kept_seeds, load_study, study_cells
 
 MEASURED = module.STUDIES / "stability" / "configs" / "parts" / "measured.yaml"
 
