@@ -1,0 +1,25 @@
+"""Names of a package that are imported when they are first used, so that importing the package stays cheap."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package whose names live in other modules.
+
+    Use: `__getattr__, __dir__ = lazy(__name__, {"GAE": "medagent.training.advantages"})`. Import the same names below
+    `if TYPE_CHECKING:`, so that type checkers see them.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = vars(import_module(homes[name]))[name]
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes})
