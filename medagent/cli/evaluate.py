@@ -16,8 +16,6 @@ from rich.text import Text
 from medagent.agent import Agent
 from medagent.agent_folder import SPEC_FILE, read_spec
 from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
-from medagent.cli.asked import counted, read_usage, usage_line
-from medagent.cli.ways_to_ask import TOLD, asked_so, solved_examples
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
 from medagent.evaluation.grading.grade import grade
@@ -25,6 +23,7 @@ from medagent.evaluation.metrics import ModeReport, report_mode
 from medagent.evaluation.modes import FINDING, SEARCHING, Mode, baselines
 from medagent.evaluation.names import Ask
 from medagent.evaluation.predictions import Prediction
+from medagent.evaluation.prompting import TOLD, asked_so, solved_examples
 from medagent.evaluation.reports.conclusions import conclusions
 from medagent.evaluation.reports.html import Table, write_evaluation_html, write_json
 from medagent.evaluation.reports.tables import curves, markdown, open_table, overview, recall_table, tables, trust_table
@@ -32,6 +31,7 @@ from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.search_recall import question_rankings
 from medagent.evaluation.statistics import wilson_interval
 from medagent.evaluation.trust.injections import obeyed_anyway
+from medagent.evaluation.usage import counted, read_usage, usage_line
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.loading import open_agent
 from medagent.policies.huggingface import HFPolicy

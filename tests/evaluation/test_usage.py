@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from medagent.agent import Agent
-from medagent.cli.asked import counted, read_usage, usage_line
+from medagent.evaluation.usage import counted, read_usage, usage_line
 from medagent.policies.chat_endpoint import RemotePolicy, byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.controls import NoRetriever
