@@ -30,6 +30,7 @@ def tracked() -> list[str]:
 
 PAGES = tracked()
 WRITTEN = [name for name in PAGES if not name.startswith("docs/reference/")]
+DOCS = [name for name in WRITTEN if name.startswith("docs/")]
 
 
 @cache
@@ -53,33 +54,32 @@ def broken_links(page: str, folder: Path) -> list[str]:
     return broken
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_every_link_leads_to_a_file_and_a_heading(name: str) -> None:
-    assert not broken_links(text_of(name), (ROOT / name).parent)
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    broken = {name: found for name in PAGES if (found := broken_links(text_of(name), (ROOT / name).parent))}
+    assert not broken
 
 
-@pytest.mark.parametrize("name", [name for name in WRITTEN if not fnmatch(name, "studies/*/log.md")])
-def test_no_sentence_is_too_long(name: str) -> None:
-    assert not markdown.long_sentences(text_of(name), LONGEST_SENTENCE)
+def test_sentences_are_short() -> None:
+    diaries = "studies/*/log.md"
+    long = {
+        name: found
+        for name in WRITTEN
+        if not fnmatch(name, diaries) and (found := markdown.long_sentences(text_of(name), LONGEST_SENTENCE))
+    }
+    assert not long
+    means = {name: markdown.mean_words(text_of(name)) for name in ("README.md", *DOCS)}
+    assert not {name: mean for name, mean in means.items() if mean > LONGEST_MEAN}
 
 
-@pytest.mark.parametrize("name", [name for name in WRITTEN if name == "README.md" or name.startswith("docs/")])
-def test_sentences_are_short_on_average(name: str) -> None:
-    assert markdown.mean_words(text_of(name)) <= LONGEST_MEAN
+def test_a_page_keeps_to_its_length() -> None:
+    lengths = {name: markdown.page_words(text_of(name)) for name in markdown.WORDS_AT_MOST}
+    assert all(lengths.values())
+    assert not {name: words for name, words in lengths.items() if words > markdown.WORDS_AT_MOST[name]}
+    assert set(DOCS) <= set(markdown.WORDS_AT_MOST), "every page of the documents has a length"
 
 
-@pytest.mark.parametrize("name", sorted(markdown.WORDS_AT_MOST))
-def test_a_page_keeps_to_its_length(name: str) -> None:
-    assert 0 < markdown.page_words(text_of(name)) <= markdown.WORDS_AT_MOST[name]
-
-
-def test_every_page_of_the_documents_has_a_length() -> None:
-    assert {name for name in WRITTEN if name.startswith("docs/")} <= set(markdown.WORDS_AT_MOST)
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_lines_are_wrapped(name: str) -> None:
-    assert not markdown.long_lines(text_of(name))
+def test_lines_are_wrapped() -> None:
+    assert not {name: found for name in WRITTEN if (found := markdown.long_lines(text_of(name)))}
 
 
 # Commands.
@@ -112,19 +112,23 @@ TASK = str(ROOT / "configs" / "own_model.yaml")
 GIVEN = [(name, command) for name in PAGES for command in markdown.commands_of(text_of(name))]
 
 
-@pytest.mark.parametrize(("name", "command"), GIVEN, ids=lambda each: each if isinstance(each, str) else each.line)
-def test_every_command_parses(
-    name: str, command: markdown.Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = ROOT / command.folder
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)  # where the modules lie that a YAML names
-    status: object = 0
-    try:
-        parse(tuple(word.replace("../", f"{ROOT}/") if command.copied else word for word in command.words))
-    except SystemExit as stop:
-        status = stop.code
-    assert status == 0, f"{name}:{command.line}: {' '.join(command.words)}\n{capsys.readouterr().err}"
+def test_every_command_parses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(GIVEN) > 20
+    wrong = []
+    for name, command in GIVEN:
+        folder = ROOT / command.folder
+        with monkeypatch.context() as patched:
+            patched.chdir(folder)
+            patched.syspath_prepend(folder)  # where the modules lie that a YAML names
+            status: object = 0
+            try:
+                parse(tuple(word.replace("../", f"{ROOT}/") if command.copied else word for word in command.words))
+            except SystemExit as stop:
+                status = stop.code
+        said = capsys.readouterr().err
+        if status != 0:
+            wrong.append(f"{name}:{command.line}: {' '.join(command.words)}\n{said}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_recipes_are_short() -> None:
@@ -133,26 +137,19 @@ def test_recipes_are_short() -> None:
     assert all(sum(bool(line.strip()) for line in recipe.splitlines()) <= 12 for recipe in recipes)
 
 
-def test_there_are_commands_to_parse() -> None:
-    assert len(GIVEN) > 20
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_a_wrong_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for line in (
         "evaluate --agnet x",
         "evaluate --config configs/eval/nowhere.yaml",
         "index biuld papers/",
         "train --config configs/own_model.yaml --model.policy_rate 1",
         "train --config configs/nowhere.yaml",
         "serve --port eighty",
-    ],
-)
-def test_a_wrong_command_is_found(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    with pytest.raises(SystemExit) as stop:
-        parse(markdown.words_of(f"medagent {line}"))
-    assert stop.value.code != 0
+    ):
+        with pytest.raises(SystemExit) as stop:
+            parse(markdown.words_of(f"medagent {line}"))
+        assert stop.value.code != 0, line
 
 
 # The reference.
@@ -207,18 +204,12 @@ def step(self):
     assert from_code.metrics_in(source) == {"new/metric", "kinds/*", "late/metric", "*/norm", "by/*"}
 
 
-@pytest.mark.parametrize(
-    ("described", "logged", "wanted"),
-    [
-        ("policy/grad_norm", "*/grad_norm", True),
-        ("validation/KIND", "validation/*", True),
-        ("validation/accuracy", "validation/accuracy", True),
-        ("policy/loss", "policy/losses", False),
-        ("validation/accuracy", "monitor/*", False),
-    ],
-)
-def test_a_description_stands_for_its_own_metric(described: str, logged: str, wanted: bool) -> None:
-    assert from_code.describes(described, logged) is wanted
+def test_a_description_stands_for_its_own_metric() -> None:
+    assert from_code.describes("policy/grad_norm", "*/grad_norm")
+    assert from_code.describes("validation/KIND", "validation/*")
+    assert from_code.describes("validation/accuracy", "validation/accuracy")
+    assert not from_code.describes("policy/loss", "policy/losses")
+    assert not from_code.describes("validation/accuracy", "monitor/*")
 
 
 def settings_in(tree: object, prefix: str = "") -> set[str]:
@@ -239,14 +230,16 @@ def settings_in(tree: object, prefix: str = "") -> set[str]:
 CONFIGS = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "eval"]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.relative_to(ROOT / "configs").as_posix())
-def test_every_setting_of_a_configuration_is_in_the_reference(path: Path) -> None:
+def test_every_setting_of_a_configuration_is_in_the_reference() -> None:
     page = text_of("docs/reference/settings.md")
-    used = settings_in(yaml.safe_load(path.read_text(encoding="utf-8")))
-    known = [name for name in used if f"`{name}`" in page or f".{name}\n" in page]
-    records = ("model.critic_lora.", "thresholds.", "vllm.", "settings.")  # told of where their record is
-    assert used
-    assert not [name for name in used if name not in known and not name.startswith(records)]
+    records = ("model.critic_lora.", "thresholds.", "vllm.", "settings.")  # described where their record is
+    unknown = {}
+    for path in CONFIGS:
+        used = settings_in(yaml.safe_load(path.read_text(encoding="utf-8")))
+        assert used, path
+        known = {name for name in used if f"`{name}`" in page or f".{name}\n" in page or name.startswith(records)}
+        unknown[path.name] = used - known
+    assert not {name: settings for name, settings in unknown.items() if settings}
 
 
 def test_every_setting_of_the_parsers_is_in_the_reference() -> None:
