@@ -1,1 +1,46 @@
-"""The agent: records, protocol, policies, the one rollout loop, command line."""
+"""A medical search agent: load one and ask it, train one, measure it, serve it.
+
+>>> import medagent                                                         # doctest: +SKIP
+>>> with medagent.load_agent("runs/demo/agent") as agent:                   # doctest: +SKIP
+...     answer = agent.answer("What is the first-line drug for trachoma?")
+>>> answer.text, answer.verdict, answer.citations, answer.searches          # doctest: +SKIP
+
+Names are imported when they are first used, so `import medagent` loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medagent.lazy import lazy
+
+if TYPE_CHECKING:
+    from medagent.agent import Agent, Job, Limits
+    from medagent.answers import Answer, Citation, SearchStep
+    from medagent.api import LoadedAgent, load_agent
+    from medagent.errors import MedagentError
+    from medagent.types import Question
+
+__all__ = [
+    "Agent",
+    "Answer",
+    "Citation",
+    "Job",
+    "Limits",
+    "LoadedAgent",
+    "MedagentError",
+    "Question",
+    "SearchStep",
+    "load_agent",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("Agent", "Job", "Limits"), "medagent.agent"),
+        **dict.fromkeys(("Answer", "Citation", "SearchStep"), "medagent.answers"),
+        **dict.fromkeys(("LoadedAgent", "load_agent"), "medagent.api"),
+        "MedagentError": "medagent.errors",
+        "Question": "medagent.types",
+    },
+)

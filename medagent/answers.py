@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from medagent.agent import Agent, Job
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict
 from medagent.protocol import NOT_ADVICE, TurnProtocol, citations, marked_letters
@@ -24,8 +25,8 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
-class CitedPassage:
-    """A passage under the number by which it was shown.
+class Citation:
+    """A cited passage under the number by which it was shown.
 
     `sentence` is the span of the sentence nearest to the answer, in characters of the passage's text.
     """
@@ -34,9 +35,38 @@ class CitedPassage:
     passage: Passage
     sentence: tuple[int, int]
 
+    @property
+    def id(self) -> str:
+        """The passage's id."""
+        return self.passage.id
+
+    @property
+    def title(self) -> str:
+        """The passage's title."""
+        return self.passage.title
+
+    @property
+    def text(self) -> str:
+        """The passage's text."""
+        return self.passage.text
+
+    @property
+    def quote(self) -> str:
+        """The sentence nearest to the answer."""
+        start, end = self.sentence
+        return self.passage.text[start:end].strip()
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {"number": self.number, "passage": self.passage.to_json(), "sentence": list(self.sentence)}
+
+
+@dataclass(frozen=True)
+class SearchStep:
+    """A search of the agent: its query and the passages that it was shown, best first."""
+
+    query: str
+    passages: tuple[Passage, ...]
 
 
 @dataclass(frozen=True)
@@ -47,15 +77,16 @@ class Answer:
     `nearest` are passages on the question's subject. `removed_citations` counts the citations that were removed.
     `letter` is the option named: None where none or several are, or where the answer says another thing. `urgent` is
     the line that belongs above the answer to a person in danger. `logprob` is the policy's mean log-prob of the tokens
-    of its last turn, None where it gives none; it says nothing of truth. `asked_as` is the question that the agent got,
-    where it is not the one that was asked. `follow_ups` are questions on the same subject that may be asked next.
+    of its last turn, None where it gives none; it says nothing of truth. `rewritten_question` is the question that was
+    put, where it is not the one that was asked. `follow_ups` are questions on the same subject that may be asked next.
+    `searches` are the agent's own; in JSON the turns have them.
     """
 
     text: str
     letter: str | None
     verdict: EvidenceVerdict
     withheld: bool
-    sources: tuple[CitedPassage, ...]
+    citations: tuple[Citation, ...]
     nearest: tuple[Passage, ...]
     urgent: str | None
     removed_citations: int
@@ -63,8 +94,9 @@ class Answer:
     stop_reason: StopReason
     prompt_tokens: int
     completion_tokens: int
-    asked_as: str | None = None
+    rewritten_question: str | None = None
     follow_ups: tuple[str, ...] = ()
+    searches: tuple[SearchStep, ...] = ()
 
     @property
     def supported(self) -> bool:
@@ -88,10 +120,10 @@ class Answer:
             "supported": self.supported,
             "verdict": self.verdict.to_json(),
             "withheld": self.withheld,
-            "sources": [source.to_json() for source in self.sources],
+            "sources": [cited.to_json() for cited in self.citations],
             "nearest": [passage.to_json() for passage in self.nearest],
             "urgent": self.urgent,
-            "asked_as": self.asked_as,
+            "asked_as": self.rewritten_question,
             "follow_ups": list(self.follow_ups),
             "removed_citations": self.removed_citations,
             "logprob": self.logprob,
@@ -101,15 +133,31 @@ class Answer:
         }
 
 
+async def answer_job(
+    agent: Agent,
+    job: Job,
+    *,
+    check: EvidenceCheck,
+    search: SearchBatcher,
+    history: Sequence[str] = (),
+    on_turn: Callable[[Turn], None] | None = None,
+) -> Answer:
+    """Roll out one job and check its answer: what the library, the command line and the service do.
+
+    `history` is what the asker said before, as far as it may tell of an emergency.
+    """
+    return await answered(await agent.run(job, on_turn=on_turn, batcher=search), check, search, history=history)
+
+
 async def answered(
-    rollout: Rollout, check: EvidenceCheck, search: SearchBatcher, *, heard: Sequence[str] = ()
+    rollout: Rollout, check: EvidenceCheck, search: SearchBatcher, *, history: Sequence[str] = ()
 ) -> Answer:
     """The answer of a rollout. Where it is withheld, passages are searched for that may help, else further questions.
 
-    `heard` is what the asker said before, as far as it may tell of an emergency.
+    `history` as in `answer_job`.
     """
     found = await asyncio.to_thread(checked, rollout, check)
-    found = replace(found, urgent=check.emergencies.line_of([rollout.question.text, *heard]))
+    found = replace(found, urgent=check.emergencies.line_of([rollout.question.text, *history]))
     if found.withheld:
         return replace(found, nearest=await check.nearest(rollout, search))
     return found if found.urgent else replace(found, follow_ups=await check.follow_ups(rollout, found.verdict, search))
@@ -123,8 +171,8 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
     text, removed = _without_unknown(said or "", shown=len(hits))
     letters = [letter for letter in marked_letters(text) if letter in rollout.question.letters]
     plain = _NUMBER.sub("", text)
-    sources = tuple(
-        CitedPassage(number, hits[number - 1].passage, nearest_sentence(hits[number - 1].passage.text, plain))
+    cited = tuple(
+        Citation(number, hits[number - 1].passage, nearest_sentence(hits[number - 1].passage.text, plain))
         for number in dict.fromkeys([*citations(text), *verdict.stated_in])
     )
     sampled = rollout.num_action_tokens
@@ -133,7 +181,7 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         letter=letters[0] if len(letters) == 1 and not withheld and not verdict.contradicts else None,
         verdict=verdict,
         withheld=withheld or not text,
-        sources=() if withheld else sources,
+        citations=() if withheld else cited,
         nearest=(),
         urgent=check.emergencies.line_for(rollout.question.text),
         removed_citations=removed,
@@ -141,6 +189,11 @@ def checked(rollout: Rollout, check: EvidenceCheck) -> Answer:
         stop_reason=rollout.stop_reason,
         prompt_tokens=len(rollout.token_ids) - sampled,
         completion_tokens=sampled,
+        searches=tuple(
+            SearchStep(turn.query, tuple(hit.passage for hit in turn.hits))
+            for turn in rollout.turns
+            if turn.query is not None
+        ),
     )
 
 

@@ -5,44 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from medagent.agent import Agent, Job
-from medagent.answers import Steps, answered
+from medagent.agent import Agent
+from medagent.answers import Steps, answer_job
+from medagent.api import job_of, question_of
 from medagent.chat_template import chat_frame
 from medagent.cli.console import TurnPrinter, show_answer, show_question
-from medagent.emergencies import NUMBER, Emergencies
-from medagent.errors import ConfigError, InputError
-from medagent.evidence.check import EvidenceCheck, names_of
-from medagent.evidence.settings import Shown
-from medagent.evidence.support import Entailment, LexicalRule, NLIModel
+from medagent.errors import ConfigError
+from medagent.evidence.check import EvidenceCheck
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.filters import EVERYTHING, Filter
-from medagent.retrieval.retriever import Retriever
 from medagent.rewriting import DATE, ModelRewriter, Rewriter, RuleRewriter
-from medagent.types import LETTERS, Question
-from medagent.untrusted_text import is_blank
-
-
-def check_of(
-    retriever: Retriever,
-    *,
-    shown: Shown = "partly",
-    entailment: str | None = None,
-    emergencies: str | None = None,
-    number: str = NUMBER,
-) -> EvidenceCheck:
-    """How answers over this retriever are judged and shown, by the settings of a command."""
-    lines = Emergencies.load(Path(emergencies) if emergencies else None, number=number)
-    entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
-    return EvidenceCheck(names_of(retriever), entails, shown, lines)
+from medagent.types import Question, Turn
 
 
 def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
@@ -74,20 +53,6 @@ def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
     return ModelRewriter()
 
 
-def question_of(text: str, options: Sequence[str] = ()) -> Question:
-    """A question as a person types it, checked."""
-    if is_blank(text):
-        raise InputError("the question is empty. Give some text, in quotes.")
-    if len(options) > len(LETTERS):
-        raise InputError(f"found {len(options)} options, wanted at most {len(LETTERS)}.")
-    return Question("asked", text.strip(), tuple(options))
-
-
-def _job(question: Question, temperature: float) -> Job:
-    """The job of a question; another sample each time, as in the service."""
-    return Job(question, temperature=temperature, seed=secrets.randbits(63) if temperature else 0)
-
-
 async def print_answer(
     agent: Agent,
     question: Question,
@@ -101,8 +66,8 @@ async def print_answer(
     show_question(console, question)
     batcher = agent.search_batcher().within(where)
     printer = TurnPrinter(console, agent.protocol, agent.retriever)
-    rollout = await agent.run(_job(question, temperature), on_turn=printer, batcher=batcher)
-    show_answer(console, await answered(rollout, check, batcher))
+    job = job_of(question, temperature)
+    show_answer(console, await answer_job(agent, job, check=check, search=batcher, on_turn=printer))
 
 
 async def answer_as_json(
@@ -110,13 +75,10 @@ async def answer_as_json(
 ) -> dict[str, Any]:
     """The JSON of POST /v1/answers: the turns' events and the checked answer."""
     batcher = agent.search_batcher().within(where)
-    rollout = await agent.run(_job(question, temperature), batcher=batcher)
+    turns, job = list[Turn](), job_of(question, temperature)
+    answer = await answer_job(agent, job, check=check, search=batcher, on_turn=turns.append)
     tell = Steps(agent.protocol, agent.retriever)
-    return {
-        "question": question.text,
-        "turns": [tell(turn) for turn in rollout.turns],
-        "answer": (await answered(rollout, check, batcher)).to_json(),
-    }
+    return {"question": question.text, "turns": [tell(turn) for turn in turns], "answer": answer.to_json()}
 
 
 def chat_loop(

@@ -57,10 +57,10 @@ def show_answer(console: Console, answer: Answer) -> None:
     else:
         console.print(f"  [green]answers[/green]  [bold]{escape(answer.text)}[/bold]")
         console.print(f"  [dim]evidence[/dim] {escape(answer.verdict.text)}")
-        for source in answer.sources:
-            passage, (start, end) = source.passage, source.sentence
+        for cited in answer.citations:
+            passage, (start, end) = cited.passage, cited.sentence
             named = f"{passage.heading} ({passage.id})" if passage.heading else passage.id
-            console.print(f"     [dim]source \\[{source.number}][/dim] {escape(named)}")
+            console.print(f"     [dim]source \\[{cited.number}][/dim] {escape(named)}")
             console.print(f"        [italic]{escape(_shortened(passage.text[start:end].strip()))}[/italic]")
         if answer.removed_citations:
             console.print(

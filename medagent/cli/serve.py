@@ -20,9 +20,10 @@ from fastapi import FastAPI
 
 from medagent.agent import Agent
 from medagent.agent_folder import SPEC_FILE, AgentSpec, read_spec
-from medagent.cli.ask import check_of, rewriter_of
+from medagent.cli.ask import rewriter_of
 from medagent.emergencies import NUMBER
 from medagent.errors import ConfigError
+from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.settings import Shown
 from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
@@ -178,7 +179,7 @@ def app_of(
         agent,
         name=settings.name,
         limits=settings.limits,
-        check=check_of(
+        check=EvidenceCheck.over(
             agent.retriever,
             shown=settings.shown,
             entailment=settings.entailment,
@@ -196,7 +197,7 @@ def app_of(
         log_questions=settings.log_questions,
         quiz=asked,
         feedback=Feedback(Path(settings.feedback)) if settings.feedback else None,
-        beside=beside,
+        background_tasks=beside,
         engine_lives=engine.lives,
     )
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from medagent.emergencies import Emergencies
+from medagent.emergencies import NUMBER, Emergencies
 from medagent.evidence.follow_ups import follow_ups, subject_of
 from medagent.evidence.names import Names
 from medagent.evidence.reading import Asked
 from medagent.evidence.settings import Shown
-from medagent.evidence.support import Entailment, LexicalRule
+from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge, words_of
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrievalError
@@ -44,6 +45,23 @@ class EvidenceCheck:
     entails: Entailment = LexicalRule()
     shown: Shown = "partly"
     emergencies: Emergencies = field(default_factory=Emergencies.load)
+
+    @staticmethod
+    def over(
+        retriever: Retriever,
+        *,
+        shown: Shown = "partly",
+        entailment: str | None = None,
+        emergencies: str | None = None,
+        number: str = NUMBER,
+    ) -> EvidenceCheck:
+        """The check of answers over this retriever.
+
+        `entailment` names a model, `emergencies` a file of patterns and lines, and `number` whom they tell to call.
+        """
+        lines = Emergencies.load(Path(emergencies) if emergencies else None, number=number)
+        entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
+        return EvidenceCheck(names_of(retriever), entails, shown, lines)
 
     def judge(self, rollout: Rollout) -> EvidenceVerdict:
         """The verdict on a rollout's answer. A person in danger is offered no names."""

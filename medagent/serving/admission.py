@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from medagent.agent import Agent, Job
-from medagent.answers import Answer, Steps, answered
+from medagent.answers import Answer, Steps, answer_job
 from medagent.errors import ConfigError, MedagentError, PolicyError
 from medagent.evidence.check import EvidenceCheck
 from medagent.retrieval.batching import SearchBatcher
@@ -177,14 +177,14 @@ class Admission:
         self,
         job: Job,
         *,
-        asked_as: str | None = None,
-        heard: Sequence[str] = (),
+        rewritten_question: str | None = None,
+        history: Sequence[str] = (),
         asker: str = "",
         where: Filter = EVERYTHING,
     ) -> Answering:
         """Begin to answer, at once or when a place is free. Places are given in the order of asking.
 
-        `asked_as` tells the asker which question was put, where it is not the one that was asked. `heard` is what was
+        `rewritten_question` is the question that was put, where it is not the one that was asked. `history` is what was
         said before, which may tell of an emergency. `asker` is the token's digest, if any. `where` says which passages
         may be found.
 
@@ -204,7 +204,7 @@ class Admission:
         ahead, place = self.waiting, self._take_place()
         if not place.done():
             events.put_nowait(("waiting", {"ahead": ahead}))
-        task = asyncio.create_task(self._answered(job, place, events, asked_as, heard, where))
+        task = asyncio.create_task(self._answered(job, place, events, rewritten_question, history, where))
         self._asking[asker] += 1
 
         def ended(task: asyncio.Task[Answer]) -> None:  # also where it is cancelled before its first step
@@ -225,8 +225,8 @@ class Admission:
         job: Job,
         place: asyncio.Future[None],
         events: asyncio.Queue[Event | None],
-        asked_as: str | None,
-        heard: Sequence[str],
+        rewritten_question: str | None,
+        history: Sequence[str],
         where: Filter,
     ) -> Answer:
         """Wait for the place and roll out, in a task of its own."""
@@ -237,10 +237,14 @@ class Admission:
                 async with self._taken() as taken:
                     tell = Steps(taken.agent.protocol, taken.agent.retriever)
                     search = taken.search.within(where)
-                    rollout = await taken.agent.run(
-                        job, on_turn=lambda turn: events.put_nowait(("turn", tell(turn))), batcher=search
+                    answer = await answer_job(
+                        taken.agent,
+                        job,
+                        check=self.check,
+                        search=search,
+                        history=history,
+                        on_turn=lambda turn: events.put_nowait(("turn", tell(turn))),
                     )
-                    answer = await answered(rollout, self.check, search, heard=heard)
         except TimeoutError as error:
             raise TooSlowError(
                 f"no answer within {self.limits.timeout_s:g} s. Ask again later, or ask something shorter."
@@ -252,7 +256,7 @@ class Admission:
         self.durations_s.append(time.monotonic() - began)
         self.removed_citations += answer.removed_citations
         self.verdicts[answer.verdict.kind.value] += 1
-        return replace(answer, asked_as=asked_as)
+        return replace(answer, rewritten_question=rewritten_question)
 
     def refuse_too_many(self, asker: str = "") -> None:
         """Raise `OverloadedError` where `start` would; for work that comes before it."""

@@ -66,21 +66,21 @@ def make_app(
     log_questions: bool = False,
     feedback: Feedback | None = None,
     quiz: Sequence[QuizItem] = (),
-    beside: Sequence[Callable[[Admission], Coroutine[Any, Any, None]]] = (),
+    background_tasks: Sequence[Callable[[Admission], Coroutine[Any, Any, None]]] = (),
     engine_lives: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """The service over one agent, which it lists as model `name`.
 
-    `check` decides which answers are shown, `rewriter` completes follow-up questions. Requests to another host than
-    `hosts` are refused. The page offers `examples`. Reported answers go to `feedback`, and `quiz` is for study. What is
-    `beside` runs as long as the service does, such as `reload.watch`.
+    `check` decides which answers are shown. `rewriter` completes follow-up questions. Requests to hosts outside
+    `hosts` are refused. The page offers `examples`. Reported answers go to `feedback`. `quiz` is for study.
+    `background_tasks` run as long as the service, such as `reload.watch`.
     """
     admission = Admission(agent, limits, check)
     searchable = Searchable(admission.search)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(each(admission)) for each in beside]
+        tasks = [asyncio.create_task(each(admission)) for each in background_tasks]
         yield
         for task in tasks:
             task.cancel()
@@ -98,8 +98,8 @@ def make_app(
         body: AnswerRequest | openai.ChatRequest,
         request: Request,
         *,
-        asked_as: str | None = None,
-        heard: Sequence[str] = (),
+        rewritten_question: str | None = None,
+        history: Sequence[str] = (),
     ) -> Answering:
         if log_questions:
             asked = {"request": request.state.request_id, "question": question.text, "options": question.options}
@@ -107,8 +107,8 @@ def make_app(
         seed = secrets.randbits(63) if body.seed is None else body.seed % 2**64  # without one, another sample each time
         return admission.start(
             Job(question, seed=seed, temperature=body.temperature or 0.0),
-            asked_as=asked_as,
-            heard=heard,
+            rewritten_question=rewritten_question,
+            history=history,
             asker=request.state.asker,
             where=Filter.parse(body.where or ""),
         )
@@ -125,9 +125,10 @@ def make_app(
         A stream has the events `id`, `waiting`, `turn`, `answer` and, where it fails, `error`.
         """
         id_, text = f"answer-{uuid4().hex}", body.question.strip()
-        asked_as = await standing_alone([*body.earlier, text], request)
-        question = Question(id_, asked_as, tuple(body.options))
-        answering = start(question, body, request, asked_as=asked_as if asked_as != text else None, heard=[text])
+        whole = await standing_alone([*body.earlier, text], request)
+        question = Question(id_, whole, tuple(body.options))
+        rewritten = whole if whole != text else None
+        answering = start(question, body, request, rewritten_question=rewritten, history=[text])
         keep = partial(feedback.remember, id_, question) if feedback else None
         if body.stream:
             return _stream(_events(answering, request, id_, keep))
@@ -163,7 +164,7 @@ def make_app(
             )
         whole = await standing_alone([*asked.before, asked.question], request)
         rewritten = whole if whole != asked.question else None
-        answering = start(Question(id_, whole), body, request, asked_as=rewritten, heard=asked.heard)
+        answering = start(Question(id_, whole), body, request, rewritten_question=rewritten, history=asked.history)
         if body.stream:
             return _stream(_chunks(answering, request, id_, name, usage=_wants_usage(body)))
         turns, answer = await unless_gone(request, answering.whole())

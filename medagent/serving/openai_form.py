@@ -120,12 +120,12 @@ class ChatRequest(BaseModel):
 class Conversation:
     """What a conversation asks: its last question with those before it, or a chore's answer.
 
-    `heard` are the user's last messages, which may tell of an emergency.
+    `history` are the user's last messages, which may tell of an emergency.
     """
 
     question: str
     before: tuple[str, ...] = ()
-    heard: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
     chore: str | None = None
 
 

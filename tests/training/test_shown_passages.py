@@ -94,7 +94,7 @@ def test_it_cannot_be_cited(cut: Rollout, whole: Rollout) -> None:
     assert grade(cut).cited == (1, 2, 3)
     assert grade(whole).cited == (1, 2, 3, 4, 5, 6)
     answer = checked(cut, EvidenceCheck(shown="all"))
-    assert (answer.removed_citations, [source.number for source in answer.sources]) == (3, [1, 2, 3])
+    assert (answer.removed_citations, [source.number for source in answer.citations]) == (3, [1, 2, 3])
     assert answer.text == "zinc salts (A) [1] [2] [3]"
     assert checked(whole, EvidenceCheck(shown="all")).removed_citations == 0
 

@@ -41,13 +41,15 @@ def ask(
 
     from rich.console import Console
 
-    from medagent.cli.ask import answer_as_json, check_of, print_answer, question_of
+    from medagent.api import question_of
+    from medagent.cli.ask import answer_as_json, print_answer
+    from medagent.evidence.check import EvidenceCheck
     from medagent.loading import open_agent
     from medagent.retrieval.filters import Filter
 
     asked, wanted = question_of(question, options or ()), Filter.parse(where)
     ready = open_agent(agent, index=index, tools=tools or [])
-    check = check_of(ready.retriever, shown=evidence, entailment=entailment, emergencies=emergencies)
+    check = EvidenceCheck.over(ready.retriever, shown=evidence, entailment=entailment, emergencies=emergencies)
     if json:
         found = answer_as_json(ready, asked, temperature=temperature, check=check, where=wanted)
         print(dumps(asyncio.run(found), indent=2))
@@ -86,13 +88,14 @@ def chat(
         rewriter_model: Name of the model at that endpoint.
         json: Read one question per line without a prompt, and print one line of JSON for each.
     """
-    from medagent.cli.ask import chat_loop, check_of, rewriter_of
+    from medagent.cli.ask import chat_loop, rewriter_of
+    from medagent.evidence.check import EvidenceCheck
     from medagent.loading import open_agent
     from medagent.retrieval.filters import Filter
 
     wanted = Filter.parse(where)
     ready = open_agent(agent, index=index, tools=tools or [])
-    check = check_of(ready.retriever, shown=evidence, entailment=entailment, emergencies=emergencies)
+    check = EvidenceCheck.over(ready.retriever, shown=evidence, entailment=entailment, emergencies=emergencies)
     rewrites = rewriter_of(rewriter, model=rewriter_model, policy=ready.policy)
     chat_loop(ready, temperature=temperature, as_json=json, check=check, where=wanted, rewriter=rewrites)
 

@@ -181,7 +181,7 @@ def test_a_withheld_answer_offers_the_nearest_passages() -> None:
     async def run(corpus: Corpus) -> list[str]:
         answer = await answered(rollout, EvidenceCheck(), SearchBatcher(corpus, top_k=2, retries=0))
         assert answer.withheld
-        assert (answer.sources, answer.letter) == ((), None)
+        assert (answer.citations, answer.letter) == ((), None)
         return [passage.id for passage in answer.nearest]
 
     corpus = Corpus()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from medagent.agent import Agent
-from medagent.cli.ask import question_of
+from medagent.api import question_of
 from medagent.errors import InputError
 from medagent.serving.app import make_app
 from medagent.serving.middleware import digest

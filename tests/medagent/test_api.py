@@ -1,0 +1,96 @@
+"""`import medagent` is cheap, and gives an agent that answers in a line."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import medagent
+from medagent.api import LoadedAgent
+from medagent.errors import InputError, PolicyError
+from medagent.evidence.check import EvidenceCheck
+from medagent.policies.scripted import ScriptedPolicy
+from tests.medagent.serving.support import GOUT, Corpus, says
+
+QUESTION = "What is the first-line drug for gout?"
+
+
+@pytest.fixture
+def agent(policy: ScriptedPolicy) -> Iterator[LoadedAgent]:
+    with LoadedAgent(medagent.Agent(policy, Corpus()), EvidenceCheck()) as agent:
+        yield agent
+
+
+@pytest.fixture
+def policy(tokenizer: Any) -> ScriptedPolicy:
+    return ScriptedPolicy(tokenizer, says)
+
+
+def test_the_import_is_cheap_and_loads_no_torch() -> None:
+    code = (
+        "import sys, time; began = time.perf_counter(); import medagent; seconds = time.perf_counter() - began;"
+        "print(seconds); assert not {'torch', 'transformers', 'lightning', 'chromadb'} & set(sys.modules)"
+    )
+    tries = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(3)]
+    assert [run.stderr for run in tries] == [""] * 3
+    assert min(float(run.stdout) for run in tries) < 0.1
+
+
+def test_each_public_name_can_be_imported() -> None:
+    assert {name: vars(medagent).get(name) or getattr(medagent, name) for name in medagent.__all__}
+    assert set(medagent.__all__) <= set(dir(medagent))
+    with pytest.raises(AttributeError, match="load_agents"):
+        _ = medagent.load_agents  # type: ignore[attr-defined]
+
+
+def test_an_answer_has_its_verdict_citations_and_searches(agent: LoadedAgent) -> None:
+    answer = agent.answer(QUESTION)
+    assert (answer.text, answer.verdict.kind, answer.supported) == ("colchicine [1]", "stated", True)
+    (cited,) = answer.citations
+    assert (cited.id, cited.title, cited.text, cited.quote) == (
+        "p1",
+        "gout",
+        GOUT.text,
+        "The first-line drug is colchicine.",
+    )
+    assert [(search.query, search.passages) for search in answer.searches] == [("gout drug", (GOUT,))]
+    choice = agent.answer(medagent.Question("q", QUESTION, ("colchicine", "aspirin")))
+    assert choice == agent.answer(QUESTION, options=["colchicine", "aspirin"])
+
+
+def test_it_answers_below_a_running_event_loop_and_in_several_threads(agent: LoadedAgent) -> None:
+    async def notebook() -> str:
+        return agent.answer(QUESTION).text
+
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda _: agent.answer(QUESTION).text, range(8)))
+    assert {*texts, asyncio.run(notebook())} == {"colchicine [1]"}
+
+
+def test_wrong_use_is_an_error_that_names_the_remedy(policy: ScriptedPolicy) -> None:
+    agent = LoadedAgent(medagent.Agent(policy, Corpus()), EvidenceCheck())
+    with pytest.raises(InputError, match="the question is empty"):
+        agent.answer(" \u200b")
+    with pytest.raises(InputError, match="at most 10"):
+        agent.answer(QUESTION, options=["x"] * 11)
+    agent.close()
+    agent.close()
+    with pytest.raises(InputError, match="load_agent"):
+        agent.answer(QUESTION)
+    with pytest.raises(medagent.MedagentError, match="medagent index build"):
+        medagent.load_agent("starter")
+
+
+def test_an_error_of_the_model_reaches_the_caller(tokenizer: Any) -> None:
+    def fails(read: str, turn: int) -> str:
+        raise PolicyError("no memory")
+
+    failing = LoadedAgent(medagent.Agent(ScriptedPolicy(tokenizer, fails), Corpus()), EvidenceCheck())
+    with failing as agent, pytest.raises(PolicyError, match="no memory"):
+        agent.answer(QUESTION)
