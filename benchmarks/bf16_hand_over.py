@@ -24,9 +24,9 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from medagent.agent import Limits
-from medagent.base_models import STARTER
-from medagent.causal_lm import hidden_states, load_causal_lm, project
 from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.models.base_models import STARTER
+from medagent.models.causal_lm import hidden_states, load_causal_lm, project
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.vllm.server import VllmSettings
 from medagent.policy import Policy

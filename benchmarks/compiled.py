@@ -23,7 +23,7 @@ from torch.ao.quantization import quantize_dynamic
 from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.common import describe_machine
-from medagent.causal_lm import hidden_states, load_causal_lm, project
+from medagent.models.causal_lm import hidden_states, load_causal_lm, project
 from medagent.training.adapters import SharedBase
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings

@@ -27,9 +27,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from benchmarks.common import describe_machine
 from medagent.agent import Agent, Job
 from medagent.agent_folder import adapter_folder, load_agent, read_spec
-from medagent.base_models import model_path
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.export import export_merged
+from medagent.models.base_models import model_path
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.vllm.server import MODEL, VllmServer

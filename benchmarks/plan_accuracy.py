@@ -26,8 +26,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.common import HELD_ALONE, Peaks, describe_machine
 from medagent.agent import Limits
-from medagent.base_models import SMOLLM2
-from medagent.causal_lm import load_causal_lm
+from medagent.models.base_models import SMOLLM2
+from medagent.models.causal_lm import load_causal_lm
 from medagent.protocol import TagProtocol
 from medagent.training.advantages import GAE, BatchBaseline
 from medagent.training.engines import InProcessEngine

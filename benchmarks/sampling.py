@@ -25,7 +25,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.common import describe_machine
-from medagent.causal_lm import load_causal_lm
+from medagent.models.causal_lm import load_causal_lm
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.vllm.server import MODEL, VllmServer

@@ -32,8 +32,8 @@ import torch
 from transformers import AutoConfig
 
 from benchmarks.common import describe_machine
-from medagent.base_models import model_path
 from medagent.export import export_merged
+from medagent.models.base_models import model_path
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 

@@ -31,9 +31,9 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
 from medagent.agent import Agent, Job, Limits, rollout_seed
-from medagent.causal_lm import load_causal_lm
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.run import run_benchmark
+from medagent.models.causal_lm import load_causal_lm
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import UnreliableRetriever

@@ -17,11 +17,12 @@ from typing import Any, cast
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Limits
-from medagent.base_models import check_base, model_path
-from medagent.causal_lm import fastest_device, load_causal_lm
 from medagent.errors import ConfigError
-from medagent.merging import form_for, merge_into
-from medagent.plain_lora import check_adapter, with_adapter
+from medagent.models.base_models import check_base, model_path
+from medagent.models.causal_lm import fastest_device, load_causal_lm
+from medagent.models.merging import form_for, merge_into
+from medagent.models.plain_lora import check_adapter, with_adapter
+from medagent.models.text_length import check_text_length
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE, TurnProtocol
@@ -33,7 +34,6 @@ from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import SearchSettings
 from medagent.retrieval.sharded import ShardedRetriever
 from medagent.retrieval.tools import Tool, Toolbox, class_path, corpus_of
-from medagent.text_length import check_text_length
 
 SPEC_FILE = "agent.json"
 FORMAT = 3
@@ -287,7 +287,7 @@ def load_base(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTraine
 def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The agent's model as it was trained, and the tokenizer.
 
-    The adapter is merged into a base in float32, and lies beside any other: see `medagent.merging.form_for`.
+    The adapter is merged into a base in float32, and lies beside any other: see `medagent.models.merging.form_for`.
     """
     if has_adapter(folder):
         check_adapter(adapter_folder(folder))  # before the base is loaded, which may take long

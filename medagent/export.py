@@ -16,11 +16,11 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from medagent.agent_folder import AgentSpec, adapter_folder, base_path, has_adapter, load_base, read_spec, save_agent
-from medagent.base_models import public_name
 from medagent.errors import ConfigError
 from medagent.files import write_whole
-from medagent.merging import MAX_MERGE_LOST, merge_into
-from medagent.plain_lora import check_adapter, with_adapter
+from medagent.models.base_models import public_name
+from medagent.models.merging import MAX_MERGE_LOST, merge_into
+from medagent.models.plain_lora import check_adapter, with_adapter
 from medagent.protocol import NOT_ADVICE
 from medagent.run_folder import RunFolder
 

@@ -12,18 +12,18 @@ from typing import Any
 
 from medagent.agent import Agent, Limits
 from medagent.agent_folder import OpenPolicy, load_agent
-from medagent.base_models import STARTER, model_path
-from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.errors import InputError
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
+from medagent.models.precision import AUTO, settled
+from medagent.models.text_length import longest_text
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
-from medagent.precision import AUTO, settled
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.opening import open_retriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import Tool, Toolbox, tool_named
-from medagent.text_length import longest_text
 
 UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
 
@@ -46,7 +46,7 @@ def open_agent(
 
         an exported agent's folder
         "starter"       the untrained base policy
-        "hf:MODEL"      a causal language model by a name of `medagent.base_models.model_path`, with the protocol's own
+        "hf:MODEL"      a causal language model (see `medagent.models.base_models.model_path`), with the protocol's own
                         instructions
         "http://..."    an OpenAI-compatible endpoint; `model` is then its model's name, and `parameters` are sent
                         with every request

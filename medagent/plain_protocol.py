@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.chat_template import beginning_of_text, chat_frame, day_of
+from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
 from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, TurnProtocol, encode, neutralise
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 from transformers import PreTrainedTokenizerBase
 
 from medagent.answer_forms import FORM_HINTS
-from medagent.chat_template import beginning_of_text, chat_frame, day_of
+from medagent.models.chat_template import beginning_of_text, chat_frame, day_of
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 from medagent.untrusted_text import (
@@ -139,7 +139,7 @@ class TurnProtocol(ABC):
     def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
         """Token ids of the first message, up to where the policy starts to write.
 
-        They begin as the tokenizer begins a text (`medagent.chat_template.beginning_of_text`), unless a chat template
+        They begin as the tokenizer begins a text (`models.chat_template.beginning_of_text`), unless a chat template
         begins it. The question has passed `harmless_question` where the rollout loop gives it.
         """
 

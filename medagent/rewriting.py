@@ -18,11 +18,11 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.chat_template import beginning_of_text, chat_frame
 from medagent.conversation import LONGEST, standing_alone
 from medagent.evidence.kinds import asked_for, without_kinds
 from medagent.evidence.sentences import denies
 from medagent.evidence.words import folded, form, forms, subject_words
+from medagent.models.chat_template import beginning_of_text, chat_frame
 from medagent.policy import Policy, TurnStop
 from medagent.protocol import Piece, TagProtocol, encode, neutralise
 

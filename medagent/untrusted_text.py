@@ -17,8 +17,8 @@ from functools import lru_cache
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from medagent.models.role_marks import folded, role_marks
 from medagent.retrieval.passages import Passage
-from medagent.role_marks import folded, role_marks
 from medagent.types import Question
 
 LONGEST_KEPT = 2_000  # characters of a text whose outcome is remembered

@@ -10,12 +10,12 @@ import torch
 from gguf import GGMLQuantizationType
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from medagent.base_models import STARTER, model_path
-from medagent.causal_lm import load_causal_lm
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.causal_lm import load_causal_lm
 from medagent.retrieval.search import HybridRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from tests.medagent.gguf_files import write_gguf
+from tests.medagent.models.gguf_files import write_gguf
 
 # make test runs as many workers as cores: more threads than one, here or in a child, would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

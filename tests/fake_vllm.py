@@ -12,8 +12,8 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from medagent.base_models import STARTER
-from medagent.causal_lm import load_causal_lm
+from medagent.models.base_models import STARTER
+from medagent.models.causal_lm import load_causal_lm
 from medagent.protocol import TagProtocol
 
 

@@ -16,7 +16,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from medagent.base_models import STARTER, model_path
+from medagent.models.base_models import STARTER, model_path
 from medagent.policy import Policy
 from medagent.training.starter.lessons import STARTER_PROTOCOL
 from medagent.types import Question, Rollout, StopReason, Turn

@@ -12,13 +12,13 @@ from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from medagent.agent_folder import read_spec
-from medagent.base_models import STARTER, model_path
 from medagent.cli.commands.evaluate import evaluate
 from medagent.cli.demo import demo_configs
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.names import BenchmarkName
 from medagent.evaluation.run import Plan
+from medagent.models.base_models import STARTER, model_path
 from medagent.training.data import RolloutData
 from medagent.training.module import AgentModule
 from medagent.training.preference.data import PreferenceData

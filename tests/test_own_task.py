@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from medagent.agent_folder import load_agent
-from medagent.base_models import STARTER, model_path
 from medagent.cli.main import main
 from medagent.errors import ConfigError
+from medagent.models.base_models import STARTER, model_path
 from medagent.retrieval.tools import Toolbox, tool_named
 from medagent.training.agent_data import AgentSettings
 from medagent.training.sft.demonstrations import RejectionSampled

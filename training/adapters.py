@@ -19,10 +19,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from medagent.causal_lm import hidden_size, project
 from medagent.errors import ConfigError
-from medagent.merging import MergeLoss
-from medagent.plain_lora import check_layers
+from medagent.models.causal_lm import hidden_size, project
+from medagent.models.merging import MergeLoss
+from medagent.models.plain_lora import check_layers
 from medagent.routing import Routers, has_routers
 from medagent.training.critic_evidence import evidence_network
 from medagent.training.execution import Execution, checkpoint_layers, keep_evaluating

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from medagent.agent import Limits
 from medagent.agent_folder import SPEC_FILE, read_spec
-from medagent.base_models import model_path
 from medagent.errors import ConfigError
+from medagent.models.base_models import model_path
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.engines import RolloutEngine
 from medagent.training.module import AgentModule

@@ -26,9 +26,9 @@ from torch.utils.data import DataLoader, IterableDataset
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
+from medagent.models.text_length import check_trained_text
 from medagent.policy import Policy
 from medagent.retrieval.retriever import Retriever
-from medagent.text_length import check_trained_text
 from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
 from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation, check_shares
 from medagent.training.compatibility import check_composition, check_routing, warn_of_tight_limits

@@ -17,10 +17,10 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from medagent.agent_folder import SPEC_FILE, read_spec
-from medagent.base_models import check_base, stored_name
-from medagent.causal_lm import ADAPTER_FILE, beside_decoder
 from medagent.errors import ConfigError
-from medagent.plain_lora import check_adapter, lora_layers
+from medagent.models.base_models import check_base, stored_name
+from medagent.models.causal_lm import ADAPTER_FILE, beside_decoder
+from medagent.models.plain_lora import check_adapter, lora_layers
 from medagent.routing import has_routers
 from medagent.training.update_settings import require_number
 

@@ -17,9 +17,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
 from medagent.agent import Limits
-from medagent.base_models import model_path
 from medagent.errors import ConfigError
-from medagent.merging import form_for
+from medagent.models.base_models import model_path
+from medagent.models.merging import form_for
 from medagent.routing import Routers, has_routers
 from medagent.training.critic_evidence import CriticSees
 from medagent.training.execution import Execution

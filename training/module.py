@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
-from medagent.base_models import base_sha256, check_base
-from medagent.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
+from medagent.models.base_models import base_sha256, check_base
+from medagent.models.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.routing import Routers
 from medagent.training.adapters import REFERENCE, SharedBase
 from medagent.training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from medagent.causal_lm import hidden_states
+from medagent.models.causal_lm import hidden_states
 from medagent.training.execution import Execution, split_by_tokens
 from medagent.training.prefixes import PrefixTree, split_by_distinct_tokens
 from medagent.training.routing import Routing

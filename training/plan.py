@@ -11,7 +11,7 @@ from lightning import Trainer
 
 from medagent.agent import Limits
 from medagent.errors import ConfigError
-from medagent.precision import Precision, settled
+from medagent.models.precision import Precision, settled
 from medagent.training.agent_data import rows_of_micro_batch
 from medagent.training.data import RolloutData
 from medagent.training.execution import Execution

@@ -21,9 +21,9 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from medagent.causal_lm import hidden_states
 from medagent.errors import ConfigError
-from medagent.grouped_attention import attend_in_groups, grouped_attention, mask_of_groups
+from medagent.models.causal_lm import hidden_states
+from medagent.models.grouped_attention import attend_in_groups, grouped_attention, mask_of_groups
 
 SHARED_PREFIXES = "shared_prefixes"  # name of the attention, to transformers
 # What a token that another row read costs beside one that is read: its keys and values are kept again.

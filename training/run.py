@@ -26,9 +26,9 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from torch import distributed
 
-from medagent.causal_lm import fastest_device
 from medagent.errors import ConfigError
 from medagent.files import write_whole
+from medagent.models.causal_lm import fastest_device
 from medagent.run_folder import RunFolder
 from medagent.training.agent_data import AgentData, check_accumulation, check_shares
 from medagent.training.callbacks.held_out import HeldOutEvaluation

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from medagent.base_models import STARTER
 from medagent.errors import ConfigError
-from medagent.precision import AUTO, Precision, settled
+from medagent.models.base_models import STARTER
+from medagent.models.precision import AUTO, Precision, settled
 
 DTYPE = "dtype"  # the key in a checkpoint
 

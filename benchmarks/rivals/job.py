@@ -21,8 +21,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qw
 from benchmarks.common import Peaks
 from medagent.agent import Limits
 from medagent.agent_folder import read_spec
-from medagent.base_models import model_path
 from medagent.evaluation.benchmarks import BioASQBenchmark, StarterBenchmark
+from medagent.models.base_models import model_path
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import TurnStop
 from medagent.protocol import ParsedTurn, TagProtocol, TurnProtocol

@@ -32,7 +32,7 @@ from benchmarks.rivals.job import (
     job_of,
     report,
 )
-from medagent.causal_lm import load_causal_lm
+from medagent.models.causal_lm import load_causal_lm
 from medagent.retrieval.search import HybridRetriever
 
 # Messages are our texts as they are. A call is written where TRL tries whether the template can write one.

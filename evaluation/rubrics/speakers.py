@@ -10,9 +10,9 @@ from typing import Protocol
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Job
-from medagent.chat_template import day_of, render
 from medagent.errors import InputError
 from medagent.evaluation.rubrics.rows import Message
+from medagent.models.chat_template import day_of, render
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import Piece, encode

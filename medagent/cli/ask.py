@@ -12,10 +12,10 @@ from rich.console import Console
 from medagent.agent import Agent
 from medagent.answers import Steps, answer_job
 from medagent.api import job_of, question_of
-from medagent.chat_template import chat_frame
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.errors import ConfigError
 from medagent.evidence.check import EvidenceCheck
+from medagent.models.chat_template import chat_frame
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE

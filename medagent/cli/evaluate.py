@@ -15,7 +15,6 @@ from rich.text import Text
 
 from medagent.agent import Agent
 from medagent.agent_folder import SPEC_FILE, read_spec
-from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
 from medagent.evaluation.grading.grade import grade
@@ -34,6 +33,8 @@ from medagent.evaluation.trust.injections import obeyed_anyway
 from medagent.evaluation.usage import counted, read_usage, usage_line
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.loading import open_agent
+from medagent.models.base_models import STARTER, base_sha256, is_gguf, model_path
+from medagent.models.text_length import check_text_length
 from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Passage
@@ -42,7 +43,6 @@ from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.sharded import ShardedRetriever
 from medagent.retrieval.tools import code_digest, corpus_of
-from medagent.text_length import check_text_length
 from medagent.types import Question, StopReason
 
 LARGE = 64 * 2**20  # bytes; larger files are compared by size and time

@@ -57,8 +57,8 @@ def demo(
             raise InputError("demonstrations: the starter learns without. Give --base smollm2, or leave them out.")
         run_demo(Path(out or "runs/demo"), seed=seed, iterations=iterations, threads=threads)
         return
-    from medagent.base_models import model_path
     from medagent.cli.pretrained_demo import DemoSettings, run_pretrained_demo
+    from medagent.models.base_models import model_path
 
     model_path(base)  # one that is absent is named before anything is made
     name = Path(base).stem if Path(base).suffix == ".gguf" else Path(base).name

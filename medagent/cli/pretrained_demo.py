@@ -20,7 +20,6 @@ from rich.console import Console
 
 from medagent.agent import Agent, Limits
 from medagent.agent_folder import AgentSpec, load_agent, protocol_from_json, write_spec
-from medagent.causal_lm import fastest_device
 from medagent.cli.demo import QUESTIONS_PER_KIND, flat_summary, search_whole_corpus, write_examples
 from medagent.cli.pace import Pace
 from medagent.cli.pretrained_report import print_table, tell_one, write_page
@@ -33,7 +32,8 @@ from medagent.evaluation.reports.html import write_json
 from medagent.evaluation.run import Plan, run_plan
 from medagent.evaluation.statistics import compare_paired
 from medagent.files import write_whole
-from medagent.precision import AUTO, settled
+from medagent.models.causal_lm import fastest_device
+from medagent.models.precision import AUTO, settled
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.search import HybridRetriever
 from medagent.run_folder import RunFolder

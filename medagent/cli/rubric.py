@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from medagent.base_models import STARTER
 from medagent.cli.evaluate import fingerprint, shown_table
 from medagent.errors import InputError
 from medagent.evaluation.reports.html import Table
@@ -19,6 +18,7 @@ from medagent.evaluation.rubrics.rows import Case, read_rubric_rows
 from medagent.evaluation.rubrics.speakers import Speaker, speaker_of
 from medagent.evaluation.statistics import Accuracy, Estimate
 from medagent.loading import open_agent
+from medagent.models.base_models import STARTER
 
 NO_VERDICT = (
     "A model judged these texts by written criteria. That is no medical verdict, and says nothing of the safety of "

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from medagent.causal_lm import hidden_states, project
 from medagent.errors import PolicyError
+from medagent.models.causal_lm import hidden_states, project
 from medagent.policies.decoder_shape import DecoderShape
 from medagent.policies.inversion import sample_tokens
 from medagent.policies.kv_cache import BufferCache

@@ -12,9 +12,9 @@ from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from medagent.causal_lm import hidden_states
 from medagent.errors import PolicyError
-from medagent.text_length import LongestText, longest_text
+from medagent.models.causal_lm import hidden_states
+from medagent.models.text_length import LongestText, longest_text
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 PROBE_TOKENS = 4

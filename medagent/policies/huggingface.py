@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.errors import PolicyError
-from medagent.grouped_attention import use_grouped_attention
+from medagent.models.grouped_attention import use_grouped_attention
 from medagent.policies.batch import Batch, Dialogue, Sampler, TurnRow
 from medagent.policies.decoder_shape import shape_of
 from medagent.policies.self_check import check_sampling

@@ -16,8 +16,8 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
 
-from medagent.causal_lm import fastest_device, hidden_states, load_causal_lm, project
-from medagent.checksums import Checksum, of_parameters
+from medagent.models.causal_lm import fastest_device, hidden_states, load_causal_lm, project
+from medagent.models.checksums import Checksum, of_parameters
 from medagent.policies.completions import HttpCompletions
 from medagent.policies.huggingface import HFPolicy, HFSession
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings

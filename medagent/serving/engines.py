@@ -17,13 +17,13 @@ from transformers import AutoConfig, AutoTokenizer
 
 from medagent.agent_folder import AgentSpec, adapter_folder, base_path, has_adapter, in_process
 from medagent.errors import ConfigError, PolicyError
-from medagent.plain_lora import check_adapter
+from medagent.models.plain_lora import check_adapter
+from medagent.models.text_length import room_on_server
 from medagent.policies.completions import CompletionPolicy, HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.turn_ends import stored_end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from medagent.policy import Policy
-from medagent.text_length import room_on_server
 
 log = logging.getLogger("medagent.serving")
 

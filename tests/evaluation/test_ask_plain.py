@@ -13,10 +13,10 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Limits
-from medagent.causal_lm import load_causal_lm
 from medagent.cli.main import main
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.modes import Mode, agent_for, job_for
+from medagent.models.causal_lm import load_causal_lm
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.scripted import ScriptedPolicy

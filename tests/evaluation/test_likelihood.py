@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from medagent.agent import Job, Limits
-from medagent.causal_lm import load_causal_lm
 from medagent.cli.main import main
 from medagent.evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
 from medagent.evaluation.predictions import PredictionLog
+from medagent.models.causal_lm import load_causal_lm
 from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import NoRetriever
 from medagent.types import Question

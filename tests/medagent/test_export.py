@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM
 
 from medagent import export as exporting
 from medagent.agent_folder import load_weights, read_spec, save_agent, write_spec
-from medagent.base_models import STARTER, model_path
-from medagent.causal_lm import load_causal_lm
 from medagent.cli.commands.train import export
 from medagent.errors import ConfigError, InputError
-from medagent.merging import MergeLoss, form_for
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.causal_lm import load_causal_lm
+from medagent.models.merging import MergeLoss, form_for
 from medagent.serving.engines import VllmSampling
 from medagent.training.engines.arrival import trainer_logprobs
 from medagent.training.lora import LoraSettings

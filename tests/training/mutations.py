@@ -31,7 +31,7 @@ SUITES = {
     "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_groups.py"),
     "ranks": ("tests/training/test_distinct.py", "tests/training/test_pretend_ranks.py"),
     "groups": ("tests/training/test_exact_groups.py",),
-    "trees": ("tests/training/test_prefixes.py", "tests/medagent/test_grouped_attention.py"),
+    "trees": ("tests/training/test_prefixes.py", "tests/medagent/models/test_grouped_attention.py"),
     "slots": tuple(
         f"tests/medagent/policies/test_{name}.py" for name in ("inversion", "batch", "shared_texts", "huggingface")
     ),
@@ -56,7 +56,7 @@ SUITES = {
     ),
     "doors": ("tests/medagent/test_doors_of_sampling.py",),
     "bases": (
-        *(f"tests/medagent/test_{name}.py" for name in ("base_models", "precision")),
+        *(f"tests/medagent/models/test_{name}.py" for name in ("base_models", "precision")),
         *(f"tests/training/test_{name}.py" for name in ("fitting", "settled", "gguf_base")),
     ),
     "evaluation": ("tests/evaluation/test_plan_asks.py",),
@@ -66,11 +66,12 @@ SUITES = {
     "scripts": tuple(
         f"tests/training/sft/test_{name}.py" for name in ("queries", "evidence", "scripted", "mixed", "held_out")
     ),
-    "text": tuple(
-        f"tests/medagent/test_{name}.py" for name in ("untrusted_text", "role_marks", "chat_template", "hostile_doors")
+    "text": (
+        *(f"tests/medagent/test_{name}.py" for name in ("untrusted_text", "hostile_doors")),
+        *(f"tests/medagent/models/test_{name}.py" for name in ("role_marks", "chat_template")),
     ),
     "models": (
-        "tests/medagent/test_text_length.py",
+        "tests/medagent/models/test_text_length.py",
         *(f"tests/medagent/policies/test_{name}.py" for name in ("turn_ends", "completions", "self_check")),
         *(f"tests/medagent/policies/test_{name}.py" for name in ("not_finite", "model_zoo", "huggingface")),
     ),

@@ -18,8 +18,8 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from medagent.base_models import STARTER
-from medagent.causal_lm import load_causal_lm
+from medagent.models.base_models import STARTER
+from medagent.models.causal_lm import load_causal_lm
 from medagent.training.adapters import CRITIC, POLICY
 from medagent.training.engines import InProcessEngine
 from medagent.training.engines.hand_over import HandOver

@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM
 
 from medagent.agent import Job
 from medagent.agent_folder import AgentSpec, load_agent, read_spec, write_spec
-from medagent.base_models import PACKAGED, SMOLLM2, base_sha256, model_path
 from medagent.cli.evaluate import fingerprint
 from medagent.errors import ConfigError
 from medagent.export import export_adapter, export_merged
 from medagent.loading import open_agent
+from medagent.models.base_models import PACKAGED, SMOLLM2, base_sha256, model_path
 from medagent.serving.engines import ServersSampling
 from medagent.training.engines import EngineSetup, VllmEngine
 from medagent.training.lora import LoraSettings
@@ -27,7 +27,7 @@ from medagent.training.memory import ModelShape
 from medagent.training.module import AgentModule
 from medagent.training.run import train
 from medagent.types import Question
-from tests.medagent.gguf_files import write_gguf
+from tests.medagent.models.gguf_files import write_gguf
 from tests.training.support import AGENT, arguments
 
 F16 = GGMLQuantizationType.F16

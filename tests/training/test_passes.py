@@ -7,7 +7,7 @@ import torch
 
 import medagent.training.passes as passes_module
 import medagent.training.prefixes as prefixes_module
-from medagent.causal_lm import load_causal_lm
+from medagent.models.causal_lm import load_causal_lm
 from medagent.training.adapters import SharedBase
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings

@@ -17,11 +17,11 @@ import yaml
 
 from medagent.agent import Job
 from medagent.agent_folder import load_agent, read_spec
-from medagent.base_models import STARTER, model_path
 from medagent.cli.demo import run_demo
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.rollout_files import readable
+from medagent.models.base_models import STARTER, model_path
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrieverUnavailableError
 from medagent.retrieval.remote import RemoteRetriever

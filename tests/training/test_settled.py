@@ -9,10 +9,10 @@ import pytest
 import torch
 import yaml
 
-from medagent import precision
 from medagent.agent_folder import load_agent
-from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError
+from medagent.models import precision
+from medagent.models.base_models import STARTER, model_path
 from medagent.training.module import AgentModule
 from medagent.training.run import newest_checkpoint, train
 from medagent.training.sft.supervised import SupervisedModule

@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from medagent.agent_folder import AgentSpec, read_spec, write_spec
-from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
+from medagent.models.causal_lm import load_causal_lm
 from medagent.training.adapters import REFERENCE
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings

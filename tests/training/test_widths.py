@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from medagent.agent_folder import load_weights, read_spec, save_agent
-from medagent.base_models import STARTER, model_path
-from medagent.causal_lm import hidden_size, hidden_states
 from medagent.errors import ConfigError
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.causal_lm import hidden_size, hidden_states
 from medagent.training.adapters import SharedBase
 from medagent.training.lora import LoraSettings
 from medagent.training.memory import ModelShape

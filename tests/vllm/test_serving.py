@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from medagent.agent_folder import read_spec, save_agent
-from medagent.base_models import STARTER, model_path
 from medagent.cli.serve import Settings, app_of, engine_named
+from medagent.models.base_models import STARTER, model_path
 from medagent.serving.engines import VllmSampling
 from tests.medagent.serving.support import served, soon
 from tests.training.support import make_module, perturb

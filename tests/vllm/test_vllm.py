@@ -20,10 +20,10 @@ import pytest
 
 from medagent.agent import Agent, Job
 from medagent.agent_folder import read_spec, save_agent
-from medagent.base_models import STARTER, model_path
 from medagent.errors import PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.export import export_merged
+from medagent.models.base_models import STARTER, model_path
 from medagent.policies.vllm.server import MODEL, VllmServer
 from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics

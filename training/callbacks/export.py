@@ -11,7 +11,7 @@ import yaml
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.agent_folder import AgentSpec, RetrieverSpec, read_spec, save_agent
-from medagent.base_models import stored_name
+from medagent.models.base_models import stored_name
 from medagent.retrieval.tools import Toolbox
 from medagent.training.agent_data import AgentData
 from medagent.training.module import AgentModule

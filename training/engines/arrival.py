@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from medagent.checksums import Checksum
 from medagent.errors import PolicyError
+from medagent.models.checksums import Checksum
 from medagent.training.module import AgentModule
 
 log = logging.getLogger(__name__)

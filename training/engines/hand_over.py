@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from safetensors.torch import load_file
 
-from medagent.checksums import Checksum, checksum, combined, place
-from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss, form_for
+from medagent.models.checksums import Checksum, checksum, combined, place
+from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss, form_for
 from medagent.policies.ray_replica import stored_matrices
 from medagent.routing_record import RoutingShape
 from medagent.training.adapters import POLICY
@@ -24,7 +24,7 @@ WITHOUT_MERGE = (
 
 
 def form_of(hand_over: HandOver, module: AgentModule) -> Form:
-    """What `hand_over` means for this module: see `medagent.merging.form_for`."""
+    """What `hand_over` means for this module: see `medagent.models.merging.form_for`."""
     quantised = module.execution.quantise != "none"
     return form_for(module.dtype_name, quantised=quantised) if hand_over == "auto" else hand_over
 

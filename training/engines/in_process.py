@@ -11,10 +11,10 @@ import copy
 import torch
 from transformers import PreTrainedModel
 
-from medagent.causal_lm import hidden_states, plain_attention, project
-from medagent.checksums import Handed, of_parameters
 from medagent.errors import ConfigError
-from medagent.merging import MAX_MERGE_LOST, MergeLoss
+from medagent.models.causal_lm import hidden_states, plain_attention, project
+from medagent.models.checksums import Handed, of_parameters
+from medagent.models.merging import MAX_MERGE_LOST, MergeLoss
 from medagent.policies.huggingface import HFPolicy
 from medagent.training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from medagent.training.engines.base import EngineSetup, RolloutEngine

@@ -8,16 +8,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from medagent.base_models import model_path
-from medagent.checksums import Checksum, Handed
 from medagent.errors import ConfigError, PolicyError
-from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
+from medagent.models.base_models import model_path
+from medagent.models.checksums import Checksum, Handed
+from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss
+from medagent.models.text_length import room_on_server
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.http_endpoint import EndpointGoneError
 from medagent.policies.ray_replica import EngineKind, Held, RayReplica, ReplicaSettings, Weights
 from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.server import MODEL, VllmSettings
-from medagent.text_length import room_on_server
 from medagent.training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from medagent.training.engines.base import EngineSetup, RolloutEngine
 from medagent.training.engines.hand_over import (

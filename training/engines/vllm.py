@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
-from medagent.base_models import model_path
-from medagent.checksums import Handed
 from medagent.errors import ConfigError
-from medagent.merging import MAX_MERGE_LOST, Form, MergeLoss
+from medagent.models.base_models import model_path
+from medagent.models.checksums import Handed
+from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss
+from medagent.models.text_length import room_on_server
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.turn_ends import end_token_ids
 from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer, VllmSettings
-from medagent.text_length import room_on_server
 from medagent.training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
 from medagent.training.engines.base import EngineSetup, RolloutEngine
 from medagent.training.engines.hand_over import (

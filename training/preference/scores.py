@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from medagent.causal_lm import project
+from medagent.models.causal_lm import project
 from medagent.training.adapters import SharedBase
 from medagent.training.execution import Execution
 from medagent.training.token_scores import CPU_ROWS, frozen_head

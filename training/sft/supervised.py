@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
+from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
-from medagent.text_length import check_text_length
 from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.engines import InProcessEngine, RolloutEngine

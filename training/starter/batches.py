@@ -14,7 +14,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
 from medagent.errors import ConfigError
-from medagent.grouped_attention import GROUPED
+from medagent.models.grouped_attention import GROUPED
 from medagent.training.starter.lessons import Lesson
 
 NUM_EXAM_BATCHES = 4

@@ -14,9 +14,9 @@ from pathlib import Path
 from transformers import Qwen2ForCausalLM
 
 from medagent.agent_folder import AgentSpec, save_agent
-from medagent.base_models import STARTER, model_path
-from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.causal_lm import load_causal_lm
 from medagent.training.execution import keep_freed_memory
 from medagent.training.starter.batches import make_exam
 from medagent.training.starter.build import PROGRESS_FILE, Stage, WarmStartConfig, run_stage

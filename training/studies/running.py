@@ -20,9 +20,9 @@ from typing import Any
 import yaml
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
 from medagent.files import write_whole
+from medagent.models.base_models import STARTER, model_path
 from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World

@@ -11,8 +11,8 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from medagent.agent_folder import SPEC_FILE, read_spec
-from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
+from medagent.models.base_models import STARTER, model_path
 from medagent.training.studies.budget import Budget, Demonstrated
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -28,8 +28,8 @@ import httpx
 import torch
 from torch import Tensor
 
-from medagent.checksums import Checksum
 from medagent.errors import ConfigError, PolicyError
+from medagent.models.checksums import Checksum
 from medagent.policies.completions import HttpCompletions, RecordedCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.api import VllmApi

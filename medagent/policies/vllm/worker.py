@@ -1,7 +1,7 @@
 """Takes new weights out of shared memory, and tells what the worker holds.
 
 It runs inside vLLM's worker processes, which load it by name. So it imports only what vLLM's process has anyway, and
-`medagent.checksums` and `RoutingStore`, which need no more.
+`medagent.models.checksums` and `RoutingStore`, which need no more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from medagent.checksums import Checksum, checksum, combined, place
+from medagent.models.checksums import Checksum, checksum, combined, place
 from medagent.policies.vllm.routing import RoutingStore
 
 

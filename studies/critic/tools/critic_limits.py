@@ -26,7 +26,7 @@ from sklearn.linear_model import Ridge
 
 from benchmarks.common import describe_machine
 from medagent.agent_folder import load_agent
-from medagent.causal_lm import hidden_states
+from medagent.models.causal_lm import hidden_states
 from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.retrieval.search import HybridRetriever

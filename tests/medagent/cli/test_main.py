@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from medagent.agent_folder import AgentSpec, load_agent, read_spec, write_spec
-from medagent.base_models import model_path
 from medagent.cli.main import main
+from medagent.models.base_models import model_path
 
 
 @pytest.fixture

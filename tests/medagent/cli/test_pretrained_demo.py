@@ -25,7 +25,7 @@ from medagent.errors import ConfigError
 from medagent.evaluation.predictions import PredictionLog
 from medagent.run_folder import RunFolder
 from medagent.training.callbacks.export import read_metrics
-from tests.medagent.gguf_files import write_gguf
+from tests.medagent.models.gguf_files import write_gguf
 
 # A byte is a token of the tiny base, so that its limits are wide. Everything else is as in the files.
 LIMITS = "{max_turns: 4, max_turn_tokens: 48, max_observation_tokens: 160, max_total_tokens: 512}"

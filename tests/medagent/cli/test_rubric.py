@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from medagent.base_models import STARTER, model_path
 from medagent.cli.main import main
+from medagent.models.base_models import STARTER, model_path
 
 CASE = {
     "prompt_id": "p1",

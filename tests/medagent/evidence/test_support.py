@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from medagent.base_models import STARTER, model_path
 from medagent.errors import InputError
 from medagent.evaluation.grading.citations import ground
 from medagent.evidence.support import LexicalRule, NLIModel, Statement, Support, statements_of, support_of
+from medagent.models.base_models import STARTER, model_path
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Question, Rollout, StopReason, Turn
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from medagent.causal_lm import check_projection
 from medagent.errors import PolicyError
+from medagent.models.causal_lm import check_projection
 from medagent.policies.decoder_shape import OTHER_LIMITS, shape_of
 from medagent.policies.huggingface import HFPolicy
 from tests.medagent.policies.support import SMALL, furthest_from_plain, tiny_model, two_dialogues

@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
-from medagent.base_models import STARTER
-from medagent.causal_lm import load_causal_lm, project
 from medagent.errors import PolicyError
+from medagent.models.base_models import STARTER
+from medagent.models.causal_lm import load_causal_lm, project
 from medagent.policies import batch
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy

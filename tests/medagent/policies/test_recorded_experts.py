@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
+from medagent.models.causal_lm import load_causal_lm
 from medagent.policies.batch import LEAST_COMMON
 from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy

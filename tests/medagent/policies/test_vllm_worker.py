@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from medagent.checksums import checksum
+from medagent.models.checksums import checksum
 from medagent.policies.vllm.worker import WeightReceiver, view
 from medagent.training.engines.hand_over import served_adapter
 from medagent.training.lora import LoraSettings

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from medagent.base_models import STARTER, model_path
 from medagent.cli.serve import Settings, app_of, engine_named
+from medagent.models.base_models import STARTER, model_path
 from tests.medagent.serving.support import served, soon
 
 

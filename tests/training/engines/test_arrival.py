@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from medagent.checksums import checksum, combined
 from medagent.errors import PolicyError
+from medagent.models.checksums import checksum, combined
 from medagent.training.engines.arrival import ArrivalCheck, require_arrival
 
 

@@ -9,10 +9,10 @@ import httpx
 import pytest
 import torch
 
-from medagent import checksums
-from medagent.checksums import checksum
 from medagent.errors import ConfigError, PolicyError
-from medagent.merging import MergeLoss, form_for
+from medagent.models import checksums
+from medagent.models.checksums import checksum
+from medagent.models.merging import MergeLoss, form_for
 from medagent.policies.vllm.api import VllmApi
 from medagent.training.engines import ServersEngine
 from medagent.training.engines.arrival import ArrivalCheck

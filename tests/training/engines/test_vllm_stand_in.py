@@ -16,9 +16,9 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
 
-from medagent.causal_lm import load_causal_lm
-from medagent.checksums import Checksum, checksum, combined, place
 from medagent.errors import ConfigError, PolicyError
+from medagent.models.causal_lm import load_causal_lm
+from medagent.models.checksums import Checksum, checksum, combined, place
 from medagent.policies.completions import HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.server import MODEL, VllmSettings

@@ -10,11 +10,11 @@ import torch
 
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent, read_spec
-from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.run import run_benchmark
+from medagent.models.base_models import STARTER, model_path
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.preference.sampled import SampledPairs
 from medagent.training.run import preference

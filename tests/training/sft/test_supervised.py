@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from medagent.agent import Job
 from medagent.agent_folder import load_agent, read_spec
-from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.rollout_files import write_records
 from medagent.evaluation.run import run_benchmark
 from medagent.export import export_merged
+from medagent.models.base_models import STARTER, model_path
 from medagent.protocol import TagProtocol
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.run import sft

@@ -10,8 +10,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import medagent.training.starter.build as module
 from medagent.agent_folder import read_spec
-from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError, MedagentError
+from medagent.models.causal_lm import load_causal_lm
 from medagent.training.starter.batches import action_states, collate, loss_and_lookup
 from medagent.training.starter.build import LessonMaker, Stage, WarmStartConfig, warm_start
 from medagent.training.starter.lessons import STARTER_PROTOCOL, Habits

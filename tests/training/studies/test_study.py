@@ -17,8 +17,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from medagent.agent_folder import read_spec, write_spec
-from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError, MedagentError
+from medagent.models.base_models import STARTER, model_path
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.studies import study as module
 from medagent.training.studies.report import write_report

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig
 
-from medagent import precision
 from medagent.loading import open_agent
-from medagent.precision import AUTO, Precision, num_parameters, settled
+from medagent.models import precision
+from medagent.models.precision import AUTO, Precision, num_parameters, settled
 
 WITH, WITHOUT = "flags\t\t: fpu avx512f avx512_bf16 amx_bf16", "flags : fpu avx512f avx512_bf16x"
 

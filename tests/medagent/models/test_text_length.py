@@ -15,13 +15,13 @@ from transformers import Gemma3TextConfig
 
 from medagent.agent import Limits
 from medagent.agent_folder import load_agent, read_spec
-from medagent.base_models import STARTER, model_path
 from medagent.cli.evaluate import with_limits
 from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.loading import open_agent
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.text_length import check_text_length, check_trained_text, longest_text, room_on_server
 from medagent.policies.huggingface import HFPolicy
-from medagent.text_length import check_text_length, check_trained_text, longest_text, room_on_server
 from medagent.training.advantages import GAE
 from medagent.training.agent_data import AgentSettings
 from medagent.training.data import RolloutData

@@ -12,11 +12,11 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from medagent.agent_folder import load_agent, read_spec, write_spec
-from medagent.base_models import STARTER, model_path
-from medagent.causal_lm import check_projection, load_causal_lm, plain_attention
 from medagent.errors import ConfigError, PolicyError
 from medagent.export import export_merged
 from medagent.loading import open_agent
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.causal_lm import check_projection, load_causal_lm, plain_attention
 from medagent.training.module import AgentModule
 from tests.medagent.policies.support import SMALL, tiny_model
 
@@ -111,7 +111,7 @@ def test_an_adapter_inside_a_whole_models_folder_is_refused(taught, tmp_path: Pa
 
 def test_an_adapter_that_shows_only_when_it_is_loaded_is_refused(taught, tmp_path: Path, monkeypatch) -> None:
     """So it is with a hub name: no folder to look into."""
-    monkeypatch.setattr("medagent.causal_lm._refuse_adapter", lambda name, folder: None)
+    monkeypatch.setattr("medagent.models.causal_lm._refuse_adapter", lambda name, folder: None)
     with pytest.raises(ConfigError, match=f"a LoRA adapter of {model_path(STARTER)}"):
         load_causal_lm(str(tmp_path / "lora"))
 

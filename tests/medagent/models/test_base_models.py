@@ -18,17 +18,17 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from medagent import base_models, gguf_cache
-from medagent.base_models import PACKAGED, SMOLLM2, STARTER, base_sha256, check_base, model_path
-from medagent.causal_lm import load_causal_lm
 from medagent.errors import ConfigError
-from tests.medagent.gguf_files import CHAT, write_gguf
+from medagent.models import base_models, gguf_cache
+from medagent.models.base_models import PACKAGED, SMOLLM2, STARTER, base_sha256, check_base, model_path
+from medagent.models.causal_lm import load_causal_lm
+from tests.medagent.models.gguf_files import CHAT, write_gguf
 from tests.support import ROOT
 
 F16, Q4_1 = GGMLQuantizationType.F16, GGMLQuantizationType.Q4_1
-MAKE = "import sys; from medagent.base_models import model_path; print(model_path(sys.argv[1]))"
+MAKE = "import sys; from medagent.models.base_models import model_path; print(model_path(sys.argv[1]))"
 STOP_INSIDE = (
-    "import sys, time; from medagent import gguf_cache\n"
+    "import sys, time; from medagent.models import gguf_cache\n"
     "def write(source, folder, name, held):\n"
     "    (folder / 'model.safetensors').write_bytes(b'half')\n"
     "    print('inside', flush=True); time.sleep(600)\n"

@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from medagent.agent_folder import load_weights, read_spec, save_agent
-from medagent.base_models import STARTER, model_path
 from medagent.errors import ConfigError
 from medagent.export import export_adapter, export_merged
-from medagent.plain_lora import check_adapter
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.plain_lora import check_adapter
 from medagent.serving.engines import VllmSampling
 from tests.medagent.policies.support import SMALL, tiny_model
 

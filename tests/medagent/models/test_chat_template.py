@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, GivenSearch, Job, Limits
 from medagent.agent_folder import AgentSpec, read_spec, write_spec
-from medagent.chat_template import beginning_of_text, day_of, formatted
 from medagent.errors import ConfigError
+from medagent.models.chat_template import beginning_of_text, day_of, formatted
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage

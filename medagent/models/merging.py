@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from medagent.errors import ConfigError
-from medagent.plain_lora import lora_layers
+from medagent.models.plain_lora import lora_layers
 
 MAX_MERGE_LOST = 0.05
 NEGLIGIBLE = 1e-6  # of the weights' own norm; rounding to float32 takes 3e-8
@@ -81,7 +81,7 @@ class MergeLoss:
 def merge_into(model: nn.Module) -> MergeLoss:
     """Replace every LoRA layer in `model` by its base layer with the change merged in; returns what rounding took.
 
-    Layers of a base in 4 bits must be dequantised first. `medagent.plain_lora` says which adapters this is right for.
+    Layers of a base in 4 bits must be dequantised first. `models.plain_lora` says which adapters can be merged.
     """
     loss = MergeLoss()
     for name, layer in lora_layers(model):

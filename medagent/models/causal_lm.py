@@ -20,8 +20,8 @@ from transformers import (
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
-from medagent.base_models import model_path
 from medagent.errors import ConfigError, PolicyError
+from medagent.models.base_models import model_path
 
 ADAPTER_FILE = "adapter_config.json"
 
@@ -36,7 +36,7 @@ def load_causal_lm(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal language model in evaluation mode and its tokenizer; `dtype` is a torch name such as "bfloat16".
 
-    `name` is one of those of `medagent.base_models.model_path`.
+    `name` is one of those of `medagent.models.base_models.model_path`.
 
     `attention` is transformers' name of an implementation. A model that caps its attention's scores is read in "eager"
     instead of "sdpa", which leaves caps out. A warning says so. `four_bit` keeps the weights of linear layers in NF4

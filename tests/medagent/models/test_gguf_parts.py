@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType
 
-from medagent.base_models import model_path
 from medagent.errors import ConfigError
-from tests.medagent.gguf_files import write_gguf
+from medagent.models.base_models import model_path
+from tests.medagent.models.gguf_files import write_gguf
 
 F16 = GGMLQuantizationType.F16
 

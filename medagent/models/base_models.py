@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medagent.errors import ConfigError
-from medagent.gguf_cache import as_folder, converted_before, digest_of
+from medagent.models.gguf_cache import as_folder, converted_before, digest_of
 
 STARTER, SMOLLM2 = "starter", "smollm2"
 GGUF = ".gguf"
-_PACKAGED = Path(__file__).parent / "starter" / "base"
+_PACKAGED = Path(__file__).parents[1] / "starter" / "base"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from medagent.base_models import STARTER, model_path
+from medagent.models.base_models import STARTER, model_path
 
 AUTO = "auto"
 SMALLEST = 50_000_000  # parameters of a base that is worth bfloat16

@@ -18,8 +18,8 @@ from peft.utils import load_peft_weights
 from torch import nn
 from transformers import PreTrainedModel
 
-from medagent.causal_lm import ADAPTER_FILE
 from medagent.errors import ConfigError
+from medagent.models.causal_lm import ADAPTER_FILE
 
 # Settings of peft that a merge keeps whatever they are, or that `_other_setting` judges by their value.
 KEPT = {

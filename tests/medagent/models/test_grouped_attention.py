@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from medagent import grouped_attention as grouped
-from medagent.grouped_attention import GROUPED, grouped_attention, use_grouped_attention
+from medagent.models import grouped_attention as grouped
+from medagent.models.grouped_attention import GROUPED, grouped_attention, use_grouped_attention
 from tests.medagent.policies.support import tiny_model
 
 ROWS, KEYS, SIZE = 3, 7, 8

@@ -16,7 +16,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.chat_template import day_of, render
+from medagent.models.chat_template import day_of, render
 
 LONGEST_MARK = 48  # characters; what is longer is prose, such as a default system prompt
 
