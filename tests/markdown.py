@@ -7,36 +7,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# How long a page may be.
-WORDS_AT_MOST = {
-    "README.md": 700,
-    "docs/README.md": 150,
-    "docs/quickstart.md": 400,
-    "docs/your-model-and-corpus.md": 900,
-    "docs/how-it-works.md": 900,
-    "docs/extending.md": 900,
-    "docs/algorithms.md": 2000,
-    "docs/training-runs.md": 600,
-    "docs/evaluation.md": 1200,
-    "docs/evaluation-figures.md": 400,
-    "docs/open-answers.md": 900,
-    "docs/trust.md": 900,
-    "docs/retrieval.md": 1200,
-    "docs/retrieval-figures.md": 950,
-    "docs/serving.md": 1200,
-    "docs/serving-figures.md": 600,
-    "docs/questions.md": 700,
-    "docs/base-models.md": 500,
-    "docs/scaling.md": 1200,
-    "docs/benchmarks.md": 600,
-    "docs/starter-world.md": 700,
-    "studies/stability/README.md": 1500,
-    "studies/critic/README.md": 1500,
-    "studies/smollm2/README.md": 900,
-    "studies/preference/README.md": 500,
-    "studies/budget/README.md": 600,
-}
-
 LONGEST_LINE = 100  # columns
 ENDS = re.compile(r"(?<=[.!?])[\"')\]*_]*\s+(?=[\"'(\[*_]*[A-Z0-9])")
 NO_ENDS = re.compile(r"\b(e\.g|i\.e|vs|cf|al|Dr|Fig|No|St)\.(?=\s)")
@@ -130,11 +100,6 @@ def mean_words(page: str) -> float:
     """Words per sentence; 0 for a page without one."""
     lengths = [words_in(sentence) for sentence in sentences_of(page)]
     return sum(lengths) / max(1, len(lengths))
-
-
-def page_words(page: str) -> int:
-    """All words but those of code blocks and comments."""
-    return sum(words_in(plain(line.text.replace("|", " "))) for line in lines_of(page) if line.kind not in NOT_READ)
 
 
 NOT_READ = ("code", "comment")

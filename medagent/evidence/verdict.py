@@ -5,7 +5,7 @@ one that was shown and that names the passage's subject. *Answer*: the passage e
 model (`medagent.evidence.support`). The passage must also tell the kind of thing that was asked for, such as a
 treatment. What the model says of its sources counts for nothing.
 
-Words decide strictly, so the verdict errs towards less. `benchmarks.verdicts` measures how often.
+Words decide strictly, so the verdict errs towards less. docs/serving-figures.md says how often.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""The service driven by the client libraries and programs that people have."""
