@@ -28,12 +28,11 @@ import bm25s
 import numpy as np
 
 from benchmarks.common import describe_machine
-from medagent.retrieval.chunking import Chunking
 from medagent.retrieval.embedders import Embedder, embedder_from_identity
 from medagent.retrieval.index import build_index
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
 from medagent.retrieval.store import PassageStore
 from medagent.retrieval.vectors import exact_nearest
 

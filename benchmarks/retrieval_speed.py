@@ -28,13 +28,13 @@ from benchmarks.common import describe_machine
 from benchmarks.retrieval import default_embedder
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.batching import SearchBatcher
-from medagent.retrieval.chunking import Chunking, Document, Section, cut_document
+from medagent.retrieval.chunking import Document, Section, cut_document
 from medagent.retrieval.embedders import Embedder, HashedNgramEmbedder, embedder_from_identity
 from medagent.retrieval.index import build_index, chroma
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
 
 TOP_K = 5
 

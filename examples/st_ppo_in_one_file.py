@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 
-from medagent.agent import Agent, Job, Limits, rollout_seed
+from medagent.agent import Agent, Job, rollout_seed
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.run import run_benchmark
 from medagent.models.causal_lm import load_causal_lm
@@ -47,7 +47,7 @@ from medagent.training.experience import first_of_turns, split_by_length, split_
 from medagent.training.lora import LoraSettings
 from medagent.training.objectives import logit_space_squares, reference_kl, segment_mean, segment_sum
 from medagent.training.rewards import OutcomeReward
-from medagent.types import Question, Rollout
+from medagent.types import Limits, Question, Rollout
 
 PROTOCOL = TagProtocol(instructions="", options_style="letter_last")
 LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512)

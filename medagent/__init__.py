@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from medagent.lazy import lazy
 
 if TYPE_CHECKING:
-    from medagent.agent import Agent, Job, Limits
+    from medagent.agent import Agent, Job
     from medagent.answers import Answer, Citation, SearchStep
     from medagent.api import LoadedAgent, load_agent
     from medagent.errors import MedagentError
-    from medagent.types import Question
+    from medagent.types import Limits, Question
 
 __all__ = [
     "Agent",

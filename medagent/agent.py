@@ -18,22 +18,8 @@ from medagent.retrieval.batching import SearchBatcher, SearchStats
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.retriever import Retriever
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Limits, Question, Rollout, StopReason, Turn
 from medagent.untrusted_text import harmless, harmless_passages, harmless_question
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a rollout, in turns and tokens. A rollout that reaches one ends there, and its stop reason says so.
-
-    `max_total_tokens` is asked for before a turn. What the turn before it was shown may go over it, by
-    `max_observation_tokens` at most. Of a prompt that leaves no room so many tokens are kept.
-    """
-
-    max_turns: int = 4
-    max_turn_tokens: int = 64
-    max_observation_tokens: int = 256
-    max_total_tokens: int = 768
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import cast
 import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
-from medagent.agent_folder import AgentSpec, adapter_folder, base_path, has_adapter, load_base, read_spec, save_agent
+from medagent.agent_folder import adapter_folder, base_path, has_adapter, load_base, save_agent
+from medagent.agent_spec import AgentSpec, read_spec
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.models.base_models import public_name

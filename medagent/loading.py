@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from medagent.agent import Agent, Limits
+from medagent.agent import Agent
 from medagent.agent_folder import OpenPolicy, load_agent
 from medagent.errors import InputError
 from medagent.models.base_models import STARTER, model_path
@@ -24,6 +24,7 @@ from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.opening import open_retriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import Tool, Toolbox, tool_named
+from medagent.types import Limits
 
 UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
 

@@ -39,6 +39,20 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Limits of a rollout, in turns and tokens. A rollout that reaches one ends there, and its stop reason says so.
+
+    `max_total_tokens` is checked before each turn. The last observation may exceed it, by `max_observation_tokens` at
+    most. A longer prompt is truncated to this many tokens.
+    """
+
+    max_turns: int = 4
+    max_turn_tokens: int = 64
+    max_observation_tokens: int = 256
+    max_total_tokens: int = 768
+
+
+@dataclass(frozen=True)
 class Question:
     """A question, multiple-choice where `options` is not empty.
 

@@ -11,14 +11,12 @@ import re
 import unicodedata
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
 
 import Stemmer
 
 from medagent.retrieval.plain_text import without_unseen
+from medagent.retrieval.settings import AnalyserName
 from medagent.retrieval.spelling import american, with_numbers, without_accents
-
-AnalyserName = Literal["medical", "biomedical", "biomedical-unstemmed", "words"]
 
 GREEK = {
     chr(code): unicodedata.name(chr(code)).split()[-1].lower().replace("lamda", "lambda")

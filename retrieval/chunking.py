@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from medagent.retrieval.bibliography import Bibliography
-from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Passage, content_digest
 from medagent.retrieval.plain_text import without_unseen
+from medagent.retrieval.settings import Chunking
 
 CountTokens = Callable[[Sequence[str]], list[int]]
 
@@ -56,26 +56,6 @@ class Document:
     aliases: tuple[str, ...] = ()
     version: str = ""
     about: Bibliography = Bibliography()
-
-
-@dataclass(frozen=True)
-class Chunking:
-    """How documents are cut.
-
-    A passage has at most `max_tokens` tokens; 0 leaves documents whole. Up to `overlap_tokens` of them repeat the
-    passage before.
-    """
-
-    max_tokens: int = 200
-    overlap_tokens: int = 30
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range."""
-        if self.max_tokens < 0 or not 0 <= self.overlap_tokens <= max(self.max_tokens // 2, 0):
-            raise RetrievalError(
-                f"chunking: max_tokens {self.max_tokens} and overlap_tokens {self.overlap_tokens} found; wanted "
-                "max_tokens of at least 0 and an overlap of at most half of it."
-            )
 
 
 def split_sentences(text: str) -> list[str]:

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medagent.retrieval.changes import Changes
-from medagent.retrieval.chunking import Chunking, cut_document
+from medagent.retrieval.chunking import cut_document
 from medagent.retrieval.corpora import Corpus, CorpusPart
 from medagent.retrieval.deciding import CutDocument, decide
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.readers import Skipped, Withdrawn
+from medagent.retrieval.settings import Chunking
 from medagent.retrieval.store import PartState, PassageStore, Progress
 
 BATCH = 1024  # passages embedded and committed at once

@@ -6,13 +6,32 @@ The values are plain and written into its manifest, so that every caller searche
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from medagent.retrieval.analysis import AnalyserName
-from medagent.retrieval.chunking import Chunking
 from medagent.retrieval.errors import RetrievalError
 
+AnalyserName = Literal["medical", "biomedical", "biomedical-unstemmed", "words"]  # see retrieval.analysis
 MOST_EVIDENCE = 10.0  # a guideline then counts eleven times what a letter does
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """How documents are cut.
+
+    A passage has at most `max_tokens` tokens; 0 leaves documents whole. Up to `overlap_tokens` of them repeat the
+    passage before.
+    """
+
+    max_tokens: int = 200
+    overlap_tokens: int = 30
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        if self.max_tokens < 0 or not 0 <= self.overlap_tokens <= max(self.max_tokens // 2, 0):
+            raise RetrievalError(
+                f"chunking: max_tokens {self.max_tokens} and overlap_tokens {self.overlap_tokens} found; wanted "
+                "max_tokens of at least 0 and an overlap of at most half of it."
+            )
 
 
 @dataclass(frozen=True)

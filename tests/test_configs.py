@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from medagent.agent_folder import read_spec
+from medagent.agent_spec import read_spec
 from medagent.cli.commands.evaluate import evaluate
 from medagent.cli.demo import demo_configs
 from medagent.evaluation.benchmarks.source import BenchmarkSource

@@ -24,7 +24,7 @@ from medagent.models.causal_lm import hidden_size, project
 from medagent.models.merging import MergeLoss
 from medagent.models.plain_lora import check_layers
 from medagent.routing import Routers, has_routers
-from medagent.training.critic_evidence import evidence_network
+from medagent.training.evidence_critic import evidence_network
 from medagent.training.execution import Execution, checkpoint_layers, keep_evaluating
 from medagent.training.fused_lora import fuse_lora
 from medagent.training.lora import LoraSettings, start_from, whole_weight

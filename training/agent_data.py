@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from lightning import LightningDataModule
 
-from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
@@ -19,7 +18,7 @@ from medagent.training.fitting import Work
 from medagent.training.module import AgentModule
 from medagent.training.sharding import ShardedBase
 from medagent.training.stale_rollouts import Background
-from medagent.types import Question
+from medagent.types import Limits, Question
 
 PROBE_TOKENS = 256  # of a prompt, by which an engine checks that weights arrived
 

@@ -6,8 +6,7 @@ import warnings
 from dataclasses import fields
 from pathlib import Path
 
-from medagent.agent import Limits
-from medagent.agent_folder import SPEC_FILE, read_spec
+from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
 from medagent.training.advantages import AdvantageEstimator
@@ -15,6 +14,7 @@ from medagent.training.engines import RolloutEngine
 from medagent.training.module import AgentModule
 from medagent.training.prepare import TruncatedMode, check_bootstrap
 from medagent.training.routing import RoutingReplay
+from medagent.types import Limits
 
 
 def check_composition(

@@ -12,22 +12,15 @@ and for truncated rollouts that are bootstrapped. The policy never sees any of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from medagent.evaluation.grading.citations import DECISIONS, gold_texts, supports
 from medagent.retrieval.passages import shown_of
 from medagent.training.advantages import group_means
+from medagent.training.evidence_critic import TURNS
 from medagent.types import Rollout
-
-CriticSees = Literal["context", "evidence", "evidence_and_group"]
-
-TURNS = 4  # turns with a number of their own; the last also stands for all later ones
-EVIDENCE = TURNS + 6
-EVIDENCE_WIDTH = 64
-NUM_EVIDENCE_FEATURES: dict[CriticSees, int] = {"context": 0, "evidence": EVIDENCE, "evidence_and_group": EVIDENCE + 1}
 
 
 def evidence(rollout: Rollout) -> list[list[float]]:
@@ -76,11 +69,3 @@ def evidence_of(rollouts: Sequence[Rollout], groups_B: Tensor | None = None) -> 
         rows = [[[*row, other] for row in own] for own, other in zip(rows, others_B.tolist(), strict=True)]
     most, width = max(len(row) for row in rows), len(rows[0][0])
     return torch.tensor([row + [[0.0] * width] * (most - len(row)) for row in rows])
-
-
-def evidence_network(num_features: int) -> nn.Sequential:
-    """The critic that reads so many numbers instead of the context; its last layer starts at zero."""
-    last = nn.Linear(EVIDENCE_WIDTH, 1, dtype=torch.float32)
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
-    return nn.Sequential(nn.Linear(num_features, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last)

@@ -9,16 +9,16 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.training.adapters import SharedBase
-from medagent.training.critic_evidence import CriticSees
+from medagent.training.evidence_critic import CriticSees
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.memory import Fitting, Load, ModelShape, fitting, free_memory
 from medagent.training.ranks import over_ranks
 from medagent.training.routing import RoutingReplay
 from medagent.training.settled import say
+from medagent.types import Limits
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from medagent.agent_folder import SPEC_FILE, read_spec
+from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.errors import ConfigError
 from medagent.models.base_models import check_base, stored_name
 from medagent.models.causal_lm import ADAPTER_FILE, beside_decoder

@@ -16,15 +16,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
 from medagent.models.merging import form_for
 from medagent.routing import Routers, has_routers
-from medagent.training.critic_evidence import CriticSees
+from medagent.training.evidence_critic import CriticSees
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.routing import RoutingReplay
+from medagent.types import Limits
 
 GIB = 2**30
 FP32 = 4

@@ -22,8 +22,8 @@ from medagent.models.base_models import base_sha256, check_base
 from medagent.models.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.routing import Routers
 from medagent.training.adapters import REFERENCE, SharedBase
-from medagent.training.critic_evidence import NUM_EVIDENCE_FEATURES, CriticSees
 from medagent.training.every_run import callbacks_of_every_run
+from medagent.training.evidence_critic import NUM_EVIDENCE_FEATURES, CriticSees
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience
 from medagent.training.finite_steps import FiniteSteps

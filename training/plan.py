@@ -9,7 +9,6 @@ import psutil
 import torch
 from lightning import Trainer
 
-from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.models.precision import Precision, settled
 from medagent.training.agent_data import rows_of_micro_batch
@@ -19,6 +18,7 @@ from medagent.training.lora import LoraSettings
 from medagent.training.memory import GIB, MOMENTS, Load, ModelShape, fitting, free_memory
 from medagent.training.module import AgentModule
 from medagent.training.parser import AgentParser
+from medagent.types import Limits
 
 
 def load_of(config: Any, *, world_size: int) -> Load:

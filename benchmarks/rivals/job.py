@@ -19,15 +19,14 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.common import Peaks
-from medagent.agent import Limits
-from medagent.agent_folder import read_spec
+from medagent.agent_spec import read_spec
 from medagent.evaluation.benchmarks import BioASQBenchmark, StarterBenchmark
 from medagent.models.base_models import model_path
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import TurnStop
 from medagent.protocol import ParsedTurn, TagProtocol, TurnProtocol
 from medagent.retrieval.search import HybridRetriever
-from medagent.types import Question
+from medagent.types import Limits, Question
 from medagent.untrusted_text import harmless_passages
 
 RANK, ALPHA, RATE = 16, 32, 3e-4

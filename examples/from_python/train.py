@@ -10,7 +10,6 @@ from pathlib import Path
 
 from lightning import Trainer, seed_everything
 
-from medagent.agent import Limits
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.protocol import TagProtocol
 from medagent.retrieval.search import HybridRetriever
@@ -30,6 +29,7 @@ from medagent.training.module import AgentModule
 from medagent.training.objectives import ClippedSurrogate
 from medagent.training.rewards import OutcomeReward
 from medagent.training.run import newest_checkpoint, quiet_lightning, run_checkpoints, run_loggers
+from medagent.types import Limits
 
 
 def train(run: Path, *, iterations: int, num_questions: int, held_out: int) -> Path:

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from medagent.agent import Agent
-from medagent.agent_folder import load_agent, read_spec, write_spec
+from medagent.agent_folder import load_agent
+from medagent.agent_spec import read_spec, write_spec
 from medagent.answers import checked
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.errors import ConfigError

@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from medagent.agent import Agent
-from medagent.agent_folder import SPEC_FILE, read_spec
+from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest
 from medagent.evaluation.grading.grade import grade

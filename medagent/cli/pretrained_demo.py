@@ -18,8 +18,9 @@ import torch
 import yaml
 from rich.console import Console
 
-from medagent.agent import Agent, Limits
-from medagent.agent_folder import AgentSpec, load_agent, protocol_from_json, write_spec
+from medagent.agent import Agent
+from medagent.agent_folder import load_agent
+from medagent.agent_spec import AgentSpec, protocol_from_json, write_spec
 from medagent.cli.demo import QUESTIONS_PER_KIND, flat_summary, search_whole_corpus, write_examples
 from medagent.cli.pace import Pace
 from medagent.cli.pretrained_report import print_table, tell_one, write_page
@@ -40,7 +41,7 @@ from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.run import RUN_PARTS, sft, train
-from medagent.types import Question, Rollout
+from medagent.types import Limits, Question, Rollout
 
 # Stages, and how many minutes each takes on two cores of an AMD EPYC in float32 (studies/smollm2/log.md).
 UNTRAINED, EXAMPLES, AFTER_EXAMPLES, TRAINING, AFTER_TRAINING = STAGES = (

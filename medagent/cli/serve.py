@@ -19,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from medagent.agent import Agent
-from medagent.agent_folder import SPEC_FILE, AgentSpec, read_spec
+from medagent.agent_spec import SPEC_FILE, AgentSpec, read_spec
 from medagent.cli.ask import rewriter_of
 from medagent.emergencies import NUMBER
 from medagent.errors import ConfigError

@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from medagent.agent import Limits
 from medagent.errors import ConfigError, PolicyError
+from medagent.types import Limits
 
 
 @dataclass(frozen=True)

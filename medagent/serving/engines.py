@@ -15,7 +15,8 @@ from typing import Protocol
 
 from transformers import AutoConfig, AutoTokenizer
 
-from medagent.agent_folder import AgentSpec, adapter_folder, base_path, has_adapter, in_process
+from medagent.agent_folder import adapter_folder, base_path, has_adapter, in_process
+from medagent.agent_spec import AgentSpec
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.plain_lora import check_adapter
 from medagent.models.text_length import room_on_server

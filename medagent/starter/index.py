@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from medagent.retrieval.chunking import Chunking
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.index import build_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
 
 STARTER_INDEX = IndexSettings(
     chunking=Chunking(max_tokens=0, overlap_tokens=0),

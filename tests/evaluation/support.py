@@ -7,14 +7,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from medagent.agent import Agent, Limits
+from medagent.agent import Agent
 from medagent.cli.main import main
 from medagent.evaluation.predictions import PredictionLog
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol, neutralise
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Question
+from medagent.types import Limits, Question
 
 ROOMY = Limits(4, 4_000, 4_000, 100_000)
 PASSAGES = [Passage(f"p{i}", f"drug {i}", f"Drug {i} treats disease {i}.") for i in range(20)]

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from medagent.agent import Agent, Limits
+from medagent.agent import Agent
 from medagent.cli.main import main
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.modes import Mode, agent_for, job_for
@@ -21,7 +21,7 @@ from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Question, Rollout, StopReason
+from medagent.types import Limits, Question, Rollout, StopReason
 from tests.evaluation.support import asked_plainly
 
 QUESTION = Question("q", "Which drug lowers urate?", ("aspirin", "allopurinol"), "B", gold_passage_ids=("p",))

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from medagent.agent import Job, Limits
+from medagent.agent import Job
 from medagent.cli.main import main
 from medagent.evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
 from medagent.evaluation.predictions import PredictionLog
 from medagent.models.causal_lm import load_causal_lm
 from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import NoRetriever
-from medagent.types import Question
+from medagent.types import Limits, Question
 
 QUESTION = Question("q", "What treats gout?", ("zinc", "colchicine", "iron"), "B")
 EXAMPLE = Question("e", "What treats scurvy?", ("gout", "vitamin C"), "B")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medagent.agent import Agent, Limits
+from medagent.agent import Agent
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.compare import compare_runs
@@ -20,7 +20,7 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import CLOSED_BOOK, TagProtocol
 from medagent.retrieval.search import HybridRetriever
 from medagent.training.starter.lessons import STARTER_PROTOCOL
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Limits, Question, Rollout, StopReason, Turn
 from tests.evaluation.support import PASSAGES, QUESTIONS, lookup, lookup_by_text, scripted
 
 

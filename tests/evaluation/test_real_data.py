@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.agent import Agent, Limits
+from medagent.agent import Agent
 from medagent.evaluation.benchmarks import PubMedQABenchmark, pubmedqa_passages
 from medagent.evaluation.metrics import summarize
 from medagent.evaluation.run import run_benchmark
@@ -13,6 +13,7 @@ from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.index import build_index
 from medagent.retrieval.search import HybridRetriever
 from medagent.training.starter.lessons import STARTER_PROTOCOL
+from medagent.types import Limits
 from tests.support import SHARED_DATA
 
 PUBMEDQA = SHARED_DATA / "pubmedqa" / "pqal_train500.json"

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from medagent.agent import Agent, Job, Limits, rollout_seed
+from medagent.agent import Agent, Job, rollout_seed
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import Block, TagProtocol
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.errors import NoIndexError, RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Question, StopReason
+from medagent.types import Limits, Question, StopReason
 
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from medagent import export as exporting
-from medagent.agent_folder import load_weights, read_spec, save_agent, write_spec
+from medagent.agent_folder import load_weights, save_agent
+from medagent.agent_spec import read_spec, write_spec
 from medagent.cli.commands.train import export
 from medagent.errors import ConfigError, InputError
 from medagent.models.base_models import STARTER, model_path

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from medagent.agent import Agent, GivenSearch, Job, Limits
+from medagent.agent import Agent, GivenSearch, Job
 from medagent.evaluation.modes import Mode, agent_for, job_for
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policies.scripted import ScriptedPolicy
@@ -23,7 +23,7 @@ from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, TurnProtoco
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.tools import Tool, Toolbox
 from medagent.serving.app import make_app
-from medagent.types import Question, Rollout
+from medagent.types import Limits, Question, Rollout
 from tests.medagent.support import CONTENTS, byte_level, folding, sentencepiece_bpe, unigram
 
 HOSTILE = (

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from medagent.agent import Agent, GivenSearch, Job, Limits
+from medagent.agent import Agent, GivenSearch, Job
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.protocol import TAGS, Piece, TagProtocol, citations, encode, neutralise
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Question, Rollout, StopReason
+from medagent.types import Limits, Question, Rollout, StopReason
 from tests.recording import RecordingPolicy
 
 MARK = re.compile(r"<\s*/?\s*(?:" + "|".join(TAGS) + r")\b[^>]*>", re.IGNORECASE)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from medagent.agent import Agent, GivenSearch, Job, Limits
+from medagent.agent import Agent, GivenSearch, Job
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Question, Rollout, StopReason
+from medagent.types import Limits, Question, Rollout, StopReason
 from tests.recording import RecordingPolicy
 
 PROTOCOL = TagProtocol(instructions="")

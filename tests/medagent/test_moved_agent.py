@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from medagent.agent import Limits
-from medagent.agent_folder import AgentSpec, RetrieverSpec, load_agent, write_spec
+from medagent.agent_folder import load_agent, retriever_spec
+from medagent.agent_spec import AgentSpec, RetrieverSpec, write_spec
 from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import SearchSettings
+from medagent.types import Limits
 
 
 def opened(folder: Path, tokenizer) -> Path:
@@ -44,7 +45,7 @@ def test_moved_together(tokenizer, index_folder: Path, tmp_path: Path, capsys, a
 
 def test_a_filter_belongs_to_the_agent(tokenizer, index_folder: Path, tmp_path: Path) -> None:
     retriever = HybridRetriever(str(index_folder), where="title=trachoma")
-    searched = RetrieverSpec.of(retriever)
+    searched = retriever_spec(retriever)
     write_spec(tmp_path, AgentSpec("starter", "float32", TagProtocol(), Limits(), 2, searched))
     agent = load_agent(tmp_path, open_policy=lambda *_: ScriptedPolicy(tokenizer, lambda read, turn: ""))
     found = agent.retriever.search(["gout drug"], top_k=5)[0]

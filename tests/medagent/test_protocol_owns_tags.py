@@ -15,8 +15,8 @@ import pytest
 from jsonargparse import ArgumentParser
 from transformers import PreTrainedTokenizerBase
 
-from medagent.agent import Agent, Job, Limits
-from medagent.agent_folder import AgentSpec, protocol_from_json, read_spec, write_spec
+from medagent.agent import Agent, Job
+from medagent.agent_spec import AgentSpec, protocol_from_json, read_spec, write_spec
 from medagent.errors import ConfigError
 from medagent.policies.chat_endpoint import byte_tokenizer
 from medagent.policies.scripted import ScriptedPolicy
@@ -24,7 +24,7 @@ from medagent.protocol import Block, ParsedTurn, Piece, TagProtocol, TurnProtoco
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.agent_data import AgentSettings
-from medagent.types import Question, StopReason
+from medagent.types import Limits, Question, StopReason
 from tests.support import ROOT
 
 TAG = re.compile(r"</?(?:search|answer|think|information)\b")

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medagent.retrieval.chunking import Chunking
 from medagent.retrieval.corpora import Corpus, file_corpus, memory_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import CorpusError, IndexBusyError, IndexMismatchError
@@ -28,7 +27,7 @@ from medagent.retrieval.inspect import index_stats, show_stats
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.settings import IndexSettings
+from medagent.retrieval.settings import Chunking, IndexSettings
 from medagent.retrieval.store import PassageStore
 from tests.retrieval.support import (
     JATS,
@@ -86,7 +85,7 @@ KILLED = """
 import sys
 from pathlib import Path
 import medagent.retrieval.ingest, retrieval.vectors
-from medagent.retrieval.chunking import Chunking
+from medagent.retrieval.settings import Chunking
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.index import build_index

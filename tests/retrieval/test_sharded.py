@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from medagent.agent_folder import RetrieverSpec
+from medagent.agent_folder import open_spec, retriever_spec
+from medagent.agent_spec import RetrieverSpec
 from medagent.cli.evaluate import index_fingerprint
 from medagent.cli.search import print_search
-from medagent.retrieval.chunking import Chunking
 from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
@@ -29,7 +29,7 @@ from medagent.retrieval.lexical import LENGTHS
 from medagent.retrieval.opening import open_retriever
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.search import HybridRetriever
-from medagent.retrieval.settings import IndexSettings, SearchSettings
+from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
 from medagent.retrieval.sharded import ShardedRetriever
 from medagent.starter.world import World
 from tests.retrieval.libraries import add, pubmed, record
@@ -299,11 +299,11 @@ def test_names_with_commas_open_several(
     both = f"{shards['a']}, {shards['bc']}"
     retriever = open_retriever(both)
     assert isinstance(retriever, ShardedRetriever)
-    spec = RetrieverSpec.of(retriever)
+    spec = retriever_spec(retriever)
     assert spec is not None
     assert spec.index == ",".join(str(Path(shards[name]).resolve()) for name in ("a", "bc"))
     again = RetrieverSpec.from_json(json.loads(json.dumps(spec.__dict__ | {"search": spec.search.__dict__})))
-    reopened = again.open(beside=tmp_path)
+    reopened = open_spec(again, beside=tmp_path)
     assert reopened.search(["seen in trials"], top_k=5) == retriever.search(["seen in trials"], top_k=5)
     assert index_fingerprint(retriever) == index_fingerprint(reopened) != index_fingerprint(whole)
     print_search("seen in trials", both, top_k=5, where=EVERYTHING, changed={}, reranker=None, as_json=True)

@@ -7,9 +7,10 @@ import random
 import pytest
 
 from medagent.retrieval.analysis import Analyser
-from medagent.retrieval.chunking import Chunking, Document, Section, cut_document, split_sentences
+from medagent.retrieval.chunking import Document, Section, cut_document, split_sentences
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import RetrievalError
+from medagent.retrieval.settings import Chunking
 
 count = HashedNgramEmbedder().count_tokens
 

@@ -10,7 +10,8 @@ import torch
 from medagent.errors import ConfigError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.advantages import GAE
-from medagent.training.critic_evidence import NUM_EVIDENCE_FEATURES, evidence, evidence_of
+from medagent.training.critic_evidence import evidence, evidence_of
+from medagent.training.evidence_critic import NUM_EVIDENCE_FEATURES
 from medagent.training.execution import Execution
 from medagent.training.experience import loss_weights
 from medagent.training.module import AgentModule

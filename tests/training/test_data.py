@@ -7,12 +7,13 @@ import random
 import pytest
 import torch
 
-from medagent.agent import Agent, Limits
+from medagent.agent import Agent
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.training.agent_data import AgentSettings
 from medagent.training.data import order_of_pass
 from medagent.training.experience import loss_weights, split_by_length, split_minibatches
+from medagent.types import Limits
 from tests.training.support import make_data, make_module, quiet_trainer
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from medagent.training.critic_evidence import NUM_EVIDENCE_FEATURES
+from medagent.training.evidence_critic import NUM_EVIDENCE_FEATURES
 from medagent.training.experience import loss_weights, split_by_length
 from tests.support import ROOT
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import FalconConfig, GPT2Config, LlamaConfig, OPTConfig, PretrainedConfig
 
-from medagent.agent import Limits
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.policies.vllm.server import VllmSettings
@@ -22,6 +21,7 @@ from medagent.training.lora import LoraSettings
 from medagent.training.memory import Fitting, Load, ModelShape, free_memory
 from medagent.training.module import AgentModule
 from medagent.training.run import newest_checkpoint, train
+from medagent.types import Limits
 from tests.support import CONFIGS
 from tests.training.support import arguments, make_data, numbers, quiet_trainer
 

@@ -14,7 +14,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from medagent.agent import Job
-from medagent.agent_folder import AgentSpec, load_agent, read_spec, write_spec
+from medagent.agent_folder import load_agent
+from medagent.agent_spec import AgentSpec, read_spec, write_spec
 from medagent.cli.evaluate import fingerprint
 from medagent.errors import ConfigError
 from medagent.export import export_adapter, export_merged

@@ -9,7 +9,6 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM
 
-from medagent.agent import Limits
 from medagent.export import export_merged
 from medagent.loading import open_agent
 from medagent.training.callbacks.export import read_metrics
@@ -19,6 +18,7 @@ from medagent.training.memory import Load, ModelShape
 from medagent.training.objectives import clipped_surrogate
 from medagent.training.run import train
 from medagent.training.stale_rollouts import read_rollouts
+from medagent.types import Limits
 from tests.mixtures import make_mixture
 from tests.support import CONFIGS
 from tests.training.mixtures import settings

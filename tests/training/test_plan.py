@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from medagent.agent import Limits
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.training.adapters import SharedBase
@@ -16,6 +15,7 @@ from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.memory import GIB, Load, ModelShape
 from medagent.training.plan import report
+from medagent.types import Limits
 from tests.support import CONFIGS
 
 CONFIG = CONFIGS / "starter.yaml"

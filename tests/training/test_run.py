@@ -16,7 +16,8 @@ import torch
 import yaml
 
 from medagent.agent import Job
-from medagent.agent_folder import load_agent, read_spec
+from medagent.agent_folder import load_agent
+from medagent.agent_spec import read_spec
 from medagent.cli.demo import run_demo
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from medagent.agent import Agent, GivenSearch, Job, Limits
+from medagent.agent import Agent, GivenSearch, Job
 from medagent.answers import Steps, checked
 from medagent.evaluation.grading.citations import ground
 from medagent.evaluation.grading.grade import grade
@@ -19,9 +19,10 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TagProtocol, citations
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Hit, Passage
-from medagent.training.critic_evidence import TURNS, evidence
+from medagent.training.critic_evidence import evidence
+from medagent.training.evidence_critic import TURNS
 from medagent.training.rewards import TurnRewards
-from medagent.types import Question, Rollout
+from medagent.types import Limits, Question, Rollout
 from tests.recording import RecordingPolicy
 
 GOLD = ("gold 0", "gold 1", "gold 2")

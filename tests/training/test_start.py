@@ -15,7 +15,7 @@ from torch import Tensor, distributed
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
-from medagent.agent_folder import AgentSpec, read_spec, write_spec
+from medagent.agent_spec import AgentSpec, read_spec, write_spec
 from medagent.errors import ConfigError
 from medagent.models.causal_lm import load_causal_lm
 from medagent.training.adapters import REFERENCE

@@ -11,7 +11,7 @@ from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
 from torch.utils.data import DataLoader
 
-from medagent.agent_folder import read_spec
+from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
 from medagent.training.callbacks import AgentExport
 from medagent.training.execution import Execution

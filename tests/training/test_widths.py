@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from medagent.agent_folder import load_weights, read_spec, save_agent
+from medagent.agent_folder import load_weights, save_agent
+from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import hidden_size, hidden_states

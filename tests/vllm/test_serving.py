@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from medagent.agent_folder import read_spec, save_agent
+from medagent.agent_folder import save_agent
+from medagent.agent_spec import read_spec
 from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.models.base_models import STARTER, model_path
 from medagent.serving.engines import VllmSampling

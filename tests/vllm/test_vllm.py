@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from medagent.agent import Agent, Job
-from medagent.agent_folder import read_spec, save_agent
+from medagent.agent_folder import save_agent
+from medagent.agent_spec import read_spec
 from medagent.errors import PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.export import export_merged

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from lightning import Callback, LightningModule, Trainer
 
-from medagent.agent_folder import AgentSpec, RetrieverSpec, read_spec, save_agent
+from medagent.agent_folder import retriever_spec, save_agent
+from medagent.agent_spec import AgentSpec, read_spec
 from medagent.models.base_models import stored_name
 from medagent.retrieval.tools import Toolbox
 from medagent.training.agent_data import AgentData
@@ -77,7 +78,7 @@ class AgentExport(Callback):
             protocol=settings.protocol,
             limits=settings.limits,
             top_k=settings.top_k,
-            retriever=RetrieverSpec.of(data.retriever),
+            retriever=retriever_spec(data.retriever),
             metrics={name: float(value) for name, value in trainer.callback_metrics.items()},
             training=how_made(trainer, iterations),
             tools=data.retriever.class_paths if isinstance(data.retriever, Toolbox) else (),

@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers import PreTrainedTokenizerBase
 
-from medagent.agent_folder import RetrieverSpec
+from medagent.agent_folder import retriever_spec
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.grading.grade import grade
@@ -157,7 +157,7 @@ class ScriptedDemonstrations(Demonstrations):
     def _identity(
         self, settings: AgentSettings, retriever: Retriever, tokenizer: PreTrainedTokenizerBase
     ) -> dict[str, Any]:
-        spec = RetrieverSpec.of(retriever)
+        spec = retriever_spec(retriever)
         around = settings.protocol.answer
         words = tokenizer(f"{around.start}Gout: 5 mg/d [1]{around.end}", add_special_tokens=False)["input_ids"]
         found = {

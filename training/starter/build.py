@@ -19,7 +19,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from medagent.agent_folder import AgentSpec, save_agent
+from medagent.agent_folder import save_agent
+from medagent.agent_spec import AgentSpec
 from medagent.errors import ConfigError, MedagentError
 from medagent.starter.templates import INHERITANCE, RELATIONS
 from medagent.training.execution import keep_freed_memory

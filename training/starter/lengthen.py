@@ -13,7 +13,8 @@ from pathlib import Path
 
 from transformers import Qwen2ForCausalLM
 
-from medagent.agent_folder import AgentSpec, save_agent
+from medagent.agent_folder import save_agent
+from medagent.agent_spec import AgentSpec
 from medagent.errors import ConfigError
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import load_causal_lm

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.agent import Limits
 from medagent.protocol import Piece, TagProtocol, encode
 from medagent.retrieval.passages import Passage
 from medagent.starter.templates import INHERITANCE, RELATIONS, query
 from medagent.training.starter.made_up_names import NameMaker
-from medagent.types import LETTERS, Question
+from medagent.types import LETTERS, Limits, Question
 
 STARTER_PROTOCOL = TagProtocol(instructions="", options_style="letter_last")
 STARTER_LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max_total_tokens=512)

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser
 
-from medagent.agent_folder import SPEC_FILE, read_spec
+from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.errors import ConfigError, MedagentError
 from medagent.models.base_models import STARTER, model_path
 from medagent.training.studies.budget import Budget, Demonstrated

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from medagent.retrieval.analysis import AnalyserName
+from medagent.retrieval.settings import AnalyserName
 
 
 def index_build(
@@ -46,8 +46,7 @@ def index_build(
         overwrite: Replace an index of other content there.
     """
     from medagent.cli.index import build_with_progress
-    from medagent.retrieval.chunking import Chunking
-    from medagent.retrieval.settings import IndexSettings, SearchSettings
+    from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
 
     search = SearchSettings(floor=floor, evidence_weight=evidence_weight)
     settings = IndexSettings(Chunking(max_tokens, overlap_tokens), analyser, chroma=chroma, search=search)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from medagent.agent_folder import AgentSpec, load_agent, read_spec, write_spec
+from medagent.agent_folder import load_agent
+from medagent.agent_spec import AgentSpec, read_spec, write_spec
 from medagent.cli.main import main
 from medagent.models.base_models import model_path
 
@@ -150,10 +151,10 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch, capsys) -> None:
 
 
 def test_specs_survive_the_disk_and_damage_is_explained(tmp_path: Path, index: str, starter, capsys) -> None:
-    from medagent.agent import Limits
-    from medagent.agent_folder import RetrieverSpec
+    from medagent.agent_spec import RetrieverSpec
     from medagent.protocol import TagProtocol
     from medagent.retrieval.settings import SearchSettings
+    from medagent.types import Limits
 
     spec = AgentSpec(
         "starter",

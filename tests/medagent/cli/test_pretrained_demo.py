@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType
 
-from medagent.agent_folder import read_spec
+from medagent.agent_spec import read_spec
 from medagent.cli import pretrained_demo
 from medagent.cli.main import main
 from medagent.cli.pretrained_demo import AFTER_EXAMPLES, AFTER_TRAINING, UNTRAINED, DemoSettings, run_pretrained_demo

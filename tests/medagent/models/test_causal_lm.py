@@ -11,7 +11,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from medagent.agent_folder import load_agent, read_spec, write_spec
+from medagent.agent_folder import load_agent
+from medagent.agent_spec import read_spec, write_spec
 from medagent.errors import ConfigError, PolicyError
 from medagent.export import export_merged
 from medagent.loading import open_agent

@@ -12,14 +12,14 @@ import transformers.utils.chat_template_utils as template_utils
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerBase
 
-from medagent.agent import Agent, GivenSearch, Job, Limits
-from medagent.agent_folder import AgentSpec, read_spec, write_spec
+from medagent.agent import Agent, GivenSearch, Job
+from medagent.agent_spec import AgentSpec, read_spec, write_spec
 from medagent.errors import ConfigError
 from medagent.models.chat_template import beginning_of_text, day_of, formatted
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Question, Rollout, StopReason
+from medagent.types import Limits, Question, Rollout, StopReason
 from tests.medagent.support import byte_level, in_python, sentencepiece_bpe
 
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")

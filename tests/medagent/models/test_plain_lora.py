@@ -12,7 +12,8 @@ from peft import IA3Config, LoraConfig, PeftConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from medagent.agent_folder import load_weights, read_spec, save_agent
+from medagent.agent_folder import load_weights, save_agent
+from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
 from medagent.export import export_adapter, export_merged
 from medagent.models.base_models import STARTER, model_path

@@ -13,8 +13,8 @@ import torch
 from lightning import Trainer
 from transformers import Gemma3TextConfig
 
-from medagent.agent import Limits
-from medagent.agent_folder import load_agent, read_spec
+from medagent.agent_folder import load_agent
+from medagent.agent_spec import read_spec
 from medagent.cli.evaluate import with_limits
 from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
@@ -30,7 +30,7 @@ from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
 from medagent.training.sft.demonstrations import GivenDialogues
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Limits, Question, Rollout, StopReason, Turn
 from tests.medagent.policies.support import SMALL, furthest_from_plain, one_turn, tiny_model, two_dialogues
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}

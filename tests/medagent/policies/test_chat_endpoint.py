@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from medagent.agent import Agent, Job, Limits
+from medagent.agent import Agent, Job
 from medagent.errors import PolicyError
 from medagent.policies.chat_endpoint import RemotePolicy, _closed, byte_tokenizer
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Question, StopReason
+from medagent.types import Limits, Question, StopReason
 
 QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from medagent.agent import Agent, Job, Limits
+from medagent.agent import Agent, Job
 from medagent.cli.main import main
 from medagent.errors import PolicyError
 from medagent.evaluation.grading.grade import Verdict, grade
@@ -18,7 +18,7 @@ from medagent.policies import http_endpoint
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
-from medagent.types import Question, Rollout, StopReason
+from medagent.types import Limits, Question, Rollout, StopReason
 
 QUESTION = Question("q", "Which drug lowers urate?", ("aspirin", "allopurinol"), "B")
 RIGHT = {"choices": [{"message": {"content": "<answer>(B)"}, "finish_reason": "stop"}]}

@@ -7,12 +7,13 @@ from threading import Event
 import pytest
 import torch
 
-from medagent.agent import Agent, Job, Limits
+from medagent.agent import Agent, Job
 from medagent.errors import PolicyError
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
+from medagent.types import Limits
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from itertools import takewhile
 
 import pytest
 
-from medagent.agent import Agent, Job, Limits
+from medagent.agent import Agent, Job
 from medagent.policies import batch
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
-from medagent.types import Rollout
+from medagent.types import Limits, Rollout
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medagent.agent_folder import read_spec
+from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
 from medagent.training.callbacks import ComputeBudget
 from medagent.training.run import sft, train

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from medagent.agent import Limits
-from medagent.agent_folder import read_spec
+from medagent.agent_spec import read_spec
 from medagent.protocol import TagProtocol
 from medagent.training.agent_data import AgentSettings
 from medagent.training.callbacks import AgentExport
+from medagent.types import Limits
 from tests.training.support import make_data, make_module
 
 RULES = AgentSettings(TagProtocol(instructions="Be brief.", date="2024-05-02"), Limits(3, 41, 130, 470), top_k=3)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from medagent.agent import Agent
-from medagent.agent_folder import load_agent, read_spec
+from medagent.agent_folder import load_agent
+from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.metrics import summarize

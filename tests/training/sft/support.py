@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from medagent.agent import Limits
 from medagent.protocol import TagProtocol
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.agent_data import AgentSettings
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Limits, Question, Rollout, StopReason, Turn
 
 RULES = AgentSettings(TagProtocol(instructions=""), Limits(4, 60, 400, 2000), top_k=2)
 

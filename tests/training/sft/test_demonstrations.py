@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken
 
-from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.predictions import Prediction, PredictionLog
@@ -22,7 +21,7 @@ from medagent.training.agent_data import AgentSettings
 from medagent.training.sft.demonstrations import GivenDialogues, RejectionSampled
 from medagent.training.sft.imitated import encoded
 from medagent.training.sft.left_out import LeftOut, in_words
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Limits, Question, Rollout, StopReason, Turn
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 40, 200, 600), top_k=3)
 ANSWER = "<answer>aspirin (A)</answer>"

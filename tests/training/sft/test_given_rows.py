@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from medagent.agent import Limits
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.training.agent_data import AgentSettings
 from medagent.training.sft.demonstrations import GivenDialogues
 from medagent.training.sft.imitated import encoded
 from medagent.training.sft.left_out import LeftOut
-from medagent.types import Rollout
+from medagent.types import Limits, Rollout
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 400, 400, 3000), top_k=3)
 SEARCH = {"text": "<search>q</search>", "passages": [{"text": "one"}, {"text": "two"}]}

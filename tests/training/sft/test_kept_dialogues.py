@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from medagent.agent import Agent, Limits
+from medagent.agent import Agent
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.grading.grade import Verdict, grade
@@ -22,7 +22,7 @@ from medagent.retrieval.passages import Hit, Passage
 from medagent.training.agent_data import AgentSettings
 from medagent.training.sft import demonstrations
 from medagent.training.sft.demonstrations import GivenDialogues, RejectionSampled
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Limits, Question, Rollout, StopReason, Turn
 from tests.recording import RecordingPolicy
 
 SEARCH = Turn(

@@ -12,7 +12,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from medagent.agent import Job
-from medagent.agent_folder import load_agent, read_spec
+from medagent.agent_folder import load_agent
+from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.metrics import summarize

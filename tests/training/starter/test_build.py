@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import medagent.training.starter.build as module
-from medagent.agent_folder import read_spec
+from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError, MedagentError
 from medagent.models.causal_lm import load_causal_lm
 from medagent.training.starter.batches import action_states, collate, loss_and_lookup

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
-from medagent.agent_folder import read_spec, write_spec
+from medagent.agent_spec import read_spec, write_spec
 from medagent.errors import ConfigError, MedagentError
 from medagent.models.base_models import STARTER, model_path
 from medagent.training.callbacks.export import read_metrics

@@ -1,0 +1,141 @@
+"""The contents of agent.json, which describes an agent on disk. Data only: nothing here loads a model or an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from medagent.errors import ConfigError
+from medagent.protocol import NOT_ADVICE, TurnProtocol
+from medagent.retrieval.settings import SearchSettings
+from medagent.types import Limits
+
+SPEC_FILE = "agent.json"
+FORMAT = 3
+
+
+@dataclass(frozen=True)
+class RetrieverSpec:
+    """Which index an agent searches, and how. A served index has its own settings; `index` is then its address.
+
+    Several folders have commas between them.
+    """
+
+    index: str
+    embedder: str
+    search: SearchSettings
+    where: str = ""  # the filter of every search, see retrieval.filters
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> RetrieverSpec:
+        """The inverse of `asdict`."""
+        return RetrieverSpec(row["index"], row["embedder"], SearchSettings(**row["search"]), row.get("where", ""))
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """The contents of agent.json."""
+
+    base_model: str
+    dtype: str
+    protocol: TurnProtocol
+    limits: Limits
+    top_k: int
+    retriever: RetrieverSpec | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    training: Mapping[str, str] = field(default_factory=dict)  # how it was made, in words for its model card
+    tools: tuple[str, ...] = ()  # classes beside the corpus, see retrieval.tools
+    quantise: str = "none"  # of the base that the adapter was trained on: "none" or "nf4"
+    base_sha256: str = ""  # of the GGUF file that the base was read from; empty for any other base
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            "format": FORMAT,
+            "notice": NOT_ADVICE,
+            **plain,
+            "protocol": protocol_to_json(self.protocol),
+            "limits": asdict(self.limits),
+            "retriever": asdict(self.retriever) if self.retriever else None,
+            "metrics": dict(self.metrics),
+            "training": dict(self.training),
+        }
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> AgentSpec:
+        """The inverse of `to_json`."""
+        retriever = row["retriever"]
+        return AgentSpec(
+            base_model=row["base_model"],
+            dtype=row["dtype"],
+            protocol=protocol_from_json(row["protocol"]),
+            limits=Limits(**row["limits"]),
+            top_k=row["top_k"],
+            retriever=RetrieverSpec.from_json(retriever) if retriever else None,
+            metrics=row["metrics"],
+            training=row.get("training", {}),
+            tools=tuple(row.get("tools", ())),
+            quantise=row.get("quantise", "none"),
+            base_sha256=row.get("base_sha256", ""),
+        )
+
+
+def protocol_to_json(protocol: TurnProtocol) -> dict[str, Any]:
+    """The protocol by name: its class and its arguments."""
+    made = type(protocol)
+    return {"class_path": f"{made.__module__}.{made.__qualname__}", "init_args": protocol.init_args()}
+
+
+def protocol_from_json(row: Any) -> TurnProtocol:
+    """The inverse of `protocol_to_json`. Raises `ConfigError` for a class that cannot be imported or constructed."""
+    if not isinstance(row, dict) or set(row) != {"class_path", "init_args"}:
+        raise ConfigError(
+            f"protocol: found {str(row)[:80]!r}, wanted class_path and init_args. Export the agent again."
+        )
+    path, arguments = str(row["class_path"]), row["init_args"]
+    module, _, name = path.rpartition(".")
+    try:
+        found = vars(import_module(module))[name]
+    except Exception as error:  # a user's module may raise anything when it is imported
+        raise ConfigError(
+            f"protocol {path!r}: cannot be imported ({error!r}), wanted a subclass of "
+            "medagent.protocol.TurnProtocol. Run the command where its module lies, or install it."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, TurnProtocol)):
+        raise ConfigError(
+            f"protocol {path!r}: found {found!r}, wanted a subclass of medagent.protocol.TurnProtocol. Name its class."
+        )
+    try:
+        return found(**arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"protocol {path!r}: found the arguments {arguments!r} ({error}), wanted those of its constructor. "
+            "Correct init_args in agent.json."
+        ) from error
+
+
+def write_spec(folder: Path, spec: AgentSpec) -> None:
+    """Write agent.json alone."""
+    (folder / SPEC_FILE).write_text(json.dumps(spec.to_json(), indent=2) + "\n", encoding="utf-8")
+
+
+def read_spec(folder: Path) -> AgentSpec:
+    """The specification of an agent's folder."""
+    path = folder / SPEC_FILE
+    if not path.exists():
+        raise ConfigError(
+            f"agent {folder}: no agent.json found there. Give a folder exported by `medagent train` or "
+            "`medagent demo` (such as runs/demo/agent)."
+        )
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        if row["format"] != FORMAT:
+            raise ConfigError(f"agent {folder}: format {row['format']} found, {FORMAT} wanted. Export it again.")
+        return AgentSpec.from_json(row)
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: damaged ({error!r}). Export the agent again.") from error
