@@ -37,10 +37,10 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        **dict.fromkeys(("Agent", "Job", "Limits"), "medagent.agent"),
+        **dict.fromkeys(("Agent", "Job"), "medagent.agent"),
         **dict.fromkeys(("Answer", "Citation", "SearchStep"), "medagent.answers"),
         **dict.fromkeys(("LoadedAgent", "load_agent"), "medagent.api"),
         "MedagentError": "medagent.errors",
-        "Question": "medagent.types",
+        **dict.fromkeys(("Limits", "Question"), "medagent.types"),
     },
 )
