@@ -1,1 +1,1 @@
-"""Questions from the passages of an index, by rules, without a model: see `making`."""
+"""Questions from the passages of an index: makers yield drafts, and checks keep the good ones."""

@@ -17,25 +17,15 @@ from medagent.evaluation.question_making.text import tidy, words_of
 from medagent.retrieval.chunking import split_sentences
 from medagent.retrieval.passages import Hit, Passage
 
-# The idf of a question's distinct words, summed, in multiples of that of a word that no passage holds: so the same
-# numbers suit small and large indexes.
+# The least idf of a question's distinct words, summed, in multiples of that of a word that no passage holds: so the
+# same numbers suit small and large indexes. A definition is told by nothing but these words.
 LEAST_INFORMATION = 1.0
-# Most questions name a thing, which is enough. A definition or an actor is told by nothing but these words. A gloss
-# stands in several passages, so few are enough.
-LEAST_OF = {
-    "definition": 1.65,
-    "actor": 1.65,
-    "function": 2.3,
-    "term": 1.35,
-    "share": 1.35,
-    "how many": 1.35,
-    "medical term": 0.85,
-}
+LEAST_OF = {"definition": 1.65}
 GENERAL_SHARE = 0.03  # a word in more of the passages than this gives nothing away
 SAME_FIT = 0.85  # of the question's weight, in one sentence of another passage
 LONGEST_QUESTION = 45  # words
 LEAST_OTHER = 0.6  # in the same unit: what a sentence must hold beyond the question to be able to answer it
-REMEMBERED = 4_000  # passages whose sentences are kept as tokens
+CACHED = 4_000  # passages whose sentences are cached as tokens
 _FIGURE = re.compile(r"\d[\d,.]*")
 _CAPITALS = re.compile(r"\b[A-Za-z0-9]*[A-Z][A-Za-z0-9]*[A-Z0-9][A-Za-z0-9-]*\b")
 
@@ -72,7 +62,7 @@ class Checks:
             return GIVEN_AWAY
         if len(draft.question.split()) > LONGEST_QUESTION:
             return TOO_LONG
-        least = LEAST_OF.get(draft.family, LEAST_OF.get(draft.kind, LEAST_INFORMATION))
+        least = LEAST_OF.get(draft.kind, LEAST_INFORMATION)
         return TOO_VAGUE if self._statistics.information(draft.question) < least * self._unit else ""
 
     def after_search(self, draft: Draft, passage: Passage, hits: Sequence[Hit]) -> Finding:
@@ -141,7 +131,7 @@ class Checks:
         title = frozenset(self._analyser.tokens(passage.title))
         found = [(each, title.union(self._analyser.tokens(each))) for each in split_sentences(passage.text)]
         self._known[passage.id] = found
-        while len(self._known) > REMEMBERED:
+        while len(self._known) > CACHED:
             self._known.popitem(last=False)
         return found
 

@@ -1,20 +1,14 @@
-"""A question before it is checked, and the sentence that it comes from."""
+"""A question before it is checked, and the question that passed the checks."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-from medagent.evaluation.question_making.statistics import CorpusStatistics
-from medagent.evaluation.question_making.text import is_term, without_brackets
+from medagent.retrieval.passages import Passage
 
-DraftKind = Literal["definition", "cause", "treatment", "number", "name"]
-_THIS = re.compile(
-    r"^(?:This|The) (?:rare |genetic |inherited )?(?:condition|disorder|disease|syndrome)(?= (?:is|has|affects|occurs|"
-    r"can)\b)"
-)
+DraftKind = Literal["definition", "name"]
 
 
 @dataclass(frozen=True)
@@ -31,46 +25,28 @@ class Draft:
     sentence: str
 
 
-@dataclass(frozen=True)
-class Source:
-    """A sentence as a rule sees it: with its passage's title, the index's statistics and the sentence before it."""
+class Maker(Protocol):
+    """Makes drafts from passages: `rules.RuleMaker` by rules, another one perhaps by a model."""
 
+    def __call__(self, passages: Iterable[Passage]) -> Iterator[tuple[Draft, Passage]]:
+        """Yield each draft with its passage, in the order of the passages."""
+        ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A question that passed the checks, with its answers, its passage's ids, and what search found for it.
+
+    `gold_ids` are passages with the sentence, the question's own first.
+    """
+
+    kind: str
+    family: str
+    question: str
+    answers: tuple[str, ...]
     sentence: str
     title: str
-    statistics: CorpusStatistics
-    before: str = ""
-
-    @property
-    def text(self) -> str:
-        """The sentence without its full stop, with "This condition" replaced by the title.
-
-        That is done only where the index says elsewhere that the title is a disease or the like.
-        """
-        plain = self.sentence.rstrip(". ")
-        if self.title.lower() in self.statistics.topics and is_term(self.title, longest=8):
-            return _THIS.sub(lambda _: self.title[:1].upper() + self.title[1:], plain)
-        return plain
-
-    def inside(self, phrase: str) -> str:
-        """A phrase as it stands inside a sentence."""
-        return self.statistics.inside(phrase)
-
-
-Rule = Callable[[Source], Iterator[Draft]]
-
-
-def named(phrase: str) -> tuple[str, tuple[str, ...]]:
-    """A phrase without brackets, and the other name that the bracket gives, where it gives one.
-
-    >>> named("lentigo maligna melanoma (LMM)")
-    ('lentigo maligna melanoma', ('LMM',))
-    """
-    plain = without_brackets(phrase)
-    inner = re.findall(r"\(([^()]*)\)", phrase)
-    other = re.sub(r"^(?:also called|also known as|or)\s+", "", inner[0]) if len(inner) == 1 else ""
-    return plain, (other,) if other and is_term(other) and other.lower() != plain.lower() else ()
-
-
-def sentence_case(text: str) -> str:
-    """The text with a capital first."""
-    return text[:1].upper() + text[1:]
+    source: str
+    licence: str
+    gold_ids: tuple[str, ...]
+    hit_ids: tuple[str, ...]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from medagent.errors import InputError
-from medagent.evaluation.question_making.candidates import Candidate
 from medagent.evaluation.question_making.checks import holds
+from medagent.evaluation.question_making.drafts import Candidate
 from medagent.evaluation.question_making.selection import normal
 from medagent.evaluation.question_making.statistics import TOPIC_KINDS, CorpusStatistics
 from medagent.evaluation.question_making.text import words_of
@@ -33,16 +33,6 @@ class Choice:
     candidate: Candidate
     options: tuple[str, ...]
     letter: str
-
-
-@dataclass(frozen=True)
-class Guessing:
-    """Shares that rules without search get right, and chance. All should be near chance."""
-
-    chance: float
-    most_words_in_common: float
-    most_frequent: float
-    longest: float
 
 
 def with_options(
@@ -141,27 +131,3 @@ def _distance(one: str, other: str) -> tuple[int, int]:
     looks = [(text[:1].isupper(), text.isupper(), any(char.isdigit() for char in text)) for text in (one, other)]
     differing = sum(a != b for a, b in zip(*looks, strict=True))
     return differing, abs(len(words_of(one)) - len(words_of(other)))
-
-
-def guessing(choices: Sequence[Choice], statistics: CorpusStatistics) -> Guessing:
-    """How often options are guessed by words in common with the question, by frequency and by length.
-
-    Ties count by their share.
-    """
-    often = Counter(normal(each.candidate.answers[0]) for each in choices)
-    tokens = statistics.analyser.tokens
-
-    def share(score: Callable[[Choice, str], float]) -> float:
-        right = 0.0
-        for each in choices:
-            scores = [score(each, option) for option in each.options]
-            best = [option for option, value in zip(each.options, scores, strict=True) if value == max(scores)]
-            right += (each.candidate.answers[0] in best) / len(best)
-        return right / len(choices) if choices else 0.0
-
-    return Guessing(
-        1 / len(choices[0].options) if choices else 0.0,
-        share(lambda each, option: len(set(tokens(each.candidate.question)).intersection(tokens(option)))),
-        share(lambda _, option: often[normal(option)]),
-        share(lambda _, option: len(option)),
-    )

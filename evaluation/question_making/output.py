@@ -12,7 +12,7 @@ from typing import Any
 
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.rows import Notes, read_rows
-from medagent.evaluation.question_making.candidates import Candidate
+from medagent.evaluation.question_making.drafts import Candidate
 from medagent.evaluation.question_making.options import Choice
 from medagent.evaluation.statistics import Accuracy
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from medagent.evaluation.contamination import contamination
-from medagent.evaluation.question_making.candidates import Candidate
+from medagent.evaluation.question_making.drafts import Candidate
 from medagent.evaluation.question_making.text import words_of
 from medagent.retrieval.analysis import Analyser
 from medagent.types import Question

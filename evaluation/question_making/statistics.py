@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from medagent.evaluation.question_making.abbreviations import abbreviations_in
-from medagent.evaluation.question_making.glosses import Glosses
 from medagent.evaluation.question_making.text import is_term, usable_sentences, words_of
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Passage
@@ -27,6 +25,8 @@ _IS_A = re.compile(
     rf"(?P<kind>{'|'.join(TOPIC_KINDS)})(?:e?s)?\b"
 )
 _TOKEN = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
+_SHORT = re.compile(r"\(([A-Z][A-Za-z0-9-]{1,9})\)")
+_BEFORE = re.compile(r"[\w'’/-]+(?:[ ,]+[\w'’/-]+)*\s*$")
 
 
 @dataclass
@@ -46,21 +46,14 @@ class CorpusStatistics:
     inside_capital: Counter[str] = field(default_factory=Counter)
     topics: dict[str, str] = field(default_factory=dict)
     expansions: dict[str, Counter[str]] = field(default_factory=dict)
-    glosses: Glosses = field(default_factory=Glosses)
     _broken: dict[str, bool] = field(default_factory=dict)
 
     @staticmethod
-    def of(
-        passages: Iterable[Passage],
-        analyser: Analyser | None = None,
-        *,
-        progress: Callable[[int], None] = lambda done: None,
-    ) -> CorpusStatistics:
-        """Count over passages, which may be a stream; `progress` is told how many were read."""
-        counts = CorpusStatistics(analyser or Analyser())
+    def of(passages: Iterable[Passage]) -> CorpusStatistics:
+        """Count over passages, which may be a stream."""
+        counts = CorpusStatistics()
         for passage in passages:
             counts.add(passage)
-            progress(counts.passages)
         return counts
 
     def add(self, passage: Passage) -> None:
@@ -82,7 +75,6 @@ class CorpusStatistics:
                 named = found["term"].split(" (")[0].lower()
                 if named == title.lower():
                     self.topics[title.lower()] = found["kind"]
-        self.glosses.add(passage.text)
         for short, long in abbreviations_in(passage.text):
             self.expansions.setdefault(short, Counter())[long.lower()] += 1
 
@@ -155,3 +147,34 @@ class CorpusStatistics:
 
 def _bounded(counts: Counter[str]) -> Counter[str]:
     return counts if len(counts) <= MOST_WORDS else Counter({word: n for word, n in counts.items() if n > 1})
+
+
+def abbreviations_in(text: str) -> Iterator[tuple[str, str]]:
+    """(short form, long form) of each bracketed abbreviation, as "Lentigo maligna melanoma (LMM)".
+
+    The rule of Schwartz and Hearst (PSB 2003): from right to left, each character of the short form must occur in the
+    words before the bracket, and the first one must begin a word. Short forms have at least two capitals.
+    """
+    for match in _SHORT.finditer(text):
+        short = match.group(1)
+        before = _BEFORE.search(text, max(0, match.start() - 120), match.start())
+        if sum(char.isupper() for char in short) < 2 or before is None:
+            continue
+        words = before.group().split()
+        nearest = " ".join(words[-min(len(short) + 5, len(short) * 2) :])
+        if (long := _long_form(short, nearest)) and len(long.split()) > 1:
+            yield short, long
+
+
+def _long_form(short: str, words: str) -> str:
+    """The shortest end of `words` that the short form abbreviates; empty where there is none."""
+    at = len(words) - 1
+    characters = [char.lower() for char in short if char.isalnum()]
+    for number, char in enumerate(reversed(characters)):
+        first = number == len(characters) - 1
+        while at >= 0 and (words[at].lower() != char or (first and at > 0 and words[at - 1].isalnum())):
+            at -= 1
+        if at < 0:
+            return ""
+        at -= 1
+    return words[at + 1 :].strip()

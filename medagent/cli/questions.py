@@ -17,22 +17,15 @@ from medagent.cli.safe_text import escape
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.names import BENCHMARKS
-from medagent.evaluation.question_making.candidates import CandidateFile
-from medagent.evaluation.question_making.making import (
-    RULES_VERSION,
-    Found,
-    candidate_path,
-    count_index,
-    find_candidates,
-)
-from medagent.evaluation.question_making.options import Guessing, guessing, with_options
+from medagent.evaluation.question_making.checks import Checks
+from medagent.evaluation.question_making.making import count_index, find_candidates
+from medagent.evaluation.question_making.options import with_options
 from medagent.evaluation.question_making.output import lines_of, question_row, read_ratings, sample_rows
+from medagent.evaluation.question_making.rules import RuleMaker
 from medagent.evaluation.question_making.selection import select
 from medagent.evaluation.question_making.statistics import CorpusStatistics
-from medagent.evaluation.question_making.writer import EndpointWriter
 from medagent.evaluation.statistics import Accuracy
 from medagent.files import write_whole
-from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.search import HybridRetriever
 from medagent.types import Question
@@ -51,9 +44,6 @@ class Making:
     sample: int
     seed: int
     without: tuple[str, ...] = ()
-    writer: str = ""
-    writer_model: str = ""
-    api_key: str = ""
 
     def __post_init__(self) -> None:
         """Refuse values out of range, before anything is read."""
@@ -64,8 +54,6 @@ class Making:
             )
         if self.options and not 2 <= self.options <= 10:
             raise InputError(f"--options {self.options}: wanted 0 for open questions, or 2 to 10.")
-        if bool(self.writer) != bool(self.writer_model):
-            raise InputError("--writer and --writer_model: found one of them, wanted both or none.")
 
 
 def make_with_progress(index: str, out: Path, making: Making) -> None:
@@ -76,46 +64,47 @@ def make_with_progress(index: str, out: Path, making: Making) -> None:
         raise InputError(f"{index}: holds no index. Build one with: medagent index build CORPUS --out {index}")
     begun = time.monotonic()
     with closing(HybridRetriever(index)) as retriever:
-        found = _found(retriever, out, making)
-        chosen, left_out = select(
-            found.candidates,
-            seed=making.seed,
-            per_answer=making.per_answer,
-            limit=making.limit,
-            without=barred,
-            analyser=found.statistics.analyser,
-        )
-        dropped = found.dropped + left_out
-        guesses: Guessing | None = None
 
         def texts_of(ids: Sequence[str]) -> str:
             passages = [retriever.passage(id_) for id_ in ids]
             return "\n".join(passage.indexed_text for passage in passages if passage is not None)
 
+        statistics = CorpusStatistics(Analyser(retriever.manifest.settings.analyser))
+        with index_bars() as bars:
+
+            def show(stage: str, done: int, total: int) -> None:
+                bars(stage, done, total, done)
+
+            count_index(retriever, statistics, show)
+            maker, checks = RuleMaker(statistics), Checks(statistics)
+            found = find_candidates(retriever, maker, checks, top_k=making.top_k, progress=show)
+        chosen, dropped = select(
+            found.candidates,
+            seed=making.seed,
+            per_answer=making.per_answer,
+            limit=making.limit,
+            without=barred,
+            analyser=statistics.analyser,
+        )
+        dropped += found.dropped
+        rows = [question_row(each) for each in chosen]
         if making.options:
             choices, without_options = with_options(
-                chosen, making.options, statistics=found.statistics, texts_of=texts_of, seed=making.seed
+                chosen, making.options, statistics=statistics, texts_of=texts_of, seed=making.seed
             )
             dropped += without_options
-            guesses = guessing(choices, found.statistics)
             rows = [question_row(each) for each in choices]
-        else:
-            rows = [question_row(each) for each in chosen]
+        _print_counts(found.drafts, dropped, len(rows))
         if not rows:
-            _print_counts(found, dropped, 0)
             raise InputError(
-                f"{index}: no question is left. Its texts may lack whole sentences of facts; the counts above say what "
-                "was dropped."
+                f"{index}: no question is left. Its texts may lack definitions and abbreviations; the counts above say "
+                "what was dropped."
             )
         sample = sample_rows(rows, making.sample, seed=making.seed, text_of=lambda id_: texts_of([id_]))
     write_whole(out, lines_of(rows))
     if sample:
         write_whole(sample_path(out), lines_of(sample))
-    candidate_path(out).unlink(missing_ok=True)
     _print_sample(sample)
-    _print_counts(found, dropped, len(rows))
-    if guesses is not None:
-        _print_guesses(guesses)
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in Counter(row["kind"] for row in rows).most_common())
     print(f"{out}: {len(rows):,} questions ({kinds}) in {time.monotonic() - begun:.0f} s.")
     if sample:
@@ -168,31 +157,8 @@ def _benchmark(name: str) -> list[Question]:
     return BenchmarkSource(benchmark, path=path or None).questions()[0]
 
 
-def _found(retriever: HybridRetriever, out: Path, making: Making) -> Found:
-    made_from: dict[str, Any] = {
-        "content": retriever.manifest.content_sha256,
-        "embeddings": retriever.manifest.embeddings_sha256,
-        "rules": RULES_VERSION,
-        "top_k": making.top_k,
-        "writer": making.writer_model,
-    }
-    file = CandidateFile(candidate_path(out), made_from)
-    if file.done:
-        print(f"Going on after {file.done:,} passages, which {candidate_path(out)} keeps.")
-    statistics = CorpusStatistics(Analyser(retriever.manifest.settings.analyser))
-    rewrite = None
-    if making.writer:
-        rewrite = EndpointWriter(RemotePolicy(making.writer, making.writer_model, api_key=making.api_key))
-    with index_bars() as show:
-        count_index(retriever, statistics, lambda stage, done, total, _: show(stage, done, total, done))
-        return find_candidates(
-            retriever, statistics, file, top_k=making.top_k, rewrite=rewrite,
-            progress=lambda stage, done, total, _: show(stage, done, total, done),
-        )  # fmt: skip
-
-
-def _print_counts(found: Found, dropped: Counter[str], kept: int) -> None:
-    print(f"{found.drafts:,} drafts, {kept:,} kept. Dropped:")
+def _print_counts(drafts: int, dropped: Counter[str], kept: int) -> None:
+    print(f"{drafts:,} drafts, {kept:,} kept. Dropped:")
     for reason, number in dropped.most_common():
         print(f"  {number:7,}  {reason}")
 
@@ -205,10 +171,3 @@ def _print_sample(sample: Sequence[dict[str, Any]]) -> None:
         for letter, option in zip("ABCDEFGHIJ", row.get("options", ()), strict=False):
             console.print(f"   {letter}) {escape(option)}", soft_wrap=True)
         console.print(f"   {escape(answer)}  [dim]{escape(row['passage_id'])}[/dim]", soft_wrap=True)
-
-
-def _print_guesses(guesses: Guessing) -> None:
-    print(
-        f"Guessed without search: by words in common {guesses.most_words_in_common:.1%}, by the most frequent answer "
-        f"{guesses.most_frequent:.1%}, by the longest option {guesses.longest:.1%}; chance is {guesses.chance:.1%}."
-    )

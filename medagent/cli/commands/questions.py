@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,14 @@ def questions_make(
     sample: int = 100,
     seed: int = 0,
     without: list[str] | None = None,
-    writer: str = "",
-    writer_model: str = "",
 ) -> None:
-    """Make questions from the passages of an index, by rules. After an interruption the same command goes on.
+    """Make questions from the definitions and abbreviations in an index, by rules, without a model.
 
     Writes the format of --benchmark jsonl, with the gold passages. Prints how many drafts were dropped and why.
 
     Args:
         index: Folder of the index.
-        out: File of the questions. Drafts that passed are kept in OUT.part until it is written.
+        out: File of the questions.
         options: Options per question for multiple choice, 2 to 10; 0 makes open questions.
         top_k: Search with the question as query must find its passage among this many.
         per_answer: Most questions with one answer.
@@ -34,15 +31,10 @@ def questions_make(
         sample: Size of a sample for a person to label. It is written to OUT's name with .sample.jsonl.
         seed: Seed of the order, the options and the sample.
         without: Benchmarks whose questions are left out, as '[bioasq:FILE, medqa:FILE, mine.jsonl]'.
-        writer: Address of an OpenAI-compatible endpoint that words the questions, such as http://localhost:8000/v1.
-            Its key is read from MEDAGENT_API_KEY.
-        writer_model: Name of the endpoint's model.
     """
     from medagent.cli.questions import Making, make_with_progress
 
-    key = os.environ.get("MEDAGENT_API_KEY", "")
-    making = Making(top_k, per_answer, options, limit, sample, seed, tuple(without or ()), writer, writer_model, key)
-    make_with_progress(index, Path(out), making)
+    make_with_progress(index, Path(out), Making(top_k, per_answer, options, limit, sample, seed, tuple(without or ())))
 
 
 def questions_rate(sample: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from medagent.evaluation.question_making.candidates import Candidate
-from medagent.evaluation.question_making.drafts import Draft, Rule, Source
+from medagent.evaluation.question_making.drafts import Candidate, Draft
+from medagent.evaluation.question_making.rules import Rule, Source
 from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.retrieval.passages import Hit, Passage
 
@@ -19,39 +19,20 @@ FACTS = (
         "Mutations in the HRAS gene cause Costello syndrome. Nearly every family studied shows them.",
     ),
     (
-        "Costello syndrome",
-        "This condition is inherited in an autosomal dominant pattern, which means one copy suffices.",
+        "Chlorotic plague",
+        "Chlorotic plague is a disease in which lichen colonies bleach the nails of wandering shepherds.",
     ),
     ("COPD", "The most common cause of COPD is cigarette smoking. Coughing mornings trouble smokers over many years."),
-    ("Carcinoid", "Carcinoid syndrome is usually treated with octreotide or lanreotide. Both lessen flushing quickly."),
     (
         "The Skin",
-        "The outermost layer of the skin is called the epidermis. Hair follicles reach below it in most places.",
-    ),
-    (
-        "Lymphoma",
-        "When a person with AIDS has non-Hodgkin lymphoma, it is called AIDS-related lymphoma by oncologists.",
+        "Osteoclasts are bone cells that destroy old matrix. Hair follicles reach below it in most places.",
     ),
     ("Brain", "The hypothalamus controls body temperature, thirst and the release of eight pituitary hormones."),
-    (
-        "Waardenburg syndrome",
-        "About 20 percent of people with Waardenburg syndrome have severe hearing loss in one ear.",
-    ),
-    (
-        "Kidney",
-        "Each kidney contains eight renal lobes of equal size. Nephrons inside them filter plasma day and night.",
-    ),
     ("Lentigo", "Lentigo maligna melanoma (LMM) is a type of skin cancer that usually develops in older adults."),
     (
         "Fish-eye disease",
-        "Fish-eye disease, also called partial LCAT deficiency, is a disorder that clouds the corneas.",
+        "Fish-eye disease is an eye disorder that clouds the corneas. Doctors see it in few families.",
     ),
-    (
-        "Netherton syndrome",
-        "Netherton syndrome affects approximately 1 in 200,000 newborns. It damages their skin barrier.",
-    ),
-    ("Pancreas", "The pancreas lies behind the stomach and in front of the spine. Islets inside it make insulin."),
-    ("Nerves", "Pain begins in nerve cells called nociceptors that transmit pain signals to the spinal cord."),
     ("Canavan disease", "Symptoms of Canavan disease usually appear in the first six months of life and worsen fast."),
 )
 PASSAGES = [Passage.make(title, text, "Primer", id=f"f{number}") for number, (title, text) in enumerate(FACTS)]
@@ -61,9 +42,9 @@ def counted(passages: Iterable[Passage] = PASSAGES) -> CorpusStatistics:
     return CorpusStatistics.of(passages)
 
 
-def drafts(rule: Rule, sentence: str, *, title: str = "", before: str = "", statistics: CorpusStatistics | None = None):
+def drafts(rule: Rule, sentence: str, *, title: str = "", statistics: CorpusStatistics | None = None):
     """(question, answers) of a rule."""
-    source = Source(sentence, title, statistics or counted(), before)
+    source = Source(sentence, title, statistics or counted())
     return [(draft.question, draft.answers) for draft in rule(source)]
 
 

@@ -13,7 +13,7 @@ from medagent.errors import InputError
 from medagent.evaluation.benchmarks import JsonlBenchmark
 from medagent.evaluation.question_making import checks
 from medagent.evaluation.question_making.checks import Checks, holds
-from medagent.evaluation.question_making.options import TOO_FEW, Choice, guessing, with_options
+from medagent.evaluation.question_making.options import TOO_FEW, Choice, with_options
 from medagent.evaluation.question_making.output import lines_of, question_row, read_ratings, sample_rows
 from medagent.evaluation.question_making.selection import (
     CONFLICT,
@@ -190,15 +190,6 @@ def test_an_option_shares_as_many_words_with_the_question_as_the_answer() -> Non
     choices, _ = with_options(some, 3, statistics=counted(), texts_of=lambda _: "", seed=0)
     assert choices
     assert all(f"{c.candidate.question[18:-1]} salt" not in c.options for c in choices)
-
-
-def test_guessing_counts_ties_by_their_share() -> None:
-    first = candidate("Which salt lowers it?", "salt", family="x")
-    one = Choice(first, ("salt", "water"), "A")
-    other = Choice(candidate("Which of two?", "ab"), ("ab", "cd"), "A")
-    found = guessing([one, other], counted())
-    assert (found.chance, found.most_words_in_common, found.longest) == (0.5, 0.75, 0.25)
-    assert guessing([], counted()).chance == 0.0
 
 
 # Writing and rating.

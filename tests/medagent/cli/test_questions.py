@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from medagent.cli.main import main
 from medagent.evaluation.benchmarks import JsonlBenchmark
 from tests.evaluation.question_making.support import FACTS
 
-GENE = "Mutations in which gene cause Costello syndrome?"
+ASKED = "Which rare disorder affects many parts of the body and delays growth?"
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +39,11 @@ def test_open_questions_with_their_sample(index: str, tmp_path: Path, capsys) ->
     out = tmp_path / "questions.jsonl"
     said = ran(capsys, "questions", "make", index, "--out", str(out), "--sample", "4")
     questions = {question.text: question for question in JsonlBenchmark(str(out)).questions()}
-    assert questions[GENE].answer == "HRAS"
-    assert questions[GENE].gold_passage_ids[0] == "f1"
-    assert questions[GENE].meta["licence"] == "CC BY 4.0"
+    assert questions[ASKED].answer == "Costello syndrome"
+    assert questions[ASKED].gold_passage_ids[0] == "f0"
+    assert questions[ASKED].meta["licence"] == "CC BY 4.0"
     assert f"{len(questions)} questions (" in said
     assert "kept. Dropped:" in said
-    assert not out.with_name("questions.jsonl.part").exists()
     sample = [json.loads(line) for line in (tmp_path / "questions.sample.jsonl").read_text().splitlines()]
     assert len(sample) == 4
     texts = [text for _, text in FACTS]
@@ -57,25 +53,21 @@ def test_open_questions_with_their_sample(index: str, tmp_path: Path, capsys) ->
     assert out.read_bytes() == first
 
 
-def test_multiple_choice_says_how_well_it_is_guessed(index: str, tmp_path: Path, capsys) -> None:
+def test_multiple_choice(index: str, tmp_path: Path, capsys) -> None:
     out = tmp_path / "mc.jsonl"
-    said = ran(capsys, "questions", "make", index, "--out", str(out), "--options", "2", "--sample", "0")
+    ran(capsys, "questions", "make", index, "--out", str(out), "--options", "2", "--sample", "0", "--top_k", "2")
     questions = JsonlBenchmark(str(out)).questions()
     assert questions
     assert all(len(question.options) == 2 and question.answer in "AB" for question in questions)
-    assert "Guessed without search: by words in common" in said
-    assert "chance is 50.0%" in said
     assert not (tmp_path / "mc.sample.jsonl").exists()
 
 
 def test_benchmark_questions_are_left_out(index: str, tmp_path: Path, capsys) -> None:
     known = tmp_path / "known.jsonl"
-    known.write_text(
-        json.dumps({"question": "Which gene's mutations cause Costello syndrome?", "answer": "HRAS"}) + "\n"
-    )
+    known.write_text(json.dumps({"question": ASKED.replace("Which", "What"), "answer": "Costello syndrome"}) + "\n")
     out = tmp_path / "questions.jsonl"
     said = ran(capsys, "questions", "make", index, "--out", str(out), "--without", f"[{known}]")
-    assert GENE not in out.read_text()
+    assert ASKED not in out.read_text()
     assert "1  overlaps with a benchmark" in said
 
 
@@ -84,7 +76,6 @@ def test_benchmark_questions_are_left_out(index: str, tmp_path: Path, capsys) ->
     [
         (["--top_k", "0"], "--top_k 0"),
         (["--options", "1"], "--options 1: wanted 0 for open questions"),
-        (["--writer", "http://localhost:1/v1"], "--writer and --writer_model: found one of them"),
         (["--without", "[nowhere.jsonl]"], "nowhere.jsonl"),
     ],
 )
@@ -130,54 +121,3 @@ def test_a_labelled_sample_is_rated(tmp_path: Path, capsys) -> None:
     assert "well-formed              100.0%" in said
     assert "both                      75.0% [30.1%, 95.4%] of 4" in said
     assert "1 questions have no labels yet." in said
-
-
-@pytest.fixture
-def endpoint() -> Iterator[tuple[str, list[str]]]:
-    """An OpenAI-compatible endpoint that rewords the question about HRAS, and else declines."""
-    asked: list[str] = []
-
-    class Chat(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompt = body["messages"][0]["content"]
-            asked.append(prompt)
-            reply = (
-                "Question: Costello syndrome is caused by mutations of which gene?"
-                if "Answer: HRAS" in prompt
-                else "No."
-            )
-            raw = json.dumps({"choices": [{"message": {"content": reply}, "finish_reason": "stop"}]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Chat)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1", asked
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_an_endpoint_words_the_questions(index: str, endpoint, tmp_path: Path, capsys) -> None:
-    url, asked = endpoint
-    out = tmp_path / "written.jsonl"
-    said = ran(capsys, "questions", "make", index, "--out", str(out), "--writer", url, "--writer_model", "m")
-    questions = JsonlBenchmark(str(out)).questions()
-    assert [question.text for question in questions] == ["Costello syndrome is caused by mutations of which gene?"]
-    assert questions[0].answer == "HRAS"
-    assert any(FACTS[1][1] in prompt for prompt in asked)
-    assert f"{len(asked) - 1}  the writer gave no question" in said
-
-
-def test_an_endpoint_that_refuses_ends_the_command(index: str, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("medagent.policies.http_endpoint.LONGEST_WAIT_S", 0.0)
-    out = tmp_path / "written.jsonl"
-    options = ["--writer", "http://127.0.0.1:9/v1", "--writer_model", "m"]
-    assert "no answer after" in ran(capsys, "questions", "make", index, "--out", str(out), *options, status=1)
