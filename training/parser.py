@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pydoc import locate
 from typing import Any, NoReturn
 
-from jsonargparse import Namespace
+from jsonargparse import Namespace, get_loader, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
+from yaml import YAMLError
 
+from medagent.config_files import with_current_class_paths
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.interface_check import compare_by_names, explained, misfit
 from medagent.protocol import TurnProtocol
@@ -44,9 +46,11 @@ class AgentParser(LightningArgumentParser):
         for protocol in PROTOCOLS:
             compare_by_names(protocol)
 
-    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
-        """What the parser makes of the arguments; each class that they name fits the base that it derives from."""
-        parsed = super().parse_args(*args, **kwargs)
+    def parse_args(self, args: Any = None, **kwargs: Any) -> Any:
+        """Parse the arguments; each class that they name fits the base that it derives from."""
+        if isinstance(args, list):
+            args = [with_current_class_paths(each) for each in args]
+        parsed = super().parse_args(args, **kwargs)
         for found in _classes_in(parsed):
             for base in BASES:
                 if issubclass(found, base) and (reason := misfit(found, base)):
@@ -56,6 +60,15 @@ class AgentParser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End with the message, and with why a class does not fit where that is the reason."""
         super().error(explained(message, PROTOCOLS + BASES), ex)
+
+
+def _set_loader() -> None:
+    """Let YAML files name classes as earlier versions did."""
+    load = get_loader("yaml")
+    set_loader("yaml", lambda text: load(with_current_class_paths(text)), (YAMLError,))
+
+
+_set_loader()
 
 
 def _classes_in(value: Any) -> Iterator[type]:

@@ -26,6 +26,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from torch import distributed
 
+from medagent.config_files import with_current_class_paths
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.models.causal_lm import fastest_device
@@ -233,7 +234,8 @@ def _claim(folder: RunFolder, resolved: dict[str, Any], *, overwrite: bool) -> P
         _discard(run)
     path = run / "config.yaml"
     if path.exists():
-        known, wanted = (_flat(tree) for tree in (yaml.safe_load(path.read_text(encoding="utf-8")), resolved))
+        kept = yaml.safe_load(with_current_class_paths(path.read_text(encoding="utf-8")))
+        known, wanted = _flat(kept), _flat(resolved)
         changed = [
             name
             for name in sorted({*known, *wanted})

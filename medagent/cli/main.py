@@ -22,6 +22,7 @@ from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.questions import QUESTION_COMMANDS
 from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS
+from medagent.config_files import with_config_paths
 from medagent.errors import InputError, MedagentError
 from medagent.retrieval.errors import RetrievalError
 
@@ -106,10 +107,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command. A user's error is one line on standard error and exit status 1."""
     for name, value in NO_TELEMETRY.items():
         os.environ.setdefault(name, value)
-    arguments = sys.argv[1:] if argv is None else argv
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # where classes of one's own lie, which options, a YAML or an agent name
     try:
+        arguments = with_config_paths(sys.argv[1:] if argv is None else argv)
         if arguments[:1] and arguments[0] in CONFIGURED:
             CONFIGURED[arguments[0]](arguments[1:])
         else:

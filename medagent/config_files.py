@@ -1,0 +1,70 @@
+"""Configuration files: where they lie, and the class paths of earlier versions that they may hold."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from pydoc import locate
+
+from medagent.errors import ConfigError
+
+# Packages that were installed under names of their own.
+FORMER = ("training", "retrieval", "evaluation")
+FORMER_PATH = re.compile(rf"(?<![\w./\\-])(?:{'|'.join(FORMER)})(?:\.[A-Za-z_]\w*)+(?![\w./\\-])")
+
+
+def packaged_configs() -> Path:
+    """The folder of the packaged configurations."""
+    return Path(str(files("medagent") / "configs"))
+
+
+def config_path(name: str) -> Path:
+    """A configuration file: the user's own, or a packaged one such as "starter.yaml" or "configs/critic/group.yaml".
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    given, packaged = Path(name), packaged_configs()
+    inner = given.relative_to("configs") if given.parts[:1] == ("configs",) else given
+    for found in (given, packaged / inner, packaged / "experiments" / inner):
+        if found.is_file():
+            return found
+    known = ", ".join(sorted(path.name for path in (packaged / "experiments").glob("*.yaml")))
+    raise ConfigError(f"--config {name}: found no such file, here or among medagent's own ({known}). Correct its path.")
+
+
+def with_config_paths(arguments: list[str]) -> list[str]:
+    """Command-line arguments whose `--config` names the files that `config_path` finds."""
+    found = list(arguments)
+    for at, argument in enumerate(arguments):
+        if argument.startswith("--config="):
+            found[at] = f"--config={config_path(argument.removeprefix('--config='))}"
+        elif argument == "--config" and at + 1 < len(arguments):
+            found[at + 1] = str(config_path(arguments[at + 1]))
+    return found
+
+
+def with_current_class_paths(text: str) -> str:
+    """A YAML or JSON text in which class paths of earlier versions have their present names.
+
+    "training.rewards.F1" becomes "medagent.training.rewards.F1", unless a package `training` of the user's has it.
+    """
+    return FORMER_PATH.sub(lambda match: _current(match[0]), text)
+
+
+def _current(path: str) -> str:
+    package = path.partition(".")[0]
+    if _is_users(package) and locate(path) is not None:
+        return path
+    return f"medagent.{path}" if isinstance(locate(f"medagent.{path}"), type) else path
+
+
+def _is_users(package: str) -> bool:
+    """Whether a package of this name can be imported that is not the folder of a checkout of this project."""
+    found = find_spec(package)
+    if found is None:
+        return False
+    own = Path(str(files("medagent") / package)).resolve()
+    return own not in [Path(folder).resolve() for folder in found.submodule_search_locations or ()]

@@ -1,0 +1,76 @@
+"""Configuration files are found, and class paths of earlier versions are read under today's name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from medagent.agent_spec import read_spec
+from medagent.cli.main import main
+from medagent.config_files import config_path, packaged_configs, with_config_paths, with_current_class_paths
+from medagent.errors import ConfigError
+from medagent.models.base_models import STARTER, model_path
+from medagent.protocol import TagProtocol
+
+
+def test_a_former_class_path_is_read_under_todays_name() -> None:
+    for text, wanted in {
+        "reward: {class_path: training.rewards.F1}": "reward: {class_path: medagent.training.rewards.F1}",
+        '{"class_path": "evaluation.benchmarks.StarterBenchmark"}': (
+            '{"class_path": "medagent.evaluation.benchmarks.StarterBenchmark"}'
+        ),
+        "--data.reward=training.rewards.F1": "--data.reward=medagent.training.rewards.F1",
+    }.items():
+        assert with_current_class_paths(text) == wanted
+        assert with_current_class_paths(wanted) == wanted
+    for kept in ("path: training.questions.jsonl", "path: runs/training.rewards.F1", "training.rewards.Absent"):
+        assert with_current_class_paths(kept) == kept
+
+
+def test_a_package_of_the_users_wins_where_it_has_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "__init__.py").touch()
+    (tmp_path / "training" / "rewards.py").write_text("class F1:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert with_current_class_paths("training.rewards.F1") == "training.rewards.F1"
+    assert with_current_class_paths("training.rewards.ExactMatch") == "medagent.training.rewards.ExactMatch"
+    for name in ("training", "training.rewards"):
+        sys.modules.pop(name)
+
+
+def test_an_agent_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    shutil.copytree(model_path(STARTER), agent)
+    spec = json.loads((agent / "agent.json").read_text())
+    (agent / "agent.json").write_text(json.dumps({**spec, "tools": ["retrieval.tools.Toolbox"]}))
+    assert read_spec(agent).tools == ("medagent.retrieval.tools.Toolbox",)
+    assert isinstance(read_spec(agent).protocol, TagProtocol)
+
+
+def test_a_configuration_is_the_users_own_or_a_packaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    group = packaged_configs() / "critic" / "group.yaml"
+    assert config_path("configs/critic/group.yaml") == config_path("critic/group.yaml") == group
+    assert with_config_paths(["train", "--config", "critic/group.yaml", "--config=critic/group.yaml"]) == [
+        "train",
+        "--config",
+        str(group),
+        f"--config={group}",
+    ]
+    (tmp_path / "critic").mkdir()
+    (tmp_path / "critic" / "group.yaml").write_text("own: true\n")
+    assert config_path("critic/group.yaml") == Path("critic/group.yaml")
+    with pytest.raises(ConfigError, match="--config nowhere.yaml: .*Correct its path"):
+        config_path("nowhere.yaml")
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_an_absent_configuration_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--config", "configs/nowhere.yaml"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("medagent: --config configs/nowhere.yaml")
+    assert said.count("\n") == 1
