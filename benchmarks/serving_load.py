@@ -30,8 +30,8 @@ import numpy as np
 import psutil
 
 from benchmarks.common import describe_machine
-from medagent.answers import checked
 from medagent.evaluation.run import run_benchmark
+from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck, names_of
 from medagent.loading import open_agent
 from medagent.serving.memory import EVERY_S

@@ -16,9 +16,9 @@ from medagent.lazy import lazy
 
 if TYPE_CHECKING:
     from medagent.agent import Agent, Job
-    from medagent.answers import Answer, Citation, SearchStep
     from medagent.api import LoadedAgent, load_agent
     from medagent.errors import MedagentError
+    from medagent.evidence.answers import Answer, Citation, SearchStep
     from medagent.types import Limits, Question
 
 __all__ = [
@@ -38,7 +38,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         **dict.fromkeys(("Agent", "Job"), "medagent.agent"),
-        **dict.fromkeys(("Answer", "Citation", "SearchStep"), "medagent.answers"),
+        **dict.fromkeys(("Answer", "Citation", "SearchStep"), "medagent.evidence.answers"),
         **dict.fromkeys(("LoadedAgent", "load_agent"), "medagent.api"),
         "MedagentError": "medagent.errors",
         **dict.fromkeys(("Limits", "Question"), "medagent.types"),

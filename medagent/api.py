@@ -22,10 +22,10 @@ from types import MappingProxyType
 from typing import Any
 
 from medagent.agent import Agent, Job
-from medagent.answers import Answer, answer_job
 from medagent.errors import InputError
+from medagent.evidence import Shown
+from medagent.evidence.answers import Answer, answer_job
 from medagent.evidence.check import EvidenceCheck
-from medagent.evidence.settings import Shown
 from medagent.loading import open_agent
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.retriever import Retriever

@@ -9,8 +9,8 @@ from medagent.evaluation.grading.citations import claim_of
 from medagent.evaluation.grading.grade import Grade, Verdict, grade
 from medagent.evaluation.statistics import Accuracy
 from medagent.evaluation.trust.injections import Obeyed, obedience
+from medagent.evidence.drugs_and_doses import Named, named_in
 from medagent.types import Rollout
-from medagent.unsupported import Named, named_in
 
 
 @dataclass(frozen=True)

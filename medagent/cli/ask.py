@@ -10,17 +10,17 @@ from typing import Any
 from rich.console import Console
 
 from medagent.agent import Agent
-from medagent.answers import Steps, answer_job
 from medagent.api import job_of, question_of
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.errors import ConfigError
+from medagent.evidence.answers import Steps, answer_job
 from medagent.evidence.check import EvidenceCheck
 from medagent.models.chat_template import chat_frame
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.filters import EVERYTHING, Filter
-from medagent.rewriting import DATE, ModelRewriter, Rewriter, RuleRewriter
+from medagent.serving.rewriting import DATE, ModelRewriter, Rewriter, RuleRewriter
 from medagent.types import Question, Turn
 
 
@@ -92,7 +92,7 @@ def chat_loop(
 ) -> None:
     """Ask until an empty line or the end of input. `as_json` prints one JSON line per question and no prompt.
 
-    A question that leaves something unsaid takes it from those before it (`medagent.rewriting`).
+    A question that leaves something unsaid takes it from those before it (`medagent.serving.rewriting`).
     """
     console = Console(highlight=False, quiet=as_json)
     console.print(f"Ask a medical question; an empty line ends. [dim]{NOT_ADVICE}[/dim]")

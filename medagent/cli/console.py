@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from medagent.answers import Answer
 from medagent.cli.safe_text import escape
+from medagent.evidence.answers import Answer
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Hit

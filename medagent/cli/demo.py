@@ -20,13 +20,13 @@ from rich.table import Table as RichTable
 from medagent.agent import Agent
 from medagent.agent_folder import load_agent
 from medagent.agent_spec import read_spec, write_spec
-from medagent.answers import checked
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import Summary, summarize
 from medagent.evaluation.reports.html import Chart, Table, write_html, write_json
 from medagent.evaluation.run import run_benchmark
+from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.models.base_models import STARTER, model_path
 from medagent.retrieval.controls import UnrelatedRetriever

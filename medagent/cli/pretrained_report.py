@@ -8,12 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from medagent.answers import checked
 from medagent.cli.console import TurnPrinter, show_answer, show_question
 from medagent.cli.demo import showcase
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.reports.html import Chart, Table, write_html
+from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.protocol import TurnProtocol
 from medagent.training.callbacks.collapse_monitor import describe_alarms

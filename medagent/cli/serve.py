@@ -21,10 +21,10 @@ from fastapi import FastAPI
 from medagent.agent import Agent
 from medagent.agent_spec import SPEC_FILE, AgentSpec, read_spec
 from medagent.cli.ask import rewriter_of
-from medagent.emergencies import NUMBER
 from medagent.errors import ConfigError
+from medagent.evidence import Shown
 from medagent.evidence.check import EvidenceCheck
-from medagent.evidence.settings import Shown
+from medagent.evidence.emergencies import NUMBER
 from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medagent.emergencies import NUMBER, Emergencies
-from medagent.evidence.follow_ups import follow_ups, subject_of
-from medagent.evidence.names import Names
-from medagent.evidence.reading import Asked
-from medagent.evidence.settings import Shown
+from medagent.evidence import Shown
+from medagent.evidence.emergencies import NUMBER, Emergencies
+from medagent.evidence.reading import Asked, words_of
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
-from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge, words_of
+from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
+from medagent.evidence.words import Names, asked_for, folded, question_kinds, tells
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Passage
@@ -81,7 +80,7 @@ class EvidenceCheck:
         return nearest_of(found, Asked.of(rollout.question))
 
     async def follow_ups(self, rollout: Rollout, verdict: EvidenceVerdict, search: SearchBatcher) -> tuple[str, ...]:
-        """Questions that may be asked next, see `medagent.evidence.follow_ups`; none where no answer is stated."""
+        """Questions that may be asked next, see `medagent.evidence.check`; none where no answer is stated."""
         subject = subject_of(rollout, verdict)
         if not subject:
             return ()
@@ -120,3 +119,33 @@ def names_of(retriever: Retriever) -> Names:
         log.warning("names near misspelt ones: not offered, as the index has more than %d titles.", MOST_TITLES)
         return Names(())
     return Names(titles)
+
+
+MOST_WORDS, MOST_QUESTIONS = 5, 3
+
+
+def subject_of(rollout: Rollout, verdict: EvidenceVerdict) -> str:
+    """The title of the passage that states the answer, where it is short enough to be a name; else empty."""
+    if verdict.kind is not EvidenceKind.STATED or not verdict.stated_in:
+        return ""
+    title = rollout.hits[verdict.stated_in[0] - 1].passage.title.strip()
+    plain = title.replace(" ", "").replace("-", "").isalpha()
+    return title if plain and len(title.split()) <= MOST_WORDS else ""
+
+
+def follow_ups(question: str, subject: str, passages: Sequence[Passage]) -> tuple[str, ...]:
+    """Three questions on the subject at most.
+
+    Only kinds of the same sort of subject are offered, so that nobody is asked how a drug is inherited. A kind is
+    offered where one of the passages with the subject as title has its words; that the agent can answer it is not
+    promised.
+    """
+    asked = asked_for(question)
+    sorts = {kind.of for kind in asked if kind.of}
+    told = [passage.text for passage in passages if folded(passage.title) == folded(subject)]
+    offered = [
+        kind.follow_up.format(subject)
+        for kind in question_kinds()
+        if kind.of in sorts and kind not in asked and any(tells(text, (kind,)) for text in told)
+    ]
+    return tuple(offered[:MOST_QUESTIONS])

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from medagent.answer_forms import without_citations
-from medagent.evidence.answer_form import without_sort
-from medagent.evidence.kinds import QuestionKind, asked_for, without_kinds
+from medagent.evidence.sentences import without_sort
 from medagent.evidence.support import Statement, content_words, statements_of
-from medagent.evidence.words import forms, subject_words
+from medagent.evidence.words import QuestionKind, asked_for, forms, subject_words, without_kinds
 from medagent.protocol import marked_letters
+from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Question
 
 LONG_SUBJECT = 6  # words; a longer one is a case, and no passage repeats all of it
 ENOUGH_OF_A_CASE = 0.75  # share of its words
+MOST_ABOUT = 2  # headings that a verdict names
+CLAUSE = 4  # words of an answer that says more than a name
 _DECISION = re.compile(r"^\W*(?:yes|no|maybe)\W*$", re.IGNORECASE)
 _LEADING_DECISION = re.compile(r"^\s*(?:yes|no)\b[,.:;]\s+(?=\w)", re.IGNORECASE)
 _MARK = re.compile(r"\s*\([A-J]\)")
@@ -94,3 +98,33 @@ def kinds_beside(title: str, question: str, asked: Asked) -> tuple[tuple[Questio
     at = question.lower().find(title.lower()) if title else -1
     rest = asked_for(f"{question[:at]} {question[at + len(title) :]}") if at >= 0 else ()
     return (rest, own | forms(title)) if rest else (asked.kinds, own)
+
+
+@lru_cache(maxsize=4_096)
+def words_of(passage: Passage, name: str = "") -> frozenset[str]:
+    """The forms of a passage's words. Those of a name that is the answer do not make the passage one on the subject.
+
+    "Whipple triad" in a passage on insulinoma says nothing of Whipple disease.
+    """
+    return forms(f"{passage.title}\n{passage.section}\n{without_name(passage.text, name)}")
+
+
+def without_name(text: str, name: str) -> str:
+    """The text without a name; a clause of `CLAUSE` words or more may name the subject itself."""
+    short = name and len(forms(name)) < CLAUSE
+    return re.sub(re.escape(name), " ", text, flags=re.IGNORECASE) if short else text
+
+
+def headings(passages: Sequence[Passage]) -> list[str]:
+    """The headings of passages, each once, two at most."""
+    return list(dict.fromkeys(passage.heading or passage.id for passage in passages))[:MOST_ABOUT]
+
+
+def quoted(names: Sequence[str], last: str = "and") -> str:
+    """Names in quotes, joined."""
+    return f" {last} ".join(f"\u201c{name}\u201d" for name in names)
+
+
+def numbered(numbers: Sequence[int]) -> str:
+    """Numbers of passages as they are cited."""
+    return "".join(f"[{number}]" for number in numbers)

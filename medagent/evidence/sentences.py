@@ -1,15 +1,19 @@
-"""Where a text states a name: the clauses and sentences that hold all of it and do not deny it."""
+"""Whether a sentence states an answer, and whether the answer has the form that its question asks for.
+
+A clause that denies states nothing. "Which nerve" asks for something that the passage calls a nerve.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from medagent.evidence.drugs_and_doses import named_in
 from medagent.evidence.support import content_words, windows_of
-from medagent.evidence.words import folded, forms
+from medagent.evidence.words import asked_for, describes, folded, forms, named_words
 from medagent.retrieval.chunking import sentence_spans
-from medagent.unsupported import named_in
 
 _CLAUSE = re.compile(r"[,;:]\s+|\b(?:but|whereas|although|while|rather than|instead of|unlike|as opposed to|and not)\b")
 _AFTER_NAME = re.compile(r"\b(?:but|whereas|although|while)\b|;\s+")
@@ -91,3 +95,229 @@ def near_sentences(text: str, claim: str) -> str:
     wanted = content_words(claim)
     best = max(range(len(spans)), key=lambda at: len(wanted & content_words(text[slice(*spans[at])])))
     return text[spans[max(0, best - 1)][0] : spans[min(len(spans) - 1, best + 1)][1]]
+
+
+_ASKS_FOR_A_GENE = re.compile(r"\b(?:which|what) (?:single )?genes?\b", re.IGNORECASE)
+_NO_GENE = frozenset(
+    (
+        "dominant recessive defective single mutated abnormal faulty altered changed inherited many several different "
+        "one two more gene genes parents a an the specific certain single-gene"
+    ).split()
+)
+_SYMBOL = r"(?-i:[A-Z][A-Z0-9-]+)"
+_LISTED = rf"(?:(?:,|,? (?:and|or)) {_SYMBOL})*"
+_OF_A_GENE = r"(?: (?:tumou?r|suppressor|homeobox|receptor|protein|growth|factor|transcription)){0,3}"
+_ABBREVIATION = re.compile(r"\b(?:abbreviation|acronym|stands? for|short for)\b", re.IGNORECASE)
+_CALLED = r"(?:called|known as|termed|named|referred to as|names?:?|abbreviated(?: as)?|stands for|short for|means)"
+_ARTICLES = r"(?:an?\s+|the\s+)?"
+
+
+def names_a_gene(answer: str, sentence: str, question: str) -> bool:
+    """Where a question asks which gene: whether the sentence calls the answer one; else true.
+
+    In "the CGG triplet in the FMR1 gene" FMR1 is the gene. Of a list of genes each must be one.
+    """
+    if not _ASKS_FOR_A_GENE.search(question):
+        return True
+    parts = [part.strip() for part in re.split(r",|;|\b(?:and|or)\b", answer) if part.strip()]
+    return bool(parts) and all(_is_called_a_gene(part, folded(sentence), sentence) for part in parts)
+
+
+def _is_called_a_gene(answer: str, plain: str, sentence: str) -> bool:
+    if set(folded(answer).split()) <= _NO_GENE:
+        return False
+    if re.search(r"\bgenes?\b", answer, re.IGNORECASE):
+        return True
+    symbols = re.findall(r"\b[A-Z][A-Z0-9-]+\b", answer)  # "maternal copy of UBE3A"
+    said = symbols[0] if len(symbols) == 1 and answer.endswith(symbols[0]) else answer
+    for name, text in ((re.escape(said), sentence), (re.escape(folded(said)), plain)):
+        patterns = (
+            rf"\b{name}\)?(?:\s*\([^)]{{0,60}}\))?{_LISTED}{_OF_A_GENE}\)?\s+genes?\b",
+            rf"\bgenes?\)?\s*(?:called|named|known as|such as|including|encoding|for|of|:|\(|,)?\s*(?:{_SYMBOL}"
+            rf"(?:,|,? (?:and|or))\s+)*{name}\s*(?:[,.;)]|$|\b(?:and|or|cause|causes|is|are|lead|leads)\b)",
+            rf"\bgenes?\b[^.,;]{{0,60}}\b(?:is|are|called|named)\s+(?:the\s+)?{name}\b",
+        )
+        if any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns):
+            return True
+    return False
+
+
+def gives_a_name(answer: str, sentence: str, question: str) -> bool:
+    """Where a question asks for another name: whether the sentence gives the answer as one; else true.
+
+    What an abbreviation stands for must have its letters.
+    """
+    if not any(kind.name == "a name" for kind in asked_for(question)):
+        return True
+    if _ABBREVIATION.search(question):
+        short = re.findall(r"\b\w*[A-Z]\w*[A-Z]\w*\b", question)
+        return any(_has_letters(word.lower(), folded(answer)) for word in short)
+    name = re.escape(answer)
+    return any(
+        re.search(pattern, sentence, re.IGNORECASE)
+        for pattern in (
+            rf"\([^)]*{name}[^)]*\)",
+            rf"{name}\s*\(",
+            rf"\b(?:{_CALLED}|or)\s+{_ARTICLES}[\"\u201c]?{name}",
+            rf"{name}[\"\u201d]?,?\s+(?:(?:is|are|also|or|sometimes|commonly|formerly)\s+)*(?:{_CALLED}|or)\b",
+        )
+    )
+
+
+def _has_letters(short: str, long: str) -> bool:
+    """Whether an abbreviation's letters come one after the other, the first of them first.
+
+    >>> _has_letters("gerd", "gastroesophageal reflux disease"), _has_letters("aids", "hiv")
+    (True, False)
+    """
+    letters = iter(re.sub(r"\W", "", long))
+    return long[:1] == short[:1] and all(letter in letters for letter in short)
+
+
+_ASKED = r"^\W*(?:(?:and|so|in|of|by|from|with)\s+)?(?:which|what)\s+(?:(?:type|kind|sort)s? of\s+)?(?P<noun>{})\b"
+_BETWEEN = r"(?:[\s,(:-]|\b(?:called|named|known|as|is|are|an?|the|or|of|by|for|also)\b)*"
+_NO_DISEASE = frozenset({"treatment", "diagnosis", "dose", "inheritance", "genetics", "frequency", "prevention"})
+_DISEASE = re.compile(
+    r"(?:emia|itis|osis|(?<!st)oma|opathy|cancer|fever|syndrome|disease|disorder|infection|deficiency)s?$"
+)
+_DOES_SOMETHING = re.compile(
+    r"^\W*what (?:does|do|can|is|are)\b.*\b(?:treat|prevent|diagnose|detect|cure|used)\b", re.IGNORECASE
+)
+_TOO_LITTLE = frozenset(
+    (
+        "mild moderate severe serious various different several many some few one other inherited affected possible "
+        "medical and or of the treatment treatments treated therapy management sign signs symptom symptoms finding "
+        "findings feature features diagnosis diagnosed complication complications cause causes"
+    ).split()
+)
+_LEADS_ON = frozenset("to of the an and or with by for in from its their his her is are was were than as into".split())
+_COUNTS_OR_GRADES = re.compile(
+    r"\bhow (?:many|do|does|did|severe|serious|common)\b|\b(?:stages?|grades?|classif\w+|severity)\b", re.IGNORECASE
+)
+_WHAT_IS = re.compile(r"^\W*what(?:'s|\u2019s| is| are)\s+(?:an?\s+|the\s+)?(?P<rest>[^?]*)", re.IGNORECASE)
+_MORE_THAN_A_NAME = re.compile(r"\b(?:of|in|for|by|to|with|that|which|when|used|from|on)\b", re.IGNORECASE)
+_IS_CALLED = re.compile(r"\b(?:called|known as|termed|named)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Sort:
+    """A sort of thing: nouns that ask for it, the root by which texts name it, and whether texts leave it unsaid."""
+
+    nouns: str
+    root: str
+    near: bool = True  # the noun must stand at the answer; else anywhere in the passage
+    unsaid: bool = False
+
+
+_SORTS = (
+    _Sort(r"bacteri(?:a|um)", "bacteri", near=False),
+    _Sort(r"virus(?:es)?", "vir(?:us|al)", near=False),
+    _Sort(r"fung(?:us|i)", "fung", near=False),
+    _Sort(r"parasites?", "parasit", near=False),
+    _Sort(r"toxins?", "toxin", near=False),
+    _Sort(r"insects?|animals?|foods?|chemicals?|substances?", "", unsaid=True),  # a text says "tick"
+    *(
+        _Sort(nouns, root)
+        for nouns, root in (
+            (r"enzymes?", "enzyme"),
+            (r"hormones?", "hormone"),
+            (r"vitamins?", "vitamin"),
+            (r"metals?", "metal"),
+            (r"minerals?", "mineral"),
+            (r"nerves?", "nerve"),
+            (r"organs?", "organ"),
+            (r"glands?", "gland"),
+            (r"proteins?", "protein"),
+            (r"joints?", "joint"),
+            (r"bones?", "bone"),
+            (r"muscles?", "muscle"),
+            (r"arter(?:y|ies)", "arter"),
+            (r"vessels?", "vessel"),
+            (r"cells?", "cell"),
+            (r"chromosomes?", "chromosome"),
+            (r"antibod(?:y|ies)", "antibod"),
+            (r"neurotransmitters?", "neurotransmitter"),
+        )
+    ),
+)
+_ANY_SORT = re.compile(_ASKED.format("|".join(sort.nouns for sort in _SORTS)), re.IGNORECASE)
+
+
+def without_sort(question: str) -> str:
+    """The question with spaces for the noun that says what sort of thing is asked for.
+
+    >>> without_sort("Which nerves hurt?").split()
+    ['Which', 'hurt?']
+    """
+    found = _ANY_SORT.match(question)
+    if not found:
+        return question
+    start, end = found.span("noun")
+    return f"{question[:start]}{' ' * (end - start)}{question[end:]}"
+
+
+def is_of_sort(answer: str, text: str, question: str) -> bool:
+    """Whether an answer is of the sort that a question asks for: by its own words, or by those of a text beside it.
+
+    "The enzyme aspartoacylase" is an enzyme. In "an enzyme breaks down GM2 ganglioside" the ganglioside is none.
+    """
+    found = _ANY_SORT.match(question)
+    if not found:
+        return True
+    sort = next(each for each in _SORTS if re.fullmatch(each.nouns, found["noun"], re.IGNORECASE))
+    if sort.unsaid or re.search(sort.root, answer, re.IGNORECASE):
+        return True
+    if not sort.near:
+        return bool(re.search(sort.root, text, re.IGNORECASE))
+    name, noun = re.escape(answer), rf"\b{sort.root}\w*"
+    beside = (
+        rf"{noun}{_BETWEEN}{name}|{name}{_BETWEEN}{noun}|{name}[^.?!]*[.;]\s+(?:It|This|These|They)\b{_BETWEEN}{noun}"
+    )
+    return bool(re.search(beside, text, re.IGNORECASE))
+
+
+def says_too_little(answer: str, question: str) -> bool:
+    """Whether an answer has nothing but words that fit any condition, such as "mild" or "signs and symptoms".
+
+    >>> says_too_little("treatment", "How is gout treated?"), says_too_little("surgery", "How is gout treated?")
+    (True, False)
+    """
+    counts = bool(_COUNTS_OR_GRADES.search(question))
+    return not counts and bool(forms(answer)) and set(re.findall(r"\w+", folded(answer))) <= _TOO_LITTLE
+
+
+def breaks_off(answer: str) -> bool:
+    """Whether an answer ends in the middle of a phrase, as "groove to" does."""
+    words = re.findall(r"\w+", folded(answer))
+    return bool(words) and words[-1] in _LEADS_ON and (len(words) > 1 or len(words[0]) > 1)
+
+
+def defines(answer: str, sentence: str, question: str, subject: frozenset[str]) -> bool:
+    """Where a question asks what a thing is: false where the sentence says the answer before it names the thing.
+
+    "Collapse of the lung occurs in endometriosis" does not say what endometriosis is. "... is called anosmia" does.
+    """
+    asked = _WHAT_IS.match(question)
+    if not asked or asked_for(question) or _MORE_THAN_A_NAME.search(asked["rest"]):
+        return True
+    words = "|".join(re.escape(word) for _, word in named_words(answer))
+    said = list(re.finditer(rf"\b(?:{words})\b", sentence, re.IGNORECASE)) if words else []
+    if not said:
+        return True
+    before, after = sentence[: said[0].start()], sentence[said[-1].end() :]
+    return not subject & forms(after) or bool(subject & forms(before)) or bool(_IS_CALLED.search(after))
+
+
+def echoes(answer: str, title: str, question: str, subject: frozenset[str]) -> bool:
+    """Whether an answer only names the question's subject, or another disease of that name where none is asked for.
+
+    "Sickle cell anemia" answers nothing that is asked of sickle cell disease. Where the question describes its subject,
+    or asks for a name or for what a drug treats, the name is what it asks for.
+    """
+    said = forms(answer)
+    kinds = {kind.name for kind in asked_for(question)}
+    if describes(question) or not said & subject or "a name" in kinds or _DOES_SOMETHING.search(question):
+        return False
+    own = subject | forms(title) if subject <= forms(title) else subject
+    rest = [folded(word) for each, word in named_words(answer) if each not in own]
+    return not rest or (bool(kinds & _NO_DISEASE) and all(_DISEASE.search(word) for word in rest))

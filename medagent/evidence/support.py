@@ -22,9 +22,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from medagent.answer_forms import without_citations
 from medagent.errors import InputError
+from medagent.evidence.drugs_and_doses import named_in
 from medagent.protocol import citations
 from medagent.retrieval.chunking import split_sentences
-from medagent.unsupported import named_in
 
 _WORD = re.compile(r"[^\W_]+(?:[+-](?![\w]))?")
 _STOP = frozenset(

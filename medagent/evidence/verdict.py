@@ -14,26 +14,41 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any
 
-from medagent.evidence.answer_form import breaks_off, defines, echoes, is_of_sort, says_too_little
-from medagent.evidence.kinds import describes, tells, what_is_asked
-from medagent.evidence.names import Names
-from medagent.evidence.naming import gives_a_name, names_a_gene
-from medagent.evidence.reading import LONG_SUBJECT, Asked, kinds_beside, read_answer
-from medagent.evidence.sentences import denies, near_sentences, stating_windows, supposes
+from medagent.evidence.drugs_and_doses import named_in
+from medagent.evidence.reading import (
+    LONG_SUBJECT,
+    Asked,
+    headings,
+    kinds_beside,
+    numbered,
+    quoted,
+    read_answer,
+    without_name,
+    words_of,
+)
+from medagent.evidence.sentences import (
+    breaks_off,
+    defines,
+    denies,
+    echoes,
+    gives_a_name,
+    is_of_sort,
+    names_a_gene,
+    near_sentences,
+    says_too_little,
+    stating_windows,
+    supposes,
+)
 from medagent.evidence.support import Entailment, LexicalRule, Statement, content_words
-from medagent.evidence.wording import headings, numbered, quoted
-from medagent.evidence.words import forms, subject_words
+from medagent.evidence.words import Names, describes, forms, subject_words, tells, what_is_asked
 from medagent.protocol import citations
 from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
-from medagent.unsupported import named_in
 
 SOME_OF_A_CASE = 0.3  # share of a case's words that a passage on it mentions
 MOST_LOOKED_AROUND = 10  # sentences that state a name, whose neighbours are read too
-CLAUSE = 4  # words of an answer that says more than a name
 _WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above|these|them|options)\b", re.IGNORECASE)
 
@@ -212,7 +227,7 @@ class _Judgement:
         return [
             window
             for window in self._windows(passage)
-            if self._asked.named_in(around | forms(_without(window, self._name)))
+            if self._asked.named_in(around | forms(without_name(window, self._name)))
             and self._told_by(passage, window)
             and names_a_gene(self._name, window, asked)
             and gives_a_name(self._name, window, asked)
@@ -333,18 +348,3 @@ class _Judgement:
         kinds, own = kinds_beside(passage.title, self._question.text, self._asked)
         text = _WORD.sub(lambda found: " " if forms(found[0]) & own else found[0], f"{passage.heading}\n{sentences}")
         return tells(text, kinds)
-
-
-@lru_cache(maxsize=4_096)
-def words_of(passage: Passage, name: str = "") -> frozenset[str]:
-    """The forms of a passage's words. Those of a name that is the answer do not make the passage one on the subject.
-
-    "Whipple triad" in a passage on insulinoma says nothing of Whipple disease.
-    """
-    return forms(f"{passage.title}\n{passage.section}\n{_without(passage.text, name)}")
-
-
-def _without(text: str, name: str) -> str:
-    """The text without a name; a clause of `CLAUSE` words or more may name the subject itself."""
-    short = name and len(forms(name)) < CLAUSE
-    return re.sub(re.escape(name), " ", text, flags=re.IGNORECASE) if short else text

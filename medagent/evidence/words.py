@@ -1,20 +1,25 @@
-"""Words as they are compared: what differs in spelling alone is equal, and what only frames a question is left out.
+"""Words as they are compared, and the kind of thing that a question asks for.
 
-Accents, capitals, plurals and endings do not count. "oedema" is "edema", and "tumour" is "tumor".
+Accents, capitals, plurals and endings do not count: "oedema" is "edema". Words that only frame a question are left out.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 
 import Stemmer
+import yaml
+from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
 from medagent.retrieval.analysis import GREEK, STOPWORDS
 
-_WORD = re.compile(r"[^\W_]+")
 _CONTRACTED = re.compile(r"(?<=\w)(?:n['\u2019]t|['\u2019](?:re|ve|ll|m|d))\b", re.IGNORECASE)
 # A letter, a number or a degree that tells names apart belongs to its word: "hepatitis A", "type 1", "second-degree".
 _TOKEN = re.compile(
@@ -122,7 +127,7 @@ def _frame_forms() -> frozenset[str]:
 def subject_words(question: str) -> dict[str, str]:
     """The words of a question that name something: their forms, each with the word as it is written, in order.
 
-    Give the question without the words of its kind (`medagent.evidence.kinds.without_kinds`).
+    Give the question without the words of its kind (`medagent.evidence.words.without_kinds`).
     """
     found: dict[str, str] = {}
     for each, word in named_words(_IDLE_PRIMARY.sub("", question)):
@@ -135,3 +140,163 @@ def _is_misspelt_frame(word: str) -> bool:
     """Whether a word is one letter away from such as "syndrome"; it is no name that the corpus could lack."""
     low = folded(word)
     return any(OSA.distance(low, frame, score_cutoff=1) <= 1 for frame in MISSPELT_FRAME)
+
+
+# Before these a question says what it asks for; after them, of what.
+_OF_WHICH = re.compile(r"\b(?:whose|that|who|which (?:is|are|has|have)|caused by|results? from)\b")
+
+_WITH_A = re.compile(r"\b(?:disease|condition|disorder|syndrome|infection|illness) (?:with|in which|where)\b")
+
+
+@dataclass(frozen=True)
+class QuestionKind:
+    """A kind of question by its words, see question_kinds.yaml."""
+
+    name: str
+    asked: re.Pattern[str]
+    said: re.Pattern[str]
+    needed: bool = False
+    follow_up: str = ""
+    of: str = ""
+
+
+@lru_cache(maxsize=1)
+def question_kinds() -> tuple[QuestionKind, ...]:
+    """The kinds of the packaged file."""
+    rows = yaml.safe_load(files("medagent.evidence").joinpath("question_kinds.yaml").read_text(encoding="utf-8"))
+    return tuple(
+        QuestionKind(
+            row["kind"],
+            re.compile(row["asked"], re.IGNORECASE),
+            re.compile(row["said"], re.IGNORECASE),
+            row.get("needed", False),
+            row.get("follow_up", ""),
+            row.get("of", ""),
+        )
+        for row in rows
+    )
+
+
+def asked_for(question: str) -> tuple[QuestionKind, ...]:
+    """The kinds of what a question asks for; those of its description of a subject are none.
+
+    >>> [kind.name for kind in asked_for("Which drug treats the disease whose sign is Koplik spots?")]
+    ['treatment']
+    """
+    for part in (what_is_asked(question), folded(question)):
+        found = tuple(kind for kind in question_kinds() if kind.asked.search(part))
+        if found:
+            return found
+    return ()
+
+
+def what_is_asked(question: str) -> str:
+    """The question, folded, up to where it describes its subject.
+
+    >>> what_is_asked("Which drug treats the disease whose sign is swelling without hives?")
+    'which drug treats the disease '
+    """
+    plain = folded(question)
+    ends = [found.start() for pattern in (_OF_WHICH, _WITH_A) if (found := pattern.search(plain))]
+    return plain[: min(ends, default=len(plain))]
+
+
+def describes(question: str) -> bool:
+    """Whether a question describes its subject instead of naming it: "the disease whose sign is ..."."""
+    plain = folded(question)
+    return bool(_OF_WHICH.search(plain) or _WITH_A.search(plain))
+
+
+def tells(text: str, kinds: tuple[QuestionKind, ...]) -> bool:
+    """Whether a text tells something of one of the kinds, and of all that are needed; true where no kind is known.
+
+    "How is gout treated in pregnancy?" needs both: pregnancy alone tells of no treatment.
+    """
+    plain = folded(text)
+    told = [kind for kind in kinds if kind.said.search(plain)]
+    asked = [kind for kind in kinds if not kind.needed] or list(kinds)
+    return not kinds or (any(kind in told for kind in asked) and all(kind in told for kind in kinds if kind.needed))
+
+
+def without_kinds(question: str) -> str:
+    """The question with spaces for the words of any kind; its other words stay where they are.
+
+    >>> without_kinds("Which drug treats gout?").split()
+    ['Which', 'gout?']
+    """
+    for kind in question_kinds():
+        question = kind.asked.sub(lambda found: " " * len(found[0]), question)
+    return question
+
+
+MOST_NAMES = 3
+SHORTEST = 4  # letters; of shorter words too many are near
+LONGEST_NAME = 8  # words; longer titles are sentences
+
+
+def edits_allowed(word: str) -> int:
+    """How many letters may be wrong in a word: one in four, rounded up, and three at most."""
+    return min(3, (len(word) + 3) // 4)
+
+
+class Names:
+    """The titles of a corpus, looked up by their words.
+
+    Each distinct title is held once, with its words, some hundred bytes. Longer titles than `LONGEST_NAME` words are
+    left out: they name no one thing.
+    """
+
+    def __init__(self, titles: Iterable[str]) -> None:
+        self._titles: dict[str, frozenset[str]] = {}
+        with_word: dict[str, list[str]] = defaultdict(list)
+        spelt: dict[str, str] = {}
+        for title in titles:
+            words = named_words(title)
+            if title in self._titles or not words or len(words) > LONGEST_NAME:
+                continue
+            self._titles[title] = frozenset(form for form, _ in words)
+            for form, word in words:
+                with_word[form].append(title)
+                spelt.setdefault(folded(word), form)
+        self._with_word, self._spelt = dict(with_word), spelt
+        self._by_length: dict[int, list[str]] = defaultdict(list)
+        for word in spelt:
+            self._by_length[len(word)].append(word)
+
+    def __len__(self) -> int:
+        """How many titles there are."""
+        return len(self._titles)
+
+    def near(self, subject: Mapping[str, str], missing: Sequence[str]) -> list[str]:
+        """Titles that the subject of a question may mean, the nearest first, three at most.
+
+        `subject` are the question's words by their forms. `missing` are the forms that a passage lacks. Those that no
+        title spells so may be misspelt. A title counts that has a word near one. Of equally near titles those with more
+        of the other words come first, then the shorter.
+        """
+        known = {form for form, word in subject.items() if folded(word) in self._spelt}
+        ranked: dict[str, tuple[float, int, int, str]] = {}
+        for word in (folded(subject[form]) for form in missing if form not in known):
+            for other, distance in self._words_near(word):
+                for title in self._with_word[self._spelt[other]]:
+                    words = self._titles[title]
+                    rank = (distance - len(words & known), len(words), len(title), title)
+                    ranked[title] = min(rank, ranked.get(title, rank))
+        nearest = sorted(ranked, key=lambda title: ranked[title])
+        spelt: dict[str, str] = {}
+        for title in nearest:
+            spelt.setdefault(folded(title), title)
+        return list(spelt.values())[:MOST_NAMES]
+
+    def _words_near(self, word: str) -> list[tuple[str, float]]:
+        """Words within the allowed distance: insertions, deletions, substitutions and swaps of neighbours."""
+        if len(word) < SHORTEST:
+            return []
+        allowed = edits_allowed(word)
+        near: list[tuple[str, float]] = []
+        for length in range(len(word) - allowed, len(word) + allowed + 1):
+            found = process.extract(
+                word, self._by_length.get(length, ()), scorer=OSA.distance, score_cutoff=allowed, limit=None
+            )
+            near += [(other, distance) for other, distance, _ in found if distance < 2 or other[0] == word[0]]
+        return near

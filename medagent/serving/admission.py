@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from medagent.agent import Agent, Job
-from medagent.answers import Answer, Steps, answer_job
 from medagent.errors import ConfigError, MedagentError, PolicyError
+from medagent.evidence.answers import Answer, Steps, answer_job
 from medagent.evidence.check import EvidenceCheck
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrievalError

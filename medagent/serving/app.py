@@ -22,7 +22,6 @@ from medagent.errors import MedagentError
 from medagent.evidence.check import EvidenceCheck
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
-from medagent.rewriting import Rewriter, RuleRewriter
 from medagent.serving import openai_form as openai
 from medagent.serving.admission import (
     Admission,
@@ -37,6 +36,7 @@ from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.page import Example, add_page, corpus_of
 from medagent.serving.quiz import QuizItem, add_quiz
 from medagent.serving.request import AnswerRequest
+from medagent.serving.rewriting import Rewriter, RuleRewriter
 from medagent.serving.schemas import ERRORS, AnswersShape, CompletionShape, answers_with
 from medagent.serving.searchable import Searchable
 from medagent.serving.streams import ClientLeftError, kept_alive, unless_gone

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from medagent.conversation import standing_alone
+from medagent.serving.conversation import standing_alone
 
 _TASK = re.compile(r"^[^\w#\[]{0,20}(?:#{1,6}\s{0,3}task:|\[task\])", re.IGNORECASE)
 LOOKED_AT = 4_000  # characters of an instruction

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from medagent.emergencies import Emergencies
+from medagent.evidence.emergencies import Emergencies
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
 from medagent.serving.chores import chore_answer
@@ -132,8 +132,8 @@ class Conversation:
 def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversation:
     """What a request asks.
 
-    Of the conversation only the user's questions are read: the last, and those that may complete it where it leaves
-    something unsaid (`medagent.rewriting`). System messages are left out: the agent has instructions of its own.
+    Only the user's questions are read: the last, and those before it that may complete it
+    (`medagent.serving.rewriting`). System messages are left out: the agent has instructions of its own.
 
     Raises:
         RefusedError: the request asks for something that an agent does not do, or has no question.

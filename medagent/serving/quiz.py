@@ -13,11 +13,10 @@ from fastapi import FastAPI
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException
 
-from medagent.answers import nearest_sentence
 from medagent.errors import ConfigError
-from medagent.evidence.reading import Asked
+from medagent.evidence.answers import nearest_sentence
+from medagent.evidence.reading import Asked, words_of
 from medagent.evidence.support import content_words
-from medagent.evidence.verdict import words_of
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.passages import Hit
 from medagent.types import LETTERS, Question

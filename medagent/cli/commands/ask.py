@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from medagent.evidence.settings import Shown
+from medagent.evidence import Shown
 from medagent.serving.names import EngineName
 
 
@@ -169,7 +169,7 @@ def serve(
         rewriter_model: Name of the model at that endpoint.
     """
     from medagent.cli.serve import Settings, serve_agent
-    from medagent.emergencies import NUMBER
+    from medagent.evidence.emergencies import NUMBER
     from medagent.serving.admission import AdmissionLimits
 
     settings = Settings(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.conversation import standing_alone
-from medagent.evidence.answer_form import echoes, is_of_sort, says_too_little, without_sort
-from medagent.evidence.names import Names
+from medagent.evidence.sentences import echoes, is_of_sort, says_too_little, without_sort
 from medagent.evidence.verdict import EvidenceKind, judge
-from medagent.evidence.words import subject_words
+from medagent.evidence.words import Names, subject_words
 from medagent.retrieval.passages import Hit, Passage
+from medagent.serving.conversation import standing_alone
 from medagent.types import Question, Rollout, StopReason, Turn
 
 

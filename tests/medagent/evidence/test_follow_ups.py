@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.evidence.follow_ups import follow_ups, subject_of
+from medagent.evidence.check import follow_ups, subject_of
 from medagent.evidence.support import LexicalRule
 from medagent.evidence.verdict import judge
 from medagent.retrieval.passages import Hit, Passage

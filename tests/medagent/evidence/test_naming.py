@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.evidence.naming import gives_a_name, names_a_gene
+from medagent.evidence.sentences import gives_a_name, names_a_gene
 
 
 @pytest.mark.parametrize(

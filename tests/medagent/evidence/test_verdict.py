@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from medagent.answers import answered, checked
 from medagent.evidence import check
+from medagent.evidence.answers import answered, checked
 from medagent.evidence.check import EvidenceCheck, names_of
-from medagent.evidence.names import Names
 from medagent.evidence.verdict import EvidenceKind, EvidenceVerdict, judge
+from medagent.evidence.words import Names
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrieverUnavailableError
 from medagent.retrieval.passages import Hit, Passage

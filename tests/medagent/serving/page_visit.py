@@ -11,7 +11,7 @@ import pytest
 
 from medagent.agent import Agent
 from medagent.evidence.check import EvidenceCheck
-from medagent.evidence.names import Names
+from medagent.evidence.words import Names
 from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.app import make_app
 from medagent.serving.page import Example

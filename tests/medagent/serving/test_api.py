@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 
 from medagent.agent import Agent, Job
-from medagent.answers import checked
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.run import run_benchmark
+from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.huggingface import HFPolicy
 from medagent.policies.scripted import ScriptedPolicy

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from medagent.emergencies import Emergencies
 from medagent.errors import ConfigError
+from medagent.evidence.emergencies import Emergencies
 
 LINES = Emergencies.load(number="112")
 

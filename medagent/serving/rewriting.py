@@ -3,7 +3,7 @@
 A model rewrites more than rules do, and may also answer, drop a condition or bring in words of its own. So its reply
 counts only where it is one line that asks, for the same kind of thing, with every name, number and denial of the last
 question in their order, and with none that nobody typed. Otherwise the question of the rules is taken
-(`medagent.conversation`).
+(`medagent.serving.conversation`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from medagent.conversation import LONGEST, standing_alone
-from medagent.evidence.kinds import asked_for, without_kinds
 from medagent.evidence.sentences import denies
-from medagent.evidence.words import folded, form, forms, subject_words
+from medagent.evidence.words import asked_for, folded, form, forms, subject_words, without_kinds
 from medagent.models.chat_template import beginning_of_text, chat_frame
 from medagent.policy import Policy, TurnStop
 from medagent.protocol import Piece, TagProtocol, encode, neutralise
+from medagent.serving.conversation import LONGEST, standing_alone
 
-log = logging.getLogger("medagent.rewriting")
+log = logging.getLogger("medagent.serving.rewriting")
 LONGEST_REPLY = 160  # tokens
 AT_ONCE = 8  # questions that one rewriter has at its model at a time
 DATE = "2025-01-01"  # for chat templates that write today's
@@ -55,7 +54,7 @@ class Rewriter(Protocol):
 
 
 class RuleRewriter:
-    """By the rules of `medagent.conversation`."""
+    """By the rules of `medagent.serving.conversation`."""
 
     async def __call__(self, questions: Sequence[str], policy: Policy) -> str:
         """See `Rewriter`."""

@@ -52,7 +52,7 @@ class Emergencies:
         Raises:
             ConfigError: the file cannot be read, lacks a field, or holds an expression that is none.
         """
-        source = files("medagent").joinpath("emergencies.yaml") if path is None else path
+        source = files("medagent.evidence").joinpath("emergencies.yaml") if path is None else path
         try:
             found = _File.model_validate(yaml.safe_load(source.read_text(encoding="utf-8")))
             kinds = tuple(
@@ -66,8 +66,8 @@ class Emergencies:
             return Emergencies(kinds, re.compile(found.pleading))
         except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, re.error) as error:
             raise ConfigError(
-                f"emergencies {path}: cannot be used ({error}). Give a file as medagent/emergencies.yaml is: kinds, "
-                "each with a line and regular expressions."
+                f"emergencies {path}: cannot be used ({error}). Give a file like "
+                "medagent/evidence/emergencies.yaml: kinds, each with a line and regular expressions."
             ) from error
 
     def line_for(self, question: str) -> str | None:

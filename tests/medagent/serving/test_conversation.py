@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.conversation import standing_alone, subject_phrase
+from medagent.serving.conversation import standing_alone, subject_phrase
 
 FIRST = "What is the first-line drug for trachoma?"
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from medagent.cli.ask import rewriter_of
-from medagent.conversation import LONGEST
 from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.policy import SampledTurn
 from medagent.protocol import Block
-from medagent.rewriting import ModelRewriter, accepted, prompt
+from medagent.serving.conversation import LONGEST
+from medagent.serving.rewriting import ModelRewriter, accepted, prompt
 from tests.medagent.support import byte_level
 
 GOUT = ["What causes gout?", "Sure, but what would you give a woman who has had it twice?"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.unsupported import named_in
+from medagent.evidence.drugs_and_doses import named_in
 
 
 @pytest.mark.parametrize(

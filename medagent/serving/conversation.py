@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from medagent.evidence.kinds import asked_for, without_kinds
-from medagent.evidence.words import folded, subject_words
+from medagent.evidence.words import asked_for, folded, subject_words, without_kinds
 
 _NOUN = r"(?:disease|condition|disorder|illness|syndrome|infection|one)"
 _OWN = r"(?:whose|that|which|who|caused|with|in which|where|called|named)"

@@ -124,7 +124,7 @@ _CONCENTRATIONS = frozenset(("/dl", "/l", "/ml"))
 @lru_cache(maxsize=1)
 def _listed() -> Mapping[str, str]:
     """Every listed name, with the first name of its line."""
-    lines = files("medagent").joinpath("drug_names.txt").read_text(encoding="utf-8").splitlines()
+    lines = files("medagent.evidence").joinpath("drug_names.txt").read_text(encoding="utf-8").splitlines()
     rows = [line.split() for line in lines if line and not line.startswith("#")]
     return {name: row[0] for row in rows for name in row}
 

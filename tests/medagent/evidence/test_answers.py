@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medagent.answers import checked, nearest_sentence
+from medagent.evidence.answers import checked, nearest_sentence
 from medagent.evidence.check import EvidenceCheck
 from medagent.types import Question, Rollout, StopReason, Turn
 
