@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from medagent.agent_spec import read_spec
 from medagent.cli.commands.evaluate import evaluate
-from medagent.cli.demo import demo_configs
+from medagent.cli.demo_stages import demo_configs
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.names import BenchmarkName

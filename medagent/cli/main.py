@@ -51,20 +51,16 @@ def demo(
         threads: Torch threads; 0 keeps torch's own choice.
         overwrite: Begin the demo of a pretrained model anew.
     """
-    if base == "starter":
-        from medagent.cli.demo import run_demo
+    from medagent.cli.demo import run_demo
+    from medagent.cli.demo_stages import DemoSettings
+    from medagent.models.base_models import STARTER, model_path
 
-        if demonstrations is not None:
-            raise InputError("demonstrations: the starter learns without. Give --base smollm2, or leave them out.")
-        run_demo(Path(out or "runs/demo"), seed=seed, iterations=iterations, threads=threads)
-        return
-    from medagent.cli.pretrained_demo import DemoSettings, run_pretrained_demo
-    from medagent.models.base_models import model_path
-
+    if base == STARTER and demonstrations is not None:
+        raise InputError("demonstrations: the starter learns without. Give --base smollm2, or leave them out.")
     model_path(base)  # one that is absent is named before anything is made
-    name = Path(base).stem if Path(base).suffix == ".gguf" else Path(base).name
+    name = "demo" if base == STARTER else Path(base).name.removesuffix(".gguf")
     settings = DemoSettings(base, seed, demonstrations, iterations, threads)
-    run_pretrained_demo(Path(out or f"runs/{name}"), settings, overwrite=overwrite)
+    run_demo(Path(out or f"runs/{name}"), settings, overwrite=overwrite)
 
 
 NO_TELEMETRY = {

@@ -10,7 +10,7 @@ from lightning import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 from torch.utils.data import DataLoader, Dataset
 
-from medagent.cli.demo import demo_configs
+from medagent.cli.demo_stages import demo_configs
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics

@@ -19,6 +19,7 @@ from medagent.agent import Job
 from medagent.agent_folder import load_agent
 from medagent.agent_spec import read_spec
 from medagent.cli.demo import run_demo
+from medagent.cli.demo_stages import DemoSettings
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.rollout_files import readable
@@ -179,7 +180,7 @@ def test_a_folder_that_is_not_a_run_is_never_touched(train_index: Path, tmp_path
         train(arguments(tmp_path, train_index, epochs=1, overwrite=True))
     assert (tmp_path / "logs" / "mine.txt").read_text() == "precious"
     with pytest.raises(ConfigError, match="no demo of ours wrote"):
-        run_demo(tmp_path, seed=0, iterations=1, threads=0)
+        run_demo(tmp_path, DemoSettings("starter", 0, None, iterations=1, threads=0))
 
 
 @pytest.mark.slow
@@ -244,29 +245,6 @@ def test_a_run_whose_search_server_went_down_goes_on_when_it_is_back(
     assert spec is not None
     assert spec.index == again.url
     again.stop()
-
-
-@pytest.mark.slow
-def test_the_demo_from_end_to_end(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("medagent.cli.demo.QUESTIONS_PER_KIND", 10)
-    run_demo(tmp_path, seed=3, iterations=1, threads=0)
-    report = json.loads((tmp_path / "report.json").read_text())
-    for part in ("before", "after"):
-        row = report[part]
-        assert 0 <= row["ci_low"] <= row["accuracy"] <= row["ci_high"] <= 1
-        assert row["n"] == 20
-        assert set(row["by_type"]) == {"one_hop", "two_hop"}
-        assert {"no_search_accuracy", "unparsed", "sampled_accuracy", "forced_search_accuracy"} <= set(row)
-    assert report["seed"] == 3
-    assert report["train_seconds"] > 0
-    assert 0 <= report["after"]["counterfactual"]["follows_corpus"] <= 1
-    out = capsys.readouterr().out
-    for text in ("Before training", "After training", "One question aloud", "not medical advice", "Next:"):
-        assert text in out
-    page = (tmp_path / "report.html").read_text()
-    assert "<svg" in page
-    assert "The collapse monitor saw no collapse." in page
-    assert Path(read_spec(tmp_path / "agent").retriever.index) == (tmp_path / "index").resolve()
 
 
 def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from benchmarks.common import describe_machine
 from medagent.agent import Agent, Job, rollout_seed
-from medagent.cli.demo import demo_configs
+from medagent.cli.demo_stages import demo_configs
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.starter.index import build_starter_index

@@ -20,7 +20,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from medagent.cli.demo import demo_configs
+from medagent.cli.demo_stages import demo_configs
 from medagent.policy import Policy
 from medagent.retrieval.passages import Hit
 from medagent.training.callbacks.export import read_metrics

@@ -1,4 +1,4 @@
-"""`medagent demo --base`: what its stages leave, that it goes on after a kill, and what it refuses."""
+"""`medagent demo`: what its stages leave, that a killed one resumes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from medagent.agent_spec import read_spec
-from medagent.cli import pretrained_demo
+from medagent.cli import demo
+from medagent.cli.demo import run_demo
+from medagent.cli.demo_report import comparison, table_rows
+from medagent.cli.demo_stages import CONFIGS, PRETRAINED_STAGES, DemoSettings, begin
 from medagent.cli.main import main
-from medagent.cli.pretrained_demo import AFTER_EXAMPLES, AFTER_TRAINING, UNTRAINED, DemoSettings, run_pretrained_demo
-from medagent.cli.pretrained_report import COLUMNS, comparison, table_rows
 from medagent.errors import ConfigError
 from medagent.evaluation.predictions import PredictionLog
 from medagent.run_folder import RunFolder
@@ -38,7 +39,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A tiny GGUF base with SmolLM2's quirks, and configuration files for it."""
     folder = tmp_path_factory.mktemp("tiny")
     write_gguf(folder / "tiny.gguf", GGMLQuantizationType.F16)
-    shutil.copytree(pretrained_demo.CONFIGS, folder / "configs")
+    shutil.copytree(CONFIGS, folder / "configs")
     for path in (folder / "configs").rglob("*smollm2.yaml"):
         text = path.read_text(encoding="utf-8").replace(LIMITS, WIDE)
         for old, new in SMALL.items():
@@ -54,23 +55,23 @@ def settings_for(base: str, **others: object) -> DemoSettings:
 RUN = """
 import sys
 from pathlib import Path
-from medagent.cli import pretrained_demo
-from medagent.cli.pretrained_demo import DemoSettings, run_pretrained_demo
-pretrained_demo.CONFIGS = Path(sys.argv[1])
+from medagent.cli import demo
+from medagent.cli.demo_stages import DemoSettings
+demo.CONFIGS = Path(sys.argv[1])
 settings = DemoSettings(sys.argv[2], 0, demonstrations=8, iterations=None, threads=1, questions_per_kind=2)
-run_pretrained_demo(Path(sys.argv[3]), settings, overwrite=False)
+demo.run_demo(Path(sys.argv[3]), settings, overwrite=False)
 """
 
 
 @pytest.mark.long
 def test_a_demo_that_is_killed_again_and_again_ends_with_the_same_report(tiny, tmp_path, monkeypatch) -> None:
     base, configs = tiny
-    monkeypatch.setattr(pretrained_demo, "CONFIGS", configs)
+    monkeypatch.setattr(demo, "CONFIGS", configs)
     monkeypatch.setenv("MEDAGENT_CACHE", str(tmp_path / "cache"))
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    report = run_pretrained_demo(whole, settings_for(base), overwrite=False)
+    report = run_demo(whole, settings_for(base), overwrite=False)
 
-    for row in (UNTRAINED, AFTER_EXAMPLES, AFTER_TRAINING):
+    for row in (stage.name for stage in PRETRAINED_STAGES if stage.parts):
         found = PredictionLog(whole / "answers" / row.replace(" ", "-") / "search" / "predictions.jsonl").read()
         assert len({prediction.rollout.question.id for prediction in found}) == 4
     assert len(read_metrics(whole)) == 2
@@ -109,47 +110,44 @@ def test_another_demo_in_the_folder_is_refused_before_anything_is_loaded(tmp_pat
     settings = settings_for("/no/such.gguf")
     (tmp_path / "out" / "demo.json").write_text(json.dumps(asdict(replace(settings, seed=1))))
     with pytest.raises(ConfigError, match="holds another demonstration .*--overwrite true"):
-        run_pretrained_demo(tmp_path / "out", settings, overwrite=False)
+        run_demo(tmp_path / "out", settings, overwrite=False)
 
 
 def test_overwriting_leaves_files_of_others(tmp_path) -> None:
     settings = settings_for("smollm2")
-    pretrained_demo._begin(tmp_path, settings, overwrite=False)
+    begin(tmp_path, settings, overwrite=False)
     (tmp_path / "notes.txt").write_text("mine")
     for name in ("answers", "checkpoints", "index"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "old").touch()
-    pretrained_demo._begin(tmp_path, settings, overwrite=False)
+    begin(tmp_path, settings, overwrite=False)
     assert (tmp_path / "answers" / "old").exists()
-    pretrained_demo._begin(tmp_path, replace(settings, seed=5), overwrite=True)
+    begin(tmp_path, replace(settings, seed=5), overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.json", "notes.txt"]
     assert json.loads((tmp_path / "demo.json").read_text())["seed"] == 5
 
 
-@pytest.mark.parametrize("wrong", [{"iterations": 0}, {"iterations": -1}, {"demonstrations": 7}, {"threads": -1}])
-def test_settings_that_would_fail_after_the_first_stages_are_refused_at_once(wrong, tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    ((name, value),) = wrong.items()
-    with pytest.raises(ConfigError, match=f"--{name}: found {value}, wanted"):
-        DemoSettings(**{"base": "smollm2", "seed": 0, "demonstrations": 8, "iterations": 1, "threads": 0, **wrong})
-    with pytest.raises(ConfigError, match="--seed"):
-        DemoSettings("smollm2", -1, None, None, 0)
+def test_settings_that_would_fail_after_the_first_stages_are_refused_at_once() -> None:
+    right = DemoSettings("smollm2", 0, 8, 1, 0)
+    for name, value in (("iterations", 0), ("iterations", -1), ("demonstrations", 7), ("threads", -1), ("seed", -1)):
+        with pytest.raises(ConfigError, match=f"--{name}: found {value}, wanted"):
+            replace(right, **{name: value})
 
 
 def test_two_processes_do_not_write_one_demo(tmp_path, monkeypatch) -> None:
     out, settings = tmp_path / "out", settings_for("smollm2")
     seen: list[str] = []
 
-    def run(demo: object) -> dict[str, object]:
+    def run(self: object) -> dict[str, object]:
         with pytest.raises(ConfigError, match="another process is at work"):
-            run_pretrained_demo(out, settings, overwrite=True)
+            run_demo(out, settings, overwrite=True)
         with RunFolder(out, "run").sole_writer():  # as a training takes it
             seen.append("run")
         return {}
 
-    monkeypatch.setattr(pretrained_demo._PretrainedDemo, "run", run)
-    run_pretrained_demo(out, settings, overwrite=False)
-    run_pretrained_demo(out, settings, overwrite=True)
+    monkeypatch.setattr(demo._Demo, "run", run)
+    run_demo(out, settings, overwrite=False)
+    run_demo(out, settings, overwrite=True)
     assert seen == ["run", "run"]
     assert (out / "demo.json").exists()
 
@@ -157,7 +155,7 @@ def test_two_processes_do_not_write_one_demo(tmp_path, monkeypatch) -> None:
 def test_the_demo_of_the_starter_does_not_replace_it(tmp_path, capsys) -> None:
     out = tmp_path / "out"
     RunFolder(out, "demo").claim()
-    pretrained_demo._begin(out, settings_for("smollm2"), overwrite=False)
+    begin(out, settings_for("smollm2"), overwrite=False)
     assert main(["demo", "--out", str(out)]) == 1
     assert "holds the demo of a pretrained model" in capsys.readouterr().err
     assert not (out / "index").exists()
@@ -184,6 +182,7 @@ def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
         "by_type": {"one_hop": 0.75, "two_hop": 0.25},
         "cited_share": 1.0,
         "searches_per_question": 1.5,
+        "unparsed": 3,
     }
     trained = {"search": row, "forced_search": row, "unrelated": {**row, "accuracy": 0.2}, "permuted": row}
     report = {
@@ -192,11 +191,35 @@ def test_the_table_shows_what_was_measured_and_leaves_the_rest_empty() -> None:
         "trained": trained,
         "trained_against_examples": {"difference": 0.1, "ci_low": 0.05, "ci_high": 0.15, "p_mcnemar": 0.001, "n": 400},
     }
-    rows = {name: cells for name, *cells in table_rows(report)}
-    assert all(len(cells) == len(COLUMNS) for cells in rows.values())
+    columns = {name: report[name] for name in ("untrained", "examples", "trained")}
+    rows = {name: cells for name, *cells in table_rows(columns)}
     assert rows["accuracy, greedy [95% interval]"][2] == "50.0% [25.0%, 75.0%]"
     assert rows["  two-hop questions"] == ["25.0%"] * 3
     assert rows["one search given, then the answer, read so too (chance 25%)"] == ["62.5%", "", ""]
     assert rows["searches return unrelated passages (chance 25%)"] == ["", "20.0%", "20.0%"]
     assert rows["searches per question"] == ["1.50"] * 3
+    assert rows["unparsed or missing answers"] == ["3"] * 3
+    assert "accuracy, sampled" not in rows
     assert comparison(report) == "RL over examples alone: +10.0% [+5.0%, +15.0%], McNemar p = 0.001, n = 400."
+
+
+@pytest.mark.slow
+def test_the_demo_of_the_starter_from_end_to_end(tmp_path: Path, capsys) -> None:
+    run_demo(tmp_path, DemoSettings("starter", 3, None, iterations=1, threads=0, questions_per_kind=10))
+    report = json.loads((tmp_path / "report.json").read_text())
+    for part in ("before", "after"):
+        row = report[part]
+        assert 0 <= row["ci_low"] <= row["accuracy"] <= row["ci_high"] <= 1
+        assert row["n"] == 20
+        assert set(row["by_type"]) == {"one_hop", "two_hop"}
+        assert {"no_search_accuracy", "unparsed", "sampled_accuracy", "forced_search_accuracy"} <= set(row)
+    assert report["seed"] == 3
+    assert report["train_seconds"] > 0
+    assert 0 <= report["after"]["counterfactual"]["follows_corpus"] <= 1
+    out = capsys.readouterr().out
+    for text in ("Before training", "After training", "One question aloud", "not medical advice", "Next:"):
+        assert text in out
+    page = (tmp_path / "report.html").read_text()
+    assert "<svg" in page
+    assert "The collapse monitor saw no collapse." in page
+    assert Path(read_spec(tmp_path / "agent").retriever.index) == (tmp_path / "index").resolve()

@@ -1,0 +1,116 @@
+"""The stages of `medagent demo` for each base, and the settings that decide its numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from medagent.cli.demo_report import PERMUTED, SAMPLED
+from medagent.errors import ConfigError
+from medagent.evaluation.modes import Mode
+from medagent.files import write_whole
+from medagent.training.run import RUN_PARTS
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+QUESTIONS_PER_KIND = 200
+LEAST_DEMONSTRATIONS = 8  # of an optimizer step
+# What a resumable demonstration writes beside its training run.
+PARTS = (
+    *("demo.json", "done", "answers", "examples", "untrained", "report.json", "report.html"),
+    *("index", "index-train", "index-permuted"),
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A training, or questions in some ways (`parts`) to an agent.
+
+    `folder` is that of the training, or of the agent that is asked; "base" asks the base itself. `column` names an
+    agent's figures in the report.
+    """
+
+    name: str
+    folder: str
+    configs: tuple[str, ...] = ()
+    column: str = ""
+    parts: tuple[str, ...] = ()
+
+    @property
+    def examples(self) -> bool:
+        """Whether this training is supervised."""
+        return self.folder == "examples"
+
+
+CONTROLS = (Mode.SEARCH, SAMPLED, Mode.FORCED_SEARCH, Mode.UNRELATED)
+AFTER = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.UNRELATED, PERMUTED)
+TASK = ("starter.yaml", "algorithms/st_ppo.yaml", "schedules/demo.yaml", "critic/group.yaml", "collapse/report.yaml")
+PRETRAINED_TASK = ("starter-smollm2.yaml", "algorithms/st_ppo.yaml", "critic/group.yaml", "schedules/smollm2.yaml")
+STARTER_STAGES = (
+    Stage("before training", "base", column="before", parts=CONTROLS),
+    Stage("training with ST-PPO", ".", configs=TASK),
+    Stage("after training", "agent", column="after", parts=(*CONTROLS, PERMUTED)),
+)
+PRETRAINED_STAGES = (
+    Stage("the untrained model", "base", column="untrained", parts=(Mode.SEARCH, Mode.SINGLE_SHOT)),
+    Stage("learning from examples", "examples", configs=("sft/starter-smollm2.yaml",)),
+    Stage("after examples", "examples/agent", column="examples", parts=AFTER),
+    Stage("reinforcement learning", ".", configs=PRETRAINED_TASK),
+    Stage("after reinforcement learning", "agent", column="trained", parts=AFTER),
+)
+
+
+def demo_configs() -> list[Path]:
+    """The starter's configuration files: task, algorithm, rate and length, critic, collapse monitor."""
+    return [CONFIGS / name for name in TASK]
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """What decides the numbers of a demonstration. A folder resumes only with the same settings.
+
+    `demonstrations` is the number of questions that examples are written for, half of each kind. It and `iterations`
+    are None for the number in the configuration files.
+    """
+
+    base: str
+    seed: int
+    demonstrations: int | None
+    iterations: int | None
+    threads: int
+    questions_per_kind: int = QUESTIONS_PER_KIND
+
+    def __post_init__(self) -> None:
+        """Refuse now what would otherwise fail after the untrained model was measured."""
+        for name, value, least in (
+            ("seed", self.seed, 0),
+            ("demonstrations", self.demonstrations, LEAST_DEMONSTRATIONS),
+            ("iterations", self.iterations, 1),
+            ("threads", self.threads, 0),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"--{name}: found {value}, wanted {least} or more.")
+
+
+def begin(out: Path, settings: DemoSettings, *, overwrite: bool) -> None:
+    """Note the settings of a new demonstration, and compare those of one that is resumed.
+
+    Raises:
+        ConfigError: the folder holds a demonstration with other settings.
+    """
+    path, wanted = out / "demo.json", asdict(settings)
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")) == wanted and not overwrite:
+        return
+    others = [name for name in (*PARTS, *RUN_PARTS) if (out / name).exists()]
+    if others and not overwrite:
+        raise ConfigError(
+            f"demo folder {out}: holds another demonstration ({', '.join(sorted(others)[:3])}), wanted one with "
+            f"{wanted} or none. Give another --out, or --overwrite true to begin anew there."
+        )
+    for name in (*PARTS, *RUN_PARTS):
+        if (out / name).is_dir():
+            shutil.rmtree(out / name)
+        else:
+            (out / name).unlink(missing_ok=True)
+    write_whole(path, json.dumps(wanted, indent=2) + "\n")
