@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from pathlib import Path
 from medagent.errors import ConfigError
 
 LOCK = ".lock"
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 @dataclass(frozen=True)
@@ -97,3 +100,27 @@ class RunFolder:
         """Create the folder where there is none, and mark it as one of this kind."""
         self.make()
         self._marker.touch()
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP (a closed terminal) raise KeyboardInterrupt in the main thread, as Ctrl-C does.
+
+    A second signal while it stops is ignored. So is one that was ignored before, as SIGHUP is below nohup.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before: dict[signal.Signals, object] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {each: signal.getsignal(each) for each in ENDING if signal.getsignal(each) is not signal.SIG_IGN}
+    for each in before:
+        signal.signal(each, interrupt)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]

@@ -19,11 +19,11 @@ from medagent.evaluation.modes import Mode
 from medagent.evaluation.names import BenchmarkName
 from medagent.evaluation.run import Plan
 from medagent.models.base_models import STARTER, model_path
+from medagent.training.command import AgentCLI, in_order
 from medagent.training.data import RolloutData
 from medagent.training.module import AgentModule
 from medagent.training.preference.data import PreferenceData
 from medagent.training.preference.module import PreferenceModule
-from medagent.training.run import AgentCLI, in_order
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 from tests.support import ROOT
 from tests.training.support import parser

@@ -1,1 +1,119 @@
-"""Policy and critic on one base, advantages, objectives, experience, callbacks."""
+"""Training: the module and its data, losses, advantages, rewards, callbacks, and `train`, which runs them in a folder.
+
+Names are imported when they are first used, so `import medagent.training` loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from medagent.lazy import lazy
+
+if TYPE_CHECKING:
+    from medagent.training.advantages import GAE, AdvantageEstimator, BatchBaseline, GroupNormalised, LeaveOneOut
+    from medagent.training.agent_data import AgentSettings
+    from medagent.training.callbacks import (
+        AgentExport,
+        ClippingBiasCorrection,
+        CollapseMonitor,
+        ComputeBudget,
+        HeldOutEvaluation,
+        ProgressLine,
+        RolloutRecords,
+        SequenceLevelSampling,
+        TurnLevelSampling,
+    )
+    from medagent.training.data import RolloutData
+    from medagent.training.engines import InProcessEngine, RayEngine, RolloutEngine, ServersEngine, VllmEngine
+    from medagent.training.execution import Execution
+    from medagent.training.lora import LoraSettings
+    from medagent.training.module import AgentModule
+    from medagent.training.objectives import ClippedSurrogate, PolicyLoss, PolicyLossResult
+    from medagent.training.prepare import OffPolicy
+    from medagent.training.rewards import (
+        F1,
+        ContainsAnswer,
+        ExactMatch,
+        OutcomeReward,
+        Reward,
+        SupportedCitations,
+        TurnRewards,
+    )
+    from medagent.training.run import TrainingResult, train
+
+_NAMES = {
+    "advantages": ("GAE", "AdvantageEstimator", "BatchBaseline", "GroupNormalised", "LeaveOneOut"),
+    "agent_data": ("AgentSettings",),
+    "callbacks": (
+        "AgentExport",
+        "ClippingBiasCorrection",
+        "CollapseMonitor",
+        "ComputeBudget",
+        "HeldOutEvaluation",
+        "ProgressLine",
+        "RolloutRecords",
+        "SequenceLevelSampling",
+        "TurnLevelSampling",
+    ),
+    "data": ("RolloutData",),
+    "engines": ("InProcessEngine", "RayEngine", "RolloutEngine", "ServersEngine", "VllmEngine"),
+    "execution": ("Execution",),
+    "lora": ("LoraSettings",),
+    "module": ("AgentModule",),
+    "objectives": ("ClippedSurrogate", "PolicyLoss", "PolicyLossResult"),
+    "prepare": ("OffPolicy",),
+    "rewards": (
+        "F1",
+        "ContainsAnswer",
+        "ExactMatch",
+        "OutcomeReward",
+        "Reward",
+        "SupportedCitations",
+        "TurnRewards",
+    ),
+    "run": ("TrainingResult", "train"),
+}
+
+__all__ = [
+    "F1",
+    "GAE",
+    "AdvantageEstimator",
+    "AgentExport",
+    "AgentModule",
+    "AgentSettings",
+    "BatchBaseline",
+    "ClippedSurrogate",
+    "ClippingBiasCorrection",
+    "CollapseMonitor",
+    "ComputeBudget",
+    "ContainsAnswer",
+    "ExactMatch",
+    "Execution",
+    "GroupNormalised",
+    "HeldOutEvaluation",
+    "InProcessEngine",
+    "LeaveOneOut",
+    "LoraSettings",
+    "OffPolicy",
+    "OutcomeReward",
+    "PolicyLoss",
+    "PolicyLossResult",
+    "ProgressLine",
+    "RayEngine",
+    "Reward",
+    "RolloutData",
+    "RolloutEngine",
+    "RolloutRecords",
+    "SequenceLevelSampling",
+    "ServersEngine",
+    "SupportedCitations",
+    "TrainingResult",
+    "TurnLevelSampling",
+    "TurnRewards",
+    "VllmEngine",
+    "train",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__, {name: f"medagent.training.{module}" for module, names in _NAMES.items() for name in names}
+)

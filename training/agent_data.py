@@ -78,6 +78,7 @@ class AgentData(LightningDataModule):
 
     default_callbacks: ClassVar[tuple[str, ...]] = ()
     any_step_ends: ClassVar[bool] = False
+    num_micro_batches: int  # per optimizer step
 
     def __init__(self, agent: AgentSettings, retriever: Retriever, engine: RolloutEngine, *, seed: int) -> None:
         super().__init__()

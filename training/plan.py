@@ -12,12 +12,12 @@ from lightning import Trainer
 from medagent.errors import ConfigError
 from medagent.models.precision import Precision, settled
 from medagent.training.agent_data import rows_of_micro_batch
+from medagent.training.command import AgentParser
 from medagent.training.data import RolloutData
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.memory import GIB, MOMENTS, Load, ModelShape, fitting, free_memory
 from medagent.training.module import AgentModule
-from medagent.training.parser import AgentParser
 from medagent.types import Limits
 
 

@@ -26,12 +26,12 @@ from jsonargparse import ArgumentParser, capture_parser
 from jsonargparse._typehints import ActionTypeHint
 
 from docs.reference.words import CLASS_WORDS, WORDS
+from medagent.training.command import preference_command, sft_command, train_command
 from medagent.training.data import RolloutData
 from medagent.training.module import AgentModule
 from medagent.training.plan import plan
 from medagent.training.preference.data import PreferenceData
 from medagent.training.preference.module import PreferenceModule
-from medagent.training.run import preference, sft, train
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 
 ROOT = Path(__file__).parents[2]
@@ -41,9 +41,9 @@ OTHERS = ("LazyInstance_", "_")  # how names begin that no YAML may use
 METRIC = re.compile(r"[a-z_]+/[a-z0-9_]+")
 LONGEST_DEFAULT = 60  # characters
 CONFIGURABLE: dict[str, tuple[Callable[[list[str]], Any], dict[str, type]]] = {
-    "train": (train, {"model": AgentModule, "data": RolloutData}),
-    "sft": (sft, {"model": SupervisedModule, "data": SupervisedData}),
-    "preference": (preference, {"model": PreferenceModule, "data": PreferenceData}),
+    "train": (train_command, {"model": AgentModule, "data": RolloutData}),
+    "sft": (sft_command, {"model": SupervisedModule, "data": SupervisedData}),
+    "preference": (preference_command, {"model": PreferenceModule, "data": PreferenceData}),
     "plan": (plan, {"model": AgentModule, "data": RolloutData}),
 }
 

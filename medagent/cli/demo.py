@@ -46,7 +46,6 @@ from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
-from medagent.training.run import sft, train
 from medagent.types import Question, Rollout
 
 LOCK = ".demo"  # a folder, which stays
@@ -197,7 +196,7 @@ class _Demo:
         started = time.monotonic()
         files = [argument for name in stage.configs for argument in ("--config", str(CONFIGS / name))]
         arguments = [*files, *(f"--{name}={value}" for name, value in self._overrides(stage).items())]
-        (sft if stage.examples else train)(arguments)
+        (sft_command if stage.examples else train_command)(arguments)
         self._train_s = time.monotonic() - started
         self._note_done(stage.name)
 

@@ -13,7 +13,8 @@ import yaml
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.training.callbacks.export import read_metrics
-from medagent.training.run import newest_checkpoint, train
+from medagent.training.command import train_command
+from medagent.training.run import newest_checkpoint
 from tests.support import ROOT
 
 CONFIGS = ("configs/starter.yaml", "configs/algorithms/st_ppo.yaml")
@@ -50,7 +51,7 @@ def test_two_iterations_give_every_weight_of_the_trainer_exactly(
         "data.num_questions": settings.num_questions,
     }
     configs = [argument for name in CONFIGS for argument in ("--config", str(ROOT / name))]
-    run = train([*configs, *(f"--{name}={value}" for name, value in overrides.items())])
+    run = train_command([*configs, *(f"--{name}={value}" for name, value in overrides.items())])
     checkpoint = newest_checkpoint(run)
     assert checkpoint is not None
     wanted = torch.load(checkpoint, weights_only=True)["state_dict"]

@@ -10,8 +10,8 @@ import pytest
 from medagent.agent import Agent, Job
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
+from medagent.run_folder import ENDING
 from medagent.training.advantages import GAE
-from medagent.training.interrupts import ENDING
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
 from medagent.training.rewards import OutcomeReward

@@ -14,13 +14,13 @@ from medagent.cli.demo_stages import demo_configs
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import add_run_settings, train_command
 from medagent.training.data import AgentSettings, RolloutData
 from medagent.training.engines import EngineSetup
 from medagent.training.experience import Experience
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
-from medagent.training.run import add_run_settings, train
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from medagent.types import Question, Rollout, StopReason, Turn
 
@@ -192,4 +192,4 @@ def stop_at(last: int, settings: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     with monkeypatch.context() as patch:
         patch.setattr(RolloutData, "collect", stops)
         with pytest.raises(RuntimeError, match="stopped"):
-            train(settings)
+            train_command(settings)

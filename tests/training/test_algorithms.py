@@ -17,12 +17,13 @@ from lightning import Callback, LightningModule, Trainer
 from medagent.errors import ConfigError
 from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.data import RolloutData
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from medagent.training.objectives import clipped_surrogate
 from medagent.training.prepare import OffPolicy, prepare
-from medagent.training.run import newest_checkpoint, train
+from medagent.training.run import newest_checkpoint
 from medagent.training.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
 from medagent.training.studies.study import STUDIES
 from medagent.types import Rollout
@@ -42,7 +43,7 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
 def test_an_algorithm_trains(name: str, train_index: Path, tmp_path: Path) -> None:
     samples = 2 if name in ("grpo", "gspo", "so_grpo", "rloo", "minirl") else 1
     steps = {"data.num_minibatches": 1} if name == "reinforce" else {}
-    run = train(
+    run = train_command(
         arguments(
             tmp_path / "run",
             train_index,
@@ -70,13 +71,13 @@ def test_stale_rollouts_are_of_the_policy_s_iterations_ago_and_survive_a_stop(
         off_policy = {"data.off_policy.staleness": 2, "data.off_policy.overlap": str(overlap).lower()}
         return arguments(tmp_path / name, train_index, epochs=4, **off_policy)
 
-    whole = train(settings("whole"))
+    whole = train_command(settings("whole"))
     assert [row["rollout/staleness"] for row in read_metrics(whole)] == [0, 1, 2, 2]
     stop_at(1, settings("stopped"), monkeypatch)
-    assert numbers(train(settings("stopped"))) == numbers(whole)
+    assert numbers(train_command(settings("stopped"))) == numbers(whole)
     # What is sampled while the trainer updates is the same, and a stop in the middle of it loses nothing either.
     stop_at(1, settings("overlapped", overlap=True), monkeypatch)
-    assert numbers(train(settings("overlapped", overlap=True))) == numbers(whole)
+    assert numbers(train_command(settings("overlapped", overlap=True))) == numbers(whole)
     asked = [
         rollout.question.id
         for iteration in (2, 3)
@@ -95,10 +96,10 @@ def test_a_critic_that_sees_its_group_goes_on_as_if_it_had_not_stopped(
         groups = {"data.num_questions": 4, "data.num_samples": 4, "data.off_policy.staleness": 1}
         return arguments(tmp_path / name, train_index, epochs=4, **critic, **groups)
 
-    whole = train(settings("whole"))
+    whole = train_command(settings("whole"))
     assert all(row["critic/grad_norm"] > 0 for row in read_metrics(whole))
     stop_at(2, settings("stopped"), monkeypatch)
-    assert numbers(train(settings("stopped"))) == numbers(whole)
+    assert numbers(train_command(settings("stopped"))) == numbers(whole)
 
 
 @pytest.mark.long
@@ -120,7 +121,7 @@ def test_a_checkpoint_waits_for_the_rollouts_of_the_weights_before_it(
     monkeypatch.setattr(RolloutData, "collect", slowly)
     monkeypatch.setattr(AgentModule, "on_save_checkpoint", looks)
     off_policy = {"data.off_policy.staleness": 1, "data.off_policy.overlap": "true"}
-    train(arguments(tmp_path / "run", train_index, epochs=3, **off_policy))
+    train_command(arguments(tmp_path / "run", train_index, epochs=3, **off_policy))
     assert there[:2] == [True, True]
 
 
@@ -264,7 +265,7 @@ def test_what_does_not_fit_together_is_refused_before_any_rollout(
 
     monkeypatch.setattr(RolloutData, "collect", never)
     with pytest.raises((ConfigError, SystemExit), match=message) as caught:
-        train(arguments(tmp_path / "run", train_index, epochs=1, **overrides))
+        train_command(arguments(tmp_path / "run", train_index, epochs=1, **overrides))
     assert caught.type is ConfigError
 
 
@@ -276,14 +277,14 @@ def test_limits_below_those_of_the_base_are_warned_of(train_index: Path, tmp_pat
     tight = {"data.agent.limits.max_turn_tokens": 20}
     told = r"max_turn_tokens 20 \(the base's own: 48\); rollouts of starter"
     with pytest.warns(UserWarning, match=told), pytest.raises(AssertionError):
-        train(arguments(tmp_path / "run", train_index, epochs=1, **tight))
+        train_command(arguments(tmp_path / "run", train_index, epochs=1, **tight))
 
 
 def test_two_ratio_levels_at_once_are_refused(train_index: Path, tmp_path: Path) -> None:
     extra = tmp_path / "extra.yaml"
     extra.write_text("trainer:\n  callbacks+:\n    - class_path: training.callbacks.SequenceLevelSampling\n")
     with pytest.raises(ConfigError, match="TurnLevelSampling and SequenceLevelSampling"):
-        train([*arguments(tmp_path / "run", train_index, epochs=1), "--config", str(extra)])
+        train_command([*arguments(tmp_path / "run", train_index, epochs=1), "--config", str(extra)])
 
 
 class Rates(Callback):
@@ -304,7 +305,7 @@ def test_the_correction_leaves_the_schedule_alone(correction: str, train_index: 
     command = arguments(tmp_path / "run", train_index, epochs=2, algorithm="turn_ppo", **settings)
     file = STUDIES / "stability" / "configs" / "parts" / "correction" / f"{correction}.yaml"
     Rates.seen.clear()
-    train([*command, "--config", str(file), "--config", str(extra)])
+    train_command([*command, "--config", str(file), "--config", str(extra)])
     assert {number: sorted(rates) for number, rates in Rates.seen.items()} == {
         0: [pytest.approx(2e-3)],
         1: [pytest.approx(2e-3 * 19 / 20)],

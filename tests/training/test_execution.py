@@ -18,11 +18,11 @@ from medagent.errors import ConfigError
 from medagent.training.adapters import CRITIC, POLICY
 from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.execution import Execution, split_by_tokens
 from medagent.training.experience import tensorize
 from medagent.training.module import AgentModule
 from medagent.training.prepare import _passes, prepare
-from medagent.training.run import train
 from medagent.types import Question, Rollout, StopReason
 from tests.training.support import arguments, make_module, perturb
 
@@ -121,7 +121,9 @@ def test_rows_are_grouped_by_tokens() -> None:
 def test_split_micro_batches_train_to_the_same_numbers(train_index: Path, tmp_path: Path) -> None:
     runs = {
         limit: read_metrics(
-            train(arguments(tmp_path / str(limit), train_index, epochs=2, **{"model.execution.max_tokens": limit}))
+            train_command(
+                arguments(tmp_path / str(limit), train_index, epochs=2, **{"model.execution.max_tokens": limit})
+            )
         )
         for limit in (0, 520)
     }

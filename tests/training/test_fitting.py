@@ -15,12 +15,13 @@ from medagent.errors import ConfigError
 from medagent.policies.vllm.server import VllmSettings
 from medagent.training import fitting, memory, plan
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, VllmEngine
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.memory import Fitting, Load, ModelShape, free_memory
 from medagent.training.module import AgentModule
-from medagent.training.run import newest_checkpoint, train
+from medagent.training.run import newest_checkpoint
 from medagent.types import Limits
 from tests.support import CONFIGS
 from tests.training.support import arguments, make_data, numbers, quiet_trainer
@@ -99,7 +100,7 @@ def test_a_run_learns_the_same_and_keeps_its_number(
     for name, memories in (("whole", (plenty, plenty)), ("split", (little, plenty)), ("other", (plenty, little))):
         for epochs, free in enumerate(memories, start=1):
             monkeypatch.setattr(fitting, "free_memory", lambda device, sharing, free=free: free)
-            train(arguments(tmp_path / name, train_index, epochs=epochs, **SMALL_RUN))
+            train_command(arguments(tmp_path / name, train_index, epochs=epochs, **SMALL_RUN))
         said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("model.execution.max_tokens")]
         number = "672" if name == "split" else "any number"
         assert said[0].startswith(f"model.execution.max_tokens: {number}, as ")
@@ -155,7 +156,7 @@ def test_plan_and_run_reckon_with_the_same_load(tmp_path: Path, train_index: Pat
     monkeypatch.setattr(plan, "fitting", watch("plan"))
     own = {"model.policy_lora.rank": 2, "model.execution.logits_rows": 64, "data.engine": "InProcessEngine"}
     given = arguments(tmp_path / "run", train_index, epochs=1, **SMALL_RUN, **own)
-    train(given)
+    train_command(given)
     assert main(["plan", *given]) == 0
     assert seen["run"] == seen["plan"]
     assert seen["run"].keeps_blocks

@@ -22,11 +22,11 @@ from medagent.export import export_adapter, export_merged
 from medagent.loading import open_agent
 from medagent.models.base_models import PACKAGED, SMOLLM2, base_sha256, model_path
 from medagent.serving.engines import ServersSampling
+from medagent.training.command import train_command
 from medagent.training.engines import EngineSetup, VllmEngine
 from medagent.training.lora import LoraSettings
 from medagent.training.memory import ModelShape
 from medagent.training.module import AgentModule
-from medagent.training.run import train
 from medagent.types import Question
 from tests.medagent.models.gguf_files import write_gguf
 from tests.training.support import AGENT, arguments
@@ -56,7 +56,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trained(run: Path, index: Path, base_model: str, *, epochs: int = 1) -> Path:
-    return train(arguments(run, index, epochs=epochs, **SMALL_RUN, **{"model.base_model": base_model}))
+    return train_command(arguments(run, index, epochs=epochs, **SMALL_RUN, **{"model.base_model": base_model}))
 
 
 def test_an_agent_on_smollm2_names_it_and_exports_as_a_plain_folder(

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from medagent.run_folder import ENDING, signals_interrupt
+from medagent.training.command import train_command
 from medagent.training.data import RolloutData
-from medagent.training.interrupts import ENDING, signals_interrupt
-from medagent.training.run import train
 from tests.training.support import arguments
 
 pytestmark = pytest.mark.usefixtures("heard")
@@ -57,5 +57,5 @@ def test_a_run_that_samples_ends_at_once(train_index, tmp_path, monkeypatch) -> 
 
     monkeypatch.setattr(RolloutData, "collect", told_to_end)
     with pytest.raises(KeyboardInterrupt):
-        train(arguments(tmp_path / "run", train_index, epochs=1))
+        train_command(arguments(tmp_path / "run", train_index, epochs=1))
     assert time.monotonic() - ended[0] < 30

@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 from medagent.export import export_merged
 from medagent.loading import open_agent
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.memory import Load, ModelShape
 from medagent.training.objectives import clipped_surrogate
-from medagent.training.run import train
 from medagent.training.stale_rollouts import read_rollouts
 from medagent.types import Limits
 from tests.mixtures import make_mixture
@@ -35,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_st_ppo_trains_a_mixture_with_r3_and_its_export_loads(base: Path, train_index: Path, tmp_path: Path) -> None:
     way = {"model.execution.gradient_checkpointing": "true", "model.execution.shared_prefixes": "true"}
-    run = train(settings(tmp_path / "run", train_index, base, epochs=3, **way))
+    run = train_command(settings(tmp_path / "run", train_index, base, epochs=3, **way))
     rows = read_metrics(run)
     assert len(rows) == 3
     for row in rows:
@@ -61,11 +61,11 @@ def test_a_stopped_run_with_stale_rollouts_goes_on_to_the_same_numbers(
     def of(name: str) -> list[str]:
         return settings(tmp_path / name, train_index, base, epochs=3, replay=replay, **{"data.off_policy.staleness": 1})
 
-    whole = train(of("whole"))
+    whole = train_command(of("whole"))
     waiting = read_rollouts(whole / "stale_rollouts" / "000002.rank0.jsonl")
     assert all((rollout.routing is not None) == (replay == "r3") for rollout in waiting)
     stop_at(1, of("stopped"), monkeypatch)
-    assert numbers(train(of("stopped"))) == numbers(whole)
+    assert numbers(train_command(of("stopped"))) == numbers(whole)
     kept = (whole / "rollouts").glob("*.jsonl")
     assert not any("routing" in path.read_text(encoding="utf-8") for path in kept), "records for people stay small"
 

@@ -14,10 +14,10 @@ from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.training import advantages, engines, objectives, rewards
 from medagent.training.advantages import GAE, AdvantageEstimator
+from medagent.training.command import AgentParser
 from medagent.training.data import RolloutData
 from medagent.training.engines import InProcessEngine, RayEngine, RolloutEngine, ServersEngine, VllmEngine
 from medagent.training.objectives import PolicyLoss
-from medagent.training.parser import AgentParser
 from medagent.training.rewards import OutcomeReward, Reward
 from medagent.types import Question, Rollout, StopReason
 from tests.training import user_classes
@@ -74,8 +74,8 @@ def test_a_class_without_annotations_is_taken_by_its_names(capsys) -> None:
         (
             "benchmark",
             "WithoutCall",
-            "does not fit evaluation.benchmarks.base.Benchmark. Wanted: def questions(self) -> list[Question]. Found: "
-            "no method questions. Define it.",
+            "does not fit medagent.evaluation.benchmarks.base.Benchmark. Wanted: def questions(self) -> list[Question]. "
+            "Found: no method questions. Define it.",
         ),
         (
             "reward",
@@ -86,7 +86,8 @@ def test_a_class_without_annotations_is_taken_by_its_names(capsys) -> None:
             "advantage",
             "NotDerived",
             "Wanted: a subclass with def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) "
-            "-> tuple[Tensor, Tensor]. Found: no subclass. Derive it from training.advantages.AdvantageEstimator.",
+            "-> tuple[Tensor, Tensor]. Found: no subclass. Derive it from "
+            "medagent.training.advantages.AdvantageEstimator.",
         ),
         (
             "advantage",
@@ -107,7 +108,7 @@ def test_a_subclass_without_its_method_is_told_which(capsys) -> None:
     with pytest.raises(SystemExit):
         parser.parse_args([f"--loss={HERE}.Unfinished"])
     assert (
-        f"{HERE}.Unfinished does not fit training.objectives.PolicyLoss. Wanted: def __call__(self, "
+        f"{HERE}.Unfinished does not fit medagent.training.objectives.PolicyLoss. Wanted: def __call__(self, "
         "policy_logprobs_BT: Tensor, batch: Experience) -> PolicyLossResult. Found: no such method. Define it."
     ) in " ".join(capsys.readouterr().err.split())
 

@@ -10,10 +10,10 @@ import torch
 
 from medagent.errors import ConfigError
 from medagent.training.callbacks.export import how_made, read_metrics
+from medagent.training.command import AgentCLI
 from medagent.training.experience import Experience
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ClippedSurrogate, clipped_surrogate
-from medagent.training.run import AgentCLI
 from tests.training.golden.make import HERE, GoldenData, make_base
 from tests.training.user_classes import PlainReinforce
 

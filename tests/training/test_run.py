@@ -30,7 +30,8 @@ from medagent.retrieval.remote import RemoteRetriever
 from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
-from medagent.training.run import newest_checkpoint, train
+from medagent.training.command import train_command
+from medagent.training.run import newest_checkpoint
 from tests.retrieval.server import Serving
 from tests.training.support import arguments, numbers
 
@@ -64,7 +65,7 @@ FIXED_NAMES = [
 
 @pytest.fixture(scope="module")
 def whole(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(arguments(tmp_path_factory.mktemp("whole") / "run", train_index, epochs=4))
+    return train_command(arguments(tmp_path_factory.mktemp("whole") / "run", train_index, epochs=4))
 
 
 @pytest.mark.slow
@@ -90,7 +91,7 @@ def test_training_on_the_held_out_questions_is_refused(train_index: Path, tmp_pa
     config = Path(given[1])
     config.write_text(config.read_text().replace("split: validation", "split: train"))
     with pytest.raises(InputError, match="of 16 test questions .* are near-duplicates of training texts"):
-        train(given)
+        train_command(given)
 
 
 @pytest.mark.slow
@@ -114,7 +115,7 @@ def test_the_exported_agent_is_the_trained_one(whole: Path, train_index: Path) -
 @pytest.mark.long
 def test_a_run_that_was_stopped_is_enough_when_no_more_is_asked_for(train_index: Path, tmp_path: Path, capsys) -> None:
     """It was stopped after two iterations of more. Then two are asked for, and its agent is wanted."""
-    run = train(arguments(tmp_path / "run", train_index, epochs=2))
+    run = train_command(arguments(tmp_path / "run", train_index, epochs=2))
     agent = run / "agent"
     whole = {path.name: path.read_bytes() for path in agent.rglob("*.safetensors")}
     spec = json.loads((agent / "agent.json").read_text())
@@ -126,20 +127,20 @@ def test_a_run_that_was_stopped_is_enough_when_no_more_is_asked_for(train_index:
         else:
             shutil.rmtree(agent)
         capsys.readouterr()
-        train(arguments(tmp_path / "run", train_index, epochs=2))
+        train_command(arguments(tmp_path / "run", train_index, epochs=2))
         assert "Nothing is left to do: the run has made 2 of the 2 trainer.max_epochs." in capsys.readouterr().out
         assert {path.name: path.read_bytes() for path in agent.rglob("*.safetensors")} == whole
         assert read_spec(agent).training["iterations"] == "2"
     before = (run / "config.yaml").read_bytes()
     with pytest.raises(ConfigError, match=r"found 2 iterations done, wanted at most trainer\.max_epochs, 1\."):
-        train(arguments(tmp_path / "run", train_index, epochs=1))
+        train_command(arguments(tmp_path / "run", train_index, epochs=1))
     assert (run / "config.yaml").read_bytes() == before
 
 
 @pytest.mark.slow
 def test_a_resumed_run_equals_the_uninterrupted_one(whole: Path, train_index: Path, tmp_path: Path) -> None:
-    train(arguments(tmp_path / "run", train_index, epochs=2))
-    train(arguments(tmp_path / "run", train_index, epochs=4))
+    train_command(arguments(tmp_path / "run", train_index, epochs=2))
+    train_command(arguments(tmp_path / "run", train_index, epochs=4))
     assert numbers(tmp_path / "run") == numbers(whole)
     one, two = (torch.load(newest_checkpoint(r), weights_only=True)["state_dict"] for r in (tmp_path / "run", whole))
     assert all(torch.equal(one[name], two[name]) for name in two)
@@ -177,7 +178,7 @@ def test_a_folder_that_is_not_a_run_is_never_touched(train_index: Path, tmp_path
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "mine.txt").write_text("precious")
     with pytest.raises(ConfigError, match="no run of ours"):
-        train(arguments(tmp_path, train_index, epochs=1, overwrite=True))
+        train_command(arguments(tmp_path, train_index, epochs=1, overwrite=True))
     assert (tmp_path / "logs" / "mine.txt").read_text() == "precious"
     with pytest.raises(ConfigError, match="no demo of ours wrote"):
         run_demo(tmp_path, DemoSettings("starter", 0, None, iterations=1, threads=0))
@@ -187,7 +188,7 @@ def test_a_folder_that_is_not_a_run_is_never_touched(train_index: Path, tmp_path
 def test_a_folder_with_another_run_is_refused_and_kept(whole: Path, train_index: Path) -> None:
     before = sorted(path.name for path in whole.rglob("*"))
     with pytest.raises(ConfigError, match="policy_lr.*--overwrite"):
-        train(arguments(whole, train_index, epochs=4, **{"model.policy_lr": 0.5}))
+        train_command(arguments(whole, train_index, epochs=4, **{"model.policy_lr": 0.5}))
     assert sorted(path.name for path in whole.rglob("*")) == before
 
 
@@ -209,7 +210,7 @@ def test_a_retriever_outage_stops_training(train_index: Path, tmp_path: Path, mo
     monkeypatch.setattr("medagent.retrieval.search.HybridRetriever.search", down)
     monkeypatch.setitem(SearchBatcher.__init__.__kwdefaults__, "retries", 0)
     with pytest.raises(RetrieverUnavailableError, match="does not answer"):
-        train(arguments(tmp_path / "run", train_index, epochs=1))
+        train_command(arguments(tmp_path / "run", train_index, epochs=1))
 
 
 @pytest.mark.long
@@ -223,7 +224,7 @@ def test_a_run_whose_search_server_went_down_goes_on_when_it_is_back(
 
     monkeypatch.setitem(SearchBatcher.__init__.__kwdefaults__, "retries", 1)
     server = Serving(train_index)
-    train(served("whole", server.url))
+    train_command(served("whole", server.url))
     search, calls = RemoteRetriever.search_where, []
 
     def until_it_goes_down(self, queries, **rest):
@@ -234,10 +235,10 @@ def test_a_run_whose_search_server_went_down_goes_on_when_it_is_back(
 
     monkeypatch.setattr(RemoteRetriever, "search_where", until_it_goes_down)
     with pytest.raises(RetrieverUnavailableError, match="cannot be reached"):
-        train(served("broken", server.url))
+        train_command(served("broken", server.url))
     assert len(read_metrics(tmp_path / "broken")) < 2
     again = Serving(train_index, port=server.port)
-    train(served("broken", again.url))
+    train_command(served("broken", again.url))
     assert numbers(tmp_path / "broken") == numbers(tmp_path / "whole")
     rows = read_metrics(tmp_path / "broken")
     assert all(0 < row["time/search"] <= row["time/search_p95"] < 60 for row in rows), "a slow retriever would show"
@@ -250,14 +251,14 @@ def test_a_run_whose_search_server_went_down_goes_on_when_it_is_back(
 def test_a_folder_in_which_another_process_trains_is_refused(train_index: Path, tmp_path: Path) -> None:
     other = RunFolder(tmp_path, "run")
     with other.sole_writer(), pytest.raises(ConfigError, match=r"at work there \(run, process \d+\).*default_root_dir"):
-        train(arguments(tmp_path, train_index, epochs=1))
+        train_command(arguments(tmp_path, train_index, epochs=1))
     assert [path.name for path in tmp_path.iterdir()] == [LOCK], "nothing else was written"
 
 
 @pytest.mark.parametrize("command", ["train", "sft"])
 def test_a_rank_is_ended_when_its_work_is_done_and_only_then(command: str, monkeypatch) -> None:
     done: list[object] = []
-    monkeypatch.setattr(f"medagent.training.run.{command}", done.append)
+    monkeypatch.setattr(f"medagent.training.command.{command}_command", done.append)
     monkeypatch.setattr("medagent.training.run.end_rank", lambda: done.append("ended"))
     assert main([command, "--config", "x"]) == 0
     assert done == [["--config", "x"], "ended"]
@@ -265,7 +266,7 @@ def test_a_rank_is_ended_when_its_work_is_done_and_only_then(command: str, monke
     def fails(arguments: list[str]) -> None:
         raise ConfigError("it cannot be")
 
-    monkeypatch.setattr(f"medagent.training.run.{command}", fails)
+    monkeypatch.setattr(f"medagent.training.command.{command}_command", fails)
     assert main([command]) == 1
     assert done[2:] == [], "its status must reach the launcher"
 

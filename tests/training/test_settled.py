@@ -13,8 +13,9 @@ from medagent.agent_folder import load_agent
 from medagent.errors import ConfigError
 from medagent.models import precision
 from medagent.models.base_models import STARTER, model_path
+from medagent.training.command import train_command
 from medagent.training.module import AgentModule
-from medagent.training.run import newest_checkpoint, train
+from medagent.training.run import newest_checkpoint
 from medagent.training.sft.supervised import SupervisedModule
 from tests.training.support import arguments, numbers
 
@@ -41,7 +42,7 @@ def test_a_run_keeps_the_dtype_that_it_began_in(
         run = tmp_path / name
         for epochs, has in enumerate(able, start=1):
             hardware(has)
-            train(arguments(run, train_index, epochs=epochs, **SMALL_RUN, **base))
+            train_command(arguments(run, train_index, epochs=epochs, **SMALL_RUN, **base))
         said = capsys.readouterr().out
         assert said.count("model.dtype:") == 2
         assert "in bfloat16, as this cpu has bfloat16, and the base has 1 M parameters" in said
@@ -52,7 +53,7 @@ def test_a_run_keeps_the_dtype_that_it_began_in(
     assert numbers(tmp_path / "one") == numbers(tmp_path / "other")
     assert load_agent(run / "agent", retriever=retriever).policy.model.dtype is torch.bfloat16
     hardware(False)
-    train([*arguments(run, train_index, epochs=1, **SMALL_RUN, **base), "--overwrite=true"])
+    train_command([*arguments(run, train_index, epochs=1, **SMALL_RUN, **base), "--overwrite=true"])
     assert "in float32, as this processor has no bfloat16" in capsys.readouterr().out
     assert json.loads((run / "agent" / "agent.json").read_text())["dtype"] == "float32"
 

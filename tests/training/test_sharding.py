@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from medagent.errors import ConfigError
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.engines import EngineSetup, InProcessEngine
-from medagent.training.run import train
 from tests.fake_vllm import FakeVllm
 from tests.support import ROOT
 from tests.training.support import arguments, make_module, setup_of
@@ -56,7 +56,7 @@ def test_two_processes_train_and_go_on_as_one_would(train_index: Path, tmp_path:
         )
         assert done.returncode == 0, done.stderr[-3000:]
     assert "Going on from" in done.stdout
-    one = train(arguments(tmp_path / "one", train_index, epochs=2, **settings))
+    one = train_command(arguments(tmp_path / "one", train_index, epochs=2, **settings))
     server.close()
     adapters = [load_file(run / "agent" / "adapter" / "adapter_model.safetensors") for run in (tmp_path / "two", one)]
     for name, weight in adapters[1].items():

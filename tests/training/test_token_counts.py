@@ -11,11 +11,11 @@ import torch
 from medagent.policies.batch import Batch
 from medagent.training import adapters
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.data import RolloutData
 from medagent.training.execution import Execution
 from medagent.training.experience import tensorize
 from medagent.training.module import AgentModule
-from medagent.training.run import train
 from medagent.training.token_counts import TokenCounts, budget_units, tokens_to_sample
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import arguments, make_module
@@ -123,7 +123,7 @@ def test_a_run_counts_what_its_models_read(
     settings = {"data.num_questions": 6, "data.num_samples": 4, "data.num_minibatches": 1}
     settings |= {"data.num_micro_batches": 2, "trainer.accumulate_grad_batches": 2}
     settings |= {"model.execution": json.dumps({"shared_prefixes": shared})}
-    (row,) = read_metrics(train(arguments(tmp_path / "run", train_index, epochs=1, **settings)))
+    (row,) = read_metrics(train_command(arguments(tmp_path / "run", train_index, epochs=1, **settings)))
     assert min(found.values()) > 1000
     assert row["compute/forward_tokens"] == found["sampled"] + found["forward"]
     assert row["compute/backward_tokens"] == found["backward"]

@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
 from medagent.errors import ConfigError
-from medagent.training.run import sft, train
+from medagent.training.command import sft_command, train_command
 from medagent.training.sharding import ShardedBase
 from medagent.training.trainer_settings import ALONE, RULES, check_trainer, num_ranks, refuse_settings
 from tests.support import CONFIGS
@@ -166,7 +166,7 @@ def test_a_setting_that_does_what_it_says_is_taken(name, value) -> None:
 def test_the_command_line_refuses_before_a_model_is_loaded(setting, words, train_index, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("medagent.training.module.load_causal_lm", None)  # which would fail otherwise
     with pytest.raises(ConfigError, match=words):
-        train(arguments(tmp_path / "run", train_index, epochs=1, **setting))
+        train_command(arguments(tmp_path / "run", train_index, epochs=1, **setting))
     assert not (tmp_path / "run").exists()
 
 
@@ -174,9 +174,9 @@ def test_fine_tuning_refuses_too(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("medagent.training.module.load_causal_lm", None)
     config = ["--config", str(CONFIGS / "sft" / "own_model.yaml"), f"--trainer.default_root_dir={tmp_path / 'run'}"]
     with pytest.raises(ConfigError, match="model.dtype"):
-        sft([*config, "--trainer.precision=bf16-true"])
+        sft_command([*config, "--trainer.precision=bf16-true"])
     with pytest.raises(ConfigError, match="accumulate_grad_batches is 2"):
-        sft([*config, "--trainer.accumulate_grad_batches=2"])
+        sft_command([*config, "--trainer.accumulate_grad_batches=2"])
 
 
 BY_HAND = [

@@ -17,9 +17,9 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.export import export_merged
 from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.engines import VllmEngine
 from medagent.training.engines.arrival import trainer_logprobs
-from medagent.training.run import train
 from tests.mixtures import FAMILIES, dialogues, make_mixture
 from tests.training.mixtures import made, prepared, settings
 from tests.training.support import perturb, setup_of
@@ -75,7 +75,7 @@ def test_a_mixture_trains_with_vllm_and_its_export_serves(train_index: Path, tmp
     make_mixture(tmp_path / "base", "qwen3_moe", experts=32, layers=3)
     engine = {"data.engine": "medagent.training.engines.VllmEngine", "data.engine.init_args.hand_over": "merged"}
     more = {**engine, "model.dtype": "float32"}
-    run = train(settings(tmp_path / "run", train_index, tmp_path / "base", epochs=3, **more))
+    run = train_command(settings(tmp_path / "run", train_index, tmp_path / "base", epochs=3, **more))
     rows = read_metrics(run)
     assert len(rows) == 3
     assert all(row["routing/logprob_gap"] < 1e-3 for row in rows)

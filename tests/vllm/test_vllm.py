@@ -28,12 +28,12 @@ from medagent.models.base_models import STARTER, model_path
 from medagent.policies.vllm.server import MODEL, VllmServer
 from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, VllmEngine
 from medagent.training.engines.arrival import trainer_logprobs
 from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy, prepare
 from medagent.training.rewards import OutcomeReward
-from medagent.training.run import train
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.support import ROOT
 from tests.training.support import arguments, make_module, perturb, setup_of
@@ -174,7 +174,7 @@ def test_training_with_vllm_reaches_what_training_in_process_reaches(train_index
     for name, configs in {"in_process": [], "vllm": ["--config", str(ROOT / "configs/engines/vllm.yaml")]}.items():
         settings = {"data.num_questions": 192, "model.lr_decay_iterations": 10}
         line = arguments(tmp_path / name, train_index, epochs=10, **settings)
-        run = train([*configs_first(line, configs), "--threads=2"])
+        run = train_command([*configs_first(line, configs), "--threads=2"])
         rows = read_metrics(run)
         reached[name] = sum(row["reward/success"] for row in rows[-3:]) / 3  # of 576 rollouts: a standard error of 0.02
         assert rows[0]["reward/success"] < 0.45

@@ -23,10 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from medagent.errors import ConfigError, MedagentError
 from medagent.files import write_whole
 from medagent.models.base_models import STARTER, model_path
-from medagent.run_folder import RunFolder
+from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
-from medagent.training.interrupts import signals_interrupt
 from medagent.training.studies.budget import TRAINED, CellPlan, budget_stages
 from medagent.training.studies.processes import Children, made_by
 from medagent.training.studies.study import PLAN, STARTS, WEIGHTS, Cell, Study, study_cells

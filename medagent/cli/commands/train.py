@@ -170,10 +170,10 @@ def study(
 
 
 def _train(arguments: list[str]) -> None:
+    from medagent.training.command import train_command
     from medagent.training.run import end_rank
-    from medagent.training.run import train as run_training
 
-    run_training(arguments)
+    train_command(arguments)
     end_rank()
 
 
@@ -184,18 +184,18 @@ def _plan(arguments: list[str]) -> None:
 
 
 def _sft(arguments: list[str]) -> None:
+    from medagent.training.command import sft_command
     from medagent.training.run import end_rank
-    from medagent.training.run import sft as run_supervised
 
-    run_supervised(arguments)
+    sft_command(arguments)
     end_rank()
 
 
 def _preference(arguments: list[str]) -> None:
+    from medagent.training.command import preference_command
     from medagent.training.run import end_rank
-    from medagent.training.run import preference as run_preference
 
-    run_preference(arguments)
+    preference_command(arguments)
     end_rank()
 
 

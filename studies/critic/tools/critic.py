@@ -38,13 +38,13 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
+from medagent.training.command import AgentCLI
 from medagent.training.data import RolloutData
 from medagent.training.engines import InProcessEngine
 from medagent.training.experience import first_of_turns
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
 from medagent.training.rewards import Reward
-from medagent.training.run import AgentCLI
 from medagent.types import Question, Rollout
 
 SAMPLES = 16

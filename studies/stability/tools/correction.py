@@ -18,7 +18,7 @@ from benchmarks.common import describe_machine
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
-from medagent.training.run import train
+from medagent.training.command import train_command
 from medagent.training.studies.study import CONFIGS, STUDIES
 
 PARTS = STUDIES / "stability" / "configs" / "parts"
@@ -47,7 +47,7 @@ def main() -> None:
                 configs = [CONFIGS / "starter.yaml", PARTS / "reuse.yaml"]
                 if correction:
                     configs.append(PARTS / "correction" / f"{correction}.yaml")
-                run = train(
+                run = train_command(
                     [
                         *(argument for path in configs for argument in ("--config", str(path))),
                         f"--trainer.default_root_dir={folder / f'{repeat}-{arm}'}",

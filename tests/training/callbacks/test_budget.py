@@ -10,7 +10,7 @@ import pytest
 from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
 from medagent.training.callbacks import ComputeBudget
-from medagent.training.run import sft, train
+from medagent.training.command import sft_command, train_command
 from medagent.training.studies.budget import spent_by
 from tests.support import CONFIGS
 from tests.training.support import arguments, numbers
@@ -36,7 +36,7 @@ def imitate(run: Path, index: Path, *more: str) -> Path:
         "data.demonstrations.init_args.benchmark": json.dumps(FEW),
         "data.retriever.init_args.index": index,
     }
-    return sft(["--config", str(EXAMPLES), *(f"--{name}={value}" for name, value in settings.items()), *more])
+    return sft_command(["--config", str(EXAMPLES), *(f"--{name}={value}" for name, value in settings.items()), *more])
 
 
 @pytest.mark.slow
@@ -67,9 +67,9 @@ def test_imitation_ends_after_the_step_that_crosses_the_budget(
 @pytest.mark.slow
 def test_training_ends_after_the_iteration_that_crosses_the_budget(train_index: Path, tmp_path: Path) -> None:
     settings = {"data.num_questions": 4, "data.num_minibatches": 1}
-    first = spent_by(train(arguments(tmp_path / "first", train_index, epochs=1, **settings)))
+    first = spent_by(train_command(arguments(tmp_path / "first", train_index, epochs=1, **settings)))
     units = 1.1 * first.units
-    run = train([*arguments(tmp_path / "run", train_index, epochs=9, **settings), *budget(tmp_path, units)])
+    run = train_command([*arguments(tmp_path / "run", train_index, epochs=9, **settings), *budget(tmp_path, units)])
     assert spent_by(run).iterations == 2
     assert spent_by(run).units > units
     assert read_spec(run / "agent").training["iterations"] == "2"

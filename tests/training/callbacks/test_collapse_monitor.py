@@ -19,9 +19,10 @@ from medagent.training.callbacks import HeldOutEvaluation, collapse_monitor
 from medagent.training.callbacks.collapse_monitor import CollapseMonitor, read_events
 from medagent.training.callbacks.collapse_signs import HELD_OUT, CollapseDetector, Thresholds
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.experience import Experience
 from medagent.training.module import AgentModule
-from medagent.training.run import newest_checkpoint, train
+from medagent.training.run import newest_checkpoint
 from tests.training.support import ALGORITHMS, arguments, make_module, row
 
 
@@ -220,7 +221,7 @@ def test_the_monitor_hears_of_held_out_accuracy_in_its_own_iteration(train_index
     command = sabotaged(tmp_path / "run", train_index, action="report", held_out_decides=True, held_out_fall=0.3)
     config = Path(command[1])
     config.write_text(config.read_text().replace("every: 2", "every: 1"))
-    run = train(command)
+    run = train_command(command)
     accuracy = [each["validation/accuracy"] for each in read_metrics(run)]
     pairs = [sum(accuracy[:2]) / 2, sum(accuracy[1:3]) / 2, sum(accuracy[2:]) / 2]
     expected = [number for number, pair in enumerate(pairs, start=2) if pair < 0.7 * max(pairs[: number - 1])]
@@ -231,7 +232,7 @@ def test_the_monitor_hears_of_held_out_accuracy_in_its_own_iteration(train_index
 
 @pytest.mark.long
 def test_going_back_restores_weights_and_moments_and_halves_the_step(train_index: Path, tmp_path: Path) -> None:
-    run = train(sabotaged(tmp_path / "run", train_index, action="rollback"))
+    run = train_command(sabotaged(tmp_path / "run", train_index, action="rollback"))
     (event,) = read_events(run)
     assert (event["iteration"], event["action"]) == (3, "rollback")
     back = event["back_to"] - 1
@@ -249,7 +250,7 @@ def test_going_back_restores_weights_and_moments_and_halves_the_step(train_index
 def test_going_back_with_stale_rollouts_is_refused(train_index: Path, tmp_path: Path) -> None:
     command = [*arguments(tmp_path / "run", train_index, epochs=1), "--data.off_policy.staleness=1"]
     with pytest.raises(ConfigError, match="would judge weights from earlier iterations"):
-        train([*command, "--config", str(ALGORITHMS.parent / "collapse" / "rollback.yaml")])
+        train_command([*command, "--config", str(ALGORITHMS.parent / "collapse" / "rollback.yaml")])
 
 
 @pytest.mark.long
@@ -257,7 +258,7 @@ def test_a_stopped_run_exports_the_good_weights_and_stays_stopped(
     train_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = sabotaged(tmp_path / "run", train_index, action="stop")
-    run = train(command)
+    run = train_command(command)
     (event,) = read_events(run)
     assert "COLLAPSE at iteration 3" in capsys.readouterr().out
     assert len(read_metrics(run)) == 3
@@ -265,7 +266,7 @@ def test_a_stopped_run_exports_the_good_weights_and_stays_stopped(
     state = torch.load(newest_checkpoint(run), weights_only=True)["state_dict"]
     assert torch.equal(state[name], Saboteur.seen[event["back_to"] - 1][0][name])
     load_agent(run / "agent")
-    train(command)
+    train_command(command)
     assert "this run was stopped" in capsys.readouterr().out
     assert len(read_metrics(run)) == 3
 

@@ -11,9 +11,9 @@ import torch
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, ServersEngine, VllmEngine
 from medagent.training.engines.arrival import trainer_logprobs
-from medagent.training.run import train
 from tests.fake_vllm import FakeVllm
 from tests.training.support import arguments, perturb, setup_of
 
@@ -153,7 +153,9 @@ def test_a_run_with_servers_trains(servers, train_index: Path, tmp_path: Path) -
         },
     }
     settings = {"data.engine": policy, "data.off_policy.importance": "decoupled", "data.off_policy.staleness": 1}
-    run = train(arguments(tmp_path / "run", train_index, epochs=2, **settings, **{"data.off_policy.overlap": "true"}))
+    run = train_command(
+        arguments(tmp_path / "run", train_index, epochs=2, **settings, **{"data.off_policy.overlap": "true"})
+    )
     rows = read_metrics(run)
     assert [row["rollout/staleness"] for row in rows] == [0, 1]
     assert all(row["sampler/probe_gap"] < 1e-4 for row in rows)

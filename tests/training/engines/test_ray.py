@@ -11,10 +11,10 @@ from medagent.agent import Agent, Job
 from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import train_command
 from medagent.training.data import RolloutData
 from medagent.training.engines import InProcessEngine
 from medagent.training.engines.ray import RayEngine
-from medagent.training.run import train
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.training.support import arguments, make_module, perturb, setup_of
 
@@ -97,7 +97,7 @@ def test_a_run_completes_though_an_actor_is_killed(
         "class_path": "medagent.training.engines.RayEngine",
         "init_args": {"num_replicas": 2, "kind": "huggingface", "cpus": 0.5},
     }
-    rows = read_metrics(train(arguments(tmp_path / "run", train_index, epochs=3, **{"data.engine": policy})))
+    rows = read_metrics(train_command(arguments(tmp_path / "run", train_index, epochs=3, **{"data.engine": policy})))
     assert len(killed) == 1
     assert [row["sampler/lost"] for row in rows] == [0, 0, 1]
     assert all(row["sampler/replicas"] == 2 for row in rows)

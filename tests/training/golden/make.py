@@ -24,10 +24,10 @@ from medagent.cli.demo_stages import demo_configs
 from medagent.policy import Policy
 from medagent.retrieval.passages import Hit
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import AgentCLI
 from medagent.training.data import RolloutData
 from medagent.training.experience import tensorize
 from medagent.training.module import AgentModule
-from medagent.training.run import AgentCLI
 from medagent.training.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn
 

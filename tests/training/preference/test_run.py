@@ -17,8 +17,8 @@ from medagent.evaluation.metrics import summarize
 from medagent.evaluation.run import run_benchmark
 from medagent.models.base_models import STARTER, model_path
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import preference_command
 from medagent.training.preference.sampled import SampledPairs
-from medagent.training.run import preference
 from medagent.training.stale_rollouts import read_rollouts
 from medagent.training.token_counts import tokens_to_sample
 from tests.support import CONFIGS
@@ -44,7 +44,7 @@ def arguments(run: Path, index: Path, *, questions: int = 12, epochs: int = 2, *
 
 @pytest.fixture(scope="module")
 def taught(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return preference(arguments(tmp_path_factory.mktemp("preference") / "run", train_index))
+    return preference_command(arguments(tmp_path_factory.mktemp("preference") / "run", train_index))
 
 
 def test_a_run_logs_what_it_trains_on_and_exports_an_agent(taught: Path, index_folder: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_run_logs_what_it_trains_on_and_exports_an_agent(taught: Path, index_f
 
 def test_a_second_start_samples_and_trains_nothing_again(taught: Path, train_index: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(SampledPairs, "_rollouts", None)
-    preference(arguments(taught, train_index))
+    preference_command(arguments(taught, train_index))
     assert "Nothing is left to do" in capsys.readouterr().out
 
 
@@ -86,10 +86,10 @@ def test_sampling_goes_on_where_it_was_stopped(taught: Path, train_index: Path, 
 
     monkeypatch.setattr(Agent, "run_all", stopped)
     with pytest.raises(KeyboardInterrupt):
-        preference(arguments(tmp_path / "run", train_index))
+        preference_command(arguments(tmp_path / "run", train_index))
     assert len(list((tmp_path / "run" / "pairs").glob("*.jsonl"))) == 2
     monkeypatch.setattr(Agent, "run_all", whole)
-    preference(arguments(tmp_path / "run", train_index))
+    preference_command(arguments(tmp_path / "run", train_index))
 
     def said(run: Path) -> list[tuple[str, int, list[str]]]:
         found = [each for path in sorted((run / "pairs").glob("*.jsonl")) for each in read_rollouts(path)]
@@ -104,8 +104,8 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_weights(taught: Path, train_index: Path, tmp_path: Path) -> None:
-    preference(arguments(tmp_path / "run", train_index, epochs=1))
-    preference(arguments(tmp_path / "run", train_index, epochs=2))
+    preference_command(arguments(tmp_path / "run", train_index, epochs=1))
+    preference_command(arguments(tmp_path / "run", train_index, epochs=2))
     ours, theirs = weights(tmp_path / "run"), weights(taught)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -115,7 +115,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(taught: Path, train_i
 
 def test_passes_of_few_tokens_teach_the_same(taught: Path, train_index: Path, tmp_path: Path) -> None:
     settings = {"model.execution": json.dumps({"max_tokens": 300, "shared_prefixes": True})}
-    run = preference(arguments(tmp_path / "run", train_index, **settings))
+    run = preference_command(arguments(tmp_path / "run", train_index, **settings))
     for ours, theirs in zip(read_metrics(run), read_metrics(taught), strict=True):
         assert ours["preference/loss"] == pytest.approx(theirs["preference/loss"], abs=2e-4)
 
@@ -123,7 +123,7 @@ def test_passes_of_few_tokens_teach_the_same(taught: Path, train_index: Path, tm
 @pytest.mark.parametrize("loss", ["DPO", "TDPO1"])
 def test_the_other_losses_train_too(loss: str, train_index: Path, tmp_path: Path) -> None:
     settings = {"model.preference_loss": f"medagent.training.preference.losses.{loss}"}
-    run = preference(arguments(tmp_path / "run", train_index, epochs=1, **settings))
+    run = preference_command(arguments(tmp_path / "run", train_index, epochs=1, **settings))
     (row,) = read_metrics(run)
     assert 0 < row["preference/loss"] < 1
     assert ("preference/chosen_kl" in row) == (loss == "TDPO1")
@@ -131,13 +131,13 @@ def test_the_other_losses_train_too(loss: str, train_index: Path, tmp_path: Path
 
 def test_too_few_pairs_are_refused_with_their_reasons(train_index: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data.pairs: \d+ pairs .*left out: .*\), wanted 64 or more"):
-        preference(arguments(tmp_path / "run", train_index, questions=4, **{"data.batch_size": 64}))
+        preference_command(arguments(tmp_path / "run", train_index, questions=4, **{"data.batch_size": 64}))
 
 
 @pytest.mark.long
 def test_the_base_learns_to_search_from_its_own_rollouts(train_index: Path, index_folder: Path, tmp_path: Path) -> None:
     index = f"--data.retriever.init_args.index={train_index}"
-    run = preference(["--config", str(CONFIG), f"--trainer.default_root_dir={tmp_path / 'run'}", index])
+    run = preference_command(["--config", str(CONFIG), f"--trainer.default_root_dir={tmp_path / 'run'}", index])
     questions = StarterBenchmark("validation", limit_per_kind=50).questions()
 
     def right(folder: Path) -> float:

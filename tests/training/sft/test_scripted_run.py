@@ -14,7 +14,7 @@ from medagent.evaluation.metrics import summarize
 from medagent.evaluation.rollout_files import write_records
 from medagent.evaluation.run import run_benchmark
 from medagent.training.callbacks.export import read_metrics
-from medagent.training.run import sft
+from medagent.training.command import sft_command
 from tests.support import CONFIGS
 from tests.training.sft.support import dialogue
 from tests.training.support import numbers
@@ -75,7 +75,9 @@ def given(folder: Path, *answers: str) -> dict[str, object]:
 def test_counts_of_parts_reasons_and_held_out_are_printed_and_logged(train_index: Path, tmp_path: Path, capsys) -> None:
     own = given(tmp_path, "<answer>yes</answer>", "<answer>no</answer>")
     parts = [scripted(12, 20, abstentions=0.0), own]
-    run = sft(arguments(tmp_path / "run", train_index, *parts, epochs=2, **{"data.held_out": 3, "data.batch_size": 6}))
+    run = sft_command(
+        arguments(tmp_path / "run", train_index, *parts, epochs=2, **{"data.held_out": 3, "data.batch_size": 6})
+    )
     said = capsys.readouterr().out
     assert "questions give a dialogue" in said
     (row, last) = read_metrics(run)
@@ -96,7 +98,7 @@ def test_counts_of_parts_reasons_and_held_out_are_printed_and_logged(train_index
 def test_within_an_epoch_too(train_index: Path, tmp_path: Path, capsys) -> None:
     callback = [{"class_path": "medagent.training.sft.held_out.HeldOutLoss", "init_args": {"every_steps": 1}}]
     settings = {"data.held_out": 0.2, "data.batch_size": 8, "trainer.callbacks+": json.dumps(callback)}
-    run = sft(arguments(tmp_path / "run", train_index, scripted(10), epochs=1, **settings))
+    run = sft_command(arguments(tmp_path / "run", train_index, scripted(10), epochs=1, **settings))
     assert "step 1  held-out loss " in capsys.readouterr().out
     assert len(read_metrics(run)) == 1
 
@@ -104,9 +106,9 @@ def test_within_an_epoch_too(train_index: Path, tmp_path: Path, capsys) -> None:
 @pytest.mark.long
 def test_a_run_that_was_stopped_ends_with_the_same_numbers(train_index: Path, tmp_path: Path) -> None:
     few = {"data.held_out": 0.1}
-    whole = sft(arguments(tmp_path / "whole", train_index, scripted(12), epochs=2, **few))
-    sft(arguments(tmp_path / "parts", train_index, scripted(12), epochs=1, **few))
-    parts = sft(arguments(tmp_path / "parts", train_index, scripted(12), epochs=2, **few))
+    whole = sft_command(arguments(tmp_path / "whole", train_index, scripted(12), epochs=2, **few))
+    sft_command(arguments(tmp_path / "parts", train_index, scripted(12), epochs=1, **few))
+    parts = sft_command(arguments(tmp_path / "parts", train_index, scripted(12), epochs=2, **few))
     assert numbers(parts) == numbers(whole)
     folder = "demonstrations/part-1/dialogues.jsonl"
     assert (parts / folder).read_bytes() == (whole / folder).read_bytes()
@@ -124,7 +126,7 @@ def test_dialogues_by_rule_teach_to_search_and_to_search_again(
     train_index: Path, index_folder: Path, tmp_path: Path
 ) -> None:
     taught = scripted(150, thoughts=False)  # so small a base would have to learn English for them
-    run = sft(arguments(tmp_path / "run", train_index, taught, epochs=4, **{"data.batch_size": 8}))
+    run = sft_command(arguments(tmp_path / "run", train_index, taught, epochs=4, **{"data.batch_size": 8}))
     agent = load_agent(run / "agent", index=str(index_folder))
     rollouts = run_benchmark(agent, StarterBenchmark("validation", limit_per_kind=30).questions())
     two_hop = [rollout for rollout in rollouts if rollout.question.kind == "two_hop"]

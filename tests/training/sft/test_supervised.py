@@ -23,7 +23,7 @@ from medagent.export import export_merged
 from medagent.models.base_models import STARTER, model_path
 from medagent.protocol import TagProtocol
 from medagent.training.callbacks.export import read_metrics
-from medagent.training.run import sft
+from medagent.training.command import sft_command
 from medagent.training.sft.demonstrations import GivenDialogues
 from medagent.training.sft.imitated import encoded
 from medagent.training.sft.left_out import LeftOut
@@ -67,7 +67,7 @@ def sampled(samples: int = 4, limit: int = 60) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def taught(train_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return sft(arguments(tmp_path_factory.mktemp("sft") / "run", train_index, sampled()))
+    return sft_command(arguments(tmp_path_factory.mktemp("sft") / "run", train_index, sampled()))
 
 
 @pytest.mark.long
@@ -93,7 +93,7 @@ def test_fine_tuning_on_own_successes_teaches_to_search(taught: Path, index_fold
 def test_a_second_start_samples_and_trains_nothing_again(taught: Path, train_index: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("medagent.agent.Agent.stream", None)
     before = (taught / "agent" / "agent.json").read_bytes()
-    sft(arguments(taught, train_index, sampled()))
+    sft_command(arguments(taught, train_index, sampled()))
     assert "Going on from" in capsys.readouterr().out
     assert (taught / "agent" / "agent.json").read_bytes() == before
 
@@ -153,15 +153,15 @@ def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path
         "init_args": {"path": str(path), "min_searches": 0},
     }
     with pytest.raises(ConfigError, match=r"1 fit the limits \(read: 1; left out: none\), wanted 16"):
-        sft(arguments(tmp_path / "run", train_index, given))
+        sft_command(arguments(tmp_path / "run", train_index, given))
     cites = {"question": "x", "turns": [{"text": "<answer>y [1]</answer>"}]}
     path.write_text((json.dumps(cites) + "\n") * 3)
     with pytest.raises(
         ConfigError, match="0 fit the limits .read: 3; left out: 3 cite a passage that this run does not show"
     ):
-        sft(arguments(tmp_path / "cites", train_index, given))
+        sft_command(arguments(tmp_path / "cites", train_index, given))
     with pytest.raises(ConfigError, match="no chat template"):
-        sft(arguments(tmp_path / "chat", train_index, given, **{"data.agent.protocol.init_args.chat": "true"}))
+        sft_command(arguments(tmp_path / "chat", train_index, given, **{"data.agent.protocol.init_args.chat": "true"}))
 
 
 def test_what_is_left_out_is_printed_and_logged(train_index: Path, tmp_path: Path, capsys) -> None:
@@ -174,7 +174,7 @@ def test_what_is_left_out_is_printed_and_logged(train_index: Path, tmp_path: Pat
         "init_args": {"path": str(path), "min_searches": 0},
     }
     few = {"data.batch_size": 2, "data.num_micro_batches": 1, "trainer.accumulate_grad_batches": 1}
-    run = sft(arguments(tmp_path / "run", train_index, given, epochs=1, **few, **{"trainer.callbacks": "[]"}))
+    run = sft_command(arguments(tmp_path / "run", train_index, given, epochs=1, **few, **{"trainer.callbacks": "[]"}))
     wanted = "4 demonstrations. Left out: 1 cite a passage that this run does not show under that number.\n"
     assert wanted in capsys.readouterr().out
     (row,) = read_metrics(run)

@@ -1,0 +1,244 @@
+"""`medagent train`, `sft` and `preference`: runs by configuration.
+
+The parser takes a user's classes by their methods, and explains why one does not fit.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from pydoc import locate
+from typing import Any, NoReturn, cast
+
+import torch
+import yaml
+from jsonargparse import Namespace, get_loader, set_loader
+from lightning import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from medagent.config_files import with_current_class_paths
+from medagent.evaluation.benchmarks import Benchmark
+from medagent.interface_check import compare_by_names, explained, misfit
+from medagent.models.causal_lm import fastest_device
+from medagent.protocol import TurnProtocol
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.tools import Tool
+from medagent.training.advantages import AdvantageEstimator
+from medagent.training.agent_data import AgentData, check_accumulation, check_shares
+from medagent.training.callbacks.held_out import HeldOutEvaluation
+from medagent.training.data import RolloutData
+from medagent.training.engines import RolloutEngine
+from medagent.training.execution import keep_freed_memory
+from medagent.training.module import AgentModule
+from medagent.training.objectives import PolicyLoss
+from medagent.training.preference.data import PreferenceData
+from medagent.training.preference.losses import PreferenceLoss
+from medagent.training.preference.module import PreferenceModule
+from medagent.training.preference.pairs import Pairs
+from medagent.training.rewards import Reward
+from medagent.training.run import TRAINER_DEFAULTS, fit_in_folder, quiet_lightning, run_checkpoints, run_loggers
+from medagent.training.settled import settled_dtype
+from medagent.training.sft.demonstrations import Demonstrations
+from medagent.training.sft.supervised import SupervisedData, SupervisedModule
+from medagent.training.trainer_settings import ALONE, RULES, num_ranks, refuse_settings
+
+PROTOCOLS: tuple[type, ...] = (Benchmark, Retriever, Reward)
+BASES: tuple[type, ...] = (
+    AdvantageEstimator,
+    Demonstrations,
+    Pairs,
+    PolicyLoss,
+    PreferenceLoss,
+    RolloutEngine,
+    Tool,
+    TurnProtocol,
+)
+
+
+class AgentParser(LightningArgumentParser):
+    """Lightning's parser for YAML files that name classes of the user's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for protocol in PROTOCOLS:
+            compare_by_names(protocol)
+
+    def parse_args(self, args: Any = None, **kwargs: Any) -> Any:
+        """Parse the arguments; each class that they name fits the base that it derives from."""
+        if isinstance(args, list):
+            args = [with_current_class_paths(each) for each in args]
+        parsed = super().parse_args(args, **kwargs)
+        for found in _classes_in(parsed):
+            for base in BASES:
+                if issubclass(found, base) and (reason := misfit(found, base)):
+                    self.error(reason)
+        return parsed
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """End with the message, and with why a class does not fit where that is the reason."""
+        super().error(explained(message, PROTOCOLS + BASES), ex)
+
+
+def _set_loader() -> None:
+    """Let YAML files name classes as earlier versions did."""
+    load = get_loader("yaml")
+    set_loader("yaml", lambda text: load(with_current_class_paths(text)), (yaml.YAMLError,))
+
+
+_set_loader()
+
+
+def _classes_in(value: Any) -> Iterator[type]:
+    """The classes that settings name by `class_path`, wherever in them."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _classes_in(each)
+    if isinstance(value, Namespace | dict):
+        for name, each in value.items():
+            if name.rpartition(".")[2] == "class_path" and inspect.isclass(found := locate(str(each))):
+                yield found
+            yield from _classes_in(each)
+
+
+def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> None:
+    """Set the trainer's defaults, with the callbacks of `data`, and add the project's own settings."""
+    callbacks = [{"class_path": name} for name in data.default_callbacks]
+    parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
+    parser.set_defaults({"trainer.callbacks": callbacks})
+    parser.add_argument("--overwrite", type=bool, default=False, help="discard the run that the folder holds")
+    parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 keeps torch's own choice")
+
+
+def in_order(callbacks: Sequence[Any], defaults: Sequence[str]) -> list[Any]:
+    """Configured callbacks (each with a `class_path`) in the order in which they are to run.
+
+    Held-out evaluation comes first, since the callbacks after it print and keep its figures. A default callback that is
+    configured again stands once, with the later settings.
+    """
+    settings = {callback.class_path: callback for callback in callbacks}
+    seen: set[str] = set()
+    kept = []
+    for callback in callbacks:
+        name = callback.class_path
+        if name not in defaults:
+            kept.append(callback)
+        elif name not in seen:
+            kept.append(settings[name])
+        seen.add(name)
+    return sorted(kept, key=lambda callback: callback.class_path.rsplit(".", 1)[-1] != HeldOutEvaluation.__name__)
+
+
+class AgentCLI(LightningCLI):
+    """LightningCLI with the project's module and data, logs and checkpoints in `trainer.default_root_dir`.
+
+    A configuration's `trainer.callbacks+` adds to the default callbacks, and `trainer.callbacks` replaces them.
+    """
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Make the parser, which takes a user's classes by their methods."""
+        self.parser_class = AgentParser
+        return super().init_parser(**kwargs)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """See `add_run_settings`."""
+        add_run_settings(parser, self._data)
+
+    @property
+    def _data(self) -> type[AgentData]:
+        data = self.datamodule_class
+        assert isinstance(data, type)
+        assert issubclass(data, AgentData)
+        return data
+
+    def before_instantiate_classes(self) -> None:
+        """Settings that must hold before a model is built."""
+        trainer, data = self.config["trainer"], self.config["data"]
+        refuse_settings(trainer, (*RULES, *ALONE))
+        check_accumulation(trainer["accumulate_grad_batches"], data["num_micro_batches"])
+        ranks = num_ranks(trainer["devices"], trainer["num_nodes"])
+        if issubclass(self._data, RolloutData) and ranks:
+            parts = data["num_minibatches"] * data["num_micro_batches"]
+            check_shares(data["num_questions"], data["num_samples"], parts, ranks)
+        given = trainer["callbacks"] or []
+        callbacks = given if isinstance(given, list) else [given]  # Lightning takes one callback without a list too
+        trainer["callbacks"] = in_order(callbacks, self._data.default_callbacks)
+        self.asked_dtype = self.config["model"]["dtype"]
+        self.config["model"]["dtype"] = settled_dtype(
+            self.asked_dtype,
+            self.config["model"]["base_model"],
+            device="cpu" if trainer["accelerator"] == "cpu" else fastest_device(),
+            run=None if self.config["overwrite"] else _run_root(trainer),
+        )
+        keep_freed_memory()
+        if self.config["threads"]:
+            torch.set_num_threads(self.config["threads"])
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """The trainer, which writes a checkpoint per iteration.
+
+        It logs to CSV and TensorBoard unless the configuration says otherwise.
+        """
+        root = _run_root(self.config_init["trainer"])
+        if self.config_init["trainer"]["logger"] is None:
+            kwargs.setdefault("logger", run_loggers(root))
+        configured = self.config_init["trainer"]["callbacks"] or []
+        trainer: Any = super().instantiate_trainer(default_root_dir=str(root), **kwargs)
+        for callback in [each for each in trainer.callbacks if isinstance(each, ModelCheckpoint)]:
+            if callback not in configured:
+                trainer.callbacks.remove(callback)  # Lightning's default, which would write beside the logs
+        trainer.callbacks.append(run_checkpoints(root))
+        return cast(Trainer, trainer)
+
+
+def train_command(args: list[str]) -> Path:
+    """Train by configuration (`--config FILE` plus overrides) and return the run's folder.
+
+    See `medagent train --help`.
+    """
+    return _fit(args, AgentModule, RolloutData, command="train", description=str(train_command.__doc__))
+
+
+def sft_command(args: list[str]) -> Path:
+    """Teach the protocol by demonstrations (`--config FILE` plus overrides) and return the run's folder.
+
+    See `medagent sft --help`.
+    """
+    return _fit(args, SupervisedModule, SupervisedData, command="sft", description=str(sft_command.__doc__))
+
+
+def preference_command(args: list[str]) -> Path:
+    """Teach the policy to prefer right rollouts to wrong ones (`--config FILE` plus overrides), and return the run.
+
+    See `medagent preference --help`.
+    """
+    return _fit(
+        args, PreferenceModule, PreferenceData, command="preference", description=str(preference_command.__doc__)
+    )
+
+
+def _fit(args: list[str], module: type[AgentModule], data: type[AgentData], *, command: str, description: str) -> Path:
+    """Fit a module to its data as `medagent COMMAND` does. Each of several ranks on CPUs must then call `end_rank`."""
+    quiet_lightning()
+    cli = AgentCLI(
+        module,
+        data,
+        run=False,
+        args=args,
+        save_config_callback=None,
+        seed_everything_default=0,
+        auto_configure_optimizers=False,
+        parser_kwargs={"prog": f"medagent {command}", "description": description},
+    )
+    resolved = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
+    resolved["model"]["dtype"] = cli.asked_dtype
+    for how in ("overwrite", "threads"):  # ways of running, not settings of the run
+        resolved.pop(how)
+    fit_in_folder(cli.trainer, cli.model, cli.datamodule, resolved, overwrite=cli.config["overwrite"])
+    return Path(cli.trainer.default_root_dir)
+
+
+def _run_root(trainer: Any) -> Path:
+    """The folder of the run that the trainer's settings name."""
+    return Path(trainer["default_root_dir"] or "runs/train")
