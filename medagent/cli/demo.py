@@ -46,6 +46,7 @@ from medagent.run_folder import RunFolder
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
+from medagent.training.command import sft_command, train_command
 from medagent.types import Question, Rollout
 
 LOCK = ".demo"  # a folder, which stays

@@ -74,7 +74,7 @@ def test_a_class_without_annotations_is_taken_by_its_names(capsys) -> None:
         (
             "benchmark",
             "WithoutCall",
-            "does not fit medagent.evaluation.benchmarks.base.Benchmark. Wanted: def questions(self) -> list[Question]. "
+            "fit medagent.evaluation.benchmarks.base.Benchmark. Wanted: def questions(self) -> list[Question]. "
             "Found: no method questions. Define it.",
         ),
         (
