@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import yaml
 from jsonargparse import ArgumentParser, Namespace
+from lightning import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 
 from medagent.agent_spec import read_spec
@@ -32,12 +33,16 @@ CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 ALGORITHMS = sorted((ROOT / "configs" / "algorithms").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_a_configuration_parses_and_its_batches_fit(path: Path) -> None:
-    parsed = parser().parse_args(["--config", str(path)])
-    assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches
-    names = [callback.class_path.rsplit(".", 1)[1] for callback in parsed.trainer.callbacks]
-    assert {"AgentExport", "ProgressLine", "RolloutRecords"} <= set(names)
+def parsed_from(*files: Path) -> Namespace:
+    return parser().parse_args([argument for file in files for argument in ("--config", str(file))])
+
+
+def test_a_configuration_parses_and_its_batches_fit() -> None:
+    for path in CONFIGS:
+        parsed = parsed_from(path)
+        assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches, path
+        names = [callback.class_path.rsplit(".", 1)[1] for callback in parsed.trainer.callbacks]
+        assert {"AgentExport", "ProgressLine", "RolloutRecords"} <= set(names), path
 
 
 class Parsed(AgentCLI):
@@ -55,13 +60,13 @@ def resolved_callbacks(*files: Path, sft: bool = False) -> list[str]:
     return [callback.class_path.rsplit(".", 1)[1] for callback in cli.config.trainer.callbacks]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_what_is_measured_is_there_before_it_is_kept_and_printed(path: Path) -> None:
-    measured = ["HeldOutEvaluation"] if path.stem != "pubmedqa" else []
-    kept = ["RolloutRecords", "AgentExport", "ProgressLine"]
-    algorithm = ["TurnLevelSampling", "ClippingBiasCorrection"]
-    found = resolved_callbacks(path, ROOT / "configs" / "algorithms" / "st_ppo.yaml")
-    assert found == measured + kept + algorithm
+def test_what_is_measured_is_there_before_it_is_kept_and_printed() -> None:
+    for path in CONFIGS:
+        measured = ["HeldOutEvaluation"] if path.stem != "pubmedqa" else []
+        kept = ["RolloutRecords", "AgentExport", "ProgressLine"]
+        algorithm = ["TurnLevelSampling", "ClippingBiasCorrection"]
+        found = resolved_callbacks(path, ROOT / "configs" / "algorithms" / "st_ppo.yaml")
+        assert found == measured + kept + algorithm, path
 
 
 def test_a_list_of_ones_own_replaces_the_default_callbacks(tmp_path: Path) -> None:
@@ -93,68 +98,59 @@ def test_no_configuration_names_a_file_outside_a_users_reach() -> None:
         assert "../" not in path.read_text(encoding="utf-8"), path
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
-def test_every_algorithm_goes_with_every_task(task: Path, algorithm: Path) -> None:
-    alone = parser().parse_args(["--config", str(task)])
-    parsed = parser().parse_args(["--config", str(task), "--config", str(algorithm)])
-    own, both = ([callback.class_path for callback in made.trainer.callbacks] for made in (alone, parsed))
-    added = [
-        item["class_path"] for item in yaml.safe_load(algorithm.read_text()).get("trainer", {}).get("callbacks+", [])
-    ]
-    assert both == own + added
-    assert parsed.model.base_model == alone.model.base_model
-    critic_free = parsed.data.advantage.class_path.rsplit(".", 1)[1] != "GAE"
-    assert (parsed.model.critic_lora is None) == critic_free
+def test_every_algorithm_goes_with_every_task() -> None:
+    for task, algorithm in product(CONFIGS, ALGORITHMS):
+        alone, parsed = parsed_from(task), parsed_from(task, algorithm)
+        own, both = ([callback.class_path for callback in made.trainer.callbacks] for made in (alone, parsed))
+        settings = yaml.safe_load(algorithm.read_text())
+        added = [item["class_path"] for item in settings.get("trainer", {}).get("callbacks+", [])]
+        assert both == own + added, (task, algorithm)
+        assert parsed.model.base_model == alone.model.base_model
+        critic_free = parsed.data.advantage.class_path.rsplit(".", 1)[1] != "GAE"
+        assert (parsed.model.critic_lora is None) == critic_free, (task, algorithm)
 
 
-OVERLAYS = [path for folder in ("engines", "hardware") for path in sorted((ROOT / "configs" / folder).glob("*.yaml"))]
+def test_engines_and_hardware_go_with_every_task() -> None:
+    overlays = [path for folder in ("engines", "hardware") for path in (ROOT / "configs" / folder).glob("*.yaml")]
+    for task, overlay in product(CONFIGS, overlays):
+        parsed = parsed_from(task, overlay)
+        wanted = yaml.safe_load(overlay.read_text())["data"]["engine"]["class_path"]
+        assert parsed.data.engine.class_path == wanted, (task, overlay)
+        assert parsed.data.off_policy.importance == "decoupled", (task, overlay)
+        assert parsed.model == parsed_from(task).model, (task, overlay)
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
-def test_engines_and_hardware_go_with_every_task(task: Path, overlay: Path) -> None:
-    own = parser().parse_args(["--config", str(task)])
-    parsed = parser().parse_args(["--config", str(task), "--config", str(overlay)])
-    wanted = yaml.safe_load(overlay.read_text())["data"]["engine"]["class_path"]
-    assert parsed.data.engine.class_path == wanted
-    assert parsed.data.off_policy.importance == "decoupled"
-    assert parsed.model == own.model
-
-
-@pytest.mark.parametrize(("name", "sees"), [("evidence", "evidence"), ("group", "evidence_and_group")])
-@pytest.mark.parametrize("task", CONFIGS, ids=lambda path: path.stem)
-def test_a_critic_that_sees_the_evidence_goes_with_every_task(task: Path, name: str, sees: str) -> None:
-    files = [task, ROOT / "configs" / "algorithms" / "st_ppo.yaml", ROOT / "configs" / "critic" / f"{name}.yaml"]
-    parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
-    assert (parsed.model.critic_sees, parsed.data.num_critic_epochs) == (sees, 4)
-    assert parsed.model.critic_lora is None
-    assert parsed.data.num_samples > 1 or sees == "evidence"
+def test_a_critic_that_sees_the_evidence_goes_with_every_task() -> None:
+    for task, (name, sees) in product(CONFIGS, (("evidence", "evidence"), ("group", "evidence_and_group"))):
+        parsed = parsed_from(
+            task, ROOT / "configs" / "algorithms" / "st_ppo.yaml", ROOT / "configs" / "critic" / f"{name}.yaml"
+        )
+        assert (parsed.model.critic_sees, parsed.data.num_critic_epochs) == (sees, 4), task
+        assert parsed.model.critic_lora is None
+        assert parsed.data.num_samples > 1 or sees == "evidence"
 
 
 SFT = [(path, SupervisedModule, SupervisedData) for path in sorted((ROOT / "configs" / "sft").glob("*.yaml"))]
 PREFERENCE = [(path, PreferenceModule, PreferenceData) for path in sorted((ROOT / "configs" / "preference").glob("*"))]
 
 
-@pytest.mark.parametrize(("path", "module", "data"), SFT + PREFERENCE, ids=lambda each: getattr(each, "stem", ""))
-def test_a_configuration_of_examples_or_pairs_parses(path: Path, module: type, data: type) -> None:
-    from lightning import Trainer
-
-    made = LightningArgumentParser()
-    made.add_lightning_class_args(Trainer, "trainer")
-    made.add_lightning_class_args(module, "model")
-    made.add_lightning_class_args(data, "data")
-    made.add_argument("--seed_everything", type=int)
-    parsed = made.parse_path(str(path))
-    assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches
+def test_a_configuration_of_examples_or_pairs_parses() -> None:
+    for path, module, data in SFT + PREFERENCE:
+        made = LightningArgumentParser()
+        made.add_lightning_class_args(Trainer, "trainer")
+        made.add_lightning_class_args(module, "model")
+        made.add_lightning_class_args(data, "data")
+        made.add_argument("--seed_everything", type=int)
+        parsed = made.parse_path(str(path))
+        assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches, path
 
 
-@pytest.mark.parametrize("action", ["report", "stop", "rollback"])
-def test_a_collapse_monitor_goes_with_a_task_and_an_algorithm(action: str) -> None:
-    files = [ROOT / "configs" / name for name in ("own_model.yaml", "algorithms/ppo.yaml", f"collapse/{action}.yaml")]
-    parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
-    assert parsed.trainer.callbacks[-1].class_path == "medagent.training.callbacks.CollapseMonitor"
-    assert parsed.trainer.callbacks[-1].init_args.action == action
+def test_a_collapse_monitor_goes_with_a_task_and_an_algorithm() -> None:
+    for action in ("report", "stop", "rollback"):
+        names = ("own_model.yaml", "algorithms/ppo.yaml", f"collapse/{action}.yaml")
+        monitor = parsed_from(*(ROOT / "configs" / name for name in names)).trainer.callbacks[-1]
+        assert monitor.class_path == "medagent.training.callbacks.CollapseMonitor"
+        assert monitor.init_args.action == action
 
 
 def test_turn_rewards_go_with_the_starter_task() -> None:
@@ -182,24 +178,15 @@ def test_the_demo_uses_protocol_and_limits_of_its_base() -> None:
     assert agent["top_k"] == spec.top_k
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "eval").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_evaluation_file_is_one_that_the_command_takes(path: Path) -> None:
+def test_every_evaluation_file_is_one_that_the_command_takes() -> None:
     evaluation = ArgumentParser()
     evaluation.add_function_arguments(evaluate)
-    settings = evaluation.parse_path(str(path))
-    assert settings.benchmark in get_args(BenchmarkName)
-    source = BenchmarkSource(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
-    source.open()  # opening reads nothing, but refuses settings that the benchmark does not have
-    Plan(tuple(Mode(mode) for mode in settings.modes))
-
-
-def test_every_configuration_is_installed_with_the_package() -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        packaged = tomllib.load(file)["tool"]["setuptools"]["package-data"]
-    folders = {
-        path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in (ROOT / "configs").rglob("*.yaml")
-    }
-    assert {name for name, patterns in packaged.items() if "*.yaml" in patterns} >= folders
+    for path in (ROOT / "configs" / "eval").glob("*.yaml"):
+        settings = evaluation.parse_path(str(path))
+        assert settings.benchmark in get_args(BenchmarkName), path
+        source = BenchmarkSource(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
+        source.open()  # opening reads nothing, but refuses settings that the benchmark does not have
+        Plan(tuple(Mode(mode) for mode in settings.modes))
 
 
 def test_the_demo_has_a_collapse_monitor_and_its_own_rate() -> None:

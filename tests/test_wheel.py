@@ -17,7 +17,7 @@ pytest.importorskip("setuptools")
 FOLDERS = ("medagent", "training", "retrieval", "evaluation", "configs")
 CONFIGS_WORK = """
 import medagent
-from medagent.cli.demo import demo_configs
+from medagent.cli.demo_stages import demo_configs
 found = demo_configs()
 assert found and all(path.is_file() for path in found), found
 print(medagent.__file__)
