@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 FOLDER = Path(__file__).parent
@@ -21,15 +22,12 @@ WIDE, PHONE = {"width": 1100, "height": 720}, {"width": 390, "height": 780}
 ANSWERED = "What is the first-line drug for trachoma?"
 LACKING = "What is the first-line drug for tracoma?"
 URGENT = "I have crushing chest pain. What is the first-line drug for stable angina?"
-# Name, question, settings of the browser, and whether it is on paper.
-STATES: list[tuple[str, str, dict[str, Any], bool]] = [
-    ("page-light", ANSWERED, {"viewport": WIDE}, False),
-    ("page-empty", "", {"viewport": WIDE}, False),
-    ("page-lacking", LACKING, {"viewport": WIDE}, False),
-    ("page-dark", ANSWERED, {"viewport": WIDE, "color_scheme": "dark"}, False),
-    ("page-emergency-phone", URGENT, {"viewport": PHONE}, False),
-    ("page-print", ANSWERED, {"viewport": WIDE}, True),
-    ("page-quiz", "study", {"viewport": WIDE}, False),
+# Name, question, and settings of the browser.
+STATES: list[tuple[str, str, dict[str, Any]]] = [
+    ("page-light", ANSWERED, {"viewport": WIDE}),
+    ("page-lacking", LACKING, {"viewport": WIDE}),
+    ("page-emergency-phone", URGENT, {"viewport": PHONE}),
+    ("page-quiz", "study", {"viewport": WIDE}),
 ]
 
 
@@ -38,7 +36,7 @@ def main(url: str) -> None:
     path = os.environ.get("MEDAGENT_CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        for name, question, settings, printed in STATES:
+        for name, question, settings in STATES:
             context = browser.new_context(**settings)
             page = context.new_page()
             page.goto(url)
@@ -47,15 +45,16 @@ def main(url: str) -> None:
                 page.get_by_role("button", name="Study").click()
                 page.get_by_role("button", name="(A)").click()
                 page.get_by_role("button", name="Next question").wait_for()
-            elif question:
+            else:
                 page.get_by_label("Your question").fill(question)
                 page.get_by_role("button", name="Ask", exact=True).click()
                 page.get_by_role("heading", name="Answer", exact=True).wait_for()
-            if printed:
-                page.emulate_media(media="print")
             page.screenshot(path=FOLDER / f"{name}.png", full_page=True)
             context.close()
         browser.close()
+    for path in FOLDER.glob("*.png"):  # a page has few colours
+        picture = Image.open(path).convert("RGB").quantize(32, dither=Image.Dither.NONE)
+        picture.save(path, optimize=True)
 
 
 if __name__ == "__main__":
