@@ -1,8 +1,8 @@
-"""Checksums of weights, to prove that what a sampler holds is what it was handed.
+"""Checksums of weights, to prove that an engine holds what it was sent.
 
 They do not depend on the order of elements within a tensor. So the checksum of a fused or sharded weight is the sum of
-those of its parts, and a sampler may lay weights out as it likes. vLLM's worker imports this module, hence torch alone
-is imported.
+those of its parts, and an engine may lay weights out as it likes. vLLM's worker imports this module, so it imports
+torch alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def combined(checksums: Iterable[Checksum]) -> Checksum:
 def place(name: str, kind: str) -> str:
     """Where a matrix of an adapter belongs: its kind, and the numbers in its name, such as the layer's.
 
-    Samplers fuse matrices within a layer and rename layers, but keep their numbers.
+    Engines fuse matrices within a layer and rename layers, but keep their numbers.
 
     >>> place("model.layers.12.self_attn.q_proj", "lora_A")
     'lora_A 12'
@@ -49,14 +49,14 @@ def place(name: str, kind: str) -> str:
     return " ".join([kind, *re.findall(r"(?<=\.)\d+(?=\.|$)", name)])
 
 
-class Handed:
-    """Weights on their way to a sampler: passes them on, and keeps the checksum of each under its name."""
+class SentWeights:
+    """The checksums, by name, of weights that are sent to an engine."""
 
     def __init__(self) -> None:
         self.checksums: dict[str, Checksum] = {}
 
-    def watch(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The weights one at a time, in their order."""
+    def record(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights one at a time, in their order, and keep the checksum of each."""
         for name, weight in weights:
             self.checksums[name] = checksum(weight)
             yield name, weight

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftConfig, PeftModel
 from peft.tuners.lora import LoraLayer
 from peft.utils import load_peft_weights
 from torch import nn
@@ -68,6 +68,11 @@ def check_adapter(folder: Path, *, beside: bool = False) -> None:
     others = [name for name in tensors if not _is_plain(name, biases=settings.get("bias") in ("all", "lora_only"))]
     if others:
         raise ConfigError(f"{where}: found the tensors {_some(others)}, {WANTED}. {REMEDY}")
+
+
+def rank_of(adapter: Path) -> int:
+    """The rank of a LoRA adapter in peft's form."""
+    return int(PeftConfig.from_pretrained(str(adapter)).r)
 
 
 def with_adapter(model: PreTrainedModel, folder: Path) -> PeftModel:

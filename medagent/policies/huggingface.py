@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.errors import PolicyError
+from medagent.models.causal_lm import hidden_states, project
 from medagent.models.grouped_attention import use_grouped_attention
 from medagent.policies.batch import Batch, Dialogue, Sampler, TurnRow
 from medagent.policies.decoder_shape import shape_of
@@ -94,6 +95,14 @@ class HFPolicy:
             if name not in own:
                 raise PolicyError(f"weight {name} is not a parameter of the sampling model.")
             own[name].copy_(value)
+
+    @torch.no_grad()
+    def logprobs(self, token_ids: list[int]) -> list[float]:
+        """Log-probs of the tokens after the first at temperature 1, in one plain pass."""
+        ids = torch.tensor([token_ids], device=self._model.device)
+        scores = torch.log_softmax(project(self._model, hidden_states(self._model, input_ids=ids, use_cache=False)), -1)
+        found: list[float] = scores[0, :-1].gather(1, ids[0, 1:, None])[:, 0].tolist()
+        return found
 
     def refuse_long(self, tokens: int) -> None:
         """Raise `PolicyError` where a text of so many tokens is longer than the model reads."""

@@ -1,22 +1,24 @@
-"""One engine (vLLM or Hugging Face) in a Ray actor: it takes weights and answers completion requests.
+"""A sampler (vLLM or Hugging Face) in a Ray actor: it takes weights and answers completion requests.
 
-The class is plain and does not import Ray; `medagent.training.engines.ray` makes actors of it.
+The class is plain and does not import Ray. `medagent.engines.ray` makes actors of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
 
-from medagent.models.causal_lm import fastest_device, hidden_states, load_causal_lm, project
+from medagent.engines.vllm import ServedAdapters
+from medagent.engines.weight_sync import stored_matrices
+from medagent.models.causal_lm import fastest_device, load_causal_lm
 from medagent.models.checksums import Checksum, of_parameters
 from medagent.policies.completions import HttpCompletions
 from medagent.policies.huggingface import HFPolicy, HFSession
@@ -29,10 +31,10 @@ EngineKind = Literal["vllm", "huggingface"]
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What a replica needs to load its model. `model` is a hub name or a folder that its machine can read.
+    """How a replica loads its model. `model` is a hub name or a folder that its machine can read.
 
-    `lora_rank` is that of the adapters it will be handed, 0 where it is handed merged weights. `four_bit` keeps the
-    base in NF4, for Hugging Face alone.
+    `lora_rank` is that of the adapters it will be sent, 0 if it will be sent merged weights. `four_bit` keeps the base
+    in NF4, for Hugging Face alone.
     """
 
     kind: EngineKind
@@ -50,43 +52,42 @@ Weights = Mapping[str, Tensor] | Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Held:
-    """What a replica holds after a hand-over: checksums of its weights, and log-probs of the probe."""
+    """The state of a replica after a sync: checksums of the weights that it holds, and log-probs of the probe."""
 
     checksums: dict[str, Checksum]
     logprobs: list[float]
 
 
 class RayReplica:
-    """One engine. Requests carry the version of the weights that they are meant for."""
+    """One sampler. Requests carry the version of the weights that they are meant for."""
 
     def __init__(self, settings: ReplicaSettings) -> None:
         self._version = -1
-        self._engine: _Vllm | _HuggingFace = _Vllm(settings) if settings.kind == "vllm" else _HuggingFace(settings)
+        self._sampler: _Vllm | _HuggingFace = _Vllm(settings) if settings.kind == "vllm" else _HuggingFace(settings)
 
     async def push(self, version: int, weights: Weights, probe: list[int]) -> Held:
-        """Take weights; returns what is held then, with the log-probs of the probe's tokens after the first."""
+        """Load weights. Returns the checksums, with the log-probs of the probe's tokens after the first."""
         self._version = -1  # also where loading fails halfway
-        checksums = self._engine.load(weights)
+        checksums = self._sampler.load(weights)
         self._version = version
-        return Held(checksums, self._engine.logprobs(probe) if len(probe) > 1 else [])
+        return Held(checksums, self._sampler.logprobs(probe) if len(probe) > 1 else [])
 
     async def complete(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
         """The first choice for a request, as `Completions.complete` gives it.
 
-        Where the weights are others, it returns {"stale": their version}.
+        Returns {"stale": version} if it holds the weights of another version.
         """
         if version != self._version:
             return {"stale": self._version}
-        return await self._engine.complete(body)
+        return await self._sampler.complete(body)
 
     async def forget(self, dialogue: str) -> None:
         """A dialogue has ended."""
-        self._engine.forget(dialogue)
+        self._sampler.forget(dialogue)
 
 
 class _Vllm:
     def __init__(self, settings: ReplicaSettings) -> None:
-        self._adapters, self._served, self._loaded = TemporaryDirectory(prefix="medagent-adapters-"), MODEL, 0
         self._server = VllmServer(
             settings.model,
             dtype=settings.dtype,
@@ -94,6 +95,7 @@ class _Vllm:
             lora_rank=settings.lora_rank,
             settings=settings.vllm,
         ).wait()
+        self._adapters, self._served, self._loaded = ServedAdapters(self._server), MODEL, 0
         self._completions = HttpCompletions(self._server.endpoint())
 
     def load(self, weights: Weights) -> dict[str, Checksum]:
@@ -102,11 +104,10 @@ class _Vllm:
             self._server.push_weights(tensors, tensors.items())
             return self._server.held_weights()
         self._loaded += 1
-        old, self._served = self._served, f"policy-{self._loaded}"
-        folder = _written(weights, Path(self._adapters.name) / self._served)
-        self._server.api.load_adapter(self._served, folder)
-        if old != MODEL:
-            self._server.api.unload_adapter(old)
+        former, self._served = self._served, f"policy-{self._loaded}"
+        self._adapters.load(self._served, partial(_write, weights))
+        if former != MODEL:
+            self._adapters.unload(former)
         return self._server.held_adapter()
 
     def logprobs(self, token_ids: list[int]) -> list[float]:
@@ -138,7 +139,8 @@ class _HuggingFace:
             self._policy.load_weights(tensors.items())
             return of_parameters(self._policy.model, tensors)
         with TemporaryDirectory(prefix="medagent-adapter-") as scratch:
-            folder = _written(weights, Path(scratch))
+            folder = Path(scratch)
+            _write(weights, folder)
             if not self._has_adapter:  # puts LoRA layers into the very model that samples
                 PeftModel.from_pretrained(self._policy.model, str(folder)).eval()
                 self._has_adapter = True
@@ -147,12 +149,8 @@ class _HuggingFace:
         held = of_parameters(self._policy.model, [f"{name}.default.weight" for name in stored])
         return {name.removesuffix(".default.weight"): found for name, found in held.items()}
 
-    @torch.no_grad()
     def logprobs(self, token_ids: list[int]) -> list[float]:
-        ids = torch.tensor([token_ids], device=self._policy.model.device)
-        scores = torch.log_softmax(project(self._policy.model, hidden_states(self._policy.model, input_ids=ids)), -1)
-        found: list[float] = scores[0, :-1].gather(1, ids[0, 1:, None])[:, 0].tolist()
-        return found
+        return self._policy.logprobs(token_ids)
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         name, prompt = str(body["session_id"]), list(body["prompt"])
@@ -179,14 +177,8 @@ class _HuggingFace:
             self._dialogues.pop(dialogue)[0].close()
 
 
-def stored_matrices(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The matrices of an adapter's file in peft's form by their names in the base, such as `...q_proj.lora_A`."""
-    return {name.removeprefix("base_model.model.").removesuffix(".weight"): tensor for name, tensor in tensors.items()}
-
-
-def _written(files: Weights, folder: Path) -> Path:
+def _write(files: Weights, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         assert isinstance(content, bytes)
         (folder / name).write_bytes(content)
-    return folder

@@ -1,4 +1,4 @@
-"""Ray actors as the engine: replicas on the machines of a cluster, which may come and go. Needs the extra `ray`."""
+"""Ray actors as the engine: replicas on the machines of a cluster, each of which may be lost. Needs the extra `ray`."""
 
 from __future__ import annotations
 
@@ -8,42 +8,40 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from medagent.errors import ConfigError, PolicyError
-from medagent.models.base_models import model_path
-from medagent.models.checksums import Checksum, Handed
-from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss
-from medagent.models.text_length import room_on_server
-from medagent.policies.completions import CompletionPolicy
-from medagent.policies.http_endpoint import EndpointGoneError
-from medagent.policies.ray_replica import EngineKind, Held, RayReplica, ReplicaSettings, Weights
-from medagent.policies.turn_ends import end_token_ids
-from medagent.policies.vllm.server import MODEL, VllmSettings
-from medagent.training.engines.arrival import ArrivalCheck, require_arrival, trainer_logprobs
-from medagent.training.engines.base import EngineSetup, RolloutEngine
-from medagent.training.engines.hand_over import (
+from medagent.engines.base import Engine, EngineSetup, PolicyWeights
+from medagent.engines.ray_replica import EngineKind, Held, RayReplica, ReplicaSettings, Weights
+from medagent.engines.weight_sync import (
     WITHOUT_MERGE,
-    HandOver,
+    WeightSync,
     exact_adapter,
     form_of,
-    is_whole,
+    is_exact,
     merge_metrics,
     save_adapter,
     served_adapter,
 )
-from medagent.training.module import AgentModule
+from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
+from medagent.errors import ConfigError, PolicyError
+from medagent.models.base_models import model_path
+from medagent.models.checksums import Checksum, SentWeights
+from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss
+from medagent.models.text_length import room_on_server
+from medagent.policies.completions import CompletionPolicy
+from medagent.policies.http_endpoint import EndpointGoneError
+from medagent.policies.vllm.server import MODEL, VllmSettings
 
 log = logging.getLogger(__name__)
 SHOWN_LINES = 12  # of the error of a replica that is gone
 
 
-class RayEngine(RolloutEngine):
-    """`num_replicas` actors on the cluster at `address`, each with an engine of `kind`.
+class RayEngine(Engine):
+    """`num_replicas` actors on the cluster at `address`, each with a sampler of `kind`.
 
     An empty address starts a cluster on this machine for the run's time. "auto" joins the one that is there.
 
-    `hand_over` and `max_merge_lost` are those of `InProcessEngine`. Each actor takes `cpus` and `gpus` of the cluster.
+    `weight_sync` and `max_merge_lost` are those of `InProcessEngine`. Each actor takes `cpus` and `gpus` of the cluster.
     New weights are put into Ray's object store once and read by all. Dialogues go to the actor that has fewest. Those
-    of an actor that dies go on elsewhere, and the next hand-over starts another in its place. Every machine needs this
+    of an actor that dies continue on another, and the next sync starts a new one in its place. Every machine needs this
     package, and the base model under the same name or path.
     """
 
@@ -57,7 +55,7 @@ class RayEngine(RolloutEngine):
         seeded: bool = True,
         start_timeout_s: float = 900.0,
         vllm: VllmSettings = VllmSettings(),
-        hand_over: HandOver = "auto",
+        weight_sync: WeightSync = "auto",
         max_merge_lost: float = MAX_MERGE_LOST,
     ) -> None:
         if num_replicas < 1:
@@ -65,35 +63,35 @@ class RayEngine(RolloutEngine):
         self._num_replicas, self._kind, self._address = num_replicas, kind, address
         self._cpus, self._gpus, self._seeded = cpus, gpus, seeded
         self._start_timeout_s, self._vllm = start_timeout_s, vllm
-        self._hand_over, self._max_merge_lost = hand_over, max_merge_lost
-        self.takes_adapters = hand_over != "merged"
+        self._weight_sync, self._max_merge_lost = weight_sync, max_merge_lost
+        self.takes_adapters = weight_sync != "merged"
         self._form: Form = "merged"
         self._loss: MergeLoss | None = None
         self._ray: Any = None
         self._began_cluster = False
         self._actors: dict[int, Any] = {}
-        self._checks: dict[int, ArrivalCheck] = {}
+        self._checks: dict[int, WeightSyncCheck] = {}
         self._setup: EngineSetup | None = None
         self._settings: ReplicaSettings | None = None
-        self._handed_over = 0
+        self._num_syncs = 0
         self._lost = 0
         self._last_loss, self._num_there = "", 0
 
-    def start(self, module: AgentModule, setup: EngineSetup) -> None:
-        """See `RolloutEngine.start`: joins the cluster, or starts one, and asks for the actors."""
+    def start(self, weights: PolicyWeights, setup: EngineSetup) -> None:
+        """See `Engine.start`: joins the cluster, or starts one, and asks for the actors."""
         if importlib.util.find_spec("ray") is None:
             raise ConfigError("engine ray: ray is not installed. pip install 'medagent[ray]', or take another engine.")
         import ray
 
-        self._ray, self._setup, self._form = ray, setup, form_of(self._hand_over, module)
-        rank = module.policy_lora.rank if self._form == "adapter" else 0
+        self._ray, self._setup, self._form = ray, setup, form_of(self._weight_sync, weights)
+        rank = weights.lora_rank if self._form == "adapter" else 0
         self._settings = ReplicaSettings(
             self._kind,
-            model_path(module.base_name),
-            module.dtype_name,
-            room_on_server(module.roles.peft.config, setup.max_tokens, f"the base {module.base_name}"),
+            model_path(weights.base_name),
+            weights.dtype,
+            room_on_server(weights.config, setup.max_tokens, f"the base {weights.base_name}"),
             rank,
-            four_bit=module.execution.quantise != "none" and self._kind == "huggingface",
+            four_bit=weights.four_bit and self._kind == "huggingface",
             vllm=self._vllm,
         )
         if not ray.is_initialized():
@@ -113,65 +111,63 @@ class RayEngine(RolloutEngine):
                     f"cluster has {have.get(name, 0.0):g}. Lower num_replicas or {name.lower()}s."
                 )
         for number in range(self._num_replicas):
-            self._begin(number, module)
+            self._begin(number, weights)
 
-    def _begin(self, number: int, module: AgentModule) -> None:
+    def _begin(self, number: int, weights: PolicyWeights) -> None:
         kind = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=1000)(
             RayReplica
         )
         self._actors[number] = kind.remote(self._settings)
-        self._checks[number] = ArrivalCheck(
-            module.dtype_name, four_bits=module.execution.quantise != "none" and self._kind == "vllm"
+        self._checks[number] = WeightSyncCheck(
+            weights.dtype, four_bits=weights.four_bit and self._kind == "vllm"
         )
 
-    def hand_over(self, module: AgentModule, *, version: int) -> CompletionPolicy:
-        """See `RolloutEngine.hand_over`."""
+    def sync_weights(self, weights: PolicyWeights, *, version: int) -> CompletionPolicy:
+        """See `Engine.sync_weights`."""
         if self._setup is None:
             raise ConfigError("engine ray: was not started. RolloutData.setup does so in a training run.")
-        self._handed_over += 1
-        probe = list(self._setup.probe_ids)
-        weights, expected = self._merged(module) if self._form == "merged" else self._adapter(module)
-        stored = self._ray.put(weights)
-        wanted = trainer_logprobs(module, self._setup.probe_ids) if len(probe) > 1 else None
+        self._num_syncs += 1
+        probe = self._setup.probe_ids
+        sent, expected = self._merged(weights) if self._form == "merged" else self._adapter(weights)
+        stored = self._ray.put(sent)
+        wanted = weights.logprobs(probe) if len(probe) > 1 else None
         there = []
         self._checks = {number: check for number, check in self._checks.items() if number in self._actors}
-        for number, held in self._pushed(stored, probe, module).items():
+        for number, held in self._pushed(stored, list(probe), weights).items():
             where = f"Ray replica {number}"
-            require_arrival(expected, held.checksums, where=where)
-            if wanted is not None and is_whole(self._loss):
+            require_synced(expected, held.checksums, where=where)
+            if wanted is not None and is_exact(self._loss):
                 self._checks[number](held.logprobs, wanted, where=where)
-            there.append(_RayCompletions(self._ray, self._actors[number], where, self._handed_over))
+            there.append(_RayCompletions(self._ray, self._actors[number], where, self._num_syncs))
         if not there:
             raise PolicyError(
                 f"all {self._num_replicas} Ray replicas are gone, and none could be started again; of the "
                 f"last:\n{self._last_loss}\nOnce that is mended, the same command goes on."
             )
         self._num_there = len(there)
-        ends = end_token_ids(module.tokenizer, module.roles.peft)
-        return CompletionPolicy(there, MODEL, module.tokenizer, seeded=self._seeded, end_ids=ends)
+        return CompletionPolicy(there, MODEL, weights.tokenizer, seeded=self._seeded, end_ids=weights.end_ids)
 
-    def _merged(self, module: AgentModule) -> tuple[Weights, dict[str, Checksum]]:
-        """Merged weights on the CPU, and what a replica must hold then."""
-        handed, self._loss = Handed(), MergeLoss()
-        merged = handed.watch(module.roles.merged_policy(self._loss))
-        weights = {name: tensor.cpu() for name, tensor in merged}
+    def _merged(self, weights: PolicyWeights) -> tuple[Weights, dict[str, Checksum]]:
+        """Merged weights on the CPU, and the checksums that a replica must hold."""
+        sent, self._loss = SentWeights(), MergeLoss()
+        merged = {name: tensor.cpu() for name, tensor in sent.record(weights.merged(self._loss))}
         self._loss.require(self._max_merge_lost, where="engine ray", remedy=WITHOUT_MERGE)
-        return weights, handed.checksums
+        return merged, sent.checksums
 
-    def _adapter(self, module: AgentModule) -> tuple[Weights, dict[str, Checksum]]:
-        """The files of the policy's adapter, and what a replica must hold then."""
+    def _adapter(self, weights: PolicyWeights) -> tuple[Weights, dict[str, Checksum]]:
+        """The files of the policy's adapter, and the checksums that a replica must hold."""
         with TemporaryDirectory(prefix="medagent-adapter-") as scratch:
-            save_adapter(module, Path(scratch))
+            save_adapter(weights, Path(scratch))
             files = {path.name: path.read_bytes() for path in Path(scratch).iterdir() if path.is_file()}
-        served = served_adapter(module, module.dtype_name) if self._kind == "vllm" else exact_adapter(module)
+        served = served_adapter(weights) if self._kind == "vllm" else exact_adapter(weights)
         return files, served
 
-    def _pushed(self, stored: Any, probe: list[int], module: AgentModule) -> dict[int, Held]:
-        """Replica -> what it holds, of all that took the weights; a dead one is replaced once."""
+    def _pushed(self, stored: Any, probe: list[int], weights: PolicyWeights) -> dict[int, Held]:
+        """Replica -> its state, for all that took the weights. A dead one is replaced once."""
         heard: dict[int, Held] = {}
         for attempt in range(2):
             asked = {
-                number: actor.push.remote(self._handed_over, stored, probe)
+                number: actor.push.remote(self._num_syncs, stored, probe)
                 for number, actor in self._actors.items()
                 if number not in heard
             }
@@ -184,17 +180,17 @@ class RayEngine(RolloutEngine):
                     self._lost += 1
                     if not attempt:
                         self._ray.kill(self._actors[number])
-                        self._begin(number, module)
+                        self._begin(number, weights)
         return heard
 
     def metrics(self) -> dict[str, float]:
-        """See `RolloutEngine.metrics`: those of the replica that agrees least."""
+        """See `Engine.metrics`: those of the replica that agrees least."""
         worst = max(self._checks.values(), key=lambda check: check.gap)
         measured = {**merge_metrics(self._loss), **worst.metrics()}
         return {**measured, "sampler/replicas": float(self._num_there), "sampler/lost": float(self._lost)}
 
     def close(self) -> None:
-        """See `RolloutEngine.close`."""
+        """See `Engine.close`."""
         if self._ray is None:
             return
         for actor in self._actors.values():

@@ -1,0 +1,1 @@
+"""Engines sample a policy's turns for the trainer, the server and evaluation. Import each from its own module."""

@@ -1,0 +1,90 @@
+"""The default engine: it samples in this process, with Hugging Face's model code.
+
+In float32 the policy's LoRA is merged into a copy of the base at each sync. In other dtypes it is copied and lies
+beside the base, which trainer and engine then share.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from medagent.agent_spec import AgentSpec
+from medagent.engines.base import Engine, EngineSetup, PolicyWeights
+from medagent.engines.weight_sync import WITHOUT_MERGE, WeightSync, form_of, is_exact, merge_metrics
+from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
+from medagent.errors import ConfigError
+from medagent.models.agent_weights import load_weights
+from medagent.models.checksums import SentWeights, of_parameters
+from medagent.models.merging import MAX_MERGE_LOST, MergeLoss
+from medagent.models.text_length import check_text_length
+from medagent.policies.huggingface import HFPolicy
+
+
+class InProcessEngine(Engine):
+    """Samples reproducibly with Hugging Face's model code, on the trainer's device.
+
+    Equal seeds give equal rollouts. `weight_sync` "merged": the LoRA is merged into a copy of the base. "adapter": the
+    LoRA lies beside the base, and nothing is rounded. "auto": merged where the base is in float32, else adapter. A
+    merge that loses a larger share than `max_merge_lost` of the LoRA to rounding stops the run.
+    """
+
+    samples_here = records_routing = True
+
+    def __init__(self, weight_sync: WeightSync = "auto", max_merge_lost: float = MAX_MERGE_LOST) -> None:
+        self.weight_sync: WeightSync = weight_sync
+        self.takes_adapters = weight_sync != "merged"
+        self._max_merge_lost = max_merge_lost
+        self._policy: HFPolicy | None = None
+        self._probe_ids: tuple[int, ...] = ()
+        self._check: WeightSyncCheck | None = None
+        self._loss: MergeLoss | None = None
+
+    def open(self, folder: Path, spec: AgentSpec, *, lockstep: bool = False) -> HFPolicy:
+        """See `Engine.open`. Raises `ConfigError` if the agent's limits exceed the texts that its model reads."""
+        model, tokenizer = load_weights(folder, spec)
+        check_text_length(model.config, spec.limits.max_total_tokens, f"agent {folder}")
+        return HFPolicy(model, tokenizer, lockstep=lockstep)
+
+    def start(self, weights: PolicyWeights, setup: EngineSetup) -> None:
+        """See `Engine.start`: refuses a base that is sharded."""
+        _refuse(setup.sharded)
+        self._probe_ids = setup.probe_ids
+        self._check = WeightSyncCheck(weights.dtype)
+
+    def sync_weights(self, weights: PolicyWeights, *, version: int) -> HFPolicy:
+        """See `Engine.sync_weights`."""
+        _refuse(weights.sharded)
+        form = form_of(self.weight_sync, weights)
+        if self._policy is None:
+            model = weights.sampling_model(form)
+            self._policy = HFPolicy(model, weights.tokenizer, record_routing=weights.routing is not None)
+        self._loss = MergeLoss() if form == "merged" else None
+        names = set(weights.adapted() if form == "merged" else weights.adapter())
+        sent = SentWeights()
+        self._policy.load_weights(sent.record(weights.merged(self._loss) if self._loss is not None else weights.adapter().items()))
+        held = of_parameters(self._policy.model, names)
+        require_synced(sent.checksums, held, where="engine in_process", names=names)
+        if self._loss is not None:
+            self._loss.require(self._max_merge_lost, where="engine in_process", remedy=WITHOUT_MERGE)
+        if self._check is not None and len(self._probe_ids) > 1 and is_exact(self._loss):
+            found = self._policy.logprobs(list(self._probe_ids))
+            self._check(found, weights.logprobs(self._probe_ids), where="engine in_process")
+        return self._policy
+
+    def metrics(self) -> dict[str, float]:
+        """See `Engine.metrics`: those that a resumed run has too, so none of an earlier sync."""
+        gap = {} if self._check is None else {"sampler/probe_gap": self._check.gap}
+        return {**merge_metrics(self._loss), **gap}
+
+    def close(self) -> None:
+        """See `Engine.close`: drops the copy, as a second run of this engine may have another base."""
+        self._policy = None
+
+
+def _refuse(sharded: bool) -> None:
+    if sharded:
+        raise ConfigError(
+            "engine in_process: keeps a whole copy of the base on each rank, which ShardedBase is to avoid. "
+            "Take medagent.training.engines.ServersEngine as data.engine, or VllmEngine with GPUs of its own for every "
+            "rank, or trainer.strategy ddp."
+        )

@@ -1,0 +1,291 @@
+"""vLLM on this machine as the engine: a server in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoTokenizer
+
+from medagent.agent_spec import AgentSpec
+from medagent.engines.base import Engine, EngineSetup, PolicyWeights
+from medagent.engines.weight_sync import (
+    WITHOUT_MERGE,
+    WeightSync,
+    form_of,
+    is_exact,
+    merge_metrics,
+    save_adapter,
+    served_adapter,
+)
+from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
+from medagent.errors import ConfigError, PolicyError
+from medagent.models.agent_weights import adapter_folder, base_path, has_adapter
+from medagent.models.base_models import model_path
+from medagent.models.checksums import SentWeights
+from medagent.models.merging import MAX_MERGE_LOST, Form, MergeLoss
+from medagent.models.plain_lora import check_adapter, rank_of
+from medagent.models.text_length import room_on_server
+from medagent.policies.completions import CompletionPolicy, HttpCompletions
+from medagent.policies.turn_ends import stored_end_token_ids
+from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer, VllmSettings
+
+log = logging.getLogger(__name__)
+
+
+class VllmEngine(Engine):
+    """A vLLM server on this machine that samples with the policy's weights.
+
+    `weight_sync` "merged": base weights with the policy's LoRA merged in are pushed through shared memory. "adapter":
+    vLLM serves the LoRA beside the base. "auto": merged where the base is in float32, else adapter. A merge that loses
+    a larger share than `max_merge_lost` of the LoRA to rounding stops the run.
+
+    `colocated`: trainer and vLLM share a GPU, and each sleeps while the other works. Otherwise give vLLM GPUs of its
+    own (`settings.devices`), or a share of the trainer's (`settings.gpu_memory`). Under DDP every rank starts a server.
+    `settings.devices` may then name one GPU per rank, separated by ";".
+
+    An opened agent is served as the base and its adapter. A changed folder brings a new adapter. Another base needs a
+    restart of the service.
+    """
+
+    records_routing = True
+
+    def __init__(
+        self,
+        weight_sync: WeightSync = "auto",
+        colocated: bool = False,
+        seeded: bool = True,
+        settings: VllmSettings = VllmSettings(),
+        max_merge_lost: float = MAX_MERGE_LOST,
+    ) -> None:
+        self._weight_sync, self._colocated, self._seeded, self._settings = weight_sync, colocated, seeded, settings
+        self._max_merge_lost = max_merge_lost
+        self.overlaps, self.takes_adapters = not colocated, weight_sync != "merged"
+        self.trainer_share = 1.0 if colocated or settings.devices else 1.0 - settings.gpu_memory
+        self._form: Form = "merged"
+        self._loss: MergeLoss | None = None
+        self._server: VllmServer | None = None
+        self._adapters: ServedAdapters | None = None
+        self._policy: CompletionPolicy | None = None
+        self._setup: EngineSetup | None = None
+        self._check: WeightSyncCheck | None = None
+        self._served = MODEL
+        self._base: tuple[str, str, int] = ("", "", 0)
+        self._asleep, self._num_adapters = False, 0
+
+    def open(self, folder: Path, spec: AgentSpec, *, lockstep: bool = False) -> CompletionPolicy:
+        """See `Engine.open`. The adapter is copied: answers that still run keep the weights that they began with."""
+        if spec.quantise != "none":
+            raise ConfigError(
+                f"agent {folder}: was trained on a base in 4 bits ({spec.quantise}), and vLLM would sample with "
+                f"the base in {spec.dtype}, which is another model. Take --engine in_process, or serve what "
+                "`medagent export` writes: it holds the weights as they were trained."
+            )
+        adapter = adapter_folder(folder) if has_adapter(folder) else None
+        if adapter is not None:
+            check_adapter(adapter, beside=True)
+        weights = base_path(folder, spec)
+        base = (weights, spec.dtype, spec.limits.max_total_tokens)
+        if self._server is None:
+            longest = room_on_server(AutoConfig.from_pretrained(weights), base[2], f"agent {folder}")
+            self._base = base
+            self._server = VllmServer(
+                weights,
+                dtype=spec.dtype,
+                max_model_len=longest,
+                lora_rank=rank_of(adapter) if adapter else 0,
+                settings=self._settings,
+                log=Path(tempfile.gettempdir()) / f"medagent-vllm-{os.getpid()}.log",
+            )
+        elif base != self._base or adapter is None:
+            raise PolicyError(
+                f"agent {folder}: its base, dtype and longest dialogue {base} are not those that vLLM was started "
+                f"with, {self._base}. Start the service again."
+            )
+        source, tokenizer = HttpCompletions(self._server.wait().endpoint()), AutoTokenizer.from_pretrained(folder)
+        ends = stored_end_token_ids(tokenizer, weights)
+        if adapter is None:
+            return CompletionPolicy([source], MODEL, tokenizer, seeded=self._seeded, end_ids=ends)
+        served, name = self._adapters_of(self._server), self._next_name("agent")
+        served.load(name, partial(shutil.copytree, adapter))
+        return _AdapterPolicy(
+            [source], name, tokenizer, seeded=self._seeded, end_ids=ends, unload=partial(served.try_unload, name)
+        )
+
+    def is_alive(self) -> bool:
+        """See `Engine.is_alive`."""
+        return self._server is not None and self._server.runs
+
+    def start(self, weights: PolicyWeights, setup: EngineSetup) -> None:
+        """See `Engine.start`; returns while vLLM still loads."""
+        self._setup, self._check = setup, WeightSyncCheck(weights.dtype, four_bits=weights.four_bit)
+        self._form = form_of(self._weight_sync, weights)
+        if self._form == "adapter" and weights.has_experts and not HAS_TRITON:
+            raise ConfigError(
+                "engine vllm: would serve the adapter beside a mixture of experts, which vLLM can only with Triton, so "
+                "on a GPU. Set weight_sync: merged, or take InProcessEngine."
+            )
+        self._server = VllmServer(
+            model_path(weights.base_name),
+            dtype=weights.dtype,
+            max_model_len=room_on_server(weights.config, setup.max_tokens, f"the base {weights.base_name}"),
+            lora_rank=weights.lora_rank if self._form == "adapter" else 0,
+            sleeps=self._colocated,
+            routing=weights.routing is not None,
+            settings=of_rank(self._settings, setup, colocated=self._colocated),
+            log=setup.folder / "logs" / f"vllm-{setup.rank}.log",
+        )
+
+    def sync_weights(self, weights: PolicyWeights, *, version: int) -> CompletionPolicy:
+        """See `Engine.sync_weights`."""
+        if self._server is None or self._setup is None or self._check is None:
+            raise ConfigError("engine vllm: was not started. RolloutData.setup does so in a training run.")
+        server = self._server.wait()
+        if self._asleep:
+            torch.cuda.empty_cache()  # vLLM needs the memory that the update has left in torch's cache
+            server.wake()
+            self._asleep = False
+        if self._form == "merged":
+            self._loss = push_merged(server, weights, self._max_merge_lost)
+        else:
+            served, former = self._adapters_of(server), self._served
+            self._served = self._next_name(f"policy-{version}")
+            served.load(self._served, partial(save_adapter, weights))
+            if former != MODEL:
+                served.unload(former)
+            require_synced(served_adapter(weights), server.held_adapter(), where="vLLM")
+        if weights.routing is not None:
+            server.record_routing()
+        probe = self._setup.probe_ids
+        if len(probe) > 1 and is_exact(self._loss):
+            self._check(server.api.logprobs(list(probe), model=self._served), weights.logprobs(probe), where="vLLM")
+        if self._policy is None or self._policy.model != self._served:
+            self._policy = CompletionPolicy(
+                [server.completions()],
+                self._served,
+                weights.tokenizer,
+                seeded=self._seeded,
+                end_ids=weights.end_ids,
+                routing=weights.routing,
+            )
+        return self._policy
+
+    def _adapters_of(self, server: VllmServer) -> ServedAdapters:
+        if self._adapters is None:
+            self._adapters = ServedAdapters(server)
+        return self._adapters
+
+    def _next_name(self, kind: str) -> str:
+        self._num_adapters += 1
+        return f"{kind}-{self._num_adapters}"
+
+    def sleep(self) -> None:
+        """See `Engine.sleep`: vLLM sleeps where the GPU is shared."""
+        if self._colocated and self._server is not None and not self._asleep:
+            self._server.sleep()
+            self._asleep = True
+
+    def metrics(self) -> dict[str, float]:
+        """See `Engine.metrics`."""
+        return {**merge_metrics(self._loss), **(self._check.metrics() if self._check else {})}
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._server is not None:
+            self._server.close()
+            self._server = self._policy = None
+        if self._adapters is not None:
+            self._adapters.close()
+            self._adapters = None
+
+
+@dataclass
+class _AdapterPolicy(CompletionPolicy):
+    """Samples with one adapter, which is unloaded with it."""
+
+    unload: Callable[[], None] = lambda: None
+
+    async def disconnect(self) -> None:
+        """See `Policy.disconnect`."""
+        await super().disconnect()
+        await asyncio.to_thread(self.unload)
+
+
+class ServedAdapters:
+    """The adapters that a vLLM server on this machine serves, each under a name and from a folder of its own.
+
+    A name's weights never change: running answers may still read the former ones.
+    """
+
+    def __init__(self, server: VllmServer) -> None:
+        self._api, self._folders = server.api, tempfile.TemporaryDirectory(prefix="medagent-adapters-")
+        self._closed = False
+
+    def load(self, name: str, write: Callable[[Path], object]) -> None:
+        """Serve the adapter that `write` puts into the folder it is given."""
+        folder = Path(self._folders.name) / name
+        write(folder)
+        self._api.load_adapter(name, folder)
+
+    def unload(self, name: str) -> None:
+        """Serve it no longer."""
+        self._api.unload_adapter(name)
+        shutil.rmtree(Path(self._folders.name) / name)
+
+    def try_unload(self, name: str) -> None:
+        """The same if the server may refuse, or may be gone."""
+        if self._closed:
+            return
+        try:
+            self._api.unload_adapter(name)
+        except PolicyError as error:
+            log.warning("adapter %s stays loaded: %s", name, error)
+        shutil.rmtree(Path(self._folders.name) / name, ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove the folders: the server is gone."""
+        self._closed = True
+        self._folders.cleanup()
+
+
+def push_merged(server: VllmServer, weights: PolicyWeights, max_merge_lost: float) -> MergeLoss:
+    """Push the policy's merged weights to a server, and check that it holds them; returns what rounding took."""
+    sent, loss, places = SentWeights(), MergeLoss(), weights.adapted()
+    server.push_weights(places, sent.record(weights.merged(loss)))
+    require_synced(sent.checksums, server.held_weights(), where="vLLM", names=set(places))
+    loss.require(max_merge_lost, where="engine vllm", remedy=WITHOUT_MERGE)
+    return loss
+
+
+def of_rank(settings: VllmSettings, setup: EngineSetup, *, colocated: bool) -> VllmSettings:
+    """The settings of one rank: its own entry, if `devices` lists several by ";".
+
+    Colocated without a list, a rank takes the trainer's own GPU.
+    """
+    if not settings.devices and colocated and setup.device.type == "cuda":
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        index = setup.device.index or 0
+        return replace(settings, devices=visible.split(",")[index] if visible else str(index))
+    if setup.num_ranks > 1 and setup.device.type == "cuda" and ";" not in settings.devices:
+        raise ConfigError(
+            f"engine vllm: {setup.num_ranks} ranks would start servers on the same GPUs "
+            f"({settings.devices or 'all'}). Name one list per rank in settings.devices, such as "
+            '"4;5;6;7".'
+        )
+    if ";" not in settings.devices:
+        return settings
+    lists = settings.devices.split(";")
+    if setup.rank >= len(lists):
+        raise ConfigError(
+            f"engine vllm: settings.devices names {len(lists)} ranks ({settings.devices}), and this is rank "
+            f"{setup.rank}. Name one list per rank."
+        )
+    return replace(settings, devices=lists[setup.rank])
