@@ -22,7 +22,7 @@ from medagent.retrieval.search import HybridRetriever
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.data import AgentSettings, RolloutData
-from medagent.training.engines import InProcessEngine
+from medagent.training.engines import InProcessEngine, ModuleWeights
 from medagent.training.module import AgentModule
 from medagent.training.objectives import value_loss
 from medagent.training.prepare import prepare
@@ -50,7 +50,11 @@ def main() -> None:
             num_questions=ROLLOUTS,
         )
         agent = Agent(
-            InProcessEngine().hand_over(module, version=0), retriever, STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K
+            InProcessEngine().sync_weights(ModuleWeights(module), version=0),
+            retriever,
+            STARTER_PROTOCOL,
+            STARTER_LIMITS,
+            STARTER_TOP_K,
         )
         figures: dict[str, list[float]] = {}
 

@@ -7,22 +7,16 @@ adapter/     LoRA weights (safetensors); absent in a base policy           token
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent
 from medagent.agent_spec import AgentSpec, RetrieverSpec, read_spec, write_spec
+from medagent.engines.base import Engine
+from medagent.engines.in_process import InProcessEngine
 from medagent.errors import ConfigError
-from medagent.models.base_models import check_base, model_path
-from medagent.models.causal_lm import fastest_device, load_causal_lm
-from medagent.models.merging import form_for, merge_into
-from medagent.models.plain_lora import check_adapter, with_adapter
-from medagent.models.text_length import check_text_length
-from medagent.policies.huggingface import HFPolicy
-from medagent.policy import Policy
 from medagent.retrieval.embedders import embedder_from_identity
 from medagent.retrieval.opening import URL, folders_named, open_retriever
 from medagent.retrieval.remote import RemoteRetriever
@@ -33,8 +27,6 @@ from medagent.retrieval.sharded import ShardedRetriever
 from medagent.retrieval.tools import Tool, Toolbox, class_path, corpus_of
 
 MOVED_TOGETHER = 3  # folders above the agent, and last parts of the index's path, that a move may have kept
-
-OpenPolicy = Callable[[Path, AgentSpec], Policy]
 
 
 def retriever_spec(retriever: Retriever) -> RetrieverSpec | None:
@@ -84,12 +76,11 @@ def load_agent(
     index: str | None = None,
     tools: Sequence[Tool] = (),
     lockstep: bool = True,
-    open_policy: OpenPolicy | None = None,
+    engine: Engine | None = None,
 ) -> Agent:
     """An agent that is ready to run, with its own retriever or with another.
 
-    Its policy is its base model in this process with the adapter merged in. `open_policy` replaces that: it makes a
-    policy from the folder.
+    `engine` samples its turns; none is an `InProcessEngine`. `lockstep`: see `HFPolicy`.
     """
     spec = read_spec(folder)
     if retriever is None:
@@ -101,7 +92,7 @@ def load_agent(
         else:
             raise ConfigError(f"agent {folder}: names no index to search. Give one with --index.")
         retriever = Toolbox(retriever, list(tools)) if tools else retriever
-    policy = open_policy(folder, spec) if open_policy else in_process(folder, spec, lockstep=lockstep)
+    policy = (engine or InProcessEngine()).open(folder, spec, lockstep=lockstep)
     return Agent(policy, retriever, spec.protocol, spec.limits, spec.top_k)
 
 
@@ -129,55 +120,3 @@ def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
         else "Leave --tools out: it was trained without tools."
     )
     raise ConfigError(f"agent {folder}: found the tools {sorted(given)}, wanted {sorted(wanted)}. {remedy}")
-
-
-def in_process(folder: Path, spec: AgentSpec, *, lockstep: bool) -> HFPolicy:
-    """The agent's policy in this process. Raises `ConfigError` where its limits exceed the texts its model reads."""
-    model, tokenizer = load_weights(folder, spec)
-    check_text_length(model.config, spec.limits.max_total_tokens, f"agent {folder}")
-    return HFPolicy(model, tokenizer, lockstep=lockstep)
-
-
-def base_path(folder: Path, spec: AgentSpec) -> str:
-    """What transformers and vLLM load as an agent's base: a folder, or a hub name.
-
-    Raises:
-        ConfigError: it is a GGUF file that is absent, or another one than that of training.
-    """
-    if spec.base_model == ".":
-        return str(folder.resolve())
-    check_base(spec.base_model, spec.base_sha256, f"agent {folder}")
-    return model_path(spec.base_model, spec.base_sha256)
-
-
-def load_base(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The base as the adapter was trained on it, in the same dtype and quantisation, and the tokenizer."""
-    name = base_path(folder, spec)
-    return load_causal_lm(name, dtype=spec.dtype, device=fastest_device(), four_bit=spec.quantise == "nf4")
-
-
-def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The agent's model as it was trained, and the tokenizer.
-
-    The adapter is merged into a base in float32, and lies beside any other: see `medagent.models.merging.form_for`.
-    """
-    if has_adapter(folder):
-        check_adapter(adapter_folder(folder))  # before the base is loaded, which may take long
-    model, tokenizer = load_base(folder, spec)
-    if has_adapter(folder):
-        adapted = with_adapter(model, adapter_folder(folder))
-        if form_for(spec.dtype, quantised=spec.quantise != "none") == "merged":
-            merge_into(adapted)
-        model = cast(PreTrainedModel, adapted.get_base_model())
-    return model, tokenizer
-
-
-def has_adapter(folder: Path) -> bool:
-    """Whether an agent's folder holds an adapter; a base policy and a merged export have none."""
-    return (folder / "adapter").exists()
-
-
-def adapter_folder(folder: Path) -> Path:
-    """Peft writes a named adapter into a folder of that name."""
-    named = folder / "adapter" / "policy"
-    return named if named.exists() else folder / "adapter"

@@ -15,10 +15,11 @@ from typing import cast
 import torch
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
-from medagent.agent_folder import adapter_folder, base_path, has_adapter, load_base, save_agent
+from medagent.agent_folder import save_agent
 from medagent.agent_spec import AgentSpec, read_spec
 from medagent.errors import ConfigError
 from medagent.files import write_whole
+from medagent.models.agent_weights import adapter_folder, base_path, has_adapter, load_base
 from medagent.models.base_models import public_name
 from medagent.models.merging import MAX_MERGE_LOST, merge_into
 from medagent.models.plain_lora import check_adapter, with_adapter

@@ -11,7 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from medagent.agent import Agent
-from medagent.agent_folder import OpenPolicy, load_agent
+from medagent.agent_folder import load_agent
+from medagent.engines.base import Engine
+from medagent.engines.in_process import InProcessEngine
 from medagent.errors import InputError
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
@@ -39,7 +41,7 @@ def open_agent(
     tools: Sequence[str] = (),
     retriever: Retriever | None = None,
     must_search: bool = True,
-    open_policy: OpenPolicy | None = None,
+    engine: Engine | None = None,
 ) -> Agent:
     """An agent by name. All but an exported one need an index to search.
 
@@ -54,7 +56,7 @@ def open_agent(
 
     The endpoint's key is read from the environment variable MEDAGENT_API_KEY. Without `must_search` an agent may lack
     an index, and a search is then an error. `tools` are classes, such as "my_task.Doses". A ready `retriever` replaces
-    `index` and `tools`. `open_policy` samples an exported agent's turns elsewhere.
+    `index` and `tools`. `engine` samples an exported agent's turns.
     """
     exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
     if must_search and retriever is None and index is None and not exported:
@@ -62,13 +64,11 @@ def open_agent(
             f"agent {name}: has no index to search. Give one with --index. The packaged one is made by: "
             "medagent index build starter --out indexes/starter"
         )
-    if open_policy is not None and not exported:
+    if not (exported or engine is None or isinstance(engine, InProcessEngine)):
         raise InputError(f"agent {name}: another engine serves an exported agent. Give its folder.")
     made = [tool_named(tool) for tool in tools]
     if exported:
-        return load_agent(
-            Path(name), retriever=retriever, index=index, tools=made, lockstep=lockstep, open_policy=open_policy
-        )
+        return load_agent(Path(name), retriever=retriever, index=index, tools=made, lockstep=lockstep, engine=engine)
     searched = retriever if retriever is not None else _searches(index, made)
     if name.startswith(("http://", "https://")):
         if not model:

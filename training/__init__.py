@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         TurnLevelSampling,
     )
     from medagent.training.data import RolloutData
-    from medagent.training.engines import InProcessEngine, RayEngine, RolloutEngine, ServersEngine, VllmEngine
+    from medagent.training.engines import Engine, InProcessEngine, RayEngine, ServersEngine, VllmEngine
     from medagent.training.execution import Execution
     from medagent.training.lora import LoraSettings
     from medagent.training.module import AgentModule
@@ -56,7 +56,7 @@ _NAMES = {
         "TurnLevelSampling",
     ),
     "data": ("RolloutData",),
-    "engines": ("InProcessEngine", "RayEngine", "RolloutEngine", "ServersEngine", "VllmEngine"),
+    "engines": ("InProcessEngine", "RayEngine", "Engine", "ServersEngine", "VllmEngine"),
     "execution": ("Execution",),
     "lora": ("LoraSettings",),
     "module": ("AgentModule",),
@@ -87,6 +87,7 @@ __all__ = [
     "CollapseMonitor",
     "ComputeBudget",
     "ContainsAnswer",
+    "Engine",
     "ExactMatch",
     "Execution",
     "GroupNormalised",
@@ -102,7 +103,6 @@ __all__ = [
     "RayEngine",
     "Reward",
     "RolloutData",
-    "RolloutEngine",
     "RolloutRecords",
     "SequenceLevelSampling",
     "ServersEngine",

@@ -13,7 +13,7 @@ from medagent.errors import ConfigError
 from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.retriever import Retriever
-from medagent.training.engines import EngineSetup, RolloutEngine
+from medagent.training.engines import Engine, EngineSetup, ModuleWeights
 from medagent.training.fitting import Work
 from medagent.training.module import AgentModule
 from medagent.training.sharding import ShardedBase
@@ -80,7 +80,7 @@ class AgentData(LightningDataModule):
     any_step_ends: ClassVar[bool] = False
     num_micro_batches: int  # per optimizer step
 
-    def __init__(self, agent: AgentSettings, retriever: Retriever, engine: RolloutEngine, *, seed: int) -> None:
+    def __init__(self, agent: AgentSettings, retriever: Retriever, engine: Engine, *, seed: int) -> None:
         super().__init__()
         self.agent_settings, self.retriever, self.engine, self.seed = agent, retriever, engine, seed
         self.questions: list[Question] = []
@@ -96,7 +96,7 @@ class AgentData(LightningDataModule):
             rows_of_micro_batch(rollouts, parts=parts, together=together),
             replace(self.agent_settings.limits, max_total_tokens=longest),
             self.engine.samples_here,
-            self.engine.asked_form,
+            self.engine.weight_sync,
             self.engine.trainer_share,
         )
 
@@ -104,7 +104,7 @@ class AgentData(LightningDataModule):
         """Start the engine, or have it refuse what it cannot serve. `prompt_ids` is a text to compare log-probs on."""
         assert self.trainer is not None
         self.engine.start(
-            module,
+            ModuleWeights(module),
             EngineSetup(
                 Path(self.trainer.default_root_dir),
                 self.agent_settings.limits.max_total_tokens,
@@ -130,7 +130,7 @@ class AgentData(LightningDataModule):
         Waits for rollouts that still use the weights before.
         """
         self.background.wait()
-        return self.engine.hand_over(module, version=version)
+        return self.engine.sync_weights(ModuleWeights(module), version=version)
 
     def teardown(self, stage: str) -> None:
         """Stop what the engine started: the run has ended."""

@@ -29,7 +29,7 @@ from medagent.training.advantages import AdvantageEstimator
 from medagent.training.agent_data import AgentData, check_accumulation, check_shares
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.data import RolloutData
-from medagent.training.engines import RolloutEngine
+from medagent.training.engines import Engine
 from medagent.training.execution import keep_freed_memory
 from medagent.training.module import AgentModule
 from medagent.training.objectives import PolicyLoss
@@ -51,7 +51,7 @@ BASES: tuple[type, ...] = (
     Pairs,
     PolicyLoss,
     PreferenceLoss,
-    RolloutEngine,
+    Engine,
     Tool,
     TurnProtocol,
 )

@@ -10,7 +10,7 @@ from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
 from medagent.training.advantages import AdvantageEstimator
-from medagent.training.engines import RolloutEngine
+from medagent.training.engines import Engine
 from medagent.training.module import AgentModule
 from medagent.training.prepare import TruncatedMode, check_bootstrap
 from medagent.training.routing import RoutingReplay
@@ -59,7 +59,7 @@ def check_composition(
         check_bootstrap(module, estimator)
 
 
-def check_routing(routing_replay: RoutingReplay, engine: RolloutEngine) -> None:
+def check_routing(routing_replay: RoutingReplay, engine: Engine) -> None:
     """Check that the engine records what is to be replayed.
 
     Raises:

@@ -33,7 +33,7 @@ from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
 from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation, check_shares
 from medagent.training.compatibility import check_composition, check_routing, warn_of_tight_limits
 from medagent.training.disturbances import Disturbances
-from medagent.training.engines import InProcessEngine, RolloutEngine
+from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, Reduction, loss_weights, split_update
 from medagent.training.fitting import Work
 from medagent.training.module import AgentModule
@@ -74,7 +74,7 @@ class RolloutData(AgentData):
         reward: Reward = lazy_instance(OutcomeReward),
         advantage: AdvantageEstimator = lazy_instance(GAE),
         off_policy: OffPolicy = OffPolicy(),
-        engine: RolloutEngine = lazy_instance(InProcessEngine),
+        engine: Engine = lazy_instance(InProcessEngine),
         truncated: TruncatedMode = "terminal",
         disturbances: Disturbances = Disturbances(),
         num_questions: int = 128,
@@ -132,7 +132,7 @@ class RolloutData(AgentData):
             raise ConfigError(
                 f"model.execution.quantise is {module.execution.quantise}, and data.engine "
                 f"({type(self.engine).__name__}) takes merged weights, which a base in 4 bits does not have. Set its "
-                "hand_over to adapter or auto."
+                "weight_sync to adapter or auto."
             )
         self.start_engine(module, settings.protocol.encode_prompt(module.tokenizer, self.questions[0]))
 
@@ -329,5 +329,5 @@ class _Iteration(IterableDataset[Experience]):
                 overlap=data.off_policy.overlap,
             )
             rollouts = kept.take(iteration, last=trainer.max_epochs - 1, collect=collect)
-        data.engine.rest()
+        data.engine.sleep()
         return rollouts

@@ -32,7 +32,7 @@ class Work:
     micro_batch_rows: int
     limits: Limits
     in_process: bool
-    hand_over: str = "auto"
+    weight_sync: str = "auto"
     trainer_share: float = 1.0
 
 
@@ -122,7 +122,7 @@ def _settle(trainer: Trainer, module: Trained, work: Work) -> Fitting:
         "cpu" if device.type == "cpu" else "gpu",
         trainer.world_size if module.roles.sharded else 1,
         module.critic_sees,
-        work.hand_over,
+        work.weight_sync,
         module.routing_replay,
         device.type == "cpu",
     )

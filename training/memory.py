@@ -136,7 +136,7 @@ class Load:
     device: str = "cpu"
     shards: int = 1  # ranks that hold the layers together (training.sharding)
     critic_sees: CriticSees = "context"
-    hand_over: str = "auto"  # of the engine in_process
+    weight_sync: str = "auto"  # of the engine in_process
     routing_replay: RoutingReplay = "none"
     keeps_blocks: bool = False  # whether freed blocks stay with the process, see training.execution.keep_freed_memory
 
@@ -229,7 +229,7 @@ class Load:
         }
         if self.in_process:
             quantised = self.execution.quantise != "none"
-            form = form_for(self.dtype, quantised=quantised) if self.hand_over == "auto" else self.hand_over
+            form = form_for(self.dtype, quantised=quantised) if self.weight_sync == "auto" else self.weight_sync
             if form == "merged":
                 parts["sampler's copy of the base"] = float(self.shape.parameters * self.value_bytes)
             else:

@@ -107,16 +107,14 @@ METRICS: dict[str, str] = {
     "validation/yes_no_macro_f1": "Yes/no questions: mean of the F1 of yes and the F1 of no.",
     "monitor/signs": "Signs of collapse seen in this iteration. Needs `CollapseMonitor`.",
     "monitor/alarm": "1 where the signs amount to a collapse, else 0.",
-    "sampler/probe_gap": (
-        "Mean difference between sampler and trainer on the probe after a hand-over, in nats per token."
-    ),
-    "sampler/probe_moved": "Root mean square of the trainer's change on the probe since the last hand-over, in nats.",
+    "sampler/probe_gap": ("Mean difference between sampler and trainer on the probe after a sync, in nats per token."),
+    "sampler/probe_moved": "Root mean square of the trainer's change on the probe since the last sync, in nats.",
     "sampler/measurable": "1 where that change is large enough for the probe to judge, else 0.",
     "sampler/arrived": (
         "Share of the trainer's change that the sampler followed; 1 when all is well. Left out where it is not "
         "measurable."
     ),
-    "sampler/merge_lost": "Share of the policy's LoRA that rounding took from the merge. Merged hand-overs only.",
+    "sampler/merge_lost": "Share of the policy's LoRA that rounding took from the merge. Merged syncs only.",
     "sampler/replicas": "Servers or actors that sample.",
     "sampler/lost": "Ray actors lost since the start of the run.",
     "compute/forward_tokens": (

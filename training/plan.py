@@ -47,7 +47,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
         "cpu" if config.trainer.accelerator == "cpu" else "gpu",
         world_size if _is_sharded(config.trainer.strategy) else 1,
         model.critic_sees,
-        (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("hand_over", "auto"),
+        (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("weight_sync", "auto"),
         model.routing_replay,
         config.trainer.accelerator == "cpu",
     )

@@ -145,7 +145,7 @@ def refuse_settings(settings: Mapping[str, Any], rules: Iterable[TrainerRule] = 
     if strategy and not _is_whole(strategy):
         raise ConfigError(
             f"trainer.strategy: found {strategy.__name__}, wanted auto, ddp or training.sharding.ShardedBase. Others "
-            "split what is trained, or the frozen base with it, so adapters, hand-over and checkpoints would be parts."
+            "split what is trained, or the frozen base with it, so adapters, sync and checkpoints would be parts."
         )
     for plugin in _listed(settings.get("plugins")):
         if (found := _class_of(plugin)) and issubclass(found, Precision) and found is not Precision:

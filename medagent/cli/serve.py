@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,6 +19,10 @@ from fastapi import FastAPI
 from medagent.agent import Agent
 from medagent.agent_spec import SPEC_FILE, AgentSpec, read_spec
 from medagent.cli.ask import rewriter_of
+from medagent.engines.base import Engine
+from medagent.engines.in_process import InProcessEngine
+from medagent.engines.servers import ServersEngine
+from medagent.engines.vllm import VllmEngine
 from medagent.errors import ConfigError
 from medagent.evidence import Shown
 from medagent.evidence.check import EvidenceCheck
@@ -32,7 +34,6 @@ from medagent.retrieval.retriever import Retriever
 from medagent.serving.admission import Admission, AdmissionLimits
 from medagent.serving.app import LOOPBACK, make_app
 from medagent.serving.connections import BoundedConnection
-from medagent.serving.engines import Engine, InProcessSampling, ServersSampling, VllmSampling
 from medagent.serving.feedback import Feedback
 from medagent.serving.memory import share_one_arena, trim_memory
 from medagent.serving.middleware import read_tokens
@@ -146,13 +147,11 @@ def engine_named(
             f"engine {name}: found settings of vLLM, which it does not start. Give --engine vllm, or leave --vllm out."
         )
     if name == "servers":
-        return ServersSampling(servers, model)
+        return ServersEngine(list(servers), model, timeout_s=120.0, retries=1)
     if name == "in_process":
-        return InProcessSampling()
+        return InProcessEngine()
     try:
-        return VllmSampling(
-            VllmSettings(**(vllm or {})), log=Path(tempfile.gettempdir()) / f"medagent-vllm-{os.getpid()}.log"
-        )
+        return VllmEngine(settings=VllmSettings(**(vllm or {})))
     except TypeError as error:
         raise ConfigError(f"vllm: {error}. It takes {', '.join(VllmSettings.__dataclass_fields__)}.") from error
 
@@ -167,10 +166,9 @@ def app_of(
     quiz = settings.quiz or (str(folder / QUIZ) if folder and (folder / QUIZ).exists() else None)
     asked = read_quiz(Path(quiz)) if quiz else []
     shown = read_examples(Path(examples)) if examples else []
-    open_policy = None if folder is None and isinstance(engine, InProcessSampling) else engine.open
     opened = stamp(folder) if folder else ()  # before it is opened, so that an export meanwhile counts as new
     spec = read_spec(folder) if folder else None
-    agent = open_agent(name, index=index, model=model, tools=tools, open_policy=open_policy)
+    agent = open_agent(name, index=index, model=model, tools=tools, engine=engine)
     beside: list[Callable[[Admission], Coroutine[Any, Any, None]]] = [lambda admission: trim_memory()]
     if folder is not None and spec is not None and settings.reload_s > 0:
         again = _Reopening(name, index, tools, engine, spec, agent.retriever)
@@ -198,7 +196,7 @@ def app_of(
         quiz=asked,
         feedback=Feedback(Path(settings.feedback)) if settings.feedback else None,
         background_tasks=beside,
-        engine_lives=engine.lives,
+        engine_lives=engine.is_alive,
     )
 
 
@@ -218,6 +216,6 @@ class _Reopening:
         now = read_spec(Path(self.name))
         same = (now.retriever, now.tools) == (self.spec.retriever, self.spec.tools)
         kept = self.retriever if same else None
-        agent = open_agent(self.name, index=self.index, tools=self.tools, retriever=kept, open_policy=self.engine.open)
+        agent = open_agent(self.name, index=self.index, tools=self.tools, retriever=kept, engine=self.engine)
         self.spec, self.retriever = now, agent.retriever
         return agent

@@ -61,7 +61,9 @@ class InProcessEngine(Engine):
         self._loss = MergeLoss() if form == "merged" else None
         names = set(weights.adapted() if form == "merged" else weights.adapter())
         sent = SentWeights()
-        self._policy.load_weights(sent.record(weights.merged(self._loss) if self._loss is not None else weights.adapter().items()))
+        self._policy.load_weights(
+            sent.record(weights.merged(self._loss) if self._loss is not None else weights.adapter().items())
+        )
         held = of_parameters(self._policy.model, names)
         require_synced(sent.checksums, held, where="engine in_process", names=names)
         if self._loss is not None:

@@ -39,7 +39,7 @@ class RayEngine(Engine):
 
     An empty address starts a cluster on this machine for the run's time. "auto" joins the one that is there.
 
-    `weight_sync` and `max_merge_lost` are those of `InProcessEngine`. Each actor takes `cpus` and `gpus` of the cluster.
+    `weight_sync` and `max_merge_lost` are as in `InProcessEngine`. Each actor takes `cpus` and `gpus` of the cluster.
     New weights are put into Ray's object store once and read by all. Dialogues go to the actor that has fewest. Those
     of an actor that dies continue on another, and the next sync starts a new one in its place. Every machine needs this
     package, and the base model under the same name or path.
@@ -118,9 +118,7 @@ class RayEngine(Engine):
             RayReplica
         )
         self._actors[number] = kind.remote(self._settings)
-        self._checks[number] = WeightSyncCheck(
-            weights.dtype, four_bits=weights.four_bit and self._kind == "vllm"
-        )
+        self._checks[number] = WeightSyncCheck(weights.dtype, four_bits=weights.four_bit and self._kind == "vllm")
 
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> CompletionPolicy:
         """See `Engine.sync_weights`."""

@@ -96,9 +96,7 @@ class ServersEngine(Engine):
                     f"{server.where}: serves {', '.join(served) or 'nothing'}, wanted {self._model!r}. Start it with "
                     "--served-model-name, or correct model."
                 )
-            if weights.routing is not None and not server.api.returns_experts(
-                list(setup.probe_ids), model=self._model
-            ):
+            if weights.routing is not None and not server.api.returns_experts(list(setup.probe_ids), model=self._model):
                 raise ConfigError(
                     f"{server.where}: returns no experts, wanted those that it chose, for model.routing_replay r3. "
                     "Start vLLM 0.32 with --enable-return-routed-experts --enable-prefix-caching and "

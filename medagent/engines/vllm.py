@@ -226,19 +226,19 @@ class ServedAdapters:
     """
 
     def __init__(self, server: VllmServer) -> None:
-        self._api, self._folders = server.api, tempfile.TemporaryDirectory(prefix="medagent-adapters-")
+        self._api, self._folder = server.api, Path(tempfile.mkdtemp(prefix="medagent-adapters-"))
         self._closed = False
 
     def load(self, name: str, write: Callable[[Path], object]) -> None:
         """Serve the adapter that `write` puts into the folder it is given."""
-        folder = Path(self._folders.name) / name
+        folder = self._folder / name
         write(folder)
         self._api.load_adapter(name, folder)
 
     def unload(self, name: str) -> None:
         """Serve it no longer."""
         self._api.unload_adapter(name)
-        shutil.rmtree(Path(self._folders.name) / name)
+        shutil.rmtree(self._folder / name)
 
     def try_unload(self, name: str) -> None:
         """The same if the server may refuse, or may be gone."""
@@ -248,12 +248,12 @@ class ServedAdapters:
             self._api.unload_adapter(name)
         except PolicyError as error:
             log.warning("adapter %s stays loaded: %s", name, error)
-        shutil.rmtree(Path(self._folders.name) / name, ignore_errors=True)
+        shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def close(self) -> None:
         """Remove the folders: the server is gone."""
         self._closed = True
-        self._folders.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def push_merged(server: VllmServer, weights: PolicyWeights, max_merge_lost: float) -> MergeLoss:

@@ -1,4 +1,4 @@
-"""How weights leave the trainer: as the adapter, or merged into the base; and the checksums that the engine must hold."""
+"""How weights leave the trainer, as the adapter or merged into the base, and the checksums that an engine must hold."""
 
 from __future__ import annotations
 

@@ -111,9 +111,9 @@ class WeightSyncCheck:
         self.verdict = "not measurable" if math.isnan(self.slope) else "arrived"
         if self.slope < LEAST_FOLLOWED:
             raise PolicyError(
-                f"{where}: the weight sync failed. Its log-probs of the probe followed {self.slope:.0%} of the trainer's "
-                f"change, which is at least {MEASURABLE:g} times the gap between the two. Check that it serves the "
-                "weights that it was sent, and see its log."
+                f"{where}: the weight sync failed. Its log-probs of the probe followed {self.slope:.0%} of the "
+                f"trainer's change, which is at least {MEASURABLE:g} times the gap between the two. Check that it "
+                "serves the weights that it was sent, and see its log."
             )
         if self.four_bits and not self._warned:
             self._warned = True

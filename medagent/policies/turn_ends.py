@@ -93,7 +93,7 @@ def first_end(text: str, ends: tuple[str, ...]) -> int | None:
     return min(found, default=None)
 
 
-# Policies are made anew at each hand-over, and decoding a large vocabulary takes a second.
+# Policies are made anew at each sync, and decoding a large vocabulary takes a second.
 @lru_cache(maxsize=8)
 def _vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
     return [

@@ -14,15 +14,16 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from medagent import export as exporting
-from medagent.agent_folder import load_weights, save_agent
+from medagent.agent_folder import save_agent
 from medagent.agent_spec import read_spec, write_spec
 from medagent.cli.commands.train import export
+from medagent.engines.vllm import VllmEngine
 from medagent.errors import ConfigError, InputError
+from medagent.models.agent_weights import load_weights
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import load_causal_lm
 from medagent.models.merging import MergeLoss, form_for
-from medagent.serving.engines import VllmSampling
-from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.engines import ModuleWeights
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 
@@ -53,7 +54,7 @@ def logprobs(model) -> Tensor:
 def test_an_agent_is_loaded_as_it_was_trained(dtype: str, tmp_path: Path) -> None:
     module = trained(tmp_path / "agent", dtype)
     model, _ = load_weights(tmp_path / "agent", read_spec(tmp_path / "agent"))
-    assert float((logprobs(model) - trainer_logprobs(module, PROBE)).abs().max()) < 1e-4
+    assert float((logprobs(model) - ModuleWeights(module).logprobs(PROBE)).abs().max()) < 1e-4
     beside = any(".lora_A." in name for name, _ in model.named_parameters())
     assert beside == (form_for(dtype) == "adapter")
 
@@ -89,7 +90,7 @@ def test_an_exported_adapter_is_an_agent_of_its_own(tmp_path: Path) -> None:
     module = trained(tmp_path / "agent", "bfloat16")
     export(str(tmp_path / "agent"), str(tmp_path / "out"), form="adapter")
     model, _ = load_weights(tmp_path / "out", read_spec(tmp_path / "out"))
-    assert float((logprobs(model) - trainer_logprobs(module, PROBE)).abs().max()) < 1e-4
+    assert float((logprobs(model) - ModuleWeights(module).logprobs(PROBE)).abs().max()) < 1e-4
     assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").exists()
     assert "LoRA alone" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
@@ -151,7 +152,7 @@ def test_vllm_does_not_serve_an_agent_of_four_bits_as_another_model(tmp_path: Pa
     write_spec(tmp_path / "agent", spec)
     assert read_spec(tmp_path / "agent").quantise == "nf4"
     with pytest.raises(ConfigError, match="trained on a base in 4 bits .*medagent export"):
-        VllmSampling().open(tmp_path / "agent", spec)
+        VllmEngine().open(tmp_path / "agent", spec)
 
 
 @pytest.mark.quantised
@@ -167,7 +168,7 @@ def test_four_bits_are_loaded_and_exported_as_they_were_trained(tmp_path: Path) 
     spec = replace(read_spec(Path(model_path(STARTER))), base_model=STARTER, quantise="nf4")
     save_agent(tmp_path / "agent", spec, module.tokenizer)
     module.roles.save_policy(tmp_path / "agent" / "adapter")
-    wanted = trainer_logprobs(module, PROBE)
+    wanted = ModuleWeights(module).logprobs(PROBE)
     loaded, _ = load_weights(tmp_path / "agent", spec)
     assert float((logprobs(loaded) - wanted).abs().max()) < 1e-3
     export(str(tmp_path / "agent"), str(tmp_path / "out"))

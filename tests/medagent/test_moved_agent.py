@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from medagent.agent_folder import load_agent, retriever_spec
 from medagent.agent_spec import AgentSpec, RetrieverSpec, write_spec
+from medagent.engines.base import Engine
 from medagent.errors import ConfigError
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.protocol import TagProtocol
@@ -17,9 +19,13 @@ from medagent.retrieval.settings import SearchSettings
 from medagent.types import Limits
 
 
+def scripted(tokenizer) -> Engine:
+    return SimpleNamespace(open=lambda *_, **__: ScriptedPolicy(tokenizer, lambda read, turn: ""))  # type: ignore
+
+
 def opened(folder: Path, tokenizer) -> Path:
     """The folder of the index that the agent searches."""
-    agent = load_agent(folder, open_policy=lambda *_: ScriptedPolicy(tokenizer, lambda read, turn: ""))
+    agent = load_agent(folder, engine=scripted(tokenizer))
     assert agent.retriever.search(["trachoma"], top_k=1)[0]  # type: ignore[union-attr]
     return Path(agent.retriever.folder)  # type: ignore[union-attr]
 
@@ -47,6 +53,6 @@ def test_a_filter_belongs_to_the_agent(tokenizer, index_folder: Path, tmp_path: 
     retriever = HybridRetriever(str(index_folder), where="title=trachoma")
     searched = retriever_spec(retriever)
     write_spec(tmp_path, AgentSpec("starter", "float32", TagProtocol(), Limits(), 2, searched))
-    agent = load_agent(tmp_path, open_policy=lambda *_: ScriptedPolicy(tokenizer, lambda read, turn: ""))
+    agent = load_agent(tmp_path, engine=scripted(tokenizer))
     found = agent.retriever.search(["gout drug"], top_k=5)[0]
     assert {hit.passage.title.lower() for hit in found} == {"trachoma"}

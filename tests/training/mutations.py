@@ -75,13 +75,13 @@ SUITES = {
         *(f"tests/medagent/policies/test_{name}.py" for name in ("turn_ends", "completions", "self_check")),
         *(f"tests/medagent/policies/test_{name}.py" for name in ("not_finite", "model_zoo", "huggingface")),
     ),
-    "hand over": (
-        *(f"tests/training/engines/test_{name}.py" for name in ("hand_over", "arrival", "vllm_stand_in")),
+    "weight sync": (
+        *(f"tests/training/engines/test_{name}.py" for name in ("weight_sync", "weight_sync_check", "vllm_stand_in")),
         *(f"tests/training/engines/test_{name}.py" for name in ("ray_stand_in", "in_process", "engines")),
         "tests/medagent/policies/test_vllm_worker.py",
         "tests/medagent/test_export.py",
     ),
-    "replicas": tuple(f"tests/medagent/policies/test_{name}.py" for name in ("ray_replica", "vllm_server")),
+    "replicas": ("tests/training/engines/test_ray_replica.py", "tests/medagent/policies/test_vllm_server.py"),
     "callbacks": (
         *(f"tests/training/callbacks/test_{name}.py" for name in ("held_out", "export_callback")),
         "tests/training/test_agent_data.py",

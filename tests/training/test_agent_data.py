@@ -27,7 +27,7 @@ def test_a_checkpoint_waits_for_the_rollouts_that_belong_before_it(retriever) ->
     assert done == ["rollouts"]
 
 
-def test_a_hand_over_waits_for_the_rollouts_that_use_the_weights_before(retriever) -> None:
+def test_a_sync_waits_for_the_rollouts_that_use_the_weights_before(retriever, module) -> None:
     data = make_data(retriever)
     go, done = threading.Event(), []
 
@@ -35,19 +35,19 @@ def test_a_hand_over_waits_for_the_rollouts_that_use_the_weights_before(retrieve
         go.wait(10)
         done.append("rollouts")
 
-    engine = SimpleNamespace(hand_over=lambda module, *, version: done.append("hand-over"))
+    engine = SimpleNamespace(sync_weights=lambda weights, *, version: done.append("sync"))
     data.engine = engine  # type: ignore[assignment]
     data.background.start(sample)
     threading.Timer(0.2, go.set).start()
-    data.policy_of(None, version=1)  # type: ignore[arg-type]
-    assert done == ["rollouts", "hand-over"]
+    data.policy_of(module, version=1)
+    assert done == ["rollouts", "sync"]
 
 
 def test_ranks_of_several_nodes_keep_stale_rollouts_apart(retriever, module, tmp_path: Path, monkeypatch) -> None:
     """Nodes share a disk, and each has a rank 0 of its own."""
     data = make_data(retriever, off_policy=OffPolicy(staleness=1))
     monkeypatch.setattr(data, "policy_of", lambda module, *, version: None)
-    monkeypatch.setattr(data, "engine", SimpleNamespace(rest=lambda: None))
+    monkeypatch.setattr(data, "engine", SimpleNamespace(sleep=lambda: None))
     asked: list[tuple[int, int]] = []
 
     def collect(policy: object, *, iteration: int, rank: int, **settings: object) -> list[Rollout]:

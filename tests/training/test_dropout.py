@@ -18,11 +18,11 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from medagent.engines.weight_sync import WeightSync
 from medagent.models.base_models import STARTER
 from medagent.models.causal_lm import load_causal_lm
 from medagent.training.adapters import CRITIC, POLICY
-from medagent.training.engines import InProcessEngine
-from medagent.training.engines.hand_over import HandOver
+from medagent.training.engines import InProcessEngine, ModuleWeights
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
@@ -119,13 +119,13 @@ def test_checkpointed_layers_are_computed_again_and_give_the_same_gradients(base
         torch.testing.assert_close(checkpointed, plain, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("hand_over", ["merged", "adapter"])
-def test_the_sampler_drops_nothing(base: Path, hand_over: HandOver, tmp_path: Path) -> None:
+@pytest.mark.parametrize("weight_sync", ["merged", "adapter"])
+def test_the_sampler_drops_nothing(base: Path, weight_sync: WeightSync, tmp_path: Path) -> None:
     made = make(base, checkpointing=False).train()
-    engine = InProcessEngine(hand_over)
-    engine.start(made, setup_of(made, tmp_path))
+    engine = InProcessEngine(weight_sync)
+    engine.start(ModuleWeights(made), setup_of(made, tmp_path))
     for version in range(2):
-        policy = engine.hand_over(made, version=version)
+        policy = engine.sync_weights(ModuleWeights(made), version=version)
         assert engine.metrics()["sampler/probe_gap"] < 1e-4
         assert not policy.model.training
         perturb(made)

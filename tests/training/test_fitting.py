@@ -132,11 +132,11 @@ def test_the_rank_with_the_least_memory_counts(monkeypatch) -> None:
 
 
 def test_work_follows_from_data_and_engine(retriever) -> None:
-    data = make_data(retriever, num_questions=24, num_samples=2, engine=InProcessEngine(hand_over="adapter"))
+    data = make_data(retriever, num_questions=24, num_samples=2, engine=InProcessEngine(weight_sync="adapter"))
     found = data.work(2)
     assert (found.rollouts, found.micro_batch_rows) == (24, 6)
     assert found.limits.max_total_tokens == MOST
-    assert (found.in_process, found.hand_over, found.trainer_share) == (True, "adapter", 1.0)
+    assert (found.in_process, found.weight_sync, found.trainer_share) == (True, "adapter", 1.0)
     beside = make_data(retriever, engine=VllmEngine()).work(1)
     assert (beside.in_process, beside.trainer_share) == (False, pytest.approx(1 - VllmSettings().gpu_memory))
     assert make_data(retriever, engine=VllmEngine(colocated=True)).work(1).trainer_share == 1.0

@@ -21,9 +21,8 @@ from medagent.errors import ConfigError
 from medagent.export import export_adapter, export_merged
 from medagent.loading import open_agent
 from medagent.models.base_models import PACKAGED, SMOLLM2, base_sha256, model_path
-from medagent.serving.engines import ServersSampling
 from medagent.training.command import train_command
-from medagent.training.engines import EngineSetup, VllmEngine
+from medagent.training.engines import EngineSetup, ModuleWeights, ServersEngine, VllmEngine
 from medagent.training.lora import LoraSettings
 from medagent.training.memory import ModelShape
 from medagent.training.module import AgentModule
@@ -104,7 +103,7 @@ def test_other_weights_in_the_file_are_refused_by_agent_and_run(
     for use in (
         lambda: load_agent(run / "agent", retriever=retriever),
         lambda: export_merged(run / "agent", tmp_path / "merged"),
-        lambda: ServersSampling(["http://127.0.0.1:9"], "m").open(run / "agent", spec),
+        lambda: ServersEngine(["http://127.0.0.1:9"], "m").open(run / "agent", spec),
     ):
         with pytest.raises(ConfigError, match="agent .*: was trained on a base with the SHA-256"):
             use()
@@ -163,9 +162,9 @@ def test_every_door_takes_the_name(base: Path, index_folder: Path, tmp_path: Pat
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("medagent.training.engines.vllm.VllmServer", Server)
+    monkeypatch.setattr("medagent.engines.vllm.VllmServer", Server)
     engine = VllmEngine()
-    engine.start(AgentModule(SMOLLM2), EngineSetup(tmp_path, 512, (3, 4), 0, 1, torch.device("cpu"), False))
+    engine.start(ModuleWeights(AgentModule(SMOLLM2)), EngineSetup(tmp_path, 512, (3, 4)))
     assert started == [model_path(SMOLLM2)]
 
 

@@ -15,7 +15,7 @@ from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.advantages import GAE
 from medagent.training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
-from medagent.training.engines import InProcessEngine
+from medagent.training.engines import InProcessEngine, ModuleWeights
 from medagent.training.experience import loss_weights, split_by_length
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
@@ -36,7 +36,13 @@ def test_a_fresh_module_is_its_base(module, experience) -> None:
 
 def test_sampler_and_trainer_agree_after_training_moved_the_weights(module, retriever) -> None:
     perturb(module)
-    agent = Agent(InProcessEngine().hand_over(module, version=0), retriever, STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
+    agent = Agent(
+        InProcessEngine().sync_weights(ModuleWeights(module), version=0),
+        retriever,
+        STARTER_PROTOCOL,
+        STARTER_LIMITS,
+        top_k=2,
+    )
     questions = StarterBenchmark("train", limit_per_kind=10).questions()
     rollouts = agent.run_all([Job(question, seed=i) for i, question in enumerate(questions)])
     batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)

@@ -16,7 +16,7 @@ from medagent.training import advantages, engines, objectives, rewards
 from medagent.training.advantages import GAE, AdvantageEstimator
 from medagent.training.command import AgentParser
 from medagent.training.data import RolloutData
-from medagent.training.engines import InProcessEngine, RayEngine, RolloutEngine, ServersEngine, VllmEngine
+from medagent.training.engines import Engine, InProcessEngine, RayEngine, ServersEngine, VllmEngine
 from medagent.training.objectives import PolicyLoss
 from medagent.training.rewards import OutcomeReward, Reward
 from medagent.types import Question, Rollout, StopReason
@@ -140,7 +140,7 @@ def test_a_subclass_is_told_what_the_trainer_would_miss() -> None:
     assert "Found: def parse(self, text, mode)." in str(misfit(Extra, TurnProtocol))
     assert misfit(TagProtocol, TurnProtocol) is None
     for engine in (InProcessEngine, RayEngine, ServersEngine, VllmEngine):
-        assert misfit(engine, RolloutEngine) is None
+        assert misfit(engine, Engine) is None
 
 
 def test_names_in_another_order_and_further_parameters() -> None:

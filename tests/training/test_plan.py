@@ -102,7 +102,7 @@ def test_memory_follows_the_settings(seven_b: ModelShape) -> None:
     assert "sampler's copy of the base" not in plain.parts()
     in_process = load(seven_b, in_process=True)
     assert in_process.parts()["sampler's adapter, on the same base"] < 0.02 * plain.base_bytes
-    for merged in (replace(in_process, hand_over="merged"), replace(in_process, dtype="float32")):
+    for merged in (replace(in_process, weight_sync="merged"), replace(in_process, dtype="float32")):
         assert merged.parts()["sampler's copy of the base"] == merged.base_bytes
     checkpointed = load(seven_b, execution=Execution(gradient_checkpointing=True))
     assert checkpointed.activations() < 0.15 * plain.activations()

@@ -15,7 +15,7 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.routing import no_record
 from medagent.routing_record import RoutingRecord
 from medagent.training.compatibility import check_routing
-from medagent.training.engines import InProcessEngine, RayEngine, ServersEngine, VllmEngine
+from medagent.training.engines import InProcessEngine, ModuleWeights, RayEngine, ServersEngine, VllmEngine
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience, tensorize
 from medagent.training.lora import LoraSettings
@@ -58,12 +58,12 @@ def sampled(small: Path) -> list[Rollout]:
     """Rollouts with the routing of another policy, so that the trainer would choose otherwise."""
     module = made(small)
     perturb(module, scale=0.3)
-    return dialogues(InProcessEngine().hand_over(module, version=0), QUESTIONS, tokens=6)
+    return dialogues(InProcessEngine().sync_weights(ModuleWeights(module), version=0), QUESTIONS, tokens=6)
 
 
 def test_replay_brings_log_probs_five_times_nearer_in_bfloat16(base: Path) -> None:
     module = made(base, dtype="bfloat16")
-    rollouts = dialogues(InProcessEngine().hand_over(module, version=0), QUESTIONS * 2)
+    rollouts = dialogues(InProcessEngine().sync_weights(ModuleWeights(module), version=0), QUESTIONS * 2)
     metrics = prepared(module, rollouts).metrics
     print(base.name, metrics)
     assert metrics["routing/differs"] > 0.005, "rounding sends tokens to other experts"
@@ -148,7 +148,7 @@ def with_records(rollout: Rollout, change) -> Rollout:
 @pytest.mark.parametrize("by", [1, -1])
 def test_a_record_shifted_by_one_token_is_caught(by: int, small: Path) -> None:
     module = made(small)
-    rollouts = dialogues(InProcessEngine().hand_over(module, version=0), QUESTIONS, tokens=6)
+    rollouts = dialogues(InProcessEngine().sync_weights(ModuleWeights(module), version=0), QUESTIONS, tokens=6)
     assert prepared(module, rollouts).metrics["routing/differs"] < 0.01
     shifted = [with_records(rollout, lambda experts: np.roll(experts, by, axis=0)) for rollout in rollouts]
     with pytest.raises(PolicyError, match=f"one token {'earlier' if by > 0 else 'later'}"):
@@ -214,9 +214,9 @@ def test_a_server_without_the_flag_is_refused_before_any_rollout(small: Path, tm
         check_routing("r3", engine)
         server.complete = lambda body: {"token_ids": [1]}
         with pytest.raises(ConfigError, match=r"returns no experts.*--enable-return-routed-experts"):
-            engine.start(module, setup_of(module, tmp_path))
+            engine.start(ModuleWeights(module), setup_of(module, tmp_path))
         server.complete = lambda body: {"token_ids": [1], "routed_experts": "an array"}
-        engine.start(module, setup_of(module, tmp_path))
+        engine.start(ModuleWeights(module), setup_of(module, tmp_path))
     finally:
         server.close()
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from medagent.errors import ConfigError
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.engines import EngineSetup, InProcessEngine
+from medagent.training.engines import EngineSetup, InProcessEngine, ModuleWeights
 from tests.fake_vllm import FakeVllm
 from tests.support import ROOT
 from tests.training.support import arguments, make_module, setup_of
@@ -23,7 +23,9 @@ def test_a_copy_of_a_sharded_base_is_refused(tmp_path: Path) -> None:
     module = make_module()
     setup = setup_of(module, tmp_path)
     with pytest.raises(ConfigError, match=r"whole copy of the base on each rank.*training.engines.ServersEngine"):
-        InProcessEngine().start(module, EngineSetup(setup.folder, setup.max_tokens, setup.probe_ids, sharded=True))
+        InProcessEngine().start(
+            ModuleWeights(module), EngineSetup(setup.folder, setup.max_tokens, setup.probe_ids, sharded=True)
+        )
 
 
 @pytest.mark.long

@@ -13,9 +13,8 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import SampledTurn
 from medagent.training.callbacks import ClippingBiasCorrection, HeldOutEvaluation
-from medagent.training.engines import InProcessEngine
+from medagent.training.engines import InProcessEngine, PolicyWeights
 from medagent.training.experience import Experience
-from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy
 from medagent.training.starter.lessons import STARTER_PROTOCOL
 from tests.training.support import make_data, make_module, quiet_trainer
@@ -32,8 +31,8 @@ class WatchedEngine(InProcessEngine):
         self.handed: list[int] = []
         self.opened: list[tuple[int, float]] = []
 
-    def hand_over(self, module: AgentModule, *, version: int) -> HFPolicy:
-        policy = super().hand_over(module, version=version)
+    def sync_weights(self, weights: PolicyWeights, *, version: int) -> HFPolicy:
+        policy = super().sync_weights(weights, version=version)
         self.handed.append(version)
 
         def opening(**how):

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from medagent.agent_folder import load_weights, save_agent
+from medagent.agent_folder import save_agent
 from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
+from medagent.models.agent_weights import load_weights
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import hidden_size, hidden_states
 from medagent.training.adapters import SharedBase

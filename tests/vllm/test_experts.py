@@ -18,8 +18,7 @@ from medagent.export import export_merged
 from medagent.policies.vllm.server import HAS_TRITON, MODEL, VllmServer
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.engines import VllmEngine
-from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.engines import ModuleWeights, VllmEngine
 from tests.mixtures import FAMILIES, dialogues, make_mixture
 from tests.training.mixtures import made, prepared, settings
 from tests.training.support import perturb, setup_of
@@ -32,10 +31,10 @@ QUESTIONS = StarterBenchmark("train", limit_per_kind=2).questions() * 2
 @pytest.mark.parametrize("family", FAMILIES)
 def test_replaying_vllms_experts_brings_log_probs_five_times_nearer(family: str, tmp_path: Path) -> None:
     make_mixture(tmp_path / "base", family)
-    module, engine = made(tmp_path / "base", dtype="bfloat16"), VllmEngine(hand_over="merged")
+    module, engine = made(tmp_path / "base", dtype="bfloat16"), VllmEngine(weight_sync="merged")
     try:
-        engine.start(module, setup_of(module, tmp_path))
-        rollouts = dialogues(engine.hand_over(module, version=0), QUESTIONS)
+        engine.start(ModuleWeights(module), setup_of(module, tmp_path))
+        rollouts = dialogues(engine.sync_weights(ModuleWeights(module), version=0), QUESTIONS)
     finally:
         engine.close()
     batch = prepared(module, rollouts)
@@ -52,11 +51,13 @@ def test_replaying_vllms_experts_brings_log_probs_five_times_nearer(family: str,
 
 def test_in_float32_the_record_is_the_trainers_selection_before_and_after_an_update(tmp_path: Path) -> None:
     make_mixture(tmp_path / "base", "qwen3_moe", experts=16, layers=3)
-    module, engine = made(tmp_path / "base"), VllmEngine(hand_over="merged")
+    module, engine = made(tmp_path / "base"), VllmEngine(weight_sync="merged")
     try:
-        engine.start(module, setup_of(module, tmp_path))
+        engine.start(ModuleWeights(module), setup_of(module, tmp_path))
         for version in range(2):
-            metrics = prepared(module, dialogues(engine.hand_over(module, version=version), QUESTIONS)).metrics
+            metrics = prepared(
+                module, dialogues(engine.sync_weights(ModuleWeights(module), version=version), QUESTIONS)
+            ).metrics
             assert metrics["routing/differs"] < 0.01, "rows of older weights are forgotten"
             assert metrics["routing/logprob_gap"] < 1e-4
             perturb(module, scale=0.3)
@@ -68,12 +69,12 @@ def test_an_adapter_beside_experts_is_refused_before_vllm_starts(tmp_path: Path)
     make_mixture(tmp_path / "base", "mixtral", experts=8, layers=1)
     module = made(tmp_path / "base")
     with pytest.raises(ConfigError, match="beside a mixture of experts"):
-        VllmEngine(hand_over="adapter").start(module, setup_of(module, tmp_path))
+        VllmEngine(weight_sync="adapter").start(ModuleWeights(module), setup_of(module, tmp_path))
 
 
 def test_a_mixture_trains_with_vllm_and_its_export_serves(train_index: Path, tmp_path: Path) -> None:
     make_mixture(tmp_path / "base", "qwen3_moe", experts=32, layers=3)
-    engine = {"data.engine": "medagent.training.engines.VllmEngine", "data.engine.init_args.hand_over": "merged"}
+    engine = {"data.engine": "medagent.training.engines.VllmEngine", "data.engine.init_args.weight_sync": "merged"}
     more = {**engine, "model.dtype": "float32"}
     run = train_command(settings(tmp_path / "run", train_index, tmp_path / "base", epochs=3, **more))
     rows = read_metrics(run)
@@ -87,5 +88,5 @@ def test_a_mixture_trains_with_vllm_and_its_export_serves(train_index: Path, tmp
         found = server.wait().api.logprobs(probe, model=MODEL)
     exported = made(tmp_path / "merged", replay="none")
     with torch.no_grad():
-        wanted = trainer_logprobs(exported, tuple(probe))
+        wanted = ModuleWeights(exported).logprobs(tuple(probe))
     assert found == pytest.approx(wanted.tolist(), abs=1e-3)

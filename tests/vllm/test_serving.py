@@ -13,8 +13,8 @@ import pytest
 from medagent.agent_folder import save_agent
 from medagent.agent_spec import read_spec
 from medagent.cli.serve import Settings, app_of, engine_named
+from medagent.engines.vllm import VllmEngine
 from medagent.models.base_models import STARTER, model_path
-from medagent.serving.engines import VllmSampling
 from tests.medagent.serving.support import served, soon
 from tests.training.support import make_module, perturb
 
@@ -42,7 +42,7 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
     module.roles.save_policy(folder / "adapter")
     common: Any = {"index": str(index_folder), "model": "", "tools": []}
     here = answers(app_of(str(folder), engine=engine_named("in_process"), settings=Settings(reload_s=0), **common))
-    with closing(VllmSampling(log=tmp_path / "vllm.log")) as engine:
+    with closing(VllmEngine()) as engine:
         app = app_of(str(folder), engine=engine, settings=Settings(reload_s=0.2), **common)
         with served(app) as url, httpx.Client(timeout=120) as client:
             for wanted, question in zip(here, QUESTIONS, strict=True):

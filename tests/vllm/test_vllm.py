@@ -29,8 +29,7 @@ from medagent.policies.vllm.server import MODEL, VllmServer
 from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.engines import InProcessEngine, VllmEngine
-from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.engines import InProcessEngine, ModuleWeights, VllmEngine
 from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy, prepare
 from medagent.training.rewards import OutcomeReward
@@ -46,8 +45,8 @@ QUESTIONS = StarterBenchmark("train", limit_per_kind=8).questions()
 @pytest.fixture(scope="module", params=["merged", "adapter"])
 def engine(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
     """An engine with its server."""
-    module, made = make_module(), VllmEngine(hand_over=request.param)
-    made.start(module, setup_of(module, tmp_path_factory.mktemp(request.param)))
+    module, made = make_module(), VllmEngine(weight_sync=request.param)
+    made.start(ModuleWeights(module), setup_of(module, tmp_path_factory.mktemp(request.param)))
     yield made
     made.close()
 
@@ -73,9 +72,11 @@ def largest_gap(module: AgentModule, rollouts) -> float:
 def test_samples_are_the_trainers_before_and_after_an_update(engine, module, retriever) -> None:
     greedy = []
     for version in range(3):
-        policy = engine.hand_over(module, version=version)
+        policy = engine.sync_weights(ModuleWeights(module), version=version)
         assert largest_gap(module, roll_out(policy, retriever, temperature=1.0)) < 1e-4
-        ours = roll_out(InProcessEngine().hand_over(module, version=version), retriever, temperature=0.0)
+        ours = roll_out(
+            InProcessEngine().sync_weights(ModuleWeights(module), version=version), retriever, temperature=0.0
+        )
         theirs = roll_out(policy, retriever, temperature=0.0)
         assert [rollout.token_ids for rollout in theirs] == [rollout.token_ids for rollout in ours]
         assert [rollout.stop_reason for rollout in theirs] == [rollout.stop_reason for rollout in ours]
@@ -85,7 +86,7 @@ def test_samples_are_the_trainers_before_and_after_an_update(engine, module, ret
 
 
 def test_equal_seeds_give_equal_samples(engine, module, retriever) -> None:
-    policy = engine.hand_over(module, version=10)
+    policy = engine.sync_weights(ModuleWeights(module), version=10)
     one, two = (roll_out(policy, retriever, temperature=1.0) for _ in range(2))
     same = sum(a.token_ids == b.token_ids for a, b in zip(one, two, strict=True))
     assert same >= 0.9 * len(one), "but for rounding, which a batch of another make-up may change"
@@ -96,25 +97,30 @@ def test_cached_prefixes_of_old_weights_are_forgotten(
 ) -> None:
     if engine._form == "adapter":
         pytest.skip("adapters have a name of their own each, and the cache knows it")
-    roll_out(engine.hand_over(module, version=30), retriever, temperature=1.0)
+    roll_out(engine.sync_weights(ModuleWeights(module), version=30), retriever, temperature=1.0)
     perturb(module, scale=0.03)
-    assert largest_gap(module, roll_out(engine.hand_over(module, version=31), retriever, temperature=1.0)) < 1e-4
+    assert (
+        largest_gap(
+            module, roll_out(engine.sync_weights(ModuleWeights(module), version=31), retriever, temperature=1.0)
+        )
+        < 1e-4
+    )
     perturb(module, scale=0.03)
     monkeypatch.setattr(VllmServer, "forget_prefixes", lambda self: None)
-    stale = roll_out(engine.hand_over(module, version=32), retriever, temperature=1.0)
+    stale = roll_out(engine.sync_weights(ModuleWeights(module), version=32), retriever, temperature=1.0)
     assert largest_gap(module, stale) > 1e-2, "this is what the reset is for"
 
 
 def test_a_dead_server_is_named_with_its_log(engine, module, retriever, tmp_path: Path) -> None:
     if engine._form == "adapter":
         pytest.skip("once is enough")
-    policy = engine.hand_over(module, version=40)
+    policy = engine.sync_weights(ModuleWeights(module), version=40)
     os.killpg(engine._server._process.pid, signal.SIGKILL)
     engine._server._process.wait()
     with pytest.raises(PolicyError, match=r"vLLM's log says why: .*vllm-0.log"):
         roll_out(policy, retriever, temperature=1.0)
     with pytest.raises(PolicyError, match="ended with status"):
-        engine.hand_over(module, version=41)
+        engine.sync_weights(ModuleWeights(module), version=41)
 
 
 def test_a_wrong_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
@@ -137,7 +143,7 @@ def test_an_export_serves_in_vllm(module, tmp_path: Path) -> None:
         VllmServer(str(tmp_path / "merged"), dtype="float32", max_model_len=512, log=tmp_path / "log")
     ) as server:
         found = server.wait().api.logprobs(list(probe), model=MODEL)
-    assert found == pytest.approx(trainer_logprobs(module, probe).tolist(), abs=1e-3)
+    assert found == pytest.approx(ModuleWeights(module).logprobs(probe).tolist(), abs=1e-3)
 
 
 def test_a_server_does_not_outlive_a_killed_trainer(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from medagent.errors import ConfigError
 from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation
-from medagent.training.engines import InProcessEngine, RolloutEngine
+from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, rollout_name, split_by_length, split_minibatches, tensorize
 from medagent.training.fitting import Work
 from medagent.training.preference.module import PreferenceModule
@@ -51,7 +51,7 @@ class PreferenceData(AgentData):
         pairs: Pairs,
         retriever: Retriever,
         agent: AgentSettings = AgentSettings(),
-        engine: RolloutEngine = lazy_instance(InProcessEngine),
+        engine: Engine = lazy_instance(InProcessEngine),
         batch_size: int = 16,
         num_micro_batches: int = 1,
         held_out: float = 0.05,
@@ -132,7 +132,7 @@ class PreferenceData(AgentData):
             rank=trainer.global_rank,
             ranks=trainer.world_size,
         )
-        self.engine.rest()
+        self.engine.sleep()
         while self.source.missing(folder):  # not a barrier, which gives up after minutes
             time.sleep(1)
 

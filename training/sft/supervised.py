@@ -24,7 +24,7 @@ from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation
 from medagent.training.callbacks.held_out import HeldOutEvaluation
-from medagent.training.engines import InProcessEngine, RolloutEngine
+from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.execution import Execution
 from medagent.training.experience import (
     Experience,
@@ -121,7 +121,7 @@ class SupervisedData(AgentData):
         demonstrations: Demonstrations,
         retriever: Retriever,
         agent: AgentSettings = AgentSettings(),
-        engine: RolloutEngine = lazy_instance(InProcessEngine),
+        engine: Engine = lazy_instance(InProcessEngine),
         batch_size: int = 32,
         num_micro_batches: int = 1,
         held_out: float = 0.05,

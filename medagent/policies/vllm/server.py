@@ -301,7 +301,7 @@ def _check_room(size: int) -> None:
     if SHARED_MEMORY.exists() and (free := shutil.disk_usage(SHARED_MEMORY).free) < size:
         raise ConfigError(
             f"engine vllm: {SHARED_MEMORY} has {free / 2**30:.2f} GiB free, and the weights want {size / 2**30:.2f}. "
-            "Make it larger (docker run --shm-size), or take hand_over: adapter."
+            "Make it larger (docker run --shm-size), or take weight_sync: adapter."
         )
 
 
@@ -311,7 +311,7 @@ def _lora_room(rank: int) -> int:
         if rank <= room:
             return room
     raise ConfigError(
-        f"engine vllm: it serves adapters of rank {LORA_RANKS[-1]} at most, found {rank}. Take hand_over: merged."
+        f"engine vllm: it serves adapters of rank {LORA_RANKS[-1]} at most, found {rank}. Take weight_sync: merged."
     )
 
 

@@ -22,7 +22,7 @@ class WeightReceiver:
 
     reload_weights: Any
     model_runner: Any
-    received: dict[str, Checksum] | None = None  # by name, of the last hand-over
+    received: dict[str, Checksum] | None = None  # by name, of the last sync
     sizes: dict[str, int]
     routing: RoutingStore | None = None
 

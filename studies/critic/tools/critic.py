@@ -40,7 +40,7 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.command import AgentCLI
 from medagent.training.data import RolloutData
-from medagent.training.engines import InProcessEngine
+from medagent.training.engines import InProcessEngine, ModuleWeights
 from medagent.training.experience import first_of_turns
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
@@ -157,7 +157,7 @@ class Probe(Callback):
     ) -> None:
         settings = data.agent_settings
         agent = Agent(
-            InProcessEngine().hand_over(module, version=0),
+            InProcessEngine().sync_weights(ModuleWeights(module), version=0),
             data.retriever,
             settings.protocol,
             settings.limits,

@@ -12,13 +12,14 @@ from peft import IA3Config, LoraConfig, PeftConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from medagent.agent_folder import load_weights, save_agent
+from medagent.agent_folder import save_agent
 from medagent.agent_spec import read_spec
+from medagent.engines.vllm import VllmEngine
 from medagent.errors import ConfigError
 from medagent.export import export_adapter, export_merged
+from medagent.models.agent_weights import load_weights
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.plain_lora import check_adapter
-from medagent.serving.engines import VllmSampling
 from tests.medagent.policies.support import SMALL, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft", "ignore::UserWarning:transformers")
@@ -117,7 +118,7 @@ def test_an_adapter_that_holds_more_is_refused_by_name(kind, base, tokenizer, tm
     with pytest.raises(ConfigError, match=words):
         export_adapter(tmp_path / "agent", tmp_path / "out")
     with pytest.raises(ConfigError, match=words):
-        VllmSampling().open(tmp_path / "agent", read_spec(tmp_path / "agent"))
+        VllmEngine().open(tmp_path / "agent", read_spec(tmp_path / "agent"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,4 +1,4 @@
-"""How a vLLM server is started, and what it is asked at a hand-over. No vLLM: the process and its API are stand-ins."""
+"""How a vLLM server is started, and what it is asked at a sync. No vLLM: the process and its API are stand-ins."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_is_not_asked_for_is_off(no_vllm, tmp_path: Path) -> None:
 
 
 def test_an_adapter_too_wide_is_refused(no_vllm, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="hand_over: merged"):
+    with pytest.raises(ConfigError, match="weight_sync: merged"):
         options(tmp_path, lora_rank=1024)
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from medagent.engines.weight_sync import served_adapter
 from medagent.models.checksums import checksum
 from medagent.policies.vllm.worker import WeightReceiver, view
-from medagent.training.engines.hand_over import served_adapter
+from medagent.training.engines import ModuleWeights
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from tests.training.support import perturb
@@ -66,7 +67,7 @@ def wanted(weights: dict[str, torch.Tensor]) -> dict[str, tuple[int, int]]:
     return {name: checksum(weight) for name, weight in weights.items()}
 
 
-def test_fused_weights_are_held_and_nothing_before_the_first_hand_over(weights) -> None:
+def test_fused_weights_are_held_and_nothing_before_the_first_sync(weights) -> None:
     worker = Worker(Served())
     assert worker.held_weights() == {}
     push(worker, weights)
@@ -115,4 +116,4 @@ def test_an_adapter_is_compared_as_vllm_keeps_it(dtype: str, alpha: int) -> None
     worker = Worker(Served())
     manager = SimpleNamespace(list_adapters=lambda: {7: SimpleNamespace(loras=loras)})
     worker.model_runner.lora_manager = SimpleNamespace(_adapter_manager=manager)
-    assert worker.held_adapters() == {"7": served_adapter(module, dtype)}
+    assert worker.held_adapters() == {"7": served_adapter(ModuleWeights(module))}

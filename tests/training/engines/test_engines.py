@@ -12,8 +12,7 @@ import torch
 from medagent.errors import ConfigError, PolicyError
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.engines import InProcessEngine, ServersEngine, VllmEngine
-from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.engines import InProcessEngine, ModuleWeights, ServersEngine, VllmEngine
 from tests.fake_vllm import FakeVllm
 from tests.training.support import arguments, perturb, setup_of
 
@@ -34,19 +33,19 @@ def engine_for(servers: list[FakeVllm], folder: Path, **settings) -> ServersEngi
 def test_probe_logprobs_are_the_policys(module, tmp_path: Path) -> None:
     perturb(module)
     probe = setup_of(module, tmp_path).probe_ids
-    sampler = InProcessEngine().hand_over(module, version=0)
+    sampler = InProcessEngine().sync_weights(ModuleWeights(module), version=0)
     with torch.no_grad():
         logits = sampler.model(input_ids=torch.tensor([probe])).logits[0]
     wanted = torch.log_softmax(logits, -1)[:-1].gather(1, torch.tensor(probe[1:])[:, None])[:, 0]
-    torch.testing.assert_close(trainer_logprobs(module, probe).float(), wanted, rtol=0, atol=1e-4)
+    torch.testing.assert_close(ModuleWeights(module).logprobs(probe).float(), wanted, rtol=0, atol=1e-4)
 
 
 def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
-    engine.start(module, setup_of(module, tmp_path))
-    first = engine.hand_over(module, version=0)
+    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
+    first = engine.sync_weights(ModuleWeights(module), version=0)
     perturb(module)
-    second = engine.hand_over(module, version=1)
+    second = engine.sync_weights(ModuleWeights(module), version=1)
     assert first.model != second.model
     assert all(set(server.models) == {"base", second.model} for server in servers)
     assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.01)
@@ -57,10 +56,10 @@ def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_p
 def test_servers_end_turns_at_every_end_of_the_model(module, servers, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(module.roles.base.generation_config, "eos_token_id", [7, 9])
     engine = engine_for(servers, tmp_path)
-    engine.start(module, setup_of(module, tmp_path))
-    policy = engine.hand_over(module, version=0)
+    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
+    policy = engine.sync_weights(ModuleWeights(module), version=0)
     assert set(policy.end_ids) == {7, 9, module.tokenizer.eos_token_id}
-    in_process = InProcessEngine().hand_over(module, version=0)
+    in_process = InProcessEngine().sync_weights(ModuleWeights(module), version=0)
     session = in_process.open(seed=0, temperature=1.0, blocks=())
     assert session.dialogue.ends.token_ids == set(policy.end_ids)
     session.close()
@@ -70,54 +69,54 @@ def test_after_a_resumption_the_probe_begins_with_the_base(module, servers, tmp_
     """Else a trained adapter's distance from the base would count as noise, and nothing could be measured."""
     perturb(module, scale=0.05)
     engine = engine_for(servers, tmp_path)
-    engine.start(module, setup_of(module, tmp_path))
-    engine.hand_over(module, version=7)
+    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
+    engine.sync_weights(ModuleWeights(module), version=7)
     assert engine.metrics()["sampler/measurable"] == 1.0
     assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
-    engine.start(module, setup_of(module, tmp_path))
-    engine.hand_over(module, version=0)
+    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
+    engine.sync_weights(ModuleWeights(module), version=0)
     servers[1].forgetful = True
     perturb(module, scale=0.01)
-    with pytest.raises(PolicyError, match=f"{servers[1].url}: the weights handed over did not arrive"):
-        engine.hand_over(module, version=1)
+    with pytest.raises(PolicyError, match=f"{servers[1].url}: the weight sync failed"):
+        engine.sync_weights(ModuleWeights(module), version=1)
 
 
 def test_a_server_that_ignores_adapters_is_caught_after_a_resumption(module, servers, tmp_path: Path) -> None:
     perturb(module, scale=0.003)
     engine = engine_for(servers, tmp_path)
-    engine.start(module, setup_of(module, tmp_path))
+    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
     servers[0].forgetful = True
-    with pytest.raises(PolicyError, match=f"{servers[0].url}: the weights handed over did not arrive"):
-        engine.hand_over(module, version=7)
+    with pytest.raises(PolicyError, match=f"{servers[0].url}: the weight sync failed"):
+        engine.sync_weights(ModuleWeights(module), version=7)
 
 
 def test_a_failing_server_is_left_out_until_it_answers_again(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
-    engine.start(module, setup_of(module, tmp_path))
+    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
     servers[0].failing = True
-    assert len(engine.hand_over(module, version=0).replicas) == 1
+    assert len(engine.sync_weights(ModuleWeights(module), version=0).replicas) == 1
     servers[0].failing = False
     perturb(module)
-    assert len(engine.hand_over(module, version=1).replicas) == 2
+    assert len(engine.sync_weights(ModuleWeights(module), version=1).replicas) == 2
     servers[0].failing = servers[1].failing = True
     with pytest.raises(PolicyError, match="all 2 servers are gone"):
-        engine.hand_over(module, version=2)
+        engine.sync_weights(ModuleWeights(module), version=2)
 
 
 def test_a_server_that_comes_back_is_judged_anew(module, servers, tmp_path: Path, monkeypatch) -> None:
     """It may be another process on another machine, whose rounding is another: here it hides all that was learnt."""
     engine, setup = engine_for(servers, tmp_path), setup_of(module, tmp_path)
-    engine.start(module, setup)
-    engine.hand_over(module, version=0)
+    engine.start(ModuleWeights(module), setup)
+    engine.sync_weights(ModuleWeights(module), version=0)
     servers[0].failing = True
-    engine.hand_over(module, version=1)
-    before = trainer_logprobs(module, setup.probe_ids)
+    engine.sync_weights(ModuleWeights(module), version=1)
+    before = ModuleWeights(module).logprobs(setup.probe_ids)
     perturb(module, scale=0.0002)
-    gap = -3 * (trainer_logprobs(module, setup.probe_ids) - before)
+    gap = -3 * (ModuleWeights(module).logprobs(setup.probe_ids) - before)
     complete = servers[0].complete
 
     def elsewhere(body: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +127,7 @@ def test_a_server_that_comes_back_is_judged_anew(module, servers, tmp_path: Path
 
     monkeypatch.setattr(servers[0], "complete", elsewhere)
     servers[0].failing = False
-    assert len(engine.hand_over(module, version=2).replicas) == 2
+    assert len(engine.sync_weights(ModuleWeights(module), version=2).replicas) == 2
     assert engine.metrics()["sampler/measurable"] == 0.0
 
 
@@ -137,9 +136,9 @@ def test_wrong_servers_and_engines_that_were_not_started_are_refused(module, ser
         ServersEngine([], "base", str(tmp_path))
     wrong = ServersEngine([servers[0].url], "other", str(tmp_path))
     with pytest.raises(ConfigError, match="serves base, wanted 'other'"):
-        wrong.start(module, setup_of(module, tmp_path))
+        wrong.start(ModuleWeights(module), setup_of(module, tmp_path))
     with pytest.raises(ConfigError, match="was not started"):
-        VllmEngine().hand_over(module, version=0)
+        VllmEngine().sync_weights(ModuleWeights(module), version=0)
 
 
 @pytest.mark.long

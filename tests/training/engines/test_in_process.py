@@ -1,4 +1,4 @@
-"""The in-process engine samples the policy itself in every dtype, and a hand-over that fails is caught at once."""
+"""The in-process engine samples the policy itself in every dtype, and a sync that fails is caught at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor
 from medagent.errors import ConfigError, PolicyError
 from medagent.policies.huggingface import HFPolicy
 from medagent.training.adapters import SharedBase
-from medagent.training.engines import InProcessEngine
-from medagent.training.engines.arrival import trainer_logprobs
+from medagent.training.engines import InProcessEngine, ModuleWeights
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
@@ -25,7 +24,7 @@ PROBE = tuple(range(20, 60))
 
 def started(module: AgentModule, tmp_path: Path, **settings) -> InProcessEngine:
     engine = InProcessEngine(**settings)
-    engine.start(module, setup_of(module, tmp_path))
+    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
     return engine
 
 
@@ -50,9 +49,9 @@ def test_the_sampler_moves_as_the_trainer_does_at_the_shipped_rate(dtype: str, t
     engine, probe = started(module, tmp_path), setup_of(module, tmp_path).probe_ids
     heard, wanted = [], []
     for version in range(4):
-        policy = engine.hand_over(module, version=version)
+        policy = engine.sync_weights(ModuleWeights(module), version=version)
         heard.append(sampler_logprobs(policy, probe))
-        wanted.append(trainer_logprobs(module, probe))
+        wanted.append(ModuleWeights(module).logprobs(probe))
         small_step(module)
         small_step(module)
     moves = torch.stack([torch.stack(heard).diff(dim=0).flatten(), torch.stack(wanted).diff(dim=0).flatten()])
@@ -70,7 +69,7 @@ def test_the_twin_shares_the_base_and_nothing_that_is_trained(critic, checkpoint
         execution=Execution(gradient_checkpointing=checkpointing),
     )
     perturb(module)
-    policy = started(module, tmp_path).hand_over(module, version=0)
+    policy = started(module, tmp_path).sync_weights(ModuleWeights(module), version=0)
     own, trained = dict(policy.model.named_parameters()), dict(module.roles.base.named_parameters())
     for name, parameter in own.items():
         is_lora = ".lora_" in name
@@ -88,20 +87,20 @@ def test_a_merge_that_rounding_eats_is_refused_and_one_that_is_asked_for_is_meas
     torch.manual_seed(0)
     module = AgentModule(dtype="bfloat16", policy_lora=LoraSettings(32, 64), critic_lora=None)
     small_step(module)
-    with pytest.raises(ConfigError, match=r"merging loses 9\d% of the adapter.*hand_over: adapter"):
-        started(module, tmp_path, hand_over="merged").hand_over(module, version=0)
-    engine = started(module, tmp_path, hand_over="merged", max_merge_lost=1.0)
-    engine.hand_over(module, version=0)
+    with pytest.raises(ConfigError, match=r"merging loses 9\d% of the adapter.*weight_sync: adapter"):
+        started(module, tmp_path, weight_sync="merged").sync_weights(ModuleWeights(module), version=0)
+    engine = started(module, tmp_path, weight_sync="merged", max_merge_lost=1.0)
+    engine.sync_weights(ModuleWeights(module), version=0)
     assert engine.metrics()["sampler/merge_lost"] > 0.9
     exact = started(module, tmp_path)
-    exact.hand_over(module, version=0)
+    exact.sync_weights(ModuleWeights(module), version=0)
     assert "sampler/merge_lost" not in exact.metrics(), "nothing is merged"
 
 
 def test_a_float32_merge_is_whole_and_says_so(module, tmp_path: Path) -> None:
     small_step(module)
     engine = started(module, tmp_path)
-    engine.hand_over(module, version=0)
+    engine.sync_weights(ModuleWeights(module), version=0)
     assert 0 < engine.metrics()["sampler/merge_lost"] < 0.01
     assert engine.metrics()["sampler/probe_gap"] < 1e-4
 
@@ -110,7 +109,7 @@ def test_a_float32_merge_is_whole_and_says_so(module, tmp_path: Path) -> None:
 def test_a_float32_run_with_tiny_steps_goes_on(rate: float, module, tmp_path: Path) -> None:
     engine = started(module, tmp_path)
     for version in range(3):
-        engine.hand_over(module, version=version)
+        engine.sync_weights(ModuleWeights(module), version=version)
         small_step(module, rate)
 
 
@@ -134,8 +133,8 @@ def test_dialogues_go_on_in_a_copy_of_a_checkpointed_base(dtype: str, tmp_path: 
     found = []
     for module in (checkpointed, plain):
         perturb(module)
-        trainer_logprobs(module, PROBE)  # a pass of the trainer before the copy is made
-        policy = started(module, tmp_path).hand_over(module, version=0)
+        ModuleWeights(module).logprobs(PROBE)  # a pass of the trainer before the copy is made
+        policy = started(module, tmp_path).sync_weights(ModuleWeights(module), version=0)
         found.append(asyncio.run(dialogue(policy)))
         found.append(asyncio.run(dialogue(policy)))
     assert found[0] == found[1] == found[2] == found[3]
@@ -147,7 +146,7 @@ def test_a_base_in_four_bits_is_sampled_in_four_bits(tmp_path: Path) -> None:
     module = AgentModule(policy_lora=LoraSettings(4, 8), critic_lora=None, execution=Execution(quantise="nf4"))
     engine = started(module, tmp_path)
     for version in range(2):
-        engine.hand_over(module, version=version)
+        engine.sync_weights(ModuleWeights(module), version=version)
         assert engine.metrics() == {"sampler/probe_gap": pytest.approx(0.0, abs=1e-5)}
         perturb(module)
 
@@ -184,16 +183,16 @@ def stale(policy: HFPolicy, weights: Iterable[tuple[str, Tensor]]) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("load", [withheld, read_and_dropped, stale, half_applied, all_but_one, rounded])
-def test_a_hand_over_that_fails_is_caught_at_once(
+def test_a_sync_that_fails_is_caught_at_once(
     dtype: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = make_module(dtype=dtype)
     engine = started(module, tmp_path)
-    engine.hand_over(module, version=0)
+    engine.sync_weights(ModuleWeights(module), version=0)
     small_step(module)  # far less than any probe can see in bfloat16
     monkeypatch.setattr(HFPolicy, "load_weights", load)
-    with pytest.raises(PolicyError, match="engine in_process: the weights handed over did not arrive"):
-        engine.hand_over(module, version=1)
+    with pytest.raises(PolicyError, match="engine in_process: the weight sync failed"):
+        engine.sync_weights(ModuleWeights(module), version=1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -205,9 +204,9 @@ def test_old_weights_that_are_handed_over_again_are_caught_by_the_probe(
     source = "merged_policy" if dtype == "float32" else "adapter_weights"
     made = getattr(module.roles, source)()
     old = [(name, value.clone()) for name, value in (made.items() if isinstance(made, dict) else made)]
-    engine.hand_over(module, version=0)
+    engine.sync_weights(ModuleWeights(module), version=0)
     perturb(module, scale=0.02)
     again = (lambda self, loss=None: iter(old)) if dtype == "float32" else (lambda self: dict(old))
     monkeypatch.setattr(SharedBase, source, again)
-    with pytest.raises(PolicyError, match="did not arrive"):
-        engine.hand_over(module, version=1)
+    with pytest.raises(PolicyError, match="weight sync failed"):
+        engine.sync_weights(ModuleWeights(module), version=1)

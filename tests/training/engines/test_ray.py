@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from medagent.agent import Agent, Job
+from medagent.engines.ray import RayEngine
 from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.data import RolloutData
-from medagent.training.engines import InProcessEngine
-from medagent.training.engines.ray import RayEngine
+from medagent.training.engines import InProcessEngine, ModuleWeights
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.training.support import arguments, make_module, perturb, setup_of
 
@@ -29,7 +29,7 @@ pytestmark = [
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayEngine]:
     made = RayEngine(num_replicas=2, kind="huggingface", cpus=0.5)
     module = make_module()
-    made.start(module, setup_of(module, tmp_path_factory.mktemp("ray")))
+    made.start(ModuleWeights(module), setup_of(module, tmp_path_factory.mktemp("ray")))
     yield made
     made.close()
 
@@ -44,15 +44,17 @@ def greedy(policy, retriever) -> list[list[int]]:
 def test_actors_sample_what_the_module_does_and_one_may_die(engine: RayEngine, retriever) -> None:
     module = make_module()
     for version in range(2):
-        policy = engine.hand_over(module, version=version)
-        assert greedy(policy, retriever) == greedy(InProcessEngine().hand_over(module, version=version), retriever)
+        policy = engine.sync_weights(ModuleWeights(module), version=version)
+        assert greedy(policy, retriever) == greedy(
+            InProcessEngine().sync_weights(ModuleWeights(module), version=version), retriever
+        )
         perturb(module)
     assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.02)
-    wanted = greedy(InProcessEngine().hand_over(module, version=2), retriever)
-    policy = engine.hand_over(module, version=2)
+    wanted = greedy(InProcessEngine().sync_weights(ModuleWeights(module), version=2), retriever)
+    policy = engine.sync_weights(ModuleWeights(module), version=2)
     ray.kill(engine._actors[0])
     assert greedy(policy, retriever) == wanted, "the other takes its dialogues"
-    assert len(engine.hand_over(module, version=3).replicas) == 2, "another has taken its place"
+    assert len(engine.sync_weights(ModuleWeights(module), version=3).replicas) == 2, "another has taken its place"
     assert engine.metrics()["sampler/lost"] == 1
     with pytest.raises(PolicyError, match="all 2 replicas are gone"):
         greedy(policy, retriever)  # never a sample of weights that were not asked for
@@ -60,11 +62,13 @@ def test_actors_sample_what_the_module_does_and_one_may_die(engine: RayEngine, r
 
 def test_actors_in_bfloat16_hold_the_adapter_beside_the_base(engine: RayEngine, retriever, tmp_path: Path) -> None:
     module, made = make_module(dtype="bfloat16"), RayEngine(num_replicas=1, kind="huggingface", cpus=0.5)
-    made.start(module, setup_of(module, tmp_path))
+    made.start(ModuleWeights(module), setup_of(module, tmp_path))
     try:
         for version in range(3):
-            ours = InProcessEngine().hand_over(module, version=version)
-            assert greedy(made.hand_over(module, version=version), retriever) == greedy(ours, retriever)
+            ours = InProcessEngine().sync_weights(ModuleWeights(module), version=version)
+            assert greedy(made.sync_weights(ModuleWeights(module), version=version), retriever) == greedy(
+                ours, retriever
+            )
             perturb(module, scale=0.02)
         metrics = made.metrics()
         assert metrics["sampler/probe_gap"] < 0.02
@@ -77,7 +81,7 @@ def test_actors_in_bfloat16_hold_the_adapter_beside_the_base(engine: RayEngine, 
 def test_more_than_the_cluster_has_is_refused(engine: RayEngine, tmp_path: Path) -> None:
     module = make_module()
     with pytest.raises(ConfigError, match="replicas want 400 GPU"):
-        RayEngine(num_replicas=4, cpus=0.1, gpus=100).start(module, setup_of(module, tmp_path))
+        RayEngine(num_replicas=4, cpus=0.1, gpus=100).start(ModuleWeights(module), setup_of(module, tmp_path))
     with pytest.raises(ConfigError, match="num_replicas 0"):
         RayEngine(num_replicas=0)
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from medagent.engines.ray import RayEngine
+from medagent.engines.ray_replica import _HuggingFace
 from medagent.errors import ConfigError, PolicyError
-from medagent.policies.ray_replica import _HuggingFace
-from medagent.training.engines.ray import RayEngine
+from medagent.training.engines import ModuleWeights
 from tests.training.support import make_module, perturb, setup_of
 
 
@@ -111,7 +112,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 def started(module, folder: Path, **settings: Any) -> RayEngine:
     engine = RayEngine(num_replicas=2, kind="huggingface", **settings)
-    engine.start(module, setup_of(module, folder))
+    engine.start(ModuleWeights(module), setup_of(module, folder))
     return engine
 
 
@@ -125,15 +126,15 @@ async def asked(policy) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_dead_actor_is_replaced_at_the_next_hand_over(dtype: str, ray: StandIn, tmp_path: Path) -> None:
+def test_a_dead_actor_is_replaced_at_the_next_sync(dtype: str, ray: StandIn, tmp_path: Path) -> None:
     module = make_module(dtype=dtype)
     engine = started(module, tmp_path)
-    first = engine.hand_over(module, version=0)
+    first = engine.sync_weights(ModuleWeights(module), version=0)
     assert (len(first.replicas), engine.metrics()["sampler/lost"]) == (2, 0)
     ray.kill(engine._actors[0])
     assert len(asyncio.run(asked(first))) == 3, "the other takes its dialogues"
     perturb(module)
-    second = engine.hand_over(module, version=1)
+    second = engine.sync_weights(ModuleWeights(module), version=1)
     metrics = engine.metrics()
     assert (len(second.replicas), metrics["sampler/replicas"], metrics["sampler/lost"]) == (2, 2, 1)
     assert [actor.asked.count("push") for actor in engine._actors.values()] == [1, 2], "each is handed weights once"
@@ -141,7 +142,7 @@ def test_a_dead_actor_is_replaced_at_the_next_hand_over(dtype: str, ray: StandIn
     assert engine._checks[1].slope == pytest.approx(1.0, abs=0.1), "it has followed"
     assert engine._checks[0].verdict == "not measurable", "another process begins anew"
     assert len(asyncio.run(asked(second))) == 3
-    engine.hand_over(module, version=2)
+    engine.sync_weights(ModuleWeights(module), version=2)
     with pytest.raises(PolicyError, match=r"all 2 replicas are gone.*has other weights \(version 3, wanted 2\)"):
         asyncio.run(asked(second))
     engine.close()
@@ -151,18 +152,18 @@ def test_a_dead_actor_is_replaced_at_the_next_hand_over(dtype: str, ray: StandIn
 def test_one_that_cannot_be_started_again_is_left_out_until_it_can(ray: StandIn, tmp_path: Path) -> None:
     module = make_module()
     engine = started(module, tmp_path)
-    engine.hand_over(module, version=0)
+    engine.sync_weights(ModuleWeights(module), version=0)
     ray.stillborn = True
     ray.kill(engine._actors[1])
-    assert len(engine.hand_over(module, version=1).replicas) == 1
+    assert len(engine.sync_weights(ModuleWeights(module), version=1).replicas) == 1
     assert (engine.metrics()["sampler/replicas"], engine.metrics()["sampler/lost"]) == (1, 2)
     ray.stillborn = False
-    assert len(engine.hand_over(module, version=2).replicas) == 2
+    assert len(engine.sync_weights(ModuleWeights(module), version=2).replicas) == 2
     ray.stillborn = True
     for actor in engine._actors.values():
         ray.kill(actor)
     with pytest.raises(PolicyError, match=r"all 2 Ray replicas are gone.*\n.*died\nits node is gone\n"):
-        engine.hand_over(module, version=3)
+        engine.sync_weights(ModuleWeights(module), version=3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -171,11 +172,11 @@ def test_an_actor_that_keeps_what_it_has_is_caught(dtype: str, ray: StandIn, tmp
     engine = started(module, tmp_path)
     kept, load = [], _HuggingFace.load
     monkeypatch.setattr(_HuggingFace, "load", lambda self, given: kept.append(load(self, given)) or kept[-1])
-    engine.hand_over(module, version=0)
+    engine.sync_weights(ModuleWeights(module), version=0)
     monkeypatch.setattr(_HuggingFace, "load", lambda self, given: kept[0])
     perturb(module, scale=1e-5)
-    with pytest.raises(PolicyError, match=r"Ray replica 0: the weights .* did not arrive\. Found \d+ of \d+ weights"):
-        engine.hand_over(module, version=1)
+    with pytest.raises(PolicyError, match=r"Ray replica 0: the weight sync failed\. Found \d+ of \d+ weights"):
+        engine.sync_weights(ModuleWeights(module), version=1)
 
 
 def test_more_than_the_cluster_has_is_refused(ray: StandIn, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the engine `vllm` asks of a server at each hand-over, with a stand-in that computes with the real base.
+"""What the engine `vllm` asks of a server at each sync, with a stand-in that computes with the real base.
 
 Real vLLM is tried in `tests/vllm`.
 """
@@ -16,15 +16,16 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from torch import Tensor
 
+from medagent.engines import vllm
+from medagent.engines.base import EngineSetup
+from medagent.engines.vllm import of_rank
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.causal_lm import load_causal_lm
 from medagent.models.checksums import Checksum, checksum, combined, place
 from medagent.policies.completions import HttpCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.server import MODEL, VllmSettings
-from medagent.training.engines import VllmEngine, vllm
-from medagent.training.engines.base import EngineSetup
-from medagent.training.engines.vllm import of_rank
+from medagent.training.engines import ModuleWeights, VllmEngine
 from tests.training.support import make_module, perturb, setup_of
 
 
@@ -111,7 +112,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def started(module, folder: Path, **settings: Any) -> tuple[VllmEngine, StandIn]:
     engine = VllmEngine(**settings)
-    engine.start(module, setup_of(module, folder))
+    engine.start(ModuleWeights(module), setup_of(module, folder))
     server = engine._server
     assert isinstance(server, StandIn)
     return engine, server
@@ -125,12 +126,12 @@ def test_the_server_has_room_for_the_longest_text_and_for_the_adapter(dtype: str
     assert server.dtype == dtype
 
 
-def test_each_hand_over_serves_its_own_adapter_and_drops_the_one_before(tmp_path: Path) -> None:
+def test_each_sync_serves_its_own_adapter_and_drops_the_one_before(tmp_path: Path) -> None:
     module = make_module(dtype="bfloat16")
     engine, server = started(module, tmp_path)
     names, folders = [], []
     for version in range(3):
-        policy = engine.hand_over(module, version=version)
+        policy = engine.sync_weights(ModuleWeights(module), version=version)
         assert list(server.adapters) == [policy.model], "the newest alone is served"
         names.append(policy.model)
         folders.append(server.adapters[policy.model])
@@ -150,16 +151,16 @@ def test_turns_end_at_every_end_of_the_model(dtype: str, tmp_path: Path) -> None
     module = make_module(dtype=dtype)
     module.roles.base.generation_config.eos_token_id = [7, 9]
     engine, _ = started(module, tmp_path)
-    assert set(engine.hand_over(module, version=0).end_ids) == {7, 9, module.tokenizer.eos_token_id}
+    assert set(engine.sync_weights(ModuleWeights(module), version=0).end_ids) == {7, 9, module.tokenizer.eos_token_id}
     engine.close()
 
 
 def test_merged_weights_are_pushed_under_one_name(tmp_path: Path) -> None:
     module = make_module()
     engine, server = started(module, tmp_path)
-    first = engine.hand_over(module, version=0)
+    first = engine.sync_weights(ModuleWeights(module), version=0)
     perturb(module)
-    assert engine.hand_over(module, version=1) is first, "dialogues' connections stay"
+    assert engine.sync_weights(ModuleWeights(module), version=1) is first, "dialogues' connections stay"
     assert first.model == MODEL
     assert server.calls == ["push", "probe"] * 2
     assert engine.metrics()["sampler/arrived"] == pytest.approx(1.0, abs=0.01)
@@ -170,20 +171,20 @@ def test_merged_weights_are_pushed_under_one_name(tmp_path: Path) -> None:
 def test_a_server_that_keeps_what_it_has_is_caught_before_any_probe_could_see_it(dtype: str, tmp_path: Path) -> None:
     module = make_module(dtype=dtype)
     engine, server = started(module, tmp_path)
-    engine.hand_over(module, version=0)
+    engine.sync_weights(ModuleWeights(module), version=0)
     server.deaf = True
     perturb(module, scale=1e-5)
     probes = server.calls.count("probe")
-    with pytest.raises(PolicyError, match=r"vLLM: the weights handed over did not arrive\. Found \d+ of \d+ weights"):
-        engine.hand_over(module, version=1)
+    with pytest.raises(PolicyError, match=r"vLLM: the weight sync failed\. Found \d+ of \d+ weights"):
+        engine.sync_weights(ModuleWeights(module), version=1)
     assert server.calls.count("probe") == probes
 
 
 def test_a_merge_that_is_not_the_policy_is_not_probed(tmp_path: Path) -> None:
     module = make_module(dtype="bfloat16")
     perturb(module, scale=1e-5)
-    engine, server = started(module, tmp_path, hand_over="merged", max_merge_lost=2.0)
-    engine.hand_over(module, version=0)
+    engine, server = started(module, tmp_path, weight_sync="merged", max_merge_lost=2.0)
+    engine.sync_weights(ModuleWeights(module), version=0)
     assert server.calls == ["push"]
     assert engine.metrics()["sampler/merge_lost"] > 0.5
     assert engine.metrics()["sampler/measurable"] == 0.0
@@ -197,10 +198,10 @@ def test_one_that_shares_the_gpu_sleeps_once_and_wakes_before_it_is_handed_weigh
     engine, server = started(module, tmp_path, colocated=colocated)
     assert server.settings["sleeps"] == colocated
     for version in range(2):
-        engine.hand_over(module, version=version)
-        engine.rest()
-        engine.rest()
-    engine.hand_over(module, version=2)
+        engine.sync_weights(ModuleWeights(module), version=version)
+        engine.sleep()
+        engine.sleep()
+    engine.sync_weights(ModuleWeights(module), version=2)
     slept, awake = (["sleep"], ["wake"]) if colocated else ([], [])
     turn = ["push", "probe"]
     assert server.calls == [*turn, *slept, *awake, *turn, *slept, *awake, *turn]

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
 from medagent.errors import PolicyError
 from medagent.models.checksums import checksum, combined
-from medagent.training.engines.arrival import ArrivalCheck, require_arrival
 
 
 class Probe:
@@ -37,7 +37,7 @@ class Probe:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("move", [0.002, 0.02, 0.1, 0.5])
 def test_weights_that_arrive_never_raise_an_alarm(move: float, seed: int) -> None:
-    probe, check = Probe(gap=0.08, seed=seed), ArrivalCheck("bfloat16")
+    probe, check = Probe(gap=0.08, seed=seed), WeightSyncCheck("bfloat16")
     for _ in range(10):
         probe.arrive()
         check(probe.heard(), probe.trainer, where="x")
@@ -47,7 +47,7 @@ def test_weights_that_arrive_never_raise_an_alarm(move: float, seed: int) -> Non
 
 
 def test_what_cannot_be_measured_is_said_and_logged_as_such() -> None:
-    probe, check = Probe(gap=0.08), ArrivalCheck("bfloat16")
+    probe, check = Probe(gap=0.08), WeightSyncCheck("bfloat16")
     for _ in range(2):
         check(probe.heard(), probe.trainer, where="x")
         probe.move(0.02)
@@ -57,37 +57,37 @@ def test_what_cannot_be_measured_is_said_and_logged_as_such() -> None:
 
 
 @pytest.mark.parametrize(("gap", "move"), [(0.0, 0.01), (0.01, 0.1), (0.05, 0.4)])
-def test_a_sampler_that_stands_still_is_caught_at_the_next_hand_over(gap: float, move: float) -> None:
-    probe, check = Probe(gap), ArrivalCheck("bfloat16")
+def test_a_sampler_that_stands_still_is_caught_at_the_next_sync(gap: float, move: float) -> None:
+    probe, check = Probe(gap), WeightSyncCheck("bfloat16")
     for _ in range(3):
         probe.arrive()
         check(probe.heard(), probe.trainer, where="x")
         probe.move(move)
-    with pytest.raises(PolicyError, match="x: the weights handed over did not arrive.*followed -?[0-9]%"):
+    with pytest.raises(PolicyError, match="x: the weight sync failed.*followed -?[0-9]%"):
         check(probe.heard(), probe.trainer, where="x")
 
 
 def test_small_moves_that_never_arrive_add_up_until_they_can_be_measured() -> None:
-    probe, check = Probe(gap=0.01), ArrivalCheck("bfloat16")
+    probe, check = Probe(gap=0.01), WeightSyncCheck("bfloat16")
 
     def go_on() -> None:
         for _ in range(60):
             check(probe.heard(), probe.trainer, where="x")
             probe.move(0.02)
 
-    with pytest.raises(PolicyError, match="did not arrive"):
+    with pytest.raises(PolicyError, match="weight sync failed"):
         go_on()
 
 
-def test_another_model_is_refused_at_the_first_hand_over() -> None:
+def test_another_model_is_refused_at_the_first_sync() -> None:
     old = torch.zeros(64).double()
     with pytest.raises(PolicyError, match="another model.*by 2 on average"):
-        ArrivalCheck("float32")((old + 2).tolist(), old, where="x")
+        WeightSyncCheck("float32")((old + 2).tolist(), old, where="x")
     with pytest.raises(PolicyError, match="another model"):
-        ArrivalCheck("float32")([math.nan] * 64, old, where="x")
-    ArrivalCheck("bfloat16", four_bits=True)((old + 1).tolist(), old, where="x")
+        WeightSyncCheck("float32")([math.nan] * 64, old, where="x")
+    WeightSyncCheck("bfloat16", four_bits=True)((old + 1).tolist(), old, where="x")
     with pytest.raises(PolicyError, match=r"1\.5 is arithmetic in bfloat16 against 4 bits"):
-        ArrivalCheck("bfloat16", four_bits=True)((old + 2).tolist(), old, where="x")
+        WeightSyncCheck("bfloat16", four_bits=True)((old + 2).tolist(), old, where="x")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.uint8])
@@ -108,19 +108,19 @@ def test_a_change_of_one_bit_and_an_exchange_of_sums_show() -> None:
 
 def test_arrival_needs_every_weight_and_says_which_one_lacks() -> None:
     handed = {"a": (1, 1), "b": (2, 4)}
-    require_arrival(handed, {"a": (1, 1), "b": (2, 4), "c": (0, 0)}, where="x")
+    require_synced(handed, {"a": (1, 1), "b": (2, 4), "c": (0, 0)}, where="x")
     for held in ({}, {"a": (1, 1)}, {"a": (1, 1), "b": (2, 5)}):
-        with pytest.raises(PolicyError, match="x: the weights handed over did not arrive.*such as [ab]"):
-            require_arrival(handed, held, where="x")
+        with pytest.raises(PolicyError, match="x: the weight sync failed.*such as [ab]"):
+            require_synced(handed, held, where="x")
     with pytest.raises(PolicyError, match="1 of 3 weights.*such as c"):
-        require_arrival(handed, handed, where="x", names={"a", "b", "c"})
+        require_synced(handed, handed, where="x", names={"a", "b", "c"})
 
 
-def test_a_sampler_that_ignores_adapters_is_caught_at_the_first_hand_over_of_a_trained_policy() -> None:
+def test_a_sampler_that_ignores_adapters_is_caught_at_the_first_sync_of_a_trained_policy() -> None:
     """As after a resumption: the gap of the base is noise, and that of the policy is not."""
     base, learnt = Probe(gap=0.02), Probe(gap=0.02, seed=1).trainer * 0.25
     for arrives in (True, False):
-        check = ArrivalCheck("bfloat16")
+        check = WeightSyncCheck("bfloat16")
         check.compare_base(base.heard(), base.trainer)
         assert not check.is_new
         heard = (torch.tensor(base.heard()).double() + arrives * learnt).tolist()
@@ -128,5 +128,5 @@ def test_a_sampler_that_ignores_adapters_is_caught_at_the_first_hand_over_of_a_t
             check(heard, base.trainer + learnt, where="x")
             assert check.slope == pytest.approx(1.0, abs=0.1)
         else:
-            with pytest.raises(PolicyError, match="did not arrive"):
+            with pytest.raises(PolicyError, match="weight sync failed"):
                 check(heard, base.trainer + learnt, where="x")

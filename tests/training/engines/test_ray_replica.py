@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from medagent.engines.ray_replica import RayReplica, ReplicaSettings
 from medagent.errors import PolicyError
 from medagent.policies import batch
 from medagent.policies.completions import CompletionPolicy
-from medagent.policies.ray_replica import RayReplica, ReplicaSettings
 from medagent.policy import SampledTurn, TurnStop
 from tests.medagent.policies.support import SMALL, TAGS, forced, one_turn, tiny_model, word_tokenizer
 
@@ -94,7 +94,7 @@ def drawn(source: Source, *, seed: int, temperature: float, dialogues: int = 1) 
 
 def plain_scores(source: Source) -> list[float]:
     """The log-probs of every token after [3, 4], at temperature 1."""
-    return [source.replica._engine.logprobs([3, 4, token])[-1] for token in range(len(WORDS))]
+    return [source.replica._sampler.logprobs([3, 4, token])[-1] for token in range(len(WORDS))]
 
 
 def test_temperature_0_takes_the_likeliest_token(source: Source) -> None:
@@ -140,7 +140,7 @@ def test_log_probs_are_those_at_the_sampling_temperature(source: Source, tempera
 
 
 def test_weights_that_came_halfway_answer_no_request(source: Source, monkeypatch) -> None:
-    push, weights = source.replica.push, dict(source.replica._engine._policy.model.state_dict())
+    push, weights = source.replica.push, dict(source.replica._sampler._policy.model.state_dict())
     asyncio.run(push(3, weights, []))
     body = {"session_id": "w", "prompt": [3, 4], "stop": [], "max_tokens": 2, "temperature": 0.0, "seed": 1}
     assert "token_ids" in asyncio.run(source.replica.complete(3, body))
@@ -149,7 +149,7 @@ def test_weights_that_came_halfway_answer_no_request(source: Source, monkeypatch
         raise PolicyError("the disk is full")
 
     with monkeypatch.context() as broken:
-        broken.setattr(source.replica._engine, "load", halfway)
+        broken.setattr(source.replica._sampler, "load", halfway)
         with pytest.raises(PolicyError, match="the disk is full"):
             asyncio.run(push(4, weights, []))
     for version in (3, 4):

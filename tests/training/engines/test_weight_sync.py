@@ -1,4 +1,4 @@
-"""How weights leave the trainer, and what is kept of earlier hand-overs."""
+"""How weights leave the trainer, and what is kept of earlier syncs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import httpx
 import pytest
 import torch
 
+from medagent.engines.weight_sync_check import WeightSyncCheck
 from medagent.errors import ConfigError, PolicyError
 from medagent.models import checksums
 from medagent.models.checksums import checksum
 from medagent.models.merging import MergeLoss, form_for
 from medagent.policies.vllm.api import VllmApi
-from medagent.training.engines import ServersEngine
-from medagent.training.engines.arrival import ArrivalCheck
+from medagent.training.engines import ModuleWeights, ServersEngine
 from tests.fake_vllm import FakeVllm
 from tests.training.support import make_module, setup_of
 
@@ -68,7 +68,7 @@ def test_a_checksum_counts_every_chunk(place: int, monkeypatch: pytest.MonkeyPat
 def test_the_largest_gap_so_far_says_what_can_be_measured() -> None:
     """A gap that was large once may be so again, so a move within it tells nothing."""
     noise = torch.randn(256, generator=torch.Generator().manual_seed(0)).double()
-    trainer, check = torch.zeros(256).double(), ArrivalCheck("float32")
+    trainer, check = torch.zeros(256).double(), WeightSyncCheck("float32")
     check((trainer + 5e-3 * noise).tolist(), trainer, where="x")
     largest = check.redrawn
     check((trainer + 5e-3 * noise).tolist(), trainer, where="x")
@@ -80,7 +80,7 @@ def test_the_largest_gap_so_far_says_what_can_be_measured() -> None:
 def test_the_gap_of_the_base_too_says_what_can_be_measured() -> None:
     """A resumed policy within it of the base, whose gap is drawn anew, has arrived for all that can be told."""
     before, now = torch.randn(2, 256, generator=torch.Generator().manual_seed(2)).double()
-    reference, check = torch.zeros(256).double(), ArrivalCheck("float32")
+    reference, check = torch.zeros(256).double(), WeightSyncCheck("float32")
     check.compare_base((reference + 5e-3 * before).tolist(), reference)
     check((reference + 5e-3 * now).tolist(), reference + 5e-3 * before, where="x")
     assert check.verdict == "not measurable"
@@ -89,7 +89,7 @@ def test_the_gap_of_the_base_too_says_what_can_be_measured() -> None:
 def test_the_slope_is_the_share_that_was_followed() -> None:
     move = torch.randn(256, generator=torch.Generator().manual_seed(1)).double()
     for share in (0.6, 1.0, 2.0):
-        check = ArrivalCheck("bfloat16")
+        check = WeightSyncCheck("bfloat16")
         check(torch.zeros(256).tolist(), torch.zeros(256).double(), where="x")
         check((0.5 * share * move).tolist(), 0.5 * move, where="x")
         assert check.slope == pytest.approx(share)
@@ -99,16 +99,16 @@ def test_servers_must_list_the_adapter_as_read_from_its_folder(tmp_path: Path, m
     server, module = FakeVllm(), make_module()
     try:
         engine = ServersEngine([server.url], "base", str(tmp_path), retries=1, backoff_s=0.01)
-        engine.start(module, setup_of(module, tmp_path))
+        engine.start(ModuleWeights(module), setup_of(module, tmp_path))
         roots = VllmApi.roots
         monkeypatch.setattr(VllmApi, "roots", lambda api: dict.fromkeys(roots(api), "/of/another/run"))
-        with pytest.raises(PolicyError, match=r"did not arrive. Found policy-.* served from /of/another/run, wanted"):
-            engine.hand_over(module, version=0)
+        with pytest.raises(PolicyError, match=r"Found policy-.* served from /of/another/run, wanted"):
+            engine.sync_weights(ModuleWeights(module), version=0)
         monkeypatch.setattr(VllmApi, "roots", lambda api: {"base": ""})
         with pytest.raises(PolicyError, match="served from nowhere"):
-            engine.hand_over(module, version=0)
+            engine.sync_weights(ModuleWeights(module), version=0)
         monkeypatch.setattr(VllmApi, "roots", lambda api: {n: str(tmp_path / n) for n in roots(api)})
-        assert engine.hand_over(module, version=0).model in httpx.get(f"{server.url}/v1/models").text
+        assert engine.sync_weights(ModuleWeights(module), version=0).model in httpx.get(f"{server.url}/v1/models").text
     finally:
         server.close()
 
@@ -117,7 +117,7 @@ def test_of_several_servers_the_one_that_agrees_least_is_logged(tmp_path: Path, 
     servers, module = [FakeVllm(), FakeVllm(), FakeVllm()], make_module()
     try:
         engine = ServersEngine([server.url for server in servers], "base", str(tmp_path), retries=1, backoff_s=0.01)
-        engine.start(module, setup_of(module, tmp_path))
+        engine.start(ModuleWeights(module), setup_of(module, tmp_path))
         heard, off = VllmApi.logprobs, iter([1e-3, 4e-3, 2e-3])
 
         def shifted(api: VllmApi, token_ids: list[int], *, model: str) -> list[float]:
@@ -125,7 +125,7 @@ def test_of_several_servers_the_one_that_agrees_least_is_logged(tmp_path: Path, 
             return [value + apart for value in heard(api, token_ids, model=model)]
 
         monkeypatch.setattr(VllmApi, "logprobs", shifted)
-        engine.hand_over(module, version=0)
+        engine.sync_weights(ModuleWeights(module), version=0)
         assert engine.metrics()["sampler/probe_gap"] == pytest.approx(4e-3, rel=0.05)
     finally:
         for server in servers:

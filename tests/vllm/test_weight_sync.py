@@ -1,4 +1,4 @@
-"""Real vLLM in bfloat16: healthy hand-overs pass, and one that is withheld, stale or half applied is caught at once."""
+"""Real vLLM in bfloat16: healthy syncs pass, and one that is withheld, stale or half applied is caught at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from medagent.errors import PolicyError
 from medagent.policies.vllm.api import VllmApi
 from medagent.policies.vllm.server import VllmServer
-from medagent.training.engines import VllmEngine
+from medagent.training.engines import ModuleWeights, VllmEngine
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from tests.training.support import setup_of
@@ -34,18 +34,18 @@ def small_step(module: AgentModule, rate: float = 1e-5) -> None:
 
 @pytest.fixture(scope="module", params=["merged float32", "auto bfloat16"])
 def engine(request, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmEngine, str]]:
-    hand_over, dtype = request.param.split()
-    made, module = VllmEngine(hand_over=hand_over), make_module(dtype)
-    made.start(module, setup_of(module, tmp_path_factory.mktemp(dtype)))
+    weight_sync, dtype = request.param.split()
+    made, module = VllmEngine(weight_sync=weight_sync), make_module(dtype)
+    made.start(ModuleWeights(module), setup_of(module, tmp_path_factory.mktemp(dtype)))
     yield made, dtype
     made.close()
 
 
-def test_healthy_hand_overs_raise_no_alarm(engine) -> None:
+def test_healthy_syncs_raise_no_alarm(engine) -> None:
     made, dtype = engine
     module = make_module(dtype)
     for version in range(6):
-        made.hand_over(module, version=version)
+        made.sync_weights(ModuleWeights(module), version=version)
         assert made.metrics()["sampler/probe_gap"] < {"float32": 1e-4, "bfloat16": 0.1}[dtype]
         small_step(module)
         small_step(module)
@@ -85,20 +85,20 @@ MISTAKES = {
 }
 
 
-def test_a_hand_over_that_fails_is_caught_at_once(engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_fails_is_caught_at_once(engine, monkeypatch: pytest.MonkeyPatch) -> None:
     made, dtype = engine
     module = make_module(dtype)
-    made.hand_over(module, version=10)
+    made.sync_weights(ModuleWeights(module), version=10)
     for method, mistakes in MISTAKES[made._form].items():
         for mistake in mistakes:
             small_step(module)
             with monkeypatch.context() as patched:
                 patched.setattr(VllmServer if method == "push_weights" else VllmApi, method, mistake)
-                with pytest.raises(PolicyError, match="the weights handed over did not arrive"):
-                    made.hand_over(module, version=11)
-            made.hand_over(module, version=12)
+                with pytest.raises(PolicyError, match="the weight sync failed"):
+                    made.sync_weights(ModuleWeights(module), version=11)
+            made.sync_weights(ModuleWeights(module), version=12)
     if made._form == "adapter":
         small_step(module)
         monkeypatch.setattr(VllmEngine, "_swap_adapter", lambda self, server, module, version: None)
-        with pytest.raises(PolicyError, match="the weights handed over did not arrive"):
-            made.hand_over(module, version=13)
+        with pytest.raises(PolicyError, match="the weight sync failed"):
+            made.sync_weights(ModuleWeights(module), version=13)

@@ -1,0 +1,59 @@
+"""The weights of an agent's folder: its base model, and the adapter in `adapter/` if there is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from medagent.agent_spec import AgentSpec
+from medagent.models.base_models import check_base, model_path
+from medagent.models.causal_lm import fastest_device, load_causal_lm
+from medagent.models.merging import form_for, merge_into
+from medagent.models.plain_lora import check_adapter, with_adapter
+
+
+def base_path(folder: Path, spec: AgentSpec) -> str:
+    """What transformers and vLLM load as an agent's base: a folder, or a hub name.
+
+    Raises:
+        ConfigError: it is a GGUF file that is absent, or another one than that of training.
+    """
+    if spec.base_model == ".":
+        return str(folder.resolve())
+    check_base(spec.base_model, spec.base_sha256, f"agent {folder}")
+    return model_path(spec.base_model, spec.base_sha256)
+
+
+def load_base(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The base as the adapter was trained on it, in the same dtype and quantisation, and the tokenizer."""
+    name = base_path(folder, spec)
+    return load_causal_lm(name, dtype=spec.dtype, device=fastest_device(), four_bit=spec.quantise == "nf4")
+
+
+def load_weights(folder: Path, spec: AgentSpec) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The agent's model as it was trained, and the tokenizer.
+
+    The adapter is merged into a base in float32, and lies beside any other: see `form_for`.
+    """
+    if has_adapter(folder):
+        check_adapter(adapter_folder(folder))  # before the base is loaded, which may take long
+    model, tokenizer = load_base(folder, spec)
+    if has_adapter(folder):
+        adapted = with_adapter(model, adapter_folder(folder))
+        if form_for(spec.dtype, quantised=spec.quantise != "none") == "merged":
+            merge_into(adapted)
+        model = cast(PreTrainedModel, adapted.get_base_model())
+    return model, tokenizer
+
+
+def has_adapter(folder: Path) -> bool:
+    """Whether an agent's folder holds an adapter; a base policy and a merged export have none."""
+    return (folder / "adapter").exists()
+
+
+def adapter_folder(folder: Path) -> Path:
+    """Peft writes a named adapter into a folder of that name."""
+    named = folder / "adapter" / "policy"
+    return named if named.exists() else folder / "adapter"
