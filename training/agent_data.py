@@ -54,21 +54,6 @@ def check_accumulation(accumulated: int, num_micro_batches: int) -> None:
         )
 
 
-def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks: int) -> None:
-    """Check that the ranks share an iteration's questions equally, and that each fills its `num_parts` micro-batches.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    share = len(range(0, num_questions, num_ranks)) * num_samples
-    if share < num_parts or num_questions % num_ranks:
-        raise ConfigError(
-            f"data.num_questions is {num_questions} on {num_ranks} ranks: it must be a multiple of the ranks, and each "
-            f"rank's share must fill its {num_parts} micro-batches (with shared_prefixes a question's samples stay in "
-            "one). Raise it, or lower data.num_minibatches."
-        )
-
-
 class AgentData(LightningDataModule):
     """Base of the data modules.
 

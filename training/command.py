@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 
 import torch
 import yaml
-from jsonargparse import Namespace, get_loader, set_loader
+from jsonargparse import SUPPRESS, Namespace, get_loader, set_loader
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -26,7 +26,7 @@ from medagent.protocol import TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import Tool
 from medagent.training.advantages import AdvantageEstimator
-from medagent.training.agent_data import AgentData, check_accumulation, check_shares
+from medagent.training.agent_data import AgentData, check_accumulation
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.data import RolloutData
 from medagent.training.engines import Engine
@@ -38,11 +38,11 @@ from medagent.training.preference.losses import PreferenceLoss
 from medagent.training.preference.module import PreferenceModule
 from medagent.training.preference.pairs import Pairs
 from medagent.training.rewards import Reward
-from medagent.training.run import TRAINER_DEFAULTS, fit_in_folder, quiet_lightning, run_checkpoints, run_loggers
+from medagent.training.run import fit_in_folder, quiet_lightning, run_checkpoints, run_loggers
+from medagent.training.settings import SUPPORTED, TRAINER_DEFAULTS, check_shares, check_trainer_settings, num_ranks
 from medagent.training.settled import settled_dtype
 from medagent.training.sft.demonstrations import Demonstrations
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
-from medagent.training.trainer_settings import ALONE, RULES, num_ranks, refuse_settings
 
 PROTOCOLS: tuple[type, ...] = (Benchmark, Retriever, Reward)
 BASES: tuple[type, ...] = (
@@ -76,6 +76,20 @@ class AgentParser(LightningArgumentParser):
                     self.error(reason)
         return parsed
 
+    def format_help(self) -> str:
+        """The help, which leaves out what the project does not support of Lightning's trainer."""
+        names = {f"trainer.{name}" for name in SUPPORTED}
+        hidden = {
+            each: each.help for each in self._actions if each.dest.startswith("trainer.") and each.dest not in names
+        }
+        for action in hidden:
+            action.help = SUPPRESS  # for now: a dump of the settings would leave them out too
+        try:
+            return super().format_help()
+        finally:
+            for action, text in hidden.items():
+                action.help = text
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End with the message, and with why a class does not fit where that is the reason."""
         super().error(explained(message, PROTOCOLS + BASES), ex)
@@ -107,7 +121,10 @@ def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> 
     callbacks = [{"class_path": name} for name in data.default_callbacks]
     parser.set_defaults({f"trainer.{name}": value for name, value in TRAINER_DEFAULTS.items()})
     parser.set_defaults({"trainer.callbacks": callbacks})
-    parser.add_argument("--overwrite", type=bool, default=False, help="discard the run that the folder holds")
+    for action in parser._actions:
+        if text := SUPPORTED.get(action.dest.removeprefix("trainer.")):
+            action.help = text
+    parser.add_argument("--overwrite", type=bool, default=False, help="discard the run in the folder")
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 keeps torch's own choice")
 
 
@@ -155,7 +172,7 @@ class AgentCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Settings that must hold before a model is built."""
         trainer, data = self.config["trainer"], self.config["data"]
-        refuse_settings(trainer, (*RULES, *ALONE))
+        check_trainer_settings(trainer)
         check_accumulation(trainer["accumulate_grad_batches"], data["num_micro_batches"])
         ranks = num_ranks(trainer["devices"], trainer["num_nodes"])
         if issubclass(self._data, RolloutData) and ranks:

@@ -30,7 +30,7 @@ from medagent.models.text_length import check_trained_text
 from medagent.policy import Policy
 from medagent.retrieval.retriever import Retriever
 from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
-from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation, check_shares
+from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation
 from medagent.training.compatibility import check_composition, check_routing, warn_of_tight_limits
 from medagent.training.disturbances import Disturbances
 from medagent.training.engines import Engine, InProcessEngine
@@ -41,6 +41,7 @@ from medagent.training.prepare import OffPolicy, TruncatedMode, prepare
 from medagent.training.ranks import over_ranks
 from medagent.training.rewards import OutcomeReward, Reward, graded
 from medagent.training.rollout_metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
+from medagent.training.settings import check_shares
 from medagent.training.stale_rollouts import StaleRollouts
 from medagent.training.token_counts import tokens_to_sample
 from medagent.types import Question, Rollout

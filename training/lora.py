@@ -22,7 +22,7 @@ from medagent.models.base_models import check_base, stored_name
 from medagent.models.causal_lm import ADAPTER_FILE, beside_decoder
 from medagent.models.plain_lora import check_adapter, lora_layers
 from medagent.routing import has_routers
-from medagent.training.update_settings import require_number
+from medagent.training.settings import LORA_RULES, check_rules
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class LoraSettings:
 
     def __post_init__(self) -> None:
         """Refuse values out of range: with rank or alpha 0 an adapter changes nothing."""
-        for name in ("rank", "alpha"):
-            require_number(f"LoRA {name}", getattr(self, name), lambda value: value >= 1, "a whole number, 1 or more")
+        check_rules("LoRA", vars(self), LORA_RULES)
 
     def config(self, base: PreTrainedModel) -> LoraConfig:
         """Peft's configuration for a base."""

@@ -40,9 +40,8 @@ from medagent.training.packing import check_packing
 from medagent.training.passes import rows_of_passes
 from medagent.training.ranks import over_ranks
 from medagent.training.routing import RoutingReplay
+from medagent.training.settings import check_module_settings, check_trainer
 from medagent.training.settled import DTYPE, check_dtype, settled_dtype
-from medagent.training.trainer_settings import check_trainer
-from medagent.training.update_settings import check_update_settings
 
 KLMode = Literal["loss", "reward"]
 
@@ -92,7 +91,7 @@ class AgentModule(LightningModule):
         execution: Execution = Execution(),
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
-        check_update_settings(locals())
+        check_module_settings(locals())
         dtype = settled_dtype(dtype, base_model, device=fastest_device())
         super().__init__()
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "preference_loss", "execution"])

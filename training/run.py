@@ -37,6 +37,7 @@ from medagent.training.callbacks.export import read_metrics
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.iterations import why_not_to_go_on
 from medagent.training.module import AgentModule
+from medagent.training.settings import TRAINER_DEFAULTS
 
 RUN_PARTS = (
     "checkpoints",
@@ -51,15 +52,6 @@ RUN_PARTS = (
     "collapse.json",
     "config.yaml",
 )
-
-# What every run sets on Lightning's trainer; a configuration's own values override it.
-TRAINER_DEFAULTS: dict[str, Any] = {
-    "devices": 1,
-    "log_every_n_steps": 1,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "num_sanity_val_steps": 0,
-}
 
 
 @dataclass(frozen=True)
@@ -95,12 +87,17 @@ def train(
     run = Path(out)
     trainer = Trainer(
         **TRAINER_DEFAULTS
-        | {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "strategy": strategy},
-        default_root_dir=run,
-        max_epochs=iterations,
-        accumulate_grad_batches=data.num_micro_batches,
-        logger=run_loggers(run),
-        callbacks=[*_with_defaults(callbacks, data), run_checkpoints(run)],
+        | {
+            "accelerator": accelerator,
+            "devices": devices,
+            "num_nodes": num_nodes,
+            "strategy": strategy,
+            "default_root_dir": run,
+            "max_epochs": iterations,
+            "accumulate_grad_batches": data.num_micro_batches,
+            "logger": run_loggers(run),
+            "callbacks": [*_with_defaults(callbacks, data), run_checkpoints(run)],
+        }
     )
     fit_in_folder(trainer, module, data)
     return TrainingResult(run, run / "agent", tuple(read_metrics(run)))

@@ -96,7 +96,7 @@ SUITES = {
     ),
     "guards": tuple(
         f"tests/training/test_{name}.py"
-        for name in ("trainer_settings", "metrics_of_ranks", "packing", "finite_steps", "execution", "dropout")
+        for name in ("settings", "metrics_of_ranks", "packing", "finite_steps", "execution", "dropout")
     ),
 }
 PARTS = ("configs", "evaluation", "medagent", "retrieval", "studies", "tests", "training", "pyproject.toml")

@@ -260,8 +260,8 @@ def test_a_rank_is_ended_when_its_work_is_done_and_only_then(command: str, monke
     done: list[object] = []
     monkeypatch.setattr(f"medagent.training.command.{command}_command", done.append)
     monkeypatch.setattr("medagent.training.run.end_rank", lambda: done.append("ended"))
-    assert main([command, "--config", "x"]) == 0
-    assert done == [["--config", "x"], "ended"]
+    assert main([command, "--threads", "1"]) == 0
+    assert done == [["--threads", "1"], "ended"]
 
     def fails(arguments: list[str]) -> None:
         raise ConfigError("it cannot be")

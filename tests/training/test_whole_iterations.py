@@ -17,7 +17,7 @@ from medagent.training.callbacks import AgentExport
 from medagent.training.execution import Execution
 from medagent.training.module import AgentModule
 from medagent.training.run import newest_checkpoint, run_checkpoints
-from medagent.training.trainer_settings import refuse_settings
+from medagent.training.settings import check_trainer_settings
 from tests.training.support import OneBatch, make_data, make_module, quiet_trainer, small_experience
 
 
@@ -79,10 +79,10 @@ def test_early_stopping_that_would_never_look_is_refused() -> None:
         for callback in (made, named):
             if value is False:
                 with pytest.raises(ConfigError, match="no validation runs here"):
-                    refuse_settings({"callbacks": [callback]})
+                    check_trainer_settings({"callbacks": [callback]})
             else:
-                refuse_settings({"callbacks": [callback]})
-    refuse_settings({"callbacks": [{"class_path": path, "init_args": {"monitor": "policy/loss"}}]})
+                check_trainer_settings({"callbacks": [callback]})
+    check_trainer_settings({"callbacks": [{"class_path": path, "init_args": {"monitor": "policy/loss"}}]})
 
 
 class Fail(Callback):

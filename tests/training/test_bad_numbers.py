@@ -1,9 +1,8 @@
-"""Numbers that would spoil the weights or learn nothing are refused, and what arises after the judge is seen."""
+"""Numbers that are not finite end a run before they are exported, and rewards out of range are refused."""
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -14,73 +13,13 @@ from transformers import PhiConfig, PhiForCausalLM
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.training.adapters import SharedBase
-from medagent.training.execution import Execution
 from medagent.training.finite_steps import FiniteSteps
 from medagent.training.lora import LoraSettings
-from medagent.training.module import AgentModule
 from medagent.training.rewards import OutcomeReward, graded
-from medagent.training.sft.supervised import SupervisedModule
-from medagent.training.update_settings import check_update_settings
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import OneBatch, make_module, quiet_trainer, small_experience
 
 NAN, INF = math.nan, math.inf
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("policy_lr", (NAN, INF, -1e-3, 1e30)),
-        ("critic_lr", (NAN, INF, -1e-3, 2.0)),
-        ("policy_max_grad_norm", (NAN, INF, 0.0, -1.0)),
-        ("critic_max_grad_norm", (NAN, INF, 0.0, -1.0)),
-        ("weight_decay", (NAN, INF, -0.1)),
-        ("kl_coef", (NAN, INF, -1e-3)),
-        ("entropy_coef", (NAN, -INF)),
-        ("temperature", (NAN, INF, 0.0, -1.0)),
-        ("value_clip", (NAN, INF, 0.0, -1.0)),
-        ("lr_decay_iterations", (0, -3)),
-        ("lr_warmup_iterations", (-1, NAN)),
-    ],
-)
-def test_a_number_out_of_range_is_refused_before_a_model_is_loaded(name: str, values: tuple[float, ...]) -> None:
-    for value in values:
-        with pytest.raises(ConfigError, match=re.escape(f"model.{name}: found {value}, wanted ")):
-            AgentModule("/no/such/folder", **{name: value})
-
-
-@pytest.mark.parametrize("value", [None, "1", True])
-def test_what_is_no_number_is_refused(value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"model\.policy_max_grad_norm: found {value}, wanted"):
-        SupervisedModule("/no/such/folder", policy_max_grad_norm=value)
-
-
-def test_numbers_in_range_are_taken() -> None:
-    settings = {"dtype": "bfloat16", "critic_sees": "context", "kl_coef": 0, "base_model": "starter"}
-    settings |= {
-        "lr_warmup_iterations": 0,
-        "policy_lora": LoraSettings(),
-        "critic_lora": LoraSettings(),
-        "execution": Execution(),
-    }
-    norms = {"policy_max_grad_norm": 1e6, "critic_max_grad_norm": 1, "value_clip": None, "lr_decay_iterations": 1}
-    check_update_settings(
-        {**settings, **norms, "policy_lr": 0.0, "critic_lr": 1.0, "weight_decay": 0, "entropy_coef": -0.1}
-        | {"temperature": 0.7}
-    )
-
-
-@pytest.mark.parametrize(("name", "value"), [("rank", 0), ("rank", -2), ("alpha", 0), ("alpha", -8), ("alpha", NAN)])
-def test_an_adapter_that_learns_nothing_is_refused(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"LoRA {name}: found {value}, wanted a whole number, 1 or more"):
-        LoraSettings(**{name: value})
-
-
-@pytest.mark.parametrize("made", [AgentModule, SupervisedModule])
-@pytest.mark.parametrize("dtype", ["float16", "half"])
-def test_float16_is_refused_as_its_gradients_underflow(made: type[AgentModule], dtype: str) -> None:
-    with pytest.raises(ConfigError, match=rf"model\.dtype: found {dtype}, wanted bfloat16 or float32\."):
-        made("/no/such/folder", dtype=dtype)
 
 
 class Spoil(Callback):
@@ -152,18 +91,14 @@ class Paid:
 ROLLOUT = Rollout(Question("q7", ""), (5,), (Turn((9,), (-1.0,), ""),), StopReason.ANSWERED, sample=2)
 
 
-@pytest.mark.parametrize("value", [1e38, -1e30, 1e300, 10**400, 1.1e6, NAN, -INF, None, "1", 1j, torch.tensor(1.0)])
-def test_rewards_that_are_huge_or_no_numbers_are_refused(value: object) -> None:
-    for reward, what in ((Paid(value), "the reward"), (Paid(1.0, value), "the reward of turn 0")):
-        with pytest.raises(ConfigError) as error:
-            graded(reward, ROLLOUT)
-        begins = f"data.reward (Paid): gave question q7, sample 2, {what} {value!r}, wanted a finite number from -1e+06"
-        assert str(error.value).startswith(begins)
-
-
-@pytest.mark.parametrize("value", [0, 1, True, -1e6, 1e6, 0.25])
-def test_rewards_in_range_are_kept_as_they_are(value: float) -> None:
-    assert graded(Paid(value, value), ROLLOUT).reward is value
+def test_rewards_that_are_huge_or_no_numbers_are_refused() -> None:
+    for value in (1e38, -1e30, 1e300, 10**400, 1.1e6, NAN, -INF, None, "1", 1j, torch.tensor(1.0)):
+        for reward, named in ((Paid(value), "the reward"), (Paid(1.0, value), "the reward of turn 0")):
+            with pytest.raises(ConfigError) as error:
+                graded(reward, ROLLOUT)
+            assert str(error.value).startswith(f"data.reward (Paid): gave question q7, sample 2, {named} {value!r}, ")
+    for value in (0, 1, True, -1e6, 1e6, 0.25):
+        assert graded(Paid(value, value), ROLLOUT).reward is value
 
 
 def test_a_reward_that_gives_no_rollout_is_refused() -> None:

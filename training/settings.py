@@ -1,0 +1,319 @@
+"""Checks of settings before a model is loaded: what Lightning's trainer may be told, and the numbers of an update.
+
+The update has its own precision, gradient clipping, micro-batches and held-out evaluation. A setting of the trainer
+that changes these from outside would be ignored, or would break them in silence. Each is refused with its remedy.
+`medagent.training.compatibility` checks whether the parts of a run go together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pydoc import locate
+from typing import Any
+
+import torch
+from jsonargparse import Namespace
+from lightning import Trainer
+from lightning.pytorch import callbacks as lightning_callbacks
+from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator, MPSAccelerator
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy, StrategyRegistry
+from lightning.pytorch.strategies.single_xla import SingleDeviceXLAStrategy
+from lightning.pytorch.strategies.xla import XLAStrategy
+
+from medagent.errors import ConfigError
+
+
+def _supported(default: Any, help_text: str) -> Any:
+    return field(default=default, metadata={"help": help_text})
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """The supported settings of Lightning's trainer, with this project's defaults.
+
+    A configuration may set the others too, unless `TRAINER_RULES` names them.
+    """
+
+    default_root_dir: str | None = _supported(None, "folder of the run; by default runs/train")
+    max_epochs: int | None = _supported(None, "iterations: rollouts, then their update")
+    accelerator: Any = _supported("auto", "auto, cpu, gpu, cuda or mps")
+    devices: Any = _supported(1, "number of devices, or a list of their indices")
+    num_nodes: int = _supported(1, "number of machines")
+    strategy: Any = _supported("auto", "auto, ddp or medagent.training.sharding.ShardedBase")
+    accumulate_grad_batches: int = _supported(1, "micro-batches per optimizer step, equal to data.num_micro_batches")
+    callbacks: Any = _supported(None, "replace the default callbacks; trainer.callbacks+ adds to them")
+    logger: Any = _supported(None, "by default CSV and TensorBoard files in the run's folder")
+    enable_progress_bar: bool = _supported(False, "show Lightning's progress bar")
+    profiler: Any = _supported(None, "simple, advanced or pytorch: report where time goes")
+
+
+SUPPORTED = {each.name: str(each.metadata["help"]) for each in fields(TrainerSettings)}
+TRAINER_DEFAULTS: dict[str, Any] = {
+    **vars(TrainerSettings()),
+    "log_every_n_steps": 1,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which values settings may have, in code and in words."""
+
+    names: tuple[str, ...]
+    allows: Callable[[Any], bool]
+    wanted: str
+
+
+def check_rules(group: str, settings: Mapping[str, Any], rules: tuple[Rule, ...]) -> None:
+    """Check settings by name; those that are absent are not checked.
+
+    Raises:
+        ConfigError: one has a value that its rule does not allow.
+    """
+    for rule in rules:
+        for name in rule.names:
+            if name in settings and not rule.allows(settings[name]):
+                raise ConfigError(f"{group}.{name}: found {settings[name]}, wanted {rule.wanted}.")
+
+
+def _only(*values: str) -> Callable[[Any], bool]:
+    """Whether a value is written like one of these: 1.0 is everything, and 1 is one batch."""
+    return lambda value: str(value) in values
+
+
+def _number(allows: Callable[[float], bool], *, optional: bool = False) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        if value is None:
+            return optional
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and allows(value)
+
+    return check
+
+
+NO_LOOP = "no such loop runs here. trainer.callbacks HeldOutEvaluation measures (every, benchmark)"
+NO_STOP = "none: CollapseMonitor could not stop the run"
+NORMS = "model.policy_max_grad_norm and model.critic_max_grad_norm"
+TRAINER_RULES = (
+    Rule(
+        ("fast_dev_run",),
+        _only("None", "False", "0"),
+        "false. For a short run set trainer.max_epochs 1 and lower data.num_questions",
+    ),
+    Rule(("barebones",), _only("None", "False"), "false: metrics and checkpoints are needed"),
+    Rule(
+        ("precision",),
+        _only("None", "32", "32-true"),
+        "32-true, which changes nothing. Set model.dtype: the policy's passes and those that it is compared with must "
+        "compute alike",
+    ),
+    Rule(("gradient_clip_val",), _only("None"), f"none. Set {NORMS} instead"),
+    Rule(("gradient_clip_algorithm",), _only("None"), f"none. Gradients are clipped by norm; set {NORMS}"),
+    Rule(
+        ("max_epochs",),
+        _number(lambda value: value >= 1, optional=True),
+        "1 or more: the agent is exported after the last iteration",
+    ),
+    Rule(("max_steps",), _only("None", "-1"), "-1. It would end inside an iteration; set trainer.max_epochs"),
+    Rule(
+        ("max_time",),
+        _only("None"),
+        "none. It would end inside an iteration, without an agent. Set trainer.max_epochs, or stop the run: it goes on "
+        "where it was",
+    ),
+    Rule(("min_epochs",), _only("None", "0", "1"), NO_STOP),
+    Rule(("min_steps",), _only("None", "0"), NO_STOP),
+    Rule(
+        ("limit_train_batches",),
+        _only("None", "1.0"),
+        "none: it would leave rollouts out and cut optimizer steps. Lower data.num_questions",
+    ),
+    Rule(("overfit_batches",), _only("None", "0", "0.0"), "0. Give a benchmark of few questions instead"),
+    Rule(
+        ("limit_val_batches", "limit_test_batches", "limit_predict_batches", "val_check_interval"),
+        _only("None", "1.0"),
+        f"none: {NO_LOOP}",
+    ),
+    Rule(("check_val_every_n_epoch",), _only("1"), f"1: {NO_LOOP}"),
+    Rule(("sync_batchnorm",), _only("None", "False"), "false: the frozen base has no statistics to synchronise"),
+    Rule(("enable_checkpointing",), _only("None", "True"), "true: a run goes on from its checkpoints"),
+    Rule(("log_every_n_steps",), _only("None", "1"), "1: an iteration's own metrics come once"),
+)
+# A trainer made in Python may log rarely or write no checkpoints; it holds no value for the other two.
+NOT_OF_TRAINERS = ("enable_checkpointing", "log_every_n_steps", "max_time", "sync_batchnorm")
+
+# Callbacks of Lightning that change what an optimizer step is, or which weights there are.
+CALLBACKS: dict[type, str] = {
+    lightning_callbacks.GradientAccumulationScheduler: (
+        "set trainer.accumulate_grad_batches and data.num_micro_batches to one number"
+    ),
+    lightning_callbacks.StochasticWeightAveraging: "rollouts and export take the trained weights, not their average",
+    lightning_callbacks.WeightAveraging: "rollouts and export take the trained weights, not their average",
+    lightning_callbacks.BatchSizeFinder: "set model.execution.max_tokens",
+    lightning_callbacks.LearningRateFinder: "set model.policy_lr and model.critic_lr",
+    lightning_callbacks.Timer: "it would end inside an iteration, without an agent; set trainer.max_epochs",
+    lightning_callbacks.ModelPruning: "the base is frozen, and the sampler has its own copy",
+    lightning_callbacks.BaseFinetuning: "the base is frozen, and its adapters train throughout",
+}
+ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
+
+
+def check_trainer_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse arguments of a trainer that would not do what they say.
+
+    Values may be objects, or settings that name them by `class_path`.
+
+    Raises:
+        ConfigError: there is one, named with its remedy.
+    """
+    check_rules("trainer", settings, TRAINER_RULES)
+    accelerator = settings.get("accelerator", "auto")
+    known = (CPUAccelerator, CUDAAccelerator, MPSAccelerator)
+    if accelerator not in ACCELERATORS and not isinstance(accelerator, known):
+        kind, _ = _class_of(accelerator)
+        found = kind.__name__ if kind else accelerator
+        raise ConfigError(f"trainer.accelerator: found {found}, wanted one of {', '.join(ACCELERATORS)}.")
+    _check_strategy(settings.get("strategy", "auto"))
+    for plugin in _listed(settings.get("plugins")):
+        kind, _ = _class_of(plugin)
+        if kind and issubclass(kind, Precision) and kind is not Precision:
+            raise ConfigError(f"trainer.plugins: found {kind.__name__}, wanted no precision. Set model.dtype.")
+    for callback in _listed(settings.get("callbacks")):
+        _check_callback(callback)
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """The same for a trainer that was made in Python.
+
+    Raises:
+        ConfigError: one of its settings would not do what it says.
+    """
+    names = {name for rule in TRAINER_RULES for name in rule.names}.difference(NOT_OF_TRAINERS)
+    found = {name: getattr(trainer, name) for name in (*names, "accelerator", "strategy", "callbacks")}
+    found["sync_batchnorm"] = vars(trainer.strategy).get("_layer_sync")
+    check_trainer_settings({**found, "plugins": [trainer.precision_plugin]})
+
+
+def num_ranks(devices: object, num_nodes: int) -> int | None:
+    """How many ranks these settings make; none where the machine decides."""
+    if isinstance(devices, str) and "," in devices:
+        devices = [name for name in devices.split(",") if name.strip()]
+    if isinstance(devices, str) and devices.strip().isdigit():
+        devices = int(devices)
+    if isinstance(devices, list):
+        return len(devices) * num_nodes
+    return devices * num_nodes if isinstance(devices, int) and devices > 0 else None
+
+
+def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks: int) -> None:
+    """Check that the ranks share an iteration's questions equally, and that each fills its `num_parts` micro-batches.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    share = len(range(0, num_questions, num_ranks)) * num_samples
+    if share < num_parts or num_questions % num_ranks:
+        raise ConfigError(
+            f"data.num_questions is {num_questions} on {num_ranks} ranks: it must be a multiple of the ranks, and each "
+            f"rank's share must fill its {num_parts} micro-batches (with shared_prefixes a question's samples stay in "
+            "one). Raise it, or lower data.num_minibatches."
+        )
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _class_of(value: Any) -> tuple[type | None, Mapping[str, Any]]:
+    """The class and the arguments that a setting names; of an object its own class alone."""
+    named = (
+        value.as_dict() if isinstance(value, Namespace) else {"class_path": value} if isinstance(value, str) else value
+    )
+    if not isinstance(named, dict):
+        return type(value), {}
+    found = locate(str(named.get("class_path", "")))
+    return found if isinstance(found, type) else None, named.get("init_args") or {}
+
+
+def _check_strategy(value: Any) -> None:
+    """Check that every rank holds all that is trained, on a known kind of machine, and that gradients arrive whole."""
+    kind, arguments = _class_of(value)
+    if isinstance(value, str) and value in StrategyRegistry:
+        kind = StrategyRegistry[value]["strategy"]
+    if kind is None:  # "auto", or a name that Lightning refuses
+        return
+    hook = value._ddp_comm_hook if isinstance(value, DDPStrategy) else arguments.get("ddp_comm_hook")
+    if hook is not None:
+        raise ConfigError(
+            f"trainer.strategy: found {kind.__name__} with ddp_comm_hook {getattr(hook, '__name__', hook)}, wanted "
+            "none. It would round the gradients on their way between ranks, or leave parts out."
+        )
+    others = (DeepSpeedStrategy, SingleDeviceXLAStrategy, XLAStrategy)  # which derive from the two that work
+    if not issubclass(kind, DDPStrategy | SingleDeviceStrategy) or issubclass(kind, others):
+        raise ConfigError(
+            f"trainer.strategy: found {kind.__name__}, wanted auto, ddp or medagent.training.sharding.ShardedBase. "
+            "Others split what is trained, or the frozen base with it, so adapters and checkpoints would be parts."
+        )
+
+
+def _check_callback(callback: Any) -> None:
+    found, arguments = _class_of(callback)
+    if found is None:
+        return
+    for kind, why in CALLBACKS.items():
+        if issubclass(found, kind):
+            raise ConfigError(f"trainer.callbacks: found {found.__name__}. Take it out: {why}.")
+    waits = arguments.get("check_on_train_epoch_end")
+    if isinstance(callback, lightning_callbacks.EarlyStopping):
+        waits = callback._check_on_train_epoch_end
+    if issubclass(found, lightning_callbacks.EarlyStopping) and waits is False:
+        raise ConfigError(
+            "trainer.callbacks: found EarlyStopping with check_on_train_epoch_end false, wanted true or none. It "
+            "would never look at its metric, as no validation runs here."
+        )
+
+
+MODULE_RULES = (
+    Rule(("policy_lr", "critic_lr"), _number(lambda value: 0 <= value <= 1), "a learning rate from 0 to 1"),
+    Rule(("weight_decay", "kl_coef"), _number(lambda value: value >= 0), "a finite number, 0 or more"),
+    Rule(("entropy_coef",), _number(lambda value: True), "a finite number"),
+    Rule(
+        ("policy_max_grad_norm", "critic_max_grad_norm"),
+        _number(lambda value: value > 0),
+        "a finite number above 0; a large one, such as 1e6, clips nothing",
+    ),
+    Rule(("temperature",), _number(lambda value: value > 0), "a positive finite number (sampling must explore)"),
+    Rule(("value_clip",), _number(lambda value: value > 0, optional=True), "a finite number above 0, or none"),
+    Rule(("lr_decay_iterations",), _number(lambda value: value >= 1, optional=True), "1 or more iterations, or none"),
+    Rule(("lr_warmup_iterations",), _number(lambda value: value >= 0), "0 or more iterations"),
+    Rule(
+        ("dtype",),
+        lambda dtype: getattr(torch, dtype, None) is not torch.float16,
+        "bfloat16 or float32. In float16 small gradients become 0, and the loss is not scaled. An agent trained so "
+        "can still be loaded in float16",
+    ),
+)
+LORA_RULES = (Rule(("rank", "alpha"), _number(lambda value: value >= 1), "a whole number, 1 or more"),)
+
+
+def check_module_settings(settings: Mapping[str, Any]) -> None:
+    """Check the arguments of an `AgentModule`, by name.
+
+    Raises:
+        ConfigError: one is not finite, out of range, or contradicts another.
+    """
+    check_rules("model", settings, MODULE_RULES)
+    critic, sees, value_clip = (settings[name] for name in ("critic_lora", "critic_sees", "value_clip"))
+    if critic is not None and critic.start is not None:
+        raise ConfigError(f"model.critic_lora.start: found {critic.start}, wanted none (a policy's).")
+    settings["policy_lora"].check_start(settings["base_model"], quantise=settings["execution"].quantise)
+    if value_clip is not None and critic is None and sees == "context":
+        raise ConfigError(f"model.value_clip: found {value_clip}, wanted none, as there is no critic.")
+    if sees != "context" and critic is not None:
+        raise ConfigError(
+            f"model.critic_sees: found {sees}, wanted context; or critic_lora null, as a critic that sees the evidence "
+            "has no adapter."
+        )
