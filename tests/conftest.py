@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import load_causal_lm
 from medagent.retrieval.search import HybridRetriever
+from medagent.run_folder import ENDING
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from tests.medagent.models.gguf_files import write_gguf
@@ -66,3 +69,14 @@ def train_index(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("train-index")
     build_starter_index(folder, world.passages(("train", "validation")))
     return folder
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Signals are heard, as in a terminal: nohup and shells in the background have some ignored."""
+    before = {each: signal.getsignal(each) for each in ENDING}
+    for each in ENDING:
+        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-
 import pytest
 
 from medagent.agent import Agent, Job
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
-from medagent.run_folder import ENDING
 from medagent.training.advantages import GAE
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
 from medagent.training.rewards import OutcomeReward
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from tests.training.support import make_module
-
-
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """Signals are heard, as in a terminal: nohup and shells in the background have some ignored."""
-    before = {each: signal.getsignal(each) for each in ENDING}
-    for each in ENDING:
-        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
-    yield
-    for each, handler in before.items():
-        signal.signal(each, handler)
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ SUITES = {
     ),
     "compute": (
         *(f"tests/training/{name}.py" for name in ("test_token_counts", "callbacks/test_budget")),
-        "tests/training/studies/test_budget.py",
+        "tests/studies/test_budget.py",
     ),
     "resumption": (
         *(f"tests/training/test_{name}.py" for name in ("agent_data", "whole_iterations")),

@@ -25,8 +25,8 @@ from medagent.training.objectives import clipped_surrogate
 from medagent.training.prepare import OffPolicy, prepare
 from medagent.training.run import newest_checkpoint
 from medagent.training.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
-from medagent.training.studies.study import STUDIES
 from medagent.types import Rollout
+from studies.design import STUDIES
 from tests.training.support import arguments, make_module, numbers, perturb, stop_at
 
 NAMES = ["ppo", "turn_ppo", "s_ppo", "st_ppo", "grpo", "gspo", "so_grpo", "rloo", "reinforce", "minirl"]

@@ -1,4 +1,4 @@
-"""The commands about training: `train`, `sft`, `preference`, `plan`, `export`, `starter` and `study`."""
+"""The commands about training: `train`, `sft`, `preference`, `plan`, `export` and `starter`."""
 
 from __future__ import annotations
 
@@ -117,58 +117,6 @@ def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, se
     )
 
 
-def study(
-    name: str,
-    out: str | None = None,
-    arms: list[str] | None = None,
-    seeds: list[int] | None = None,
-    base: str | None = None,
-    jobs: int = 1,
-    threads: int = 1,
-) -> None:
-    """Compare arms over seeds on the starter world. After an interruption the same command goes on.
-
-    Writes metrics.csv, runs.csv, figures.svg, summary.svg and report.md of all runs that OUT has. Each run is an
-    ordinary `medagent train` in OUT/runs. A study with a budget makes each run of sft, train and evaluate, and writes
-    budget.csv, budget.svg and report.md.
-
-    Args:
-        name: A study of studies/*/configs, or a YAML file. studies/stability/README.md says what each asks.
-        out: Folder of the report, the figures and the runs. By default it is runs/study-NAME, with the base's name
-        where one is given.
-        arms: Arms to run, such as --arms '[PPO, S-PPO]'. By default all run.
-        seeds: Seeds to run, such as --seeds '[1, 6]'. By default the study's own run.
-        base: Folder of another base for all arms, which `medagent starter build` or `lengthen` wrote.
-        jobs: Runs at a time, each in a process of its own.
-        threads: Torch threads per run.
-    """
-    from dataclasses import replace
-
-    from medagent.training.studies.budget_report import write_budget_report
-    from medagent.training.studies.report import write_report
-    from medagent.training.studies.running import refuse_unfinished, run_study
-    from medagent.training.studies.study import kept_seeds, load_study, study_cells
-
-    plan = load_study(name)
-    named = Path(name).stem
-    if base not in (None, plan.base):
-        which = Path(base).resolve().name
-        plan, named = replace(plan, base=base, title=f"{plan.title} (base {which})"), f"{named}-{which}"
-    folder, asked = Path(out or f"runs/study-{named}"), seeds or plan.seeds
-    plan = replace(plan, seeds=list(dict.fromkeys([*plan.seeds, *asked, *kept_seeds(folder)])))
-    cells = run_study(plan, folder, jobs=jobs, threads=threads, arms=arms, seeds=asked)
-    finished = [cell for cell in study_cells(plan, folder) if cell.finished]
-    if finished:
-        write, figure, numbers = (
-            (write_budget_report, "budget.svg", "budget.csv")
-            if plan.budget
-            else (write_report, "figures.svg", "metrics.csv")
-        )
-        print(write(plan, finished, folder))
-        print(f"\nReport: {folder / 'report.md'}, figures: {folder / figure}, numbers: {folder / numbers}.")
-    refuse_unfinished(cells)
-
-
 def _train(arguments: list[str]) -> None:
     from medagent.training.command import train_command
     from medagent.training.run import end_rank
@@ -212,7 +160,6 @@ TRAINING_COMMANDS: dict[str, Any] = {
     "sft": sft,
     "preference": preference,
     "export": export,
-    "study": study,
     "starter": {
         "_help": "Make the starter base policy, or a variant.",
         "build": starter_build,

@@ -19,7 +19,7 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.studies.study import CONFIGS, STUDIES
+from studies.design import CONFIGS, STUDIES
 
 PARTS = STUDIES / "stability" / "configs" / "parts"
 ARMS = {

@@ -11,7 +11,7 @@ from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError
 from medagent.training.callbacks import ComputeBudget
 from medagent.training.command import sft_command, train_command
-from medagent.training.studies.budget import spent_by
+from studies.budget_report import spent_by
 from tests.support import CONFIGS
 from tests.training.support import arguments, numbers
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,21 +12,11 @@ import pytest
 import yaml
 
 from medagent.errors import ConfigError
-from medagent.training.studies import running
-from medagent.training.studies.budget import Budget, Demonstrated, Spent
-from medagent.training.studies.budget_report import (
-    CellResult,
-    budget_figure,
-    budget_report,
-    percent,
-    read_results,
-    recommendation,
-    write_budget_report,
-    write_results,
-)
-from medagent.training.studies.processes import Children
-from medagent.training.studies.running import run_study
-from medagent.training.studies.study import STUDIES, Arm, Study
+from studies import run as running
+from studies.budget_report import recommendation
+from studies.design import STUDIES, Arm, Budget, Demonstrated, Study
+from studies.report import Row, read_rows
+from studies.run import Processes, run_study, write_report
 
 EXAMPLES = str(STUDIES / "budget" / "configs" / "parts" / "examples.yaml")
 STUDY = Study(
@@ -50,7 +39,7 @@ class Pretending:
         self.asked: list[tuple[str, ...]] = []
         self.failing = ""
 
-    def __call__(self, children: Children, command: Sequence[str], **kwargs: object) -> int:
+    def __call__(self, processes: Processes, command: Sequence[str], **kwargs: object) -> int:
         words = tuple(command[3:])
         self.asked.append(words)
         given = dict(word[2:].split("=", 1) for word in words if "=" in word)
@@ -81,7 +70,7 @@ def budget_of(words: Sequence[str]) -> float:
 @pytest.fixture
 def pretending(monkeypatch: pytest.MonkeyPatch) -> Pretending:
     made = Pretending()
-    monkeypatch.setattr(Children, "run", lambda self, command, **kwargs: made(self, command, **kwargs))
+    monkeypatch.setattr(Processes, "run", lambda self, command, **kwargs: made(self, command, **kwargs))
     monkeypatch.setattr(running, "build_starter_index", lambda *args, **kwargs: None)
     return made
 
@@ -89,7 +78,7 @@ def pretending(monkeypatch: pytest.MonkeyPatch) -> Pretending:
 def test_each_arm_spends_its_share_on_demonstrations_and_what_is_left_on_rl(
     pretending: Pretending, tmp_path: Path
 ) -> None:
-    cells = run_study(STUDY, tmp_path, jobs=1, threads=1)
+    cells = run_study(STUDY, tmp_path)
     assert [words[0] for words in pretending.asked] == [
         *("train", "evaluate", "evaluate"),
         *("sft", "train", "evaluate", "evaluate"),
@@ -105,37 +94,33 @@ def test_each_arm_spends_its_share_on_demonstrations_and_what_is_left_on_rl(
     assert agents[::2] == agents[1::2]
     assert [Path(agent).parent.name for agent in agents[::2]] == ["rl", "rl", "examples"]
     assert all(f"--index={tmp_path / 'index-whole'}" in words for words in pretending.asked if words[0] == "evaluate")
-    text = write_budget_report(STUDY, cells, tmp_path)
+    text = write_report(STUDY, cells, tmp_path)
     assert "| half | 1 | 75.0 | 50.0 | 75.0 | 50.0 |" in text
-    assert [row["rl_forward"] for row in csv.DictReader((tmp_path / "budget.csv").read_text().splitlines())] == [
-        "1010",
-        "500",
-        "0",
-    ]
+    assert [row["rl_forward"] for row in read_rows(tmp_path / "budget.csv")] == [1010, 500, 0]
 
 
 def test_a_cell_goes_on_with_the_part_that_failed_and_a_finished_one_is_kept(
     pretending: Pretending, tmp_path: Path
 ) -> None:
     pretending.failing = "train"
-    (cell,) = run_study(STUDY, tmp_path, jobs=1, threads=1, arms=["half"])
+    (cell,) = run_study(STUDY, tmp_path, arms=["half"])
     assert not cell.finished
     assert [words[0] for words in pretending.asked] == ["sft", "train"]
     pretending.failing = ""
-    (cell,) = run_study(STUDY, tmp_path, jobs=1, threads=1, arms=["half"])
+    (cell,) = run_study(STUDY, tmp_path, arms=["half"])
     assert cell.finished
     assert [words[0] for words in pretending.asked[2:]] == ["train", "evaluate", "evaluate"]
-    run_study(STUDY, tmp_path, jobs=1, threads=1, arms=["half"])
+    run_study(STUDY, tmp_path, arms=["half"])
     assert len(pretending.asked) == 5
     assert STUDY.budget
     with pytest.raises(ConfigError, match="run with other settings"):
-        run_study(replace(STUDY, budget=replace(STUDY.budget, units=2000)), tmp_path, jobs=1, threads=1)
+        run_study(replace(STUDY, budget=replace(STUDY.budget, units=2000)), tmp_path)
 
 
 def test_a_budget_that_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"share of 1\.5 for demonstrations and 1 files"):
+    with pytest.raises(ConfigError, match=r"share of 1\.5"):
         Demonstrated("by rule", 1.5, [EXAMPLES])
-    with pytest.raises(ConfigError, match="budget of 0 units and 1 sets"):
+    with pytest.raises(ConfigError, match="budget of 0 units"):
         Budget(0, {"seen": {}})
     with pytest.raises(ConfigError, match="no budget to share"):
         replace(STUDY, budget=None)
@@ -143,10 +128,8 @@ def test_a_budget_that_cannot_be_shared_is_refused() -> None:
         replace(STUDY, arms={"x": Arm([], first=Demonstrated("by rule", 0.5, ["nowhere.yaml"]))})
 
 
-def result(arm: str, seed: int, share: float, one_hop: float, two_hop: float) -> CellResult:
-    accuracy = {("unseen", "one_hop"): one_hop, ("unseen", "two_hop"): two_hop}
-    kind = "by rule" if share else ""
-    return CellResult(arm, seed, kind, share, Spent(2e6, 1e6), Spent(1e6, 5e5, 3), 60.0, accuracy)
+def result(arm: str, seed: int, share: float, one_hop: float, two_hop: float) -> Row:
+    return {"arm": arm, "seed": seed, "share": share, "unseen/one_hop": one_hop, "unseen/two_hop": two_hop}
 
 
 # Means over kinds: none 0.80, 0.82, 0.81; a fifth 0.85, 0.88, 0.82; all 0.50, 0.52, 0.51.
@@ -162,25 +145,7 @@ def test_the_recommendation_names_the_best_arm_and_those_not_told_from_it() -> N
     assert recommendation(RESULTS, "unseen") == (
         "Take a fifth (85.0% right, unseen); 3 seeds do not tell none from it."
     )
-    steady = [each for each in RESULTS if each.arm != "a fifth"]
+    steady = [each for each in RESULTS if each["arm"] != "a fifth"]
     assert recommendation(steady, "unseen") == "Take none (81.0% right, unseen); 3 seeds tell all others from it."
-    one = [each for each in RESULTS if each.seed == 0]
+    one = [each for each in RESULTS if each["seed"] == 0]
     assert recommendation(one, "unseen") == "Take a fifth (85.0% right, unseen); one seed tells no arm from it."
-
-
-def test_results_are_kept_and_read_again(tmp_path: Path) -> None:
-    write_results(tmp_path / "budget.csv", RESULTS)
-    again = read_results(tmp_path / "budget.csv")
-    assert [replace(each, accuracy={}) for each in again] == [replace(each, accuracy={}) for each in RESULTS]
-    assert [each.accuracy for each in again] == [pytest.approx(each.accuracy) for each in RESULTS]
-    assert RESULTS[0].units == 3e6 + 2 * 1.5e6
-    text = budget_report("Title", Budget(6e6, {"unseen": {}}), RESULTS)
-    assert text.endswith(recommendation(RESULTS, "unseen"))
-    assert "| none | 3 | 81.0 ± 2.5 | 81.0 ± 2.5 | 3.00 | 1.50 | 6.00 | 3.0 |" in text
-    assert percent([0.5]) == "50.0"
-
-
-def test_the_figure_has_a_point_per_arm_and_line(tmp_path: Path) -> None:
-    budget_figure(RESULTS, tmp_path / "figure.svg")
-    marks = re.findall(r'<use [^>]*x="[^"]*" y="[^"]*"', (tmp_path / "figure.svg").read_text())
-    assert len(marks) >= 2 * 3, "two lines of three shares"

@@ -1,0 +1,310 @@
+"""Compares arms over seeds on the starter world: `python -m studies.run NAME`, from the root of the repository.
+
+Each run is an ordinary `medagent train` in OUT/runs; with a budget it is `medagent sft`, `train` and `evaluate`. A
+finished run is kept and an interrupted one goes on, so the same command always completes the study. It writes
+report.md, figures.svg and runs.csv of all runs that OUT has, and with a budget report.md, budget.svg and budget.csv.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import auto_cli
+
+from benchmarks.common import describe_machine
+from medagent.errors import ConfigError, MedagentError
+from medagent.files import write_whole
+from medagent.models.base_models import STARTER, model_path
+from medagent.run_folder import RunFolder, signals_interrupt
+from medagent.starter.index import build_starter_index
+from medagent.starter.world import World
+from medagent.training.callbacks.export import read_metrics
+from studies.budget_report import EXAMPLES, RL, budget_report, budget_row, spent_by
+from studies.design import PLAN, STARTS, STUDIES, WEIGHTS, Cell, Study, load_study, study_cells
+from studies.figures import budget_figure, curves_figure
+from studies.report import origins, outcome, report, write_rows
+
+BENCHMARK = "medagent.evaluation.benchmarks.StarterBenchmark"
+GRACE_S = 20.0  # for a run to end by itself once it was told to; it goes on from its last checkpoint either way
+
+
+class Processes:
+    """Processes that several threads start and wait for, and that end together."""
+
+    def __init__(self) -> None:
+        self._lock, self._stopped = threading.Lock(), False
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def run(self, command: Sequence[str], *, log: Path, threads: int) -> int:
+        """The exit status of a command that appends what it prints to `log`; 1 where all were stopped before."""
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+        with log.open("a", encoding="utf-8") as file:
+            with self._lock:
+                if self._stopped:
+                    return 1
+                # In a session of its own, so that Ctrl-C reaches it through `stop` alone.
+                process = subprocess.Popen(
+                    command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+                )
+                self._running.add(process)
+            try:
+                return process.wait()
+            finally:
+                with self._lock:
+                    self._running.discard(process)
+
+    def stop(self) -> None:
+        """End those that run, and start nothing more."""
+        with self._lock:
+            self._stopped, running = True, tuple(self._running)
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(timeout=GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    *,
+    jobs: int = 1,
+    threads: int = 1,
+    arms: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> list[Cell]:
+    """Run every cell that is not finished, `jobs` at a time with `threads` torch threads each.
+
+    `arms` and `seeds` choose some of the cells. Interrupted (Ctrl-C, SIGTERM, SIGHUP), it ends its runs.
+
+    Returns:
+        The cells asked for, with those that failed.
+
+    Raises:
+        ConfigError: nothing to run, another study at work in `out`, or a study with another plan kept there.
+    """
+    if jobs < 1 or threads < 1:
+        raise ConfigError(f"study: found {jobs} jobs of {threads} threads, wanted 1 or more of each.")
+    for what, asked, known in (("arm", arms, list(study.arms)), ("seed", seeds, study.seeds)):
+        for each in asked or ():
+            if each not in known:
+                raise ConfigError(f"study {study.title!r}: found no {what} {each!r}, wanted some of {known}.")
+    plans = {cell: cell_plan(study, cell) for cell in study_cells(study, out)}
+    cells = [cell for cell in plans if (not arms or cell.arm in arms) and (not seeds or cell.seed in seeds)]
+    folder, index, processes = RunFolder(out, "study"), out / "index", Processes()
+    with folder.sole_writer():
+        folder.claim("runs", "index", "index-whole")
+        for cell, plan in plans.items():
+            path = cell.folder / PLAN
+            if path.exists() and json.loads(path.read_text(encoding="utf-8")) != plan:
+                raise ConfigError(
+                    f"study folder {out}: {cell.arm}, seed {cell.seed} was run with other settings, other files for "
+                    "them or another base. Give another folder with --out."
+                )
+        build_starter_index(index, World.load().passages(("train", "validation")), overwrite=True)
+        if study.budget:
+            build_starter_index(out / "index-whole", World.load().passages(), overwrite=True)
+        waiting = [cell for cell in cells if not cell.finished]
+        with signals_interrupt(), ThreadPoolExecutor(jobs) as pool:
+            try:
+                futures = {
+                    pool.submit(_run_cell, study, cell, plans[cell], index, threads, processes): cell
+                    for cell in waiting
+                }
+                for number, future in enumerate(as_completed(futures), start=1):
+                    cell, error = futures[future], future.exception()
+                    told = "done" if cell.finished else f"FAILED{f' ({error})' if error else ''}"
+                    print(f"{number} of {len(waiting)}: {cell.arm}, seed {cell.seed}: {told}", flush=True)
+            except KeyboardInterrupt:
+                pool.shutdown(wait=False, cancel_futures=True)
+                processes.stop()
+                raise
+    return cells
+
+
+def cell_plan(study: Study, cell: Cell) -> dict[str, Any]:
+    """Everything that decides a cell's numbers: settings, the contents of its files in order, and the base."""
+    arm = study.arms[cell.arm]
+    plan = {
+        "seed": cell.seed,
+        "settings": {**study.limits, **arm.settings},
+        "configs": study.contents([*study.task, *arm.configs]),
+        "starter": hashlib.sha256((Path(model_path(study.base)) / WEIGHTS).read_bytes()).hexdigest(),
+        "budget": asdict(study.budget) if study.budget else None,
+        "first": asdict(arm.first) | {"configs": study.contents(arm.first.configs)} if arm.first else None,
+    }
+    made: dict[str, Any] = json.loads(json.dumps(plan))
+    return made
+
+
+def _run_cell(study: Study, cell: Cell, plan: dict[str, Any], index: Path, threads: int, processes: Processes) -> None:
+    """Run the parts of one cell in turn, each in a process of its own."""
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    write_whole(cell.folder / PLAN, json.dumps(plan, indent=1))
+    code = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=STUDIES, capture_output=True, text=True)
+    made_with = {"code": code.stdout.strip() or "unknown", "machine": describe_machine(), "threads": threads}
+    # Written before and after, so that a start that was killed leaves its trace.
+    starts = [*cell.starts, {"wall_s": 0.0, "returncode": None, **made_with}]
+    write_whole(cell.folder / STARTS, json.dumps(starts, indent=1) + "\n")
+    started, returncode = time.monotonic(), 0
+    for arguments in _stages(study, cell, plan, index, threads):
+        command = [sys.executable, "-m", "medagent.cli.main", *arguments]
+        returncode = processes.run(command, log=cell.folder / "log.txt", threads=threads)
+        if returncode:
+            break
+    starts[-1].update(wall_s=round(time.monotonic() - started, 1), returncode=returncode)
+    write_whole(cell.folder / STARTS, json.dumps(starts, indent=1) + "\n")
+    if cell.finished:  # a study keeps numbers, not weights
+        for run in (cell.folder, cell.folder / EXAMPLES, cell.folder / RL):
+            shutil.rmtree(run / "checkpoints", ignore_errors=True)
+
+
+def _stages(study: Study, cell: Cell, plan: dict[str, Any], index: Path, threads: int) -> Iterator[list[str]]:
+    """The arguments of `medagent` for each part of a cell, in turn.
+
+    The next part is asked for once the one before has ended well. A part that is done is left out.
+    """
+    common = {"data.seed": cell.seed, "seed_everything": cell.seed, "threads": threads}
+    if study.base != STARTER:
+        common["model.base_model"] = study.base
+    retriever = {"data.retriever.init_args.retriever.init_args.index": index}
+    train = ["train", *_files(cell.folder, "given", plan["configs"]), *_options(retriever | common | plan["settings"])]
+    if study.budget is None:
+        yield [*train, f"--trainer.default_root_dir={cell.folder}"]
+        return
+    examples, rl, first, share = cell.folder / EXAMPLES, cell.folder / RL, plan["first"], 0.0
+    agent = examples / "agent"
+    if first:
+        share = first["share"]
+        settings = {"data.retriever.init_args.index": index} | common | first["settings"]
+        sft = ["sft", *_files(cell.folder, "examples", first["configs"]), *_options(settings)]
+        yield from _once(examples, [*sft, *_ends(examples, study.budget.units * share)])
+    if share < 1:
+        left = study.budget.units - spent_by(examples).units
+        start = [f"--model.policy_lora.start={agent}"] if share else []
+        yield from _once(rl, [*train, *start, *_ends(rl, left)])
+        agent = rl / "agent"
+    for name, asked in study.budget.measured.items():
+        options = {
+            "agent": agent,
+            "benchmark": BENCHMARK,
+            "benchmark_args": asked,
+            "index": index.with_name("index-whole"),
+            "seed": cell.seed,
+            "out": cell.folder / name,
+        }
+        yield from _once(cell.folder / name, ["evaluate", *_options(options)])
+
+
+def _once(folder: Path, arguments: list[str]) -> Iterator[list[str]]:
+    """The arguments, unless this part has ended well; it is marked beside its folder once the next one is asked for."""
+    mark = folder.with_name(f"{folder.name}.done")
+    if not mark.exists():
+        yield arguments
+        mark.touch()
+
+
+def _ends(run: Path, units: float) -> list[str]:
+    """A run in this folder that ends by its budget."""
+    callback = {"class_path": "medagent.training.callbacks.ComputeBudget", "init_args": {"units": float(units)}}
+    files = _files(run.parent, f"{run.name}-budget", [{"trainer": {"callbacks+": [callback]}}])
+    return [*files, f"--trainer.default_root_dir={run}"]
+
+
+def _files(folder: Path, name: str, contents: Sequence[dict[str, Any]]) -> list[str]:
+    """Write configuration files to `folder`, and give them as arguments.
+
+    They come from the plan: who edits a study's files while it runs does not change it.
+    """
+    arguments = []
+    for number, values in enumerate(contents):
+        path = folder / f"{name}-{number}.yaml"
+        write_whole(path, yaml.safe_dump(values, sort_keys=False))
+        arguments += ["--config", str(path)]
+    return arguments
+
+
+def _options(settings: dict[str, Any]) -> list[str]:
+    """Settings as the command line takes them: null, lists and numbers as JSON."""
+    return [
+        f"--{name}={value if isinstance(value, str | Path) else json.dumps(value)}" for name, value in settings.items()
+    ]
+
+
+def write_report(study: Study, cells: Sequence[Cell], out: Path) -> str:
+    """Write the report, its figure and its numbers to `out`; return the text of report.md."""
+    if study.budget:
+        rows = [budget_row(study, cell) for cell in cells]
+        write_rows(out / "budget.csv", rows)
+        budget_figure(rows, out / "budget.svg")
+        text = budget_report(study.title, study.budget, rows)
+    else:
+        runs = {(cell.arm, cell.seed): read_metrics(cell.folder) for cell in cells}
+        rows = [
+            {"arm": cell.arm, "seed": cell.seed, **outcome(runs[cell.arm, cell.seed]), "wall_s": cell.wall_s}
+            for cell in cells
+        ]
+        write_rows(out / "runs.csv", rows)
+        curves_figure(list(study.arms), runs, out / "figures.svg")
+        text = report(study, rows)
+    text = "\n".join([text, "", *origins(cells)])
+    (out / "report.md").write_text(text + "\n", encoding="utf-8")
+    return text
+
+
+def main(
+    name: str,
+    out: str | None = None,
+    arms: list[str] | None = None,
+    seeds: list[int] | None = None,
+    base: str | None = None,
+    jobs: int = 1,
+    threads: int = 1,
+) -> None:
+    """Run a study and report it.
+
+    Args:
+        name: A study of studies/*/configs, or a YAML file. studies/stability/README.md says what each asks.
+        out: Folder of the report, the figures and the runs. By default it is runs/study-NAME, with the base's name
+        where one is given.
+        arms: Arms to run, such as --arms '[PPO, S-PPO]'. By default all run.
+        seeds: Seeds to run, such as --seeds '[1, 6]'. By default the study's own run.
+        base: Folder of another base for all arms, which `medagent starter build` or `lengthen` wrote.
+        jobs: Runs at a time, each in a process of its own.
+        threads: Torch threads per run.
+    """
+    study, named = load_study(name), Path(name).stem
+    if base not in (None, study.base):
+        which = Path(base).resolve().name
+        study, named = replace(study, base=base, title=f"{study.title} (base {which})"), f"{named}-{which}"
+    folder = Path(out or f"runs/study-{named}")
+    kept = [json.loads(path.read_text(encoding="utf-8"))["seed"] for path in folder.glob(f"runs/*/{PLAN}")]
+    asked = seeds or study.seeds
+    study = replace(study, seeds=list(dict.fromkeys([*study.seeds, *asked, *sorted(kept)])))
+    cells = run_study(study, folder, jobs=jobs, threads=threads, arms=arms, seeds=asked)
+    if finished := [cell for cell in study_cells(study, folder) if cell.finished]:
+        print(f"{write_report(study, finished, folder)}\n\nThe report, figures and numbers are in {folder}.")
+    if failed := [str(cell.folder / "log.txt") for cell in cells if not cell.finished]:
+        raise MedagentError(f"study: {len(failed)} of {len(cells)} runs failed; see {', '.join(failed)}. Run it again.")
+
+
+if __name__ == "__main__":
+    try:
+        auto_cli(main, as_positional=True)
+    except MedagentError as error:
+        sys.exit(str(error))

@@ -1,1 +1,0 @@
-"""Grids of arms and seeds, run and reported."""
