@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
 from inspect import getsource, signature
+from pathlib import Path
 from typing import Any
 
 from medagent.errors import InputError
@@ -159,3 +160,11 @@ def benchmark_class(path: str) -> type[Any]:
 def benchmark_digest(path: str) -> str:
     """A digest of a class's source; empty for a known name."""
     return "" if path in BENCHMARKS else sha256(getsource(benchmark_class(path)).encode()).hexdigest()
+
+
+def source_named(benchmark: str | Path | BenchmarkSource) -> BenchmarkSource:
+    """The source of a benchmark: a packaged name, the path of a class, or a file of your own questions (JSON lines)."""
+    if isinstance(benchmark, BenchmarkSource):
+        return benchmark
+    is_file = isinstance(benchmark, Path) or benchmark.endswith(".jsonl")
+    return BenchmarkSource("jsonl", path=str(benchmark)) if is_file else BenchmarkSource(str(benchmark))

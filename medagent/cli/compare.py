@@ -9,7 +9,7 @@ from pathlib import Path
 
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource
-from medagent.evaluation.compare import compare_over_seeds, compare_runs
+from medagent.evaluation.comparison import compare, compare_over_seeds
 from medagent.evaluation.contamination import contamination, question_texts
 from medagent.evaluation.corpora import corpus_passages
 from medagent.evaluation.grading.raw_replies import read_replies, summarize_replies, write_readings
@@ -56,7 +56,7 @@ def print_comparison(
 ) -> None:
     """Compare and print. Several folders of each are seeds."""
     if len(a) == len(b) == 1:
-        result = compare_runs(a[0], b[0], mode=mode, mode_b=mode_b, seed=seed)
+        result = compare(a[0], b[0], mode=mode, mode_b=mode_b, seed=seed)
         text = f"A: {a[0]}, {result.mode_a}\nB: {b[0]}, {result.mode_b}\n{comparison_text(result)}"
         print(json.dumps(asdict(result)) if as_json else text)
         return

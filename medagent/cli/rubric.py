@@ -9,8 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from medagent.cli.evaluate import fingerprint, shown_table
+from medagent.cli.evaluate import shown_table
 from medagent.errors import InputError
+from medagent.evaluation.fingerprints import agent_fingerprint
 from medagent.evaluation.reports.html import Table
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256
 from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
@@ -50,7 +51,7 @@ class Voice:
 
     def described(self) -> dict[str, Any]:
         """What names it in a report."""
-        found = {"name": self.name, "model": self.model, "sha256": fingerprint(self.name)}
+        found = {"name": self.name, "model": self.model, "sha256": agent_fingerprint(self.name)}
         return {**found, "index": self.index, "parameters": self.parameters or {}}
 
 

@@ -10,7 +10,7 @@ import pytest
 from medagent.agent import Agent
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks import StarterBenchmark
-from medagent.evaluation.compare import compare_runs
+from medagent.evaluation.comparison import compare
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import report_mode
 from medagent.evaluation.modes import Mode, agent_for, baselines, job_for, rotate
@@ -41,7 +41,7 @@ def test_runs_are_compared_by_the_first_answer_to_the_question_as_it_is(tmp_path
     always_a = scripted(lambda read, turn: "<answer>(A)</answer>")
     for name, agent in (("a", always_a), ("b", scripted(lookup_by_text()))):
         run_plan(agent, QUESTIONS, Plan(rotations=True, samples=2, temperature=1.0), tmp_path / name, identity={})
-    result = compare_runs(tmp_path / "a", tmp_path / "b", mode=None, seed=0)
+    result = compare(tmp_path / "a", tmp_path / "b", mode=None, seed=0)
     assert (result.n, result.accuracy_a, result.accuracy_b) == (20, 1.0, 1.0)
 
 

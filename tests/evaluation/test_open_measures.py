@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from medagent.cli.evaluate import write_reports
+from medagent.agent import Limits
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks import JsonlBenchmark
+from medagent.evaluation.evaluator import Evaluation
 from medagent.evaluation.metrics import report_mode, summarize
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.open_measures import MEASURES, macro_f1, open_measures
@@ -101,9 +102,8 @@ def test_reports_show_the_measures_with_intervals(tmp_path: Path) -> None:
     assert rows["yes/no: macro F1 (n = 1)"] == ("50.0% [50.0, 50.0]", "-")
     assert len(rows) == len(MEASURES)
     assert table.title in {each.title for each in tables(reports, questions)}
-    write_reports(
-        tmp_path, {"benchmark": "b", "agent": "a", "temperature": 0, "seed": 0}, {}, reports, questions, [], {}
-    )
+    settings = {"benchmark": "b", "agent": "a", "temperature": 0, "seed": 0}
+    Evaluation(settings, questions, [], reports, {}, {}, Limits()).write(tmp_path)
     row = json.loads((tmp_path / "report.json").read_text())
     assert row["modes"]["search"]["measures"]["list_f1"] == {"value": 1.0, "ci_low": 1.0, "ci_high": 1.0, "n": 1}
     assert row["measures"]["factoid_mrr"]["value"] == 1.0

@@ -16,7 +16,7 @@ import pytest
 from medagent.agent import Agent
 from medagent.errors import ConfigError, InputError, PolicyError
 from medagent.evaluation.benchmarks.source import BenchmarkSource
-from medagent.evaluation.compare import compare_runs
+from medagent.evaluation.comparison import compare
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.metrics import report_mode, summarize
 from medagent.evaluation.modes import Mode
@@ -166,7 +166,7 @@ def test_line_separators_in_a_text_do_not_break_the_log(tmp_path: Path) -> None:
         assert [prediction.rollout.answer for prediction in predictions] == ["(A)"] * 3
     before = (tmp_path / "predictions.jsonl").read_bytes() + b'{"cut'
     (tmp_path / "predictions.jsonl").write_bytes(before)
-    compare_runs(tmp_path, tmp_path, mode=None, seed=0)
+    compare(tmp_path, tmp_path, mode=None, seed=0)
     assert (tmp_path / "predictions.jsonl").read_bytes() == before, "a reader changes nothing"
 
 

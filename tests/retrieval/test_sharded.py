@@ -17,8 +17,8 @@ import pytest
 
 from medagent.agent_folder import open_spec, retriever_spec
 from medagent.agent_spec import RetrieverSpec
-from medagent.cli.evaluate import index_fingerprint
 from medagent.cli.search import print_search
+from medagent.evaluation.fingerprints import index_fingerprint
 from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from medagent.agent import Job
 from medagent.agent_folder import load_agent
 from medagent.agent_spec import AgentSpec, read_spec, write_spec
-from medagent.cli.evaluate import fingerprint
 from medagent.errors import ConfigError
+from medagent.evaluation.fingerprints import agent_fingerprint
 from medagent.export import export_adapter, export_merged
 from medagent.loading import open_agent
 from medagent.models.base_models import PACKAGED, SMOLLM2, base_sha256, model_path
@@ -141,16 +141,16 @@ def test_an_agent_called_as_a_base_is_known_by_its_files(base: Path, tmp_path: P
     monkeypatch.chdir(tmp_path)
     (tmp_path / SMOLLM2).mkdir()
     (tmp_path / SMOLLM2 / "agent.json").write_text("{}")
-    before = fingerprint(SMOLLM2)
-    assert before != fingerprint(f"hf:{SMOLLM2}")
+    before = agent_fingerprint(SMOLLM2)
+    assert before != agent_fingerprint(f"hf:{SMOLLM2}")
     (tmp_path / SMOLLM2 / "agent.json").write_text("[]")
-    assert fingerprint(SMOLLM2) != before
+    assert agent_fingerprint(SMOLLM2) != before
 
 
 def test_every_door_takes_the_name(base: Path, index_folder: Path, tmp_path: Path, monkeypatch) -> None:
     assert open_agent(f"hf:{SMOLLM2}", index=str(index_folder)).policy.model.config.vocab_size == 320
     assert open_agent(f"hf:{base}", index=str(index_folder)).policy.model.config.vocab_size == 320
-    assert fingerprint(f"hf:{SMOLLM2}") == fingerprint(f"hf:{base}") == base_sha256(SMOLLM2)
+    assert agent_fingerprint(f"hf:{SMOLLM2}") == agent_fingerprint(f"hf:{base}") == base_sha256(SMOLLM2)
     assert ModelShape.of(SMOLLM2).vocabulary == 320
 
     started = []

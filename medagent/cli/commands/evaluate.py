@@ -85,31 +85,38 @@ def evaluate(
         overwrite: Begin anew where the folder holds another evaluation.
         benchmark_args: Constructor arguments of a benchmark class of yours, as --benchmark_args '{"split": "test"}'.
     """
-    from medagent.cli.evaluate import evaluate_agent
-    from medagent.evaluation.benchmarks.source import BenchmarkSource
-    from medagent.evaluation.modes import modes_named
-    from medagent.evaluation.run import Plan
+    from rich.console import Console
 
-    source = BenchmarkSource(benchmark, path, hub, subset, split, start, stop, limit, limit_seed, benchmark_args or {})
-    plan = Plan(modes_named(modes), samples, rotations, temperature, seed)
-    evaluate_agent(
-        agent,
-        source,
-        plan,
-        index=index,
-        model=model,
-        parameters=parameters or {},
-        ask=ask,
-        shots=shots,
-        shots_path=shots_path,
-        entailment=entailment,
-        price=price or {},
-        tools=tools or [],
-        limits=limits or {},
-        concurrency=concurrency,
-        overwrite=overwrite,
-        out=Path(out),
-    )
+    from medagent.cli.evaluate import EvaluationBar, print_evaluation
+    from medagent.evaluation.benchmarks.source import BenchmarkSource
+    from medagent.evaluation.evaluator import evaluate as measure
+
+    console = Console(highlight=False)
+    with EvaluationBar(console) as bar:
+        found = measure(
+            agent,
+            BenchmarkSource(benchmark, path, hub, subset, split, start, stop, limit, limit_seed, benchmark_args or {}),
+            modes=modes,
+            samples=samples,
+            rotations=rotations,
+            temperature=temperature,
+            seed=seed,
+            index=index,
+            model=model,
+            parameters=parameters,
+            tools=tools or (),
+            ask=ask,
+            shots=shots,
+            shots_path=shots_path,
+            entailment=entailment,
+            price=price,
+            limits=limits,
+            concurrency=concurrency,
+            out=out,
+            overwrite=overwrite,
+            callback=bar,
+        )
+    print_evaluation(found, Path(out), console)
 
 
 def compare(

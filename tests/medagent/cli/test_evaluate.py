@@ -11,11 +11,12 @@ from typing import get_args
 import pytest
 
 from medagent.cli.compare import comparison_text
-from medagent.cli.evaluate import evaluate_agent, fingerprint, index_fingerprint
 from medagent.cli.main import main
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource
-from medagent.evaluation.compare import compare_runs
+from medagent.evaluation.comparison import compare
+from medagent.evaluation.evaluator import evaluate
+from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.names import BenchmarkName, ModeName
 from medagent.evaluation.reports.html import write_evaluation_html
@@ -81,15 +82,15 @@ def test_evaluate_compare_and_resume_from_the_command_line(
 def test_comparison_refuses_other_questions(tmp_path: Path) -> None:
     for name, questions in (("a", QUESTIONS[:5]), ("b", QUESTIONS[3:8]), ("c", QUESTIONS[10:])):
         run_plan(scripted(lookup(questions, set())), questions, Plan(), tmp_path / name, identity={})
-    result = compare_runs(tmp_path / "a", tmp_path / "b", mode=None, seed=0)
+    result = compare(tmp_path / "a", tmp_path / "b", mode=None, seed=0)
     assert (result.n, result.difference, result.p_mcnemar) == (2, 0.0, 1.0)
     assert "cannot be told apart" in comparison_text(result)
     with pytest.raises(InputError, match="no question in common"):
-        compare_runs(tmp_path / "a", tmp_path / "c", mode=None, seed=0)
+        compare(tmp_path / "a", tmp_path / "c", mode=None, seed=0)
     with pytest.raises(InputError, match=r"no answers of mode 'gold', only of search"):
-        compare_runs(tmp_path / "a", tmp_path / "b", mode="gold", seed=0)
+        compare(tmp_path / "a", tmp_path / "b", mode="gold", seed=0)
     with pytest.raises(InputError, match=r"no predictions\.jsonl"):
-        compare_runs(tmp_path / "nothing", tmp_path / "b", mode=None, seed=0)
+        compare(tmp_path / "nothing", tmp_path / "b", mode=None, seed=0)
 
 
 def test_comparison_over_seeds(tmp_path: Path, capsys) -> None:
@@ -144,48 +145,23 @@ def test_seeds_are_compared_in_one_mode_and_on_the_same_questions(tmp_path: Path
 
 
 def test_evaluate_reports_wrong_settings_before_any_work(tmp_path: Path) -> None:
-    plan, common = (
-        Plan(),
-        {
-            "index": None,
-            "model": "",
-            "parameters": {},
-            "ask": "tags",
-            "shots": 0,
-            "shots_path": "",
-            "entailment": "",
-            "price": {},
-            "tools": (),
-            "limits": {},
-            "concurrency": 4,
-            "overwrite": False,
-            "out": tmp_path / "x",
-        },
-    )
+    endpoint = "http://localhost:1/v1"
     with pytest.raises(InputError, match="--path"):
-        evaluate_agent("starter", BenchmarkSource("medqa"), plan, **common)
+        evaluate("starter", "medqa")
     with pytest.raises(InputError, match="found split 'dev'"):
-        evaluate_agent("starter", BenchmarkSource("starter", split="dev"), plan, **common)
+        evaluate("starter", BenchmarkSource("starter", split="dev"))
     with pytest.raises(InputError, match="--model"):
-        evaluate_agent("http://localhost:1/v1", BenchmarkSource(), plan, **common)
+        evaluate(endpoint)
     with pytest.raises(InputError, match="no index to search"):
-        evaluate_agent("http://localhost:1/v1", BenchmarkSource(), plan, **{**common, "model": "m"})
+        evaluate(endpoint, model="m")
     with pytest.raises(InputError, match="limits: found"):
-        evaluate_agent(
-            "http://localhost:1/v1",
-            BenchmarkSource(),
-            Plan((Mode.CLOSED_BOOK,)),
-            **{**common, "model": "m", "limits": {"turns": 3}},
-        )
+        evaluate(endpoint, model="m", modes="closed_book", limits={"turns": 3})
+    with pytest.raises(InputError, match="price: found"):
+        evaluate(endpoint, price={"in": 1.0})
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="no evaluation"):
-        evaluate_agent(
-            "http://localhost:1/v1",
-            BenchmarkSource(),
-            Plan((Mode.CLOSED_BOOK,)),
-            **{**common, "model": "m", "overwrite": True},
-        )
+        evaluate(endpoint, model="m", modes="closed_book", overwrite=True, out=tmp_path / "x")
     assert (tmp_path / "x" / "thesis.txt").exists()
 
 
@@ -195,11 +171,11 @@ def test_fingerprints_tell_agents_and_indexes_apart(index_folder: Path, train_in
         index_fingerprint(HybridRetriever(str(folder))) for folder in (index_folder, tmp_path / "copy", train_index)
     ]
     assert prints[0] == prints[1] != prints[2]
-    assert index_fingerprint(NoRetriever()) == fingerprint("http://localhost/v1") == ""
-    before = fingerprint(f"hf:{tmp_path / 'copy'}")
+    assert index_fingerprint(NoRetriever()) == agent_fingerprint("http://localhost/v1") == ""
+    before = agent_fingerprint(f"hf:{tmp_path / 'copy'}")
     (tmp_path / "copy" / "more").write_text("x")
-    assert fingerprint(f"hf:{tmp_path / 'copy'}") != before
-    assert len(fingerprint("starter")) == 64
+    assert agent_fingerprint(f"hf:{tmp_path / 'copy'}") != before
+    assert len(agent_fingerprint("starter")) == 64
 
 
 def test_the_page_shows_every_mode_and_verdict(tmp_path: Path) -> None:

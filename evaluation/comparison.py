@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from medagent.errors import InputError
+from medagent.evaluation.evaluator import Evaluation
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.statistics import PairedComparison, SeedsComparison, compare_paired, compare_seeds
 
+Run = str | Path | Evaluation  # the folder of an evaluation, or its result
+
 
 @dataclass(frozen=True)
 class _Marks:
-    """Which questions each evaluation answered rightly, in the modes that are compared."""
+    """Which questions each evaluation answered correctly, in the modes that are compared."""
 
     a: list[dict[str, bool]]
     b: list[dict[str, bool]]
@@ -23,31 +26,34 @@ class _Marks:
     mode_b: str
 
 
-def compare_runs(a: Path, b: Path, *, mode: str | None, mode_b: str | None = None, seed: int) -> PairedComparison:
+def compare(a: Run, b: Run, *, mode: str | None = None, mode_b: str | None = None, seed: int = 0) -> PairedComparison:
     """Compare two evaluations on the questions that both asked, by the first sample of each.
 
     Without `mode` it takes the first mode of A that B has too. `mode_b` is another mode of B's. The result names both
-    modes.
+    modes. `seed` is that of the bootstrap.
+
+    Raises:
+        InputError: one holds no answers, or they cannot be compared.
     """
     marks = _marks([a], [b], mode, mode_b)
     return replace(compare_paired(marks.a[0], marks.b[0], seed=seed), mode_a=marks.mode_a, mode_b=marks.mode_b)
 
 
 def compare_over_seeds(
-    a: Sequence[Path], b: Sequence[Path], *, mode: str | None, mode_b: str | None = None, seed: int
+    a: Sequence[Run], b: Sequence[Run], *, mode: str | None = None, mode_b: str | None = None, seed: int = 0
 ) -> SeedsComparison:
-    """Compare as `compare_runs` does, over seeds: `a[i]` with `b[i]`, on the questions that all of them asked.
+    """Compare as `compare` does, over seeds: `a[i]` with `b[i]`, on the questions that all of them asked.
 
     Raises:
-        InputError: not one folder of A and of B per seed, one folder twice, or folders that cannot be compared.
+        InputError: not one run of A and of B per seed, one run twice, or runs that cannot be compared.
     """
     if len(a) != len(b) or not a:
         raise InputError(
             f"found {len(a)} folders of A and {len(b)} of B, wanted one of each per seed, in one order: "
             "'[seed-0/a, seed-1/a]' '[seed-0/b, seed-1/b]'."
         )
-    for folders in (a, b):
-        if twice := [str(each) for each in folders if folders.count(each) > 1]:
+    for runs in (a, b):
+        if twice := [str(each) for each in runs if runs.count(each) > 1]:
             raise InputError(f"found {twice[0]} for several seeds, wanted a folder of its own for each.")
     marks = _marks(a, b, mode, mode_b)
     compared = compare_seeds(marks.a, marks.b, seed=seed)
@@ -55,26 +61,33 @@ def compare_over_seeds(
     return replace(compared, seeds=named)
 
 
-def _marks(a: Sequence[Path], b: Sequence[Path], mode: str | None, mode_b: str | None) -> _Marks:
-    """What was right in each folder, of the questions that all of them asked."""
-    folders = [*a, *b]
-    logs = {folder: PredictionLog(folder / "predictions.jsonl").read() for folder in folders}
-    modes = {folder: list(dict.fromkeys(prediction.mode for prediction in log)) for folder, log in logs.items()}
-    for folder, log in logs.items():
-        if not log:
-            raise InputError(
-                f"{folder}: holds no predictions.jsonl. Give the folders of two evaluations (medagent evaluate --out)."
-            )
-    chosen = mode or next((name for name in modes[a[0]] if all(name in held for held in modes.values())), None)
+def _predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
+    """What errors call a run, and its predictions."""
+    if isinstance(run, Evaluation):
+        return str(run.settings["agent"]), run.predictions
+    found = PredictionLog(Path(run) / "predictions.jsonl").read()
+    if not found:
+        raise InputError(
+            f"{run}: holds no predictions.jsonl. Give the folders of two evaluations (medagent evaluate --out)."
+        )
+    return str(run), found
+
+
+def _marks(a: Sequence[Run], b: Sequence[Run], mode: str | None, mode_b: str | None) -> _Marks:
+    """Which answers were right in each run, of the questions that all of them asked."""
+    runs = [_predictions(run) for run in [*a, *b]]
+    modes = [list(dict.fromkeys(prediction.mode for prediction in log)) for _, log in runs]
+    chosen = mode or next((name for name in modes[0] if all(name in held for held in modes)), None)
     if chosen is None:
-        held = ", ".join(f"{folder} holds the modes {', '.join(names)}" for folder, names in modes.items())
+        held = ", ".join(f"{run} holds the modes {', '.join(has)}" for (run, _), has in zip(runs, modes, strict=True))
         raise InputError(f"{held}: none in common. Name one of each with --mode and --mode_b.")
     other = mode_b or chosen
     asked = []
-    for folder, name in [(each, chosen) for each in a] + [(each, other) for each in b]:
-        if name not in modes[folder]:
-            raise InputError(f"{folder}: holds no answers of mode {name!r}, only of {', '.join(modes[folder])}.")
-        of_mode = [p for p in logs[folder] if (p.mode, p.rotation, p.rollout.sample) == (name, 0, 0)]
+    for number, ((run, log), has) in enumerate(zip(runs, modes, strict=True)):
+        wanted = chosen if number < len(a) else other
+        if wanted not in has:
+            raise InputError(f"{run}: holds no answers of mode {wanted!r}, only of {', '.join(has)}.")
+        of_mode = [p for p in log if (p.mode, p.rotation, p.rollout.sample) == (wanted, 0, 0)]
         asked.append({p.rollout.question.id: p for p in of_mode})
     names = sorted(set.intersection(*(set(each) for each in asked)))
     differing = [name for name in names if len({_asked(each[name]) for each in asked}) > 1]
@@ -84,7 +97,9 @@ def _marks(a: Sequence[Path], b: Sequence[Path], mode: str | None, mode_b: str |
             if differing
             else "they have no question in common"
         )
-        raise InputError(f"{' and '.join(map(str, folders))}: cannot be compared, {what}. Evaluate all on one file.")
+        raise InputError(
+            f"{' and '.join(run for run, _ in runs)}: cannot be compared, {what}. Evaluate all on one file."
+        )
     if left_out := len(set().union(*asked)) - len(names):
         print(f"note: {left_out} questions that not all of them asked are left out.", file=sys.stderr)
     right = [{name: grade(each[name].rollout).correct for name in names} for each in asked]

@@ -1,0 +1,282 @@
+"""Measures an agent on a benchmark: what `medagent evaluate` does, from Python."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from medagent.base_models import STARTER
+from medagent.text_length import check_text_length
+
+from medagent.agent import Agent, Limits
+from medagent.agent_spec import SPEC_FILE, read_spec
+from medagent.errors import InputError
+from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest, source_named
+from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
+from medagent.evaluation.metrics import ModeReport, report_mode
+from medagent.evaluation.modes import FINDING, SEARCHING, Mode, baselines, modes_named
+from medagent.evaluation.names import Ask, ModeName
+from medagent.evaluation.predictions import Prediction
+from medagent.evaluation.prompting import asked_so, solved_examples
+from medagent.evaluation.reports.conclusions import conclusions
+from medagent.evaluation.reports.html import write_evaluation_html, write_json
+from medagent.evaluation.reports.tables import curves, markdown, tables
+from medagent.evaluation.run import Plan, run_plan
+from medagent.evaluation.search_recall import question_rankings
+from medagent.evaluation.statistics import Accuracy
+from medagent.evaluation.usage import counted, read_usage
+from medagent.evidence.support import Entailment, LexicalRule, NLIModel
+from medagent.loading import open_agent
+from medagent.policies.huggingface import HFPolicy
+from medagent.retrieval.controls import NoRetriever
+from medagent.retrieval.passages import Passage
+from medagent.retrieval.retriever import Retriever
+from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.sharded import ShardedRetriever
+from medagent.retrieval.tools import code_digest, corpus_of
+from medagent.types import Question
+
+LOADED = "loaded agent"  # the name of an agent that was opened before
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The outcome of an evaluation.
+
+    `reports` has the figures of each mode, in the order asked. `notes` counts the corrections in the benchmark's files.
+    `usage` counts seconds, and an endpoint's requests and tokens. `limits` are those that the agent ran with.
+    """
+
+    settings: Mapping[str, Any]
+    questions: Sequence[Question]
+    predictions: Sequence[Prediction]
+    reports: Mapping[Mode, ModeReport]
+    notes: Mapping[str, int]
+    usage: Mapping[str, Any]
+    limits: Limits
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """The strict accuracy in the first mode, with its 95% interval."""
+        return next(iter(self.reports.values())).summary.overall
+
+    def write(self, folder: Path) -> None:
+        """Write report.json, report.md and report.html. In report.json the first mode's figures stand at the top."""
+        settings, reports, questions = self.settings, self.reports, self.questions
+        said = conclusions(
+            reports,
+            questions,
+            benchmark=str(settings["benchmark"]),
+            trained_here=_trained_here(str(settings["agent"])),
+        )
+        simple = {
+            name: value if isinstance(value, float) else asdict(value) for name, value in baselines(questions).items()
+        }
+        write_json(
+            folder / "report.json",
+            {
+                "settings": settings,
+                **next(iter(reports.values())).summary.to_json(),
+                "baselines": simple,
+                "modes": {mode.value: report.to_json() for mode, report in reports.items()},
+                "notes": self.notes,
+                "usage": self.usage,
+                "conclusions": said,
+            },
+        )
+        title = f"{settings['benchmark']}: {settings['agent']}"
+        sampled = f"Temperature {settings['temperature']}, seed {settings['seed']}; all settings are in config.json."
+        (folder / "report.md").write_text(markdown(title, settings, reports, questions, said), encoding="utf-8")
+        write_evaluation_html(
+            folder / "report.html",
+            title=title,
+            summary=f"{' '.join(said)} {sampled}",
+            tables=tables(reports, questions),
+            curves=curves(reports),
+            predictions=self.predictions,
+        )
+
+
+class EvaluationCallback:
+    """Watches an evaluation. These methods do nothing; override those you want."""
+
+    def on_start(self, settings: Mapping[str, Any], questions: int, notes: Mapping[str, int], total: int) -> None:
+        """Called before the first question. `total` counts the answers wanted: per mode, sample and rotation."""
+
+    def on_resume(self, found: Sequence[Prediction]) -> None:
+        """Called once, with the answers that the folder holds already."""
+
+    def on_prediction(self, prediction: Prediction) -> None:
+        """Called with each new answer."""
+
+
+def evaluate(
+    agent: str | Path | Agent,
+    benchmark: str | Path | BenchmarkSource = "starter",
+    *,
+    modes: ModeName | Sequence[ModeName] = "search",
+    samples: int = 1,
+    rotations: bool = False,
+    temperature: float = 0.0,
+    seed: int = 0,
+    index: str | None = None,
+    model: str = "",
+    parameters: Mapping[str, Any] | None = None,
+    tools: Sequence[str] = (),
+    ask: Ask = "tags",
+    shots: int = 0,
+    shots_path: str = "",
+    entailment: str = "",
+    price: Mapping[str, float] | None = None,
+    limits: Mapping[str, int] | None = None,
+    concurrency: int = 64,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    callback: EvaluationCallback | None = None,
+) -> Evaluation:
+    """Ask an agent the questions of a benchmark, and grade its answers.
+
+    `agent` is a name that `medagent.load_agent` takes, or an agent that is open. `benchmark` is a packaged name, a file
+    of your own questions (JSON lines), or a `BenchmarkSource`. The other settings are those of `medagent evaluate`.
+
+    `out` takes predictions.jsonl, config.json and the reports. An interrupted evaluation into a folder goes on there.
+
+    Raises:
+        InputError: a setting, a file or an agent cannot be used. The message names the remedy.
+        ConfigError: `out` holds another evaluation, and `overwrite` is false.
+    """
+    price, parameters, callback = price or {}, parameters or {}, callback or EvaluationCallback()
+    if not set(price) <= {"input", "output"} or any(value < 0 for value in price.values()):
+        raise InputError(f"price: found {dict(price)}, wanted input and output, each 0 or more per million tokens.")
+    source, plan = source_named(benchmark), Plan(modes_named(modes), samples, rotations, temperature, seed)
+    entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
+    questions, passages, notes = source.questions()
+    name = LOADED if isinstance(agent, Agent) else str(agent)
+    if isinstance(agent, Agent):
+        opened = agent
+    else:
+        opened = open_agent(
+            name, index=index, lockstep=True, model=model, parameters=parameters, tools=tools, must_search=False
+        )
+    ready = asked_so(
+        with_limits(opened, limits or {}), name, ask, plan.modes, solved_examples(source, questions, shots, shots_path)
+    )
+    searching = [mode.value for mode in plan.modes if mode in SEARCHING]
+    if isinstance(corpus_of(ready.retriever), NoRetriever) and searching:
+        raise InputError(
+            f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
+            "The packaged one is made by: medagent index build starter --out indexes/starter"
+        )
+    untrained = name.startswith("hf:")  # its dtype is the machine's choice
+    settings = {
+        "agent": name,
+        # An open agent has no files to tell it by, so its answers are never mixed with those of another call.
+        "agent_sha256": secrets.token_hex(32) if name == LOADED else agent_fingerprint(name),
+        "index_sha256": index_fingerprint(ready.retriever),
+        "model": model,
+        **({"parameters": parameters} if parameters else {}),
+        **({"ask": ask} if ask != "tags" else {}),
+        **({"shots": shots, "shots_path": shots_path} if shots else {}),
+        **({"dtype": str(ready.policy.model.dtype)} if untrained and isinstance(ready.policy, HFPolicy) else {}),
+        "index": index,
+        **({"tools": {tool: code_digest(tool) for tool in tools}} if tools else {}),
+        "limits": asdict(ready.limits),
+        **{name: value for name, value in asdict(source).items() if name != "benchmark_args" or value},
+        **({"benchmark_sha256": digest} if (digest := benchmark_digest(source.benchmark)) else {}),
+        "modes": [mode.value for mode in plan.modes],
+        "samples": plan.samples,
+        "rotations": plan.rotations,
+        "temperature": plan.temperature,
+        "seed": plan.seed,
+    }
+    total = len(plan.modes) * sum(len(plan.jobs(question)) for question in questions)
+    callback.on_start(settings, len(questions), notes, total)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
+        predictions = _predictions(ready, questions, plan, folder, settings, passages, concurrency, overwrite, callback)
+        used = read_usage(folder)
+    reports = {mode: report_mode([p for p in predictions if p.mode == mode.value], entails) for mode in plan.modes}
+    settings["entailment"] = entails.label
+    usage = {**used, "price": dict(price)}
+    found = Evaluation(settings, questions, predictions, reports, notes, usage, ready.limits)
+    if out is not None:
+        found.write(folder)
+    return found
+
+
+def _predictions(
+    agent: Agent,
+    questions: Sequence[Question],
+    plan: Plan,
+    folder: Path,
+    settings: dict[str, Any],
+    passages: Sequence[Passage],
+    concurrency: int,
+    overwrite: bool,
+    callback: EvaluationCallback,
+) -> list[Prediction]:
+    """Ask all questions that the folder lacks, and count what they cost."""
+    searched = corpus_of(agent.retriever)
+    corpus = searched.passages if isinstance(searched, HybridRetriever | ShardedRetriever) else []
+    with counted(agent, folder) as used:
+
+        def new(prediction: Prediction) -> None:
+            used.asked += 1
+            callback.on_prediction(prediction)
+
+        def resume(found: Sequence[Prediction]) -> None:
+            used.goes_on = bool(found)
+            callback.on_resume(found)
+
+        searching = any(mode in FINDING for mode in plan.modes)
+        most = agent.limits.max_turns * agent.top_k
+        return run_plan(
+            agent,
+            questions,
+            plan,
+            folder,
+            identity=settings,
+            corpus=corpus or passages,
+            evidence=gold_passages(agent.retriever, questions, passages),
+            rankings=question_rankings(agent.retriever, questions, most=most) if searching else {},
+            concurrency=concurrency,
+            overwrite=overwrite,
+            on_found=resume,
+            on_done=new,
+        )
+
+
+def with_limits(agent: Agent, limits: Mapping[str, int]) -> Agent:
+    """The agent with other limits."""
+    known = asdict(agent.limits)
+    wrong = {name: value for name, value in limits.items() if name not in known or value < 1}
+    if wrong:
+        raise InputError(f"limits: found {wrong}, wanted numbers above 0 for some of {', '.join(known)}.")
+    changed = replace(agent, limits=replace(agent.limits, **limits))
+    if isinstance(agent.policy, HFPolicy):
+        check_text_length(agent.policy.model.config, changed.limits.max_total_tokens, "this model")
+    return changed
+
+
+def gold_passages(
+    retriever: Retriever, questions: Sequence[Question], passages: Sequence[Passage]
+) -> dict[str, Passage]:
+    """The passages that the questions name as their evidence, where the benchmark or the index holds them."""
+    retriever = corpus_of(retriever)
+    held = {passage.id: passage for passage in passages}
+    wanted = {id_ for question in questions for id_ in question.gold_passage_ids}
+    if isinstance(retriever, HybridRetriever | ShardedRetriever):
+        found = {id_: retriever.passage(id_) for id_ in wanted - set(held)}
+        held |= {id_: passage for id_, passage in found.items() if passage is not None}
+    return held
+
+
+def _trained_here(agent: str) -> bool:
+    """Whether all of an agent's training is this project's: the starter policy and what was trained on it."""
+    folder = Path(agent)
+    return agent == STARTER or ((folder / SPEC_FILE).exists() and read_spec(folder).base_model == STARTER)

@@ -1,0 +1,33 @@
+"""`medagent.evaluation` from Python: lazy names, typed results, open agents and files of questions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from medagent.errors import ConfigError
+from medagent.evaluation import compare, evaluate
+from tests.evaluation.support import QUESTIONS, lookup, scripted
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, medagent.evaluation as e; assert 'evaluate' in dir(e); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_open_agent_is_measured_on_a_file_of_questions(tmp_path: Path) -> None:
+    asked = QUESTIONS[:4]
+    path = tmp_path / "mine.jsonl"
+    rows = [{"id": q.id, "question": q.text, "options": list(q.options), "answer": q.answer} for q in asked]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    better = evaluate(scripted(lookup(asked, set())), path)
+    worse = evaluate(scripted(lookup(asked, {asked[0].id})), str(path), out=tmp_path / "worse")
+    assert (better.accuracy.accuracy, worse.accuracy.accuracy, better.accuracy.n) == (1.0, 0.75, 4)
+    assert compare(better, tmp_path / "worse").only_a == 1
+    assert json.loads((tmp_path / "worse" / "report.json").read_text())["accuracy"] == 0.75
+    with pytest.raises(ConfigError, match="overwrite"):  # another open agent may differ
+        evaluate(scripted(lookup(asked, set())), path, out=tmp_path / "worse")
