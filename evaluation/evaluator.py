@@ -10,11 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from medagent.base_models import STARTER
-from medagent.text_length import check_text_length
-
 from medagent.agent import Agent, Limits
 from medagent.agent_spec import SPEC_FILE, read_spec
+from medagent.api import LoadedAgent
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest, source_named
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
@@ -32,6 +30,8 @@ from medagent.evaluation.statistics import Accuracy
 from medagent.evaluation.usage import counted, read_usage
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
 from medagent.loading import open_agent
+from medagent.models.base_models import STARTER
+from medagent.models.text_length import check_text_length
 from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Passage
@@ -116,7 +116,7 @@ class EvaluationCallback:
 
 
 def evaluate(
-    agent: str | Path | Agent,
+    agent: str | Path | LoadedAgent | Agent,
     benchmark: str | Path | BenchmarkSource = "starter",
     *,
     modes: ModeName | Sequence[ModeName] = "search",
@@ -141,7 +141,7 @@ def evaluate(
 ) -> Evaluation:
     """Ask an agent the questions of a benchmark, and grade its answers.
 
-    `agent` is a name that `medagent.load_agent` takes, or an agent that is open. `benchmark` is a packaged name, a file
+    `agent` is what `medagent.load_agent` returns, or a name that it takes. `benchmark` is a packaged name, a file
     of your own questions (JSON lines), or a `BenchmarkSource`. The other settings are those of `medagent evaluate`.
 
     `out` takes predictions.jsonl, config.json and the reports. An interrupted evaluation into a folder goes on there.
@@ -156,10 +156,10 @@ def evaluate(
     source, plan = source_named(benchmark), Plan(modes_named(modes), samples, rotations, temperature, seed)
     entails: Entailment = NLIModel(entailment) if entailment else LexicalRule()
     questions, passages, notes = source.questions()
-    name = LOADED if isinstance(agent, Agent) else str(agent)
-    if isinstance(agent, Agent):
-        opened = agent
+    if isinstance(agent, LoadedAgent | Agent):
+        name, opened = LOADED, agent.agent if isinstance(agent, LoadedAgent) else agent
     else:
+        name = str(agent)
         opened = open_agent(
             name, index=index, lockstep=True, model=model, parameters=parameters, tools=tools, must_search=False
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hashlib import file_digest, sha256
 from pathlib import Path
 
-from medagent.base_models import STARTER, base_sha256, is_gguf, model_path
-
+from medagent.models.base_models import STARTER, base_sha256, is_gguf, model_path
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
