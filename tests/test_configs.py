@@ -40,7 +40,7 @@ def parsed_from(*files: Path) -> Namespace:
 def test_a_configuration_parses_and_its_batches_fit() -> None:
     for path in CONFIGS:
         parsed = parsed_from(path)
-        assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches, path
+        assert parsed.trainer.accumulate_grad_batches == 1, path
         names = [callback.class_path.rsplit(".", 1)[1] for callback in parsed.trainer.callbacks]
         assert {"AgentExport", "ProgressLine", "RolloutRecords"} <= set(names), path
 
@@ -142,7 +142,7 @@ def test_a_configuration_of_examples_or_pairs_parses() -> None:
         made.add_lightning_class_args(data, "data")
         made.add_argument("--seed_everything", type=int)
         parsed = made.parse_path(str(path))
-        assert parsed.trainer.accumulate_grad_batches == parsed.data.num_micro_batches, path
+        assert parsed.trainer.accumulate_grad_batches == 1, path
 
 
 def test_a_collapse_monitor_goes_with_a_task_and_an_algorithm() -> None:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from lightning import LightningDataModule
 
-from medagent.errors import ConfigError
 from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.retriever import Retriever
@@ -39,19 +38,6 @@ def rows_of_micro_batch(rollouts: int, *, parts: int, together: int) -> int:
     32
     """
     return -(-(rollouts // together) // parts) * together
-
-
-def check_accumulation(accumulated: int, num_micro_batches: int) -> None:
-    """Check that an optimizer step takes the micro-batches that it is weighted for.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    if accumulated != num_micro_batches:
-        raise ConfigError(
-            f"trainer.accumulate_grad_batches is {accumulated}, data.num_micro_batches is {num_micro_batches}: they "
-            "must be equal. Set both to the same number."
-        )
 
 
 class AgentData(LightningDataModule):

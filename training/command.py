@@ -26,7 +26,7 @@ from medagent.protocol import TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import Tool
 from medagent.training.advantages import AdvantageEstimator
-from medagent.training.agent_data import AgentData, check_accumulation
+from medagent.training.agent_data import AgentData
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.data import RolloutData
 from medagent.training.engines import Engine
@@ -39,7 +39,14 @@ from medagent.training.preference.module import PreferenceModule
 from medagent.training.preference.pairs import Pairs
 from medagent.training.rewards import Reward
 from medagent.training.run import fit_in_folder, quiet_lightning, run_checkpoints, run_loggers
-from medagent.training.settings import SUPPORTED, TRAINER_DEFAULTS, check_shares, check_trainer_settings, num_ranks
+from medagent.training.settings import (
+    SUPPORTED,
+    TRAINER_DEFAULTS,
+    check_accumulation,
+    check_shares,
+    check_trainer_settings,
+    num_ranks,
+)
 from medagent.training.settled import settled_dtype
 from medagent.training.sft.demonstrations import Demonstrations
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
@@ -172,8 +179,9 @@ class AgentCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Settings that must hold before a model is built."""
         trainer, data = self.config["trainer"], self.config["data"]
-        check_trainer_settings(trainer)
         check_accumulation(trainer["accumulate_grad_batches"], data["num_micro_batches"])
+        trainer["accumulate_grad_batches"] = 1  # a configuration may repeat data.num_micro_batches there
+        check_trainer_settings(trainer)
         ranks = num_ranks(trainer["devices"], trainer["num_nodes"])
         if issubclass(self._data, RolloutData) and ranks:
             parts = data["num_minibatches"] * data["num_micro_batches"]

@@ -30,7 +30,7 @@ from medagent.models.text_length import check_trained_text
 from medagent.policy import Policy
 from medagent.retrieval.retriever import Retriever
 from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
-from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation
+from medagent.training.agent_data import AgentData, AgentSettings
 from medagent.training.compatibility import check_composition, check_routing, warn_of_tight_limits
 from medagent.training.disturbances import Disturbances
 from medagent.training.engines import Engine, InProcessEngine
@@ -51,8 +51,7 @@ class RolloutData(AgentData):
     """Questions, retriever, reward and batching of a training run.
 
     An iteration rolls out `num_questions` questions `num_samples` times each. It makes `num_epochs` passes of
-    `num_minibatches` optimizer steps over them. A step accumulates `num_micro_batches`, which must equal the trainer's
-    `accumulate_grad_batches`.
+    `num_minibatches` optimizer steps over them. A step accumulates the gradients of `num_micro_batches`.
 
     `num_critic_epochs` passes for the critic alone come first: it learns from fewer and noisier targets than the
     policy. An untrained critic starts at the first mean return.
@@ -111,7 +110,6 @@ class RolloutData(AgentData):
         if self.trainer is None or not isinstance(self.trainer.lightning_module, AgentModule):
             raise ConfigError("RolloutData serves a trainer that fits an AgentModule.")
         module, settings = self.trainer.lightning_module, self.agent_settings
-        check_accumulation(self.trainer.accumulate_grad_batches, self.num_micro_batches)
         parts = self.num_minibatches * self.num_micro_batches
         check_shares(self.num_questions, self.num_samples // self._together(), parts, self.trainer.world_size)
         check_composition(
@@ -170,7 +168,7 @@ class RolloutData(AgentData):
         return numbered
 
     def train_dataloader(self) -> DataLoader[Experience]:
-        """A loader without workers or collation: the dataset yields finished micro-batches."""
+        """A loader without workers or collation: the dataset yields whole optimizer steps."""
         assert self.trainer is not None
         return DataLoader(_Iteration(self, self.trainer), batch_size=None, num_workers=0)
 
@@ -228,14 +226,14 @@ def order_of_pass(seed: int, number: int, total: int) -> tuple[int, ...]:
 
 
 class _Iteration(IterableDataset[Experience]):
-    """The micro-batches of the trainer's current epoch."""
+    """The optimizer steps of the trainer's current epoch."""
 
     def __init__(self, data: RolloutData, trainer: Trainer) -> None:
         self._data, self._trainer = data, trainer
 
     def __len__(self) -> int:
         data = self._data
-        return (data.num_critic_epochs + data.num_epochs) * data.num_minibatches * data.num_micro_batches
+        return (data.num_critic_epochs + data.num_epochs) * data.num_minibatches
 
     def __iter__(self) -> Iterator[Experience]:
         data, trainer = self._data, self._trainer
@@ -271,6 +269,13 @@ class _Iteration(IterableDataset[Experience]):
             **logprob_gap(experience, off_policy=data.off_policy, reduce=reduce, largest=largest),
             **experience.metrics,
         }
+        for number, step in enumerate(self._steps(experience, read_BT, module, iteration, reduce)):
+            yield replace(step, metrics={} if number else metrics)
+
+    def _steps(
+        self, experience: Experience, read_BT: Tensor, module: AgentModule, iteration: int, reduce: Reduce
+    ) -> Iterator[Experience]:
+        data = self._data
         lengths = experience.attention_BT.sum(dim=1).tolist()
         for epoch in range(data.num_critic_epochs + data.num_epochs):
             shuffle = rollout_seed(data.seed, iteration=iteration, question_id="minibatches", sample=epoch)
@@ -282,15 +287,13 @@ class _Iteration(IterableDataset[Experience]):
                 seed=shuffle,
             ):
                 indices = [row for part in parts for row in part]
-                step = replace(
+                weighted = replace(
                     experience,
                     loss_weights_BT=self._weights(experience.mask_BT, indices, reduce),
                     value_weights_BT=self._weights(read_BT, indices, reduce),
                     critic_only=epoch < data.num_critic_epochs,
                 )
-                for part in parts:
-                    yield replace(step.rows(part), metrics=metrics)
-                    metrics = {}
+                yield weighted.step(parts)
 
     def _weights(self, mask_BT: Tensor, indices: list[int], reduce: Reduce) -> Tensor:
         """[B, T] loss weights in the optimizer step of the given rows."""
@@ -301,7 +304,7 @@ class _Iteration(IterableDataset[Experience]):
             reduction=self._data.reduction,
             num_tokens=int(counts[0]),
             num_rollouts=int(counts[1]),
-            factor=float(self._data.num_micro_batches * self._trainer.world_size),
+            factor=float(self._trainer.world_size),
         )
 
     def _rollouts(self, module: AgentModule, iteration: int) -> list[Rollout]:

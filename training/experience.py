@@ -9,8 +9,9 @@ Shapes: B rollouts, T tokens, K turns and the end of the last one, F numbers of 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from itertools import count, islice
 from typing import Any, Literal
 
 import torch
@@ -60,7 +61,7 @@ class RolloutTensors:
 
 @dataclass
 class Experience:
-    """A micro-batch that is ready for the loss; only `ratio_segments_BT` may be assigned to."""
+    """The rollouts of an optimizer step, ready for the loss; only `ratio_segments_BT` may be assigned to."""
 
     token_ids_BT: Tensor
     """[B, T] integer: prompt, actions and observations, exactly as sampled."""
@@ -93,17 +94,19 @@ class Experience:
     returns_BT: Tensor
     """[B, T] float: the critic's targets where it is read, 0 elsewhere."""
     loss_weights_BT: Tensor
-    """[B, T] float: each action token's share of the optimizer step, times what Lightning and DDP divide by later."""
+    """[B, T] float: each action token's share of the optimizer step, times the number of ranks that DDP divides by."""
     value_weights_BT: Tensor
     """[B, T] float: the same for the tokens where the critic is read."""
     metrics: dict[str, float]
-    """Means to be logged with the iteration's first micro-batch."""
+    """Means over the iteration's rollouts, which its first optimizer step logs; empty in the others."""
     critic_only: bool = False
-    """Whether the micro-batch trains the critic alone."""
+    """Whether the optimizer step trains the critic alone."""
     names: tuple[str, ...] = ()
     """[B] question and sample of each rollout, for messages; none where they are not known."""
     experts_BTLK: Tensor | None = None
     """[B, T, L, K] uint8 or int16: the experts that the policy's passes replay; none where they choose their own."""
+    micro_batches: tuple[tuple[int, ...], ...] = ()
+    """The rows of each micro-batch of an optimizer step; none where all rows are one micro-batch."""
 
     @property
     def sharing_keys(self) -> Tensor:
@@ -128,9 +131,18 @@ class Experience:
         return replace(self, **_moved(self, device, **kwargs))
 
     def rows(self, indices: Sequence[int]) -> Experience:
-        """The chosen rollouts, cut to the longest of them; metrics stay behind."""
+        """The chosen rollouts, truncated to the longest of them, without metrics and micro-batches."""
         names = tuple(self.names[index] for index in indices) if self.names else ()
-        return replace(self, **_chosen(self, indices), metrics={}, names=names)
+        return replace(self, **_chosen(self, indices), metrics={}, names=names, micro_batches=())
+
+    def step(self, parts: Sequence[Sequence[int]]) -> Experience:
+        """The rows of one optimizer step, in these micro-batches."""
+        rows = self.rows([row for part in parts for row in part])
+        return replace(rows, micro_batches=consecutive(map(len, parts)))
+
+    def split(self) -> list[Experience]:
+        """The micro-batches."""
+        return [self.rows(rows) for rows in self.micro_batches] or [self]
 
     def evidence_at(self, read_BT: Tensor) -> Tensor:
         """See the function of this name."""
@@ -170,6 +182,16 @@ def _chosen(batch: RolloutTensors | Experience, indices: Sequence[int]) -> dict[
 def _per_token(name: str) -> bool:
     """Whether a tensor has a place per token, by the shape in its name."""
     return name.rpartition("_")[2].startswith("BT")
+
+
+def consecutive(sizes: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+    """Row numbers from 0 on, in groups of these sizes.
+
+    >>> consecutive([2, 1])
+    ((0, 1), (2,))
+    """
+    numbers = count()
+    return tuple(tuple(islice(numbers, size)) for size in sizes)
 
 
 def evidence_at(evidence_BKF: Tensor, turn_ids_BT: Tensor, read_BT: Tensor) -> Tensor:
@@ -240,7 +262,7 @@ def loss_weights(mask_BT: Tensor, *, reduction: Reduction, num_tokens: int, num_
     """Each action token's weight in a step of `num_tokens` action tokens and `num_rollouts` rollouts over all ranks.
 
     token-mean: 1 / num_tokens. rollout-mean: 1 / (|y| num_rollouts). rollout-sum: 1 / num_rollouts. `factor`: what
-    Lightning and DDP divide by later.
+    DDP divides by later, the number of ranks.
     """
     if reduction == "token-mean":
         return mask_BT * (factor / max(1, num_tokens))

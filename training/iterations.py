@@ -33,11 +33,11 @@ class WholeIterations(Callback):
         """Refuse to stop here: the checkpoint and the agent would be of part of an iteration.
 
         Raises:
-            ConfigError: the trainer is to stop, and micro-batches are left.
+            ConfigError: the trainer is to stop, and optimizer steps are left.
         """
         if trainer.should_stop and batch_idx + 1 < trainer.num_training_batches:
             raise ConfigError(
-                f"trainer.should_stop: found true in iteration {trainer.current_epoch} after micro-batch "
+                f"trainer.should_stop: found true in iteration {trainer.current_epoch} after step "
                 f"{batch_idx + 1} of {trainer.num_training_batches}, wanted it at an iteration's end. No agent and no "
                 "checkpoint is made of part of an iteration. Set it in the callback's on_train_epoch_end, or use "
                 "CollapseMonitor."

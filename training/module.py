@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from lightning import Callback, LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -46,6 +48,16 @@ from medagent.training.settled import DTYPE, check_dtype, settled_dtype
 KLMode = Literal["loss", "reward"]
 
 
+class StepCallback(Callback):
+    """A callback that takes part in optimizer steps, such as `medagent.training.callbacks.ClippingBiasCorrection`."""
+
+    def on_policy_loss(self, module: AgentModule, terms: PolicyTerms) -> None:
+        """The policy's loss of a part of the step is made, and its backward pass is still to come."""
+
+    def on_finite_gradient(self, module: AgentModule, optimizer: Optimizer) -> None:
+        """The step's gradient is complete, finite and not clipped yet. Learning rates set here hold for this step."""
+
+
 class AgentModule(LightningModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
@@ -65,6 +77,7 @@ class AgentModule(LightningModule):
     ("r2") or of the sampler ("r3"), see `medagent.training.routing`.
     """
 
+    automatic_optimization = False  # a batch is an optimizer step, see `training_step`
     whole_groups = False  # whether a loss is of a whole group, which no two passes then share
 
     def __init__(
@@ -122,11 +135,9 @@ class AgentModule(LightningModule):
         )
         if execution.packed or execution.shared_prefixes:
             check_packing(self.roles, shared_prefixes=execution.shared_prefixes)
-        self.policy_terms: PolicyTerms | None = None
         self.finite_steps = FiniteSteps()
-        self._step_is_whole = self._critic_alone = False
+        self._step_callbacks: list[StepCallback] = []
         self._sums: dict[str, float] = {}
-        self._carried: dict[str, float] = {}
         self._ratio_max = 0.0
         self._began = self._ended = 0.0
 
@@ -134,6 +145,11 @@ class AgentModule(LightningModule):
         """What keeps iterations whole. Lightning asks first of all, so wrong settings of the trainer end here."""
         check_trainer(self.trainer)
         return callbacks_of_every_run()
+
+    def on_fit_start(self) -> None:
+        """Find the callbacks that take part in optimizer steps."""
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        self._step_callbacks = [each for each in callbacks if isinstance(each, StepCallback)]
 
     @property
     def has_critic(self) -> bool:
@@ -161,43 +177,72 @@ class AgentModule(LightningModule):
         checkpoint["state_dict"] = {**self.state_dict(), **state}
         self.finite_steps.restore(int(checkpoint.get("steps_skipped_in_a_row", 0)))  # type: ignore[call-overload]
 
-    def training_step(self, batch: Experience, batch_idx: int) -> Tensor:
-        """Propagate a micro-batch's losses back, and return the last one for Lightning to propagate.
+    def training_step(self, batch: Experience, batch_idx: int) -> None:
+        """Make one optimizer step, whose gradient is the sum over its micro-batches.
 
-        The losses are the critic's, and policy + KL - entropy. Each is scaled to its share of the optimizer step. A
-        micro-batch over the limit of tokens is cut into parts with losses of their own. All of them are sums, so one
-        graph exists at a time.
+        The losses are the critic's, and policy + KL - entropy. All of them are sums that are weighted for the whole
+        step. A micro-batch over the limit of tokens is split into parts with losses of their own, so one graph exists
+        at a time.
         """
-        if batch_idx % self.trainer.accumulate_grad_batches == 0:
-            self.trainer.optimizers[0].zero_grad(set_to_none=True)
-            self.finite_steps.begin()
-        together_B = batch.groups_B if self.whole_groups else None
-        groups = rows_of_passes(self.execution, batch.sharing_keys, batch.attention_BT, together_B)
-        parts = [batch.rows(rows) for rows in groups] if len(groups) > 1 else [batch]
-        parts += [batch.idle()] * (self.most_passes(len(parts)) - len(parts))
-        *first, (loss_of, part) = [(loss_of, part) for part in parts for loss_of in self.losses_of(batch)]
-        for each, its_part in first:
-            self.finite_steps.note_loss(loss := each(its_part))
-            self.trainer.strategy.backward(loss / self.trainer.accumulate_grad_batches, None)
-        self.finite_steps.note_loss(loss := loss_of(part))
-        self._critic_alone = batch.critic_only
-        if isinstance(self.trainer.strategy, DDPStrategy) and (first or batch.critic_only):
-            # DDP sums a gradient over ranks when the last backward pass reaches its parameter: this one reaches all.
-            # It waits for all of them on one device too.
-            loss = loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
-        self._carried.update(batch.metrics)
-        self._step_is_whole = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0
-        return loss
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        optimizer.zero_grad()
+        self._sums, self._ratio_max = {}, 0.0
+        self.finite_steps.begin()
+        losses = self.loss_terms(batch)
+        *first, (last_loss, last_part) = [(loss_of, part) for part in self._parts(batch) for loss_of in losses]
+        is_ddp = isinstance(self.trainer.strategy, DDPStrategy)
+        with self.trainer.strategy.block_backward_sync() if is_ddp else nullcontext():
+            for loss_of, part in first:
+                self._backward(loss_of(part.to(self.device)))
+        loss = last_loss(last_part.to(self.device))
+        self._backward(self._reaching_every_parameter(loss) if is_ddp else loss)
+        if batch.critic_only:  # AdamW would move the policy by a gradient of zero too
+            for parameter in self.roles.policy_parameters():
+                parameter.grad = None
+        rates = [group["lr"] for group in optimizer.param_groups]
+        optimizer.step()  # which calls `on_before_optimizer_step` first
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate  # callbacks may scale the rate of one step
+        self._log_step(batch)
+        self.finite_steps.check_weights(self.trainer.optimizers[0], self._largest)
+        self._ended = time.perf_counter()
 
-    def on_after_backward(self) -> None:
-        """Judge and log a step once its last gradient is there, before callbacks make something of it."""
-        if self._step_is_whole:
-            self._step_is_whole = False
-            self.finite_steps.judge(self.trainer.optimizers[0], self._largest)
-            self._log_step()
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Judge the step's gradient, let callbacks correct it, and clip it.
 
-    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
-        """Nothing: Lightning calls this when parts of a split micro-batch have already left gradients."""
+        Lightning calls this after the callbacks' hooks of the same name, which may have changed the gradient.
+        """
+        self.finite_steps.judge(optimizer, self._largest)
+        for callback in self._step_callbacks:
+            if not self.finite_steps.skipped:
+                callback.on_finite_gradient(self, optimizer)
+        self._clip_gradients(optimizer)
+
+    def transfer_batch_to_device(self, batch: Experience, device: torch.device, dataloader_idx: int) -> Experience:
+        """Leave an optimizer step where it is: its micro-batches are moved one at a time."""
+        return batch
+
+    def _parts(self, batch: Experience) -> list[Experience]:
+        """What each pass of a step reads: its micro-batches, split at the limit of tokens."""
+        parts = []
+        for micro_batch in batch.split():
+            together_B = micro_batch.groups_B if self.whole_groups else None
+            groups = rows_of_passes(self.execution, micro_batch.sharing_keys, micro_batch.attention_BT, together_B)
+            own = [micro_batch.rows(rows) for rows in groups] if len(groups) > 1 else [micro_batch]
+            parts += own + [micro_batch.idle()] * (self.most_passes(len(own)) - len(own))
+        return parts
+
+    def _backward(self, loss: Tensor) -> None:
+        self.finite_steps.note_loss(loss)
+        self.manual_backward(loss)
+
+    def _reaching_every_parameter(self, loss: Tensor) -> Tensor:
+        """The loss, with a gradient of zero for each trained parameter that it does not depend on.
+
+        DDP sums gradients over ranks during the step's last backward pass, and waits for every parameter.
+        """
+        return loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
 
     def most_passes(self, count: int) -> int:
         """`count`, or the largest of the ranks' counts where the base is sharded.
@@ -210,7 +255,7 @@ class AgentModule(LightningModule):
         assert isinstance(most, Tensor)
         return int(most)
 
-    def losses_of(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
+    def loss_terms(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
         """The losses of a micro-batch, each a function of a part of it."""
         critic: list[Callable[[Experience], Tensor]] = [self._critic_loss] if self.has_critic else []
         return critic if batch.critic_only else [*critic, self._policy_loss]
@@ -221,7 +266,6 @@ class AgentModule(LightningModule):
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
     def _critic_loss(self, batch: Experience) -> Tensor:
-        self.policy_terms = None
         read_BT = batch.value_weights_BT > 0
         values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
         loss = value_loss(
@@ -232,7 +276,7 @@ class AgentModule(LightningModule):
             clip=self.value_clip,
         )
         self.finite_steps.note_rows(batch, values_BT)
-        self.add_to_sums({"critic/loss": loss.detach() / self.trainer.accumulate_grad_batches})
+        self.add_to_sums({"critic/loss": loss.detach()})
         return loss
 
     def _policy_loss(self, batch: Experience) -> Tensor:
@@ -246,7 +290,7 @@ class AgentModule(LightningModule):
         )
         self.finite_steps.note_rows(batch, scores.logprobs_BT)
         result = self.policy_loss(scores.logprobs_BT, batch)
-        self.policy_terms = PolicyTerms(result, scores.logprobs_BT, scores.collision_BT)
+        terms = PolicyTerms(result, scores.logprobs_BT, scores.collision_BT)
         entropy = (batch.loss_weights_BT * scores.entropy_BT).sum()
         self._ratio_max = max(self._ratio_max, float(torch.where(batch.mask_BT, result.ratios_BT, 0.0).max()))
         ratio_metrics = token_ratio_metrics(
@@ -257,7 +301,7 @@ class AgentModule(LightningModule):
         )
         self.add_to_sums(
             {
-                "policy/loss": -result.objective.detach() / self.trainer.accumulate_grad_batches,
+                "policy/loss": -result.objective.detach(),
                 "tokens": batch.mask_BT.sum(),
                 "policy/clip_fraction": result.outside_BT.sum(),
                 **{f"policy/{name}": value for name, value in {**result.metrics, **ratio_metrics}.items()},
@@ -270,9 +314,11 @@ class AgentModule(LightningModule):
             self.add_to_sums({"kl/reference": kl_BT.detach().sum()})
             if self.kl_mode == "loss":
                 loss = loss + self.kl_coef * (batch.loss_weights_BT * kl_BT).sum()
+        for callback in self._step_callbacks:
+            callback.on_policy_loss(self, terms)
         return loss
 
-    def _log_step(self) -> None:
+    def _log_step(self, batch: Experience) -> None:
         """Log the means over the action tokens of all ranks; a skipped step has none."""
         sums, names = self._sums, sorted(self._sums)
         totals = over_ranks(self.trainer, torch.tensor([sums[name] for name in names], dtype=torch.float64), "sum")
@@ -281,23 +327,13 @@ class AgentModule(LightningModule):
         # A rank's weights carry the factor world_size, which DDP's mean of the gradients takes off again.
         shares = dict.fromkeys(("policy/loss", "critic/loss"), float(self.trainer.world_size))
         means = {name: found[name] / shares.get(name, tokens) for name in sums if name != "tokens"}
-        if self.policy_terms is not None:
+        if "policy/loss" in sums:
             means["policy/ratio_max"] = float(self._largest(torch.tensor(self._ratio_max, dtype=torch.float64)))
-        self.log_dict({**({} if self.finite_steps.skipped else means), **self._carried})
-        self._sums, self._carried, self._ratio_max = {}, {}, 0.0
+        self.log_dict({**({} if self.finite_steps.skipped else means), **batch.metrics})
 
     def _largest(self, tensor: Tensor) -> Tensor:
         """The largest over ranks, entry by entry."""
         return over_ranks(self.trainer, tensor, "max")
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Take the policy's parameters out of a step of the critic alone.
-
-        AdamW would move them by a gradient of zero too.
-        """
-        if self._critic_alone:
-            for parameter in self.roles.policy_parameters():
-                parameter.grad = None
 
     def on_train_epoch_start(self) -> None:
         """Begin an iteration's clock and count, and set its learning rates."""
@@ -309,12 +345,6 @@ class AgentModule(LightningModule):
         rates = {"policy": self.policy_lr * self.policy_lr_scale * risen, "critic": self.critic_lr}
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rates[group["name"]] * max(0.0, 1 - decayed)
-
-    def on_train_batch_end(self, outputs: object, batch: Experience, batch_idx: int) -> None:
-        """Note when the last update ended, and look at the weights that its last step left."""
-        self._ended = time.perf_counter()
-        if (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0:
-            self.finite_steps.check_weights(self.trainer.optimizers[0], self._largest)
 
     def on_train_epoch_end(self) -> None:
         """Log the iteration's time without its rollouts, and how many steps were skipped."""
@@ -332,14 +362,8 @@ class AgentModule(LightningModule):
             groups.append({"params": self.roles.critic_parameters(), "lr": self.critic_lr, "name": "critic"})
         return AdamW(groups, weight_decay=self.weight_decay)
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
+    def _clip_gradients(self, optimizer: Optimizer) -> None:
         """Clip policy and critic apart, so that neither starves the other; log both norms before clipping."""
-        self.finite_steps.judge(optimizer, self._largest)  # again, as a callback may have changed the gradients
         for group in optimizer.param_groups:
             gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]
             if gradients:  # there are none in a skipped step, nor of the policy in a step of the critic alone

@@ -94,7 +94,6 @@ def train(
             "strategy": strategy,
             "default_root_dir": run,
             "max_epochs": iterations,
-            "accumulate_grad_batches": data.num_micro_batches,
             "logger": run_loggers(run),
             "callbacks": [*_with_defaults(callbacks, data), run_checkpoints(run)],
         }

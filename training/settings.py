@@ -43,7 +43,6 @@ class TrainerSettings:
     devices: Any = _supported(1, "number of devices, or a list of their indices")
     num_nodes: int = _supported(1, "number of machines")
     strategy: Any = _supported("auto", "auto, ddp or medagent.training.sharding.ShardedBase")
-    accumulate_grad_batches: int = _supported(1, "micro-batches per optimizer step, equal to data.num_micro_batches")
     callbacks: Any = _supported(None, "replace the default callbacks; trainer.callbacks+ adds to them")
     logger: Any = _supported(None, "by default CSV and TensorBoard files in the run's folder")
     enable_progress_bar: bool = _supported(False, "show Lightning's progress bar")
@@ -131,6 +130,7 @@ TRAINER_RULES = (
         _only("None", "1.0"),
         "none: it would leave rollouts out and cut optimizer steps. Lower data.num_questions",
     ),
+    Rule(("accumulate_grad_batches",), _only("1"), "1: a batch is an optimizer step. Set data.num_micro_batches"),
     Rule(("overfit_batches",), _only("None", "0", "0.0"), "0. Give a benchmark of few questions instead"),
     Rule(
         ("limit_val_batches", "limit_test_batches", "limit_predict_batches", "val_check_interval"),
@@ -147,9 +147,7 @@ NOT_OF_TRAINERS = ("enable_checkpointing", "log_every_n_steps", "max_time", "syn
 
 # Callbacks of Lightning that change what an optimizer step is, or which weights there are.
 CALLBACKS: dict[type, str] = {
-    lightning_callbacks.GradientAccumulationScheduler: (
-        "set trainer.accumulate_grad_batches and data.num_micro_batches to one number"
-    ),
+    lightning_callbacks.GradientAccumulationScheduler: "set data.num_micro_batches",
     lightning_callbacks.StochasticWeightAveraging: "rollouts and export take the trained weights, not their average",
     lightning_callbacks.WeightAveraging: "rollouts and export take the trained weights, not their average",
     lightning_callbacks.BatchSizeFinder: "set model.execution.max_tokens",
@@ -206,6 +204,20 @@ def num_ranks(devices: object, num_nodes: int) -> int | None:
     if isinstance(devices, list):
         return len(devices) * num_nodes
     return devices * num_nodes if isinstance(devices, int) and devices > 0 else None
+
+
+def check_accumulation(accumulated: int, num_micro_batches: int) -> None:
+    """Check that a configuration does not ask for two numbers of micro-batches per optimizer step.
+
+    Raises:
+        ConfigError: `trainer.accumulate_grad_batches` is neither 1 nor `data.num_micro_batches`.
+    """
+    if accumulated not in (1, num_micro_batches):
+        raise ConfigError(
+            f"trainer.accumulate_grad_batches: found {accumulated} with data.num_micro_batches {num_micro_batches}, "
+            "wanted 1. Leave it out: data.num_micro_batches says how many backward passes an optimizer step "
+            "accumulates."
+        )
 
 
 def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks: int) -> None:

@@ -136,7 +136,6 @@ def main() -> None:
         max_epochs=options.warm_up + 1,
         accelerator="auto",
         devices=1,
-        accumulate_grad_batches=parts,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

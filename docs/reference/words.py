@@ -60,7 +60,7 @@ WORDS: dict[str, str] = {
     "data.num_epochs": "Passes over an iteration's rollouts that train the policy, and the critic with it.",
     "data.num_critic_epochs": "Passes that train the critic alone, before the others.",
     "data.num_minibatches": "Optimizer steps per pass.",
-    "data.num_micro_batches": "Micro-batches per optimizer step; equal to the trainer's `accumulate_grad_batches`.",
+    "data.num_micro_batches": "Micro-batches per optimizer step, whose gradients are added up.",
     "data.demonstrations": "Dialogues to imitate.",
     "data.batch_size": "Dialogues per optimizer step on each rank.",
     "data.held_out": "Questions whose dialogues are not trained on but measured: a share below 1, or a number.",

@@ -20,7 +20,7 @@ import torch
 import yaml
 from rich.console import Console
 
-from medagent.agent import Agent, Limits
+from medagent.agent import Agent
 from medagent.agent_folder import load_agent
 from medagent.agent_spec import AgentSpec, protocol_from_json, write_spec
 from medagent.cli import demo_report
@@ -47,7 +47,7 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import sft_command, train_command
-from medagent.types import Question, Rollout
+from medagent.types import Limits, Question, Rollout
 
 LOCK = ".demo"  # a folder, which stays
 

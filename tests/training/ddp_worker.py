@@ -35,9 +35,8 @@ class PolicyAfter(Callback):
         self.metrics: dict[str, torch.Tensor] = {}
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            self.metrics = self.metrics or {name: value.clone() for name, value in trainer.callback_metrics.items()}
-            self.steps.append(torch.cat([p.detach().flatten().clone() for p in module.roles.policy_parameters()]))
+        self.metrics = self.metrics or {name: value.clone() for name, value in trainer.callback_metrics.items()}
+        self.steps.append(torch.cat([p.detach().flatten().clone() for p in module.roles.policy_parameters()]))
 
 
 class Peek(ClippingBiasCorrection):
@@ -47,9 +46,9 @@ class Peek(ClippingBiasCorrection):
         self.seen = super()._norms(reduce)
         return self.seen
 
-    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
-        super().on_before_optimizer_step(trainer, pl_module, optimizer)
-        if not pl_module._critic_alone:
+    def on_finite_gradient(self, module, optimizer):
+        if self._measured:
+            super().on_finite_gradient(module, optimizer)
             self.rate = optimizer.param_groups[0]["lr"]
 
 
@@ -59,7 +58,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
     faulthandler.dump_traceback_later(280, exit=True)  # ranks that wait for one another say where
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     stored = torch.load(source, weights_only=True)
-    parts = [Experience(**part, metrics={}) for part in stored][rank::ranks]
+    batch = Experience(**stored["batch"], metrics={}).step(stored["parts"][rank::ranks])
     hard = strategy == "sharded"  # where layers are gathered, whatever else makes passes is on
     execution = Execution(max_tokens=int(max_tokens), gradient_checkpointing=hard, logits_rows=64 if hard else 4096)
     module = make_evidence_module(execution=execution) if space == "evidence" else make_module(execution=execution)
@@ -69,16 +68,15 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
         space, {"applied_to": "rollouts_and_step"}
     )
     if space == "spoilt" and rank == ranks - 1:
-        spoilt_BT = parts[-1].advantages_BT.clone()
-        spoilt_BT[-1, int(parts[-1].mask_BT[-1].nonzero()[-1])] = torch.nan
-        parts[-1] = replace(parts[-1], advantages_BT=spoilt_BT)
+        spoilt_BT = batch.advantages_BT.clone()
+        spoilt_BT[-1, int(batch.mask_BT[-1].nonzero()[-1])] = torch.nan
+        batch = replace(batch, advantages_BT=spoilt_BT)
     peek, snoop, after_steps = Peek(**correction), Snoop(), PolicyAfter()  # type: ignore[arg-type]
     trainer = Trainer(
         max_epochs=1,
         accelerator="cpu",
         devices=ranks,
         strategy=ShardedBase() if strategy == "sharded" else strategy,
-        accumulate_grad_batches=len(parts),
         use_distributed_sampler=False,
         logger=False,
         enable_checkpointing=False,
@@ -86,8 +84,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
         enable_model_summary=False,
         callbacks=[TurnLevelSampling(), peek, snoop, after_steps],
     )
-    alone = [replace(part, critic_only=True) for part in parts]
-    trainer.fit(module, DataLoader(OneBatch([*parts, *alone]), batch_size=None))
+    trainer.fit(module, DataLoader(OneBatch([batch, replace(batch, critic_only=True)]), batch_size=None))
     held = sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor))
     merged = torch.cat([weight.flatten() for _, weight in module.roles.merged_policy()])  # all ranks come along
     if rank == 0:

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from lightning import Callback
 
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policy import Policy
 from medagent.retrieval.controls import NoRetriever
 from medagent.training.callbacks import TurnLevelSampling
 from medagent.training.data import RolloutData
+from medagent.training.experience import Experience
 from medagent.training.lora import LoraSettings
-from medagent.training.module import AgentModule
+from medagent.training.module import AgentModule, StepCallback
+from medagent.training.objectives import PolicyTerms
 from medagent.training.stale_rollouts import read_rollouts
 from medagent.types import Rollout, StopReason
 from tests.recording import RecordingPolicy
@@ -75,16 +76,17 @@ class MicroBatch:
     iteration: int
     step: int
     rows: list[int]
-    batch: object
+    batch: Experience
     policy: torch.Tensor | None = None
     """[B, T] the policy's log-probs in the update; none in a step of the critic alone."""
     entropy: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
     """By role, as they were propagated back."""
 
 
-class ExactRun(Callback):
+class ExactRun(StepCallback):
     """Keeps everything that the loss saw, and every step's norms and rates by group."""
 
     def __init__(self) -> None:
@@ -96,6 +98,8 @@ class ExactRun(Callback):
         self.raw: list[dict[str, float]] = []
         self.clipped: list[dict[str, float]] = []
         self.rates: list[dict[str, float]] = []
+        self.coming: list[MicroBatch] = []
+        self.terms: PolicyTerms | None = None
 
     def on_fit_start(self, trainer, pl_module) -> None:
         values, scores = pl_module.roles.values, pl_module.roles.policy_scores
@@ -117,19 +121,29 @@ class ExactRun(Callback):
         if batch_idx == 0:
             self.said.append([said_of(pl_module, rollout) for rollout in self.rollouts])
             self.first_values.append(float(pl_module.roles.value_head.bias.detach()))
-        rows = [
+        self.coming = [MicroBatch(trainer.current_epoch, batch_idx, self.rows_of(each), each) for each in batch.split()]
+        self.seen += self.coming
+        self.seen[-len(self.coming)].metrics = batch.metrics
+
+    def rows_of(self, batch) -> list[int]:
+        return [
             self.index[tuple(ids[kept].tolist())]
             for ids, kept in zip(batch.token_ids_BT, batch.attention_BT, strict=True)
         ]
-        self.seen.append(MicroBatch(trainer.current_epoch, batch_idx // MICRO_BATCHES, rows, batch))
+
+    def on_policy_loss(self, module, terms) -> None:
+        self.terms = terms
 
     def on_before_backward(self, trainer, pl_module, loss) -> None:
-        now = self.seen[-1]
-        if pl_module.policy_terms is None:
+        now = self.coming[0]
+        if self.terms is None:
             now.losses["critic"], now.values = float(loss.detach()), self.last_values
         else:
             now.losses["policy"], now.entropy = float(loss.detach()), self.last_entropy
-            now.policy = pl_module.policy_terms.logprobs_BT.detach().clone()
+            now.policy = self.terms.logprobs_BT.detach().clone()
+        if self.terms is not None or now.batch.critic_only:  # the critic's loss comes first
+            self.coming.pop(0)
+        self.terms = None
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
         self.raw.append(norms(optimizer))
@@ -183,9 +197,7 @@ def run_exactly(base: Path, folder: Path, *, model: dict, data: dict) -> tuple[A
         **data,
     )
     watch = ExactRun()
-    quiet_trainer(folder, accumulate=MICRO_BATCHES, epochs=ITERATIONS, callbacks=[TurnLevelSampling(), watch]).fit(
-        module, datamodule=made
-    )
+    quiet_trainer(folder, epochs=ITERATIONS, callbacks=[TurnLevelSampling(), watch]).fit(module, datamodule=made)
     return module, watch
 
 

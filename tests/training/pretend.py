@@ -29,7 +29,7 @@ class PretendRanks:
             return self._reduced(rank, tensor, reduce_op)
 
         strategy = SimpleNamespace(reduce=reduce, root_device=torch.device("cpu"))
-        made = {"current_epoch": 0, "accumulate_grad_batches": 1, "max_epochs": 1, **settings}
+        made = {"current_epoch": 0, "max_epochs": 1, **settings}
         return SimpleNamespace(
             world_size=self.count, global_rank=rank, strategy=strategy, lightning_module=module, **made
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning import Callback, Trainer
+from lightning import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 from torch.utils.data import DataLoader, Dataset
 
@@ -19,7 +19,7 @@ from medagent.training.data import AgentSettings, RolloutData
 from medagent.training.engines import EngineSetup
 from medagent.training.experience import Experience
 from medagent.training.lora import LoraSettings
-from medagent.training.module import AgentModule
+from medagent.training.module import AgentModule, StepCallback
 from medagent.training.prepare import prepare
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -80,13 +80,12 @@ class OneBatch(Dataset):
         return self.batches[index]
 
 
-def quiet_trainer(tmp_path: Path, *, accumulate: int = 1, epochs: int = 1, callbacks=()) -> Trainer:
+def quiet_trainer(tmp_path: Path, *, epochs: int = 1, callbacks=()) -> Trainer:
     return Trainer(
         default_root_dir=str(tmp_path),
         max_epochs=epochs,
         accelerator="cpu",
         devices=1,
-        accumulate_grad_batches=accumulate,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -95,7 +94,7 @@ def quiet_trainer(tmp_path: Path, *, accumulate: int = 1, epochs: int = 1, callb
     )
 
 
-class Snoop(Callback):
+class Snoop(StepCallback):
     """Keeps the gradients of each optimizer step, before clipping."""
 
     def __init__(self) -> None:
@@ -103,20 +102,20 @@ class Snoop(Callback):
         self.critic: list[torch.Tensor] = []
         self.lr: list[float] = []
 
-    def on_before_optimizer_step(self, trainer, pl_module, optimizer) -> None:
+    def on_finite_gradient(self, module, optimizer) -> None:
         def flat(parameters):
             found = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]
             return torch.cat(found).clone() if found else torch.zeros(0)
 
-        self.policy.append(flat(pl_module.roles.policy_parameters()))
-        self.critic.append(flat(pl_module.roles.critic_parameters()))
+        self.policy.append(flat(module.roles.policy_parameters()))
+        self.critic.append(flat(module.roles.critic_parameters()))
         self.lr.append(optimizer.param_groups[0]["lr"])
 
 
-def gradients(module, batches, tmp_path, *, accumulate: int, epochs: int = 1, before=()) -> Snoop:
+def gradients(module, steps, tmp_path, *, epochs: int = 1, before=()) -> Snoop:
     snoop = Snoop()
-    loader = DataLoader(OneBatch(batches), batch_size=None)
-    quiet_trainer(tmp_path, accumulate=accumulate, epochs=epochs, callbacks=[*before, snoop]).fit(module, loader)
+    loader = DataLoader(OneBatch(steps), batch_size=None)
+    quiet_trainer(tmp_path, epochs=epochs, callbacks=[*before, snoop]).fit(module, loader)
     return snoop
 
 

@@ -25,9 +25,12 @@ NAN, INF = math.nan, math.inf
 class Spoil(Callback):
     """Leaves a number that is not finite in a weight after the step, as an overflow of the step would."""
 
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+    def on_fit_start(self, trainer, pl_module) -> None:
+        trainer.optimizers[0].register_step_post_hook(lambda *_: self.spoil(pl_module))
+
+    def spoil(self, module) -> None:
         with torch.no_grad():
-            pl_module.roles.critic_parameters()[0].view(-1)[0] = INF
+            module.roles.critic_parameters()[0].view(-1)[0] = INF
 
 
 def test_weights_that_a_step_leaves_not_finite_end_the_run_before_an_export(tmp_path) -> None:

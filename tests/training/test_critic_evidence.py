@@ -102,7 +102,7 @@ def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> N
     batch = ready(module, seen)
     read_BT = turn_starts(batch)
     assert batch.values_BT.abs().max() == 0, "an untrained critic says nothing"
-    gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path, accumulate=1)
+    gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path)
     again = ready(module, seen)
     last_BT = read_BT & (again.turn_ids_BT == again.turn_ids_BT.max(dim=1, keepdim=True).values)
     right_B = torch.tensor([bool(r.reward) for r in seen])
@@ -116,7 +116,7 @@ def test_the_critic_learns_what_only_the_group_tells(rollouts, tmp_path) -> None
     rewards = [float(number // 2 % 2) for number in range(8)]  # whether a search was forced goes by number % 2
     pairs = [replace(r, reward=w, sample=s) for r, w in zip(rollouts, rewards, strict=False) for s in (0, 1)]
     batch = ready(module, pairs, num_samples=2)
-    gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path, accumulate=1)
+    gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path)
     again = ready(module, pairs, num_samples=2)
     read_BT = turn_starts(again)
     right_BT = read_BT & torch.tensor([bool(r.reward) for r in pairs])[:, None]
@@ -127,13 +127,13 @@ def test_the_evidence_critic_makes_no_pass_of_the_base(rollouts, tmp_path) -> No
     """Neither values nor a pass of the critic's own, which leaves the policy as it is, moments or not."""
     module, further = make_evidence_module(), make_evidence_module()
     batch = ready(module, rollouts)
-    gradients(module, [batch], tmp_path, accumulate=1)
+    gradients(module, [batch], tmp_path)
     module.roles.base.register_forward_hook(lambda *_: pytest.fail("the base was passed"))
     read_BT = turn_starts(batch)
     values_BT = module.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
     assert values_BT[read_BT].abs().min() > 0
     assert values_BT[~read_BT].abs().max() == 0
-    gradients(further, [batch, replace(batch, critic_only=True)], tmp_path, accumulate=1)
+    gradients(further, [batch, replace(batch, critic_only=True)], tmp_path)
     pairs = zip(module.roles.policy_parameters(), further.roles.policy_parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
     pairs = zip(module.roles.critic_parameters(), further.roles.critic_parameters(), strict=True)
@@ -145,9 +145,7 @@ def test_evidence_never_reaches_the_policy(rollouts, tmp_path) -> None:
     one, other = (make_evidence_module() for _ in range(2))
     batch = ready(one, rollouts)
     changed = replace(batch, evidence_BKF=1 - batch.evidence_BKF)
-    snoops = [
-        gradients(module, [each] * 2, tmp_path, accumulate=1) for module, each in ((one, batch), (other, changed))
-    ]
+    snoops = [gradients(module, [each] * 2, tmp_path) for module, each in ((one, batch), (other, changed))]
     torch.testing.assert_close(snoops[0].policy, snoops[1].policy, rtol=0, atol=0)
     assert not torch.equal(
         torch.cat([p.flatten() for p in one.roles.critic_parameters()]),
@@ -196,7 +194,7 @@ def test_execution_settings_do_not_change_what_the_critic_learns(rollouts, tmp_p
                 loss_weights_BT=loss_weights(batch.mask_BT, **weights),
                 value_weights_BT=loss_weights(read_BT, **weights),
             )
-            gradients(module, [replace(batch, critic_only=critic_only)], tmp_path, accumulate=1)
+            gradients(module, [replace(batch, critic_only=critic_only)], tmp_path)
         moved.append([batch.values_BT, *module.roles.critic_parameters()])
     assert moved[0][0].abs().max() > 0.01
     for one, two in zip(*moved, strict=True):
@@ -205,7 +203,7 @@ def test_execution_settings_do_not_change_what_the_critic_learns(rollouts, tmp_p
 
 def test_the_evidence_critic_is_kept_in_checkpoints(rollouts, tmp_path) -> None:
     module = make_evidence_module()
-    gradients(module, [ready(module, rollouts)], tmp_path, accumulate=1)
+    gradients(module, [ready(module, rollouts)], tmp_path)
     checkpoint: dict[str, object] = {"state_dict": module.state_dict()}
     module.on_save_checkpoint(checkpoint)
     other = make_evidence_module()

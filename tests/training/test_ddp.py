@@ -19,21 +19,19 @@ def step(
     folder: Path, batch, *, ranks: int, parts: int, space: str, max_tokens: int, strategy: str = "auto"
 ) -> dict[str, torch.Tensor]:
     """What a step on `parts` micro-batches over `ranks` processes gives."""
-    weights = loss_weights(
-        batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(parts)
-    )  # parts a rank x ranks
+    weights = loss_weights(batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(ranks))
     # Turns' ratios on both sides of the range, whatever the packaged base is like.
     shift_BT = torch.where(batch.turn_ids_BT % 2 == 0, -0.4, 0.4) * batch.mask_BT
     old_BT = batch.old_logprobs_BT + shift_BT
     batch = replace(batch, loss_weights_BT=weights, value_weights_BT=weights, old_logprobs_BT=old_BT)
     lengths = batch.attention_BT.sum(dim=1).tolist()
-    split = [batch.rows(rows) for rows in split_by_length(range(16), lengths, parts=parts)]
-    tensors = [
-        {f.name: getattr(part, f.name) for f in fields(part) if isinstance(getattr(part, f.name), torch.Tensor)}
-        for part in split
-    ]
+    tensors = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    stored = {
+        "batch": {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)},
+        "parts": split_by_length(range(16), lengths, parts=parts),
+    }
     source, target = folder / "in.pt", folder / f"{ranks}-{parts}-{space}.pt"
-    torch.save(tensors, source)
+    torch.save(stored, source)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", "-m"]
     worker = ["tests.training.ddp_worker", str(source), str(target), space, str(max_tokens), strategy]
     done = subprocess.run([*line, *worker], cwd=ROOT, capture_output=True, text=True, timeout=320, check=False)

@@ -69,7 +69,7 @@ class Case:
         return found
 
     def share(self, each: MicroBatch, row: int, *, of_critic: bool) -> float:
-        """The weight of a token of this rollout in its optimizer step, before what Lightning divides by."""
+        """The weight of a token of this rollout in its optimizer step, before what DDP divides by."""
         sums = self.sums[each.iteration]
         together = [r for part in self.steps()[each.iteration, each.step] for r in part.rows if not sums.masked[r]]
         sizes = {r: len(sums.read(r)) if of_critic else len(sums.acts[r]) for r in together}
@@ -223,10 +223,10 @@ def test_the_critic_starts_at_the_mean_return_of_the_first_iteration_alone(case:
 
 
 def test_what_the_critic_explains_is_read_where_it_is_taught(case: Case) -> None:
-    """Over the rollouts that count, before the first step; it goes with the first micro-batch alone."""
+    """Over the rollouts that count, before the first step; it goes with the first step alone."""
     for each in case.run.seen:
         if (each.step, each is case.steps()[each.iteration, each.step][0]) != (0, True):
-            assert each.batch.metrics == {}
+            assert each.metrics == {}
             continue
         sums = case.sums[each.iteration]
         rows = [row for row, out in enumerate(sums.masked) if not out]
@@ -234,7 +234,7 @@ def test_what_the_critic_explains_is_read_where_it_is_taught(case: Case) -> None
         values = [sums.said[row].values[place] for row in rows for place in sums.read(row)]
         errors = [target - value for target, value in zip(targets, values, strict=True)]
         wanted = 1 - statistics.pvariance(errors) / statistics.pvariance(targets)
-        assert each.batch.metrics["critic/explained_variance"] == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+        assert each.metrics["critic/explained_variance"] == pytest.approx(wanted, rel=1e-3, abs=1e-4)
 
 
 def test_each_group_has_its_own_limit_and_rate(case: Case) -> None:

@@ -50,15 +50,13 @@ def made(name: str, sample: int = 0, **changes) -> Rollout:
     return Rollout(Question(name, ""), (5, 6, 7 + number), turns, StopReason.ANSWERED, **settings)
 
 
-def step_of(module, names: str, *, accumulate: int = 1, **changes) -> list[Experience]:
-    """The micro-batches of one step over rollouts with these one-letter names."""
+def step_of(module, names: str, *, parts: int = 1, **changes) -> Experience:
+    """One step over rollouts with these one-letter names, in so many micro-batches."""
     batch = prepare(module, [made(name) for name in names], estimator=GAE(), reduce=lambda tensor: tensor)
-    weights = loss_weights(
-        batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=len(names), factor=float(accumulate)
-    )
+    weights = loss_weights(batch.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=len(names), factor=1.0)
     batch = replace(batch, loss_weights_BT=weights, value_weights_BT=weights, **changes)
-    size = len(names) // accumulate
-    return [batch.rows(range(start, start + size)) for start in range(0, len(names), size)]
+    size = len(names) // parts
+    return batch.step([range(start, start + size) for start in range(0, len(names), size)])
 
 
 def spoilt(batch: Experience, field: str, value: float, row: int = 1) -> Experience:
@@ -74,18 +72,17 @@ class Watch(Callback):
         self.after: list[tuple[list[torch.Tensor], dict]] = []
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            weights = [p.detach().clone() for p in pl_module.parameters() if p.requires_grad]
-            self.after.append((weights, copy.deepcopy(trainer.optimizers[0].state_dict())))
+        weights = [p.detach().clone() for p in pl_module.parameters() if p.requires_grad]
+        self.after.append((weights, copy.deepcopy(trainer.optimizers[0].state_dict())))
 
     def on_train_end(self, trainer, pl_module) -> None:
         self.metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
-def fit(module, tmp_path, batches, *, accumulate: int = 1, callbacks=()):
+def fit(module, tmp_path, steps, *, callbacks=()):
     watch = Watch()
-    trainer = quiet_trainer(tmp_path, accumulate=accumulate, callbacks=[*callbacks, watch])
-    trainer.fit(module, DataLoader(OneBatch(batches), batch_size=None))
+    trainer = quiet_trainer(tmp_path, callbacks=[*callbacks, watch])
+    trainer.fit(module, DataLoader(OneBatch(steps), batch_size=None))
     return trainer, watch
 
 
@@ -127,17 +124,15 @@ def test_a_spoilt_step_changes_nothing(field, value, correction, tmp_path) -> No
     for bad in (True, False):
         module = make_module()
         perturb(module)
-        first, last = step_of(module, "abcd", accumulate=2), step_of(module, "efgh", accumulate=2)
-        middle = step_of(module, "ijkl", accumulate=2)
-        middle = [middle[0], spoilt(middle[1], field, value)]
-        batches = [*first, *(middle if bad else []), *last]
+        first, middle, last = (step_of(module, names, parts=2) for names in ("abcd", "ijkl", "efgh"))
+        steps = [first, *([spoilt(middle, field, value, row=3)] if bad else []), last]
         if bad:
             with warned(r"is skipped.*rollouts: l sample 0\. After 3"):
-                _, watch = fit(module, tmp_path, batches, accumulate=2, callbacks=callbacks_of(correction))
+                _, watch = fit(module, tmp_path, steps, callbacks=callbacks_of(correction))
             assert same(watch.after[0], watch.after[1]), "neither weights nor the optimizer's state"
             assert not same(watch.after[1], watch.after[2])
         else:
-            _, watch = fit(module, tmp_path, batches, accumulate=2, callbacks=callbacks_of(correction))
+            _, watch = fit(module, tmp_path, steps, callbacks=callbacks_of(correction))
         assert watch.metrics["update/skipped"] == float(bad)
         assert all(math.isfinite(number) for number in watch.metrics.values())
         found.append(watch.after[-1])
@@ -147,7 +142,7 @@ def test_a_spoilt_step_changes_nothing(field, value, correction, tmp_path) -> No
 @pytest.mark.parametrize("field", ["returns_BT", "advantages_BT"])
 def test_a_spoilt_step_of_the_critic_alone_changes_nothing(field, tmp_path) -> None:
     module = make_module()
-    good, bad = step_of(module, "abcd")[0], spoilt(step_of(module, "efgh")[0], field, math.nan)
+    good, bad = step_of(module, "abcd"), spoilt(step_of(module, "efgh"), field, math.nan)
     alone = [replace(each, critic_only=True) for each in (good, bad)]
     if field == "advantages_BT":  # which the critic never reads
         _, watch = fit(module, tmp_path, alone)
@@ -160,9 +155,9 @@ def test_a_spoilt_step_of_the_critic_alone_changes_nothing(field, tmp_path) -> N
 
 def test_parts_of_a_split_micro_batch_are_all_judged(tmp_path) -> None:
     module = make_module(execution=Execution(max_tokens=12))
-    bad = spoilt(step_of(module, "abcd")[0], "advantages_BT", math.nan, row=0)
+    bad = spoilt(step_of(module, "abcd"), "advantages_BT", math.nan, row=0)
     with warned("rollouts: a sample 0"):
-        _, watch = fit(module, tmp_path, [step_of(module, "efgh")[0], bad])
+        _, watch = fit(module, tmp_path, [step_of(module, "efgh"), bad])
     assert same(*watch.after)
 
 
@@ -178,7 +173,7 @@ def test_a_loss_is_judged_by_itself_in_every_part_and_a_skipped_step_logs_nothin
     module = make_module(policy_loss=EndlessLoss(), execution=Execution(max_tokens=12))
     start = [p.detach().clone() for p in module.parameters() if p.requires_grad]
     with warned("as the loss is -inf"):
-        _, watch = fit(module, tmp_path, step_of(module, "abcd"))
+        _, watch = fit(module, tmp_path, [step_of(module, "abcd")])
     assert same(watch.after[0][0], start)
     assert watch.metrics["update/skipped"] == 1
     assert not {"policy/loss", "critic/loss", "policy/entropy"} & watch.metrics.keys()
@@ -186,7 +181,7 @@ def test_a_loss_is_judged_by_itself_in_every_part_and_a_skipped_step_logs_nothin
 
 def test_fine_tuning_skips_too(tmp_path) -> None:
     module = SupervisedModule(policy_lora=LoraSettings(4, 8))
-    tensors = step_of(make_module(), "abcd")[0]
+    tensors = step_of(make_module(), "abcd")
     weights = tensors.mask_BT / tensors.mask_BT.sum()
     good = replace(to_imitate(tensors, weights), names=tensors.names)
     bad = spoilt(good, "loss_weights_BT", math.inf)
@@ -207,7 +202,7 @@ def test_a_gradient_that_a_callback_spoils_is_seen(tmp_path) -> None:
     module = make_module()
     start = [p.detach().clone() for p in module.parameters() if p.requires_grad]
     with warned("the critic's gradient is nan.*rollouts: a sample 0, b sample 0"):
-        _, watch = fit(module, tmp_path, step_of(module, "ab"), callbacks=[Spoil()])
+        _, watch = fit(module, tmp_path, [step_of(module, "ab")], callbacks=[Spoil()])
     assert same(watch.after[0][0], start)
     assert not watch.after[0][1]["state"]
 
@@ -226,7 +221,9 @@ def test_a_clipping_bias_that_is_not_finite_skips_the_step(correction, tmp_path)
     perturb(module)
     start = [p.detach().clone() for p in module.parameters() if p.requires_grad]
     with warned("the clipping bias has norm"):
-        trainer, watch = fit(module, tmp_path, step_of(module, "ab"), callbacks=[ClippingBiasCorrection(**correction)])
+        trainer, watch = fit(
+            module, tmp_path, [step_of(module, "ab")], callbacks=[ClippingBiasCorrection(**correction)]
+        )
     assert same(watch.after[0][0], start)
     assert trainer.optimizers[0].param_groups[0]["lr"] == module.policy_lr
     assert "clipping_bias_cut" not in trainer.optimizers[0].param_groups[0]
@@ -236,7 +233,7 @@ def test_a_clipping_bias_that_is_not_finite_skips_the_step(correction, tmp_path)
 def test_the_third_in_a_row_ends_the_run(tmp_path) -> None:
     module = make_module()
     start = [p.detach().clone() for p in module.parameters() if p.requires_grad]
-    good, bad = step_of(module, "abcd")[0], spoilt(step_of(module, "efgh")[0], "advantages_BT", math.nan)
+    good, bad = step_of(module, "abcd"), spoilt(step_of(module, "efgh"), "advantages_BT", math.nan)
     fit(module, tmp_path, [bad, bad, good, bad, bad, good])
     module = make_module()
     with pytest.raises(PolicyError, match=r"3 optimizer steps in a row.*f sample 0.*Lower model\.policy_lr"):
@@ -247,7 +244,7 @@ def test_the_third_in_a_row_ends_the_run(tmp_path) -> None:
 @pytest.mark.filterwarnings("ignore:update")
 def test_a_checkpoint_keeps_the_count(tmp_path) -> None:
     module = make_module()
-    bad = spoilt(step_of(module, "efgh")[0], "advantages_BT", math.nan)
+    bad = spoilt(step_of(module, "efgh"), "advantages_BT", math.nan)
     trainer, _ = fit(module, tmp_path, [bad, bad])
     trainer.save_checkpoint(tmp_path / "two.ckpt")
     again = make_module()
@@ -259,7 +256,7 @@ def test_a_checkpoint_keeps_the_count(tmp_path) -> None:
 @pytest.mark.filterwarnings("ignore:update")
 def test_a_good_step_ends_a_row_of_bad_ones_in_a_checkpoint_too(tmp_path) -> None:
     module = make_module()
-    good, bad = step_of(module, "abcd")[0], spoilt(step_of(module, "efgh")[0], "advantages_BT", math.nan)
+    good, bad = step_of(module, "abcd"), spoilt(step_of(module, "efgh"), "advantages_BT", math.nan)
     trainer, _ = fit(module, tmp_path, [bad, bad, good])
     trainer.save_checkpoint(tmp_path / "good.ckpt")
     again = make_module()

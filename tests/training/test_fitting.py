@@ -83,7 +83,7 @@ def test_only_a_limit_that_is_not_set_is_settled(
 ) -> None:
     monkeypatch.setattr(fitting, "free_memory", lambda device, sharing: 0.0)
     module = AgentModule(execution=Execution(max_tokens=set_))
-    trainer = quiet_trainer(tmp_path, accumulate=2)
+    trainer = quiet_trainer(tmp_path)
     assert module.execution.token_limit == (set_ or 0)
     trainer.fit(module, datamodule=make_data(retriever, num_questions=4))
     assert module.execution.max_tokens == (MOST if set_ is None else set_)
@@ -174,7 +174,7 @@ def test_a_base_of_unknown_sizes_is_trained_without_a_limit(monkeypatch, retriev
 
     monkeypatch.setattr(fitting.ModelShape, "of", fails)
     module = AgentModule()
-    quiet_trainer(tmp_path, accumulate=2).fit(module, datamodule=make_data(retriever, num_questions=4))
+    quiet_trainer(tmp_path).fit(module, datamodule=make_data(retriever, num_questions=4))
     assert module.execution.max_tokens == 0
     assert "any number, as nothing is known of what it needs (sizes unknown)" in capsys.readouterr().out
 

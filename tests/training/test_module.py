@@ -87,18 +87,14 @@ def test_accumulated_ragged_micro_batches_equal_the_full_batch(module, experienc
     start = {name: value.clone() for name, value in module.state_dict().items()}
     tokens, count = int(experience.mask_BT.sum()), experience.mask_BT.shape[0]
 
-    def weighted(factor: float):
-        weights = loss_weights(
-            experience.mask_BT, reduction=reduction, num_tokens=tokens, num_rollouts=count, factor=factor
-        )
-        return replace(experience, loss_weights_BT=weights, value_weights_BT=weights)
-
-    whole = gradients(module, [weighted(1.0)], tmp_path, accumulate=1)
+    weights = loss_weights(experience.mask_BT, reduction=reduction, num_tokens=tokens, num_rollouts=count, factor=1.0)
+    weighted = replace(experience, loss_weights_BT=weights, value_weights_BT=weights)
+    whole = gradients(module, [weighted], tmp_path)
     module.load_state_dict(start)
     lengths = experience.attention_BT.sum(dim=1).tolist()
     parts = split_by_length(range(count), lengths, parts=3)
     assert len({len(part) for part in parts}) > 1, "the parts must be ragged"
-    split = gradients(module, [weighted(3.0).rows(part) for part in parts], tmp_path, accumulate=3)
+    split = gradients(module, [weighted.step(parts)], tmp_path)
     assert whole.policy[0].norm() > 1e-3
     torch.testing.assert_close(split.policy[0], whole.policy[0], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(split.critic[0], whole.critic[0], rtol=1e-4, atol=1e-6)
@@ -107,7 +103,7 @@ def test_accumulated_ragged_micro_batches_equal_the_full_batch(module, experienc
 def test_the_policy_gradient_matches_the_loss_by_hand(module, experience, tmp_path) -> None:
     """At ratio 1 the gradient is that of sum weight * A * logprob (REINFORCE with a baseline)."""
     module.kl_coef = 0.0
-    found = gradients(module, [experience], tmp_path, accumulate=1).policy[0]
+    found = gradients(module, [experience], tmp_path).policy[0]
     fresh = make_module()
     scores = fresh.roles.policy_scores(
         experience.token_ids_BT, experience.attention_BT, experience.mask_BT, temperature=1.0
@@ -126,10 +122,10 @@ def test_the_policy_gradient_matches_the_loss_by_hand(module, experience, tmp_pa
 def test_the_two_losses_do_not_leak_into_each_other(module, experience, tmp_path) -> None:
     perturb(module)
     start = {name: value.clone() for name, value in module.state_dict().items()}
-    both = gradients(module, [experience], tmp_path, accumulate=1)
+    both = gradients(module, [experience], tmp_path)
     module.load_state_dict(start)
     other_returns = replace(experience, returns_BT=experience.returns_BT + 5)
-    shifted = gradients(module, [other_returns], tmp_path, accumulate=1)
+    shifted = gradients(module, [other_returns], tmp_path)
     torch.testing.assert_close(both.policy[0], shifted.policy[0], rtol=1e-4, atol=1e-7)
     assert not torch.allclose(both.critic[0], shifted.critic[0])
 
@@ -141,7 +137,7 @@ def test_segments_are_written_before_the_step(module, experience, tmp_path) -> N
     for callbacks in ([], [TurnLevelSampling()], [SequenceLevelSampling()]):
         module.load_state_dict(start)
         batch = replace(experience, rollout_logprobs_BT=experience.rollout_logprobs_BT)
-        found.append(gradients(module, [batch], tmp_path, accumulate=1, before=callbacks).policy[0])
+        found.append(gradients(module, [batch], tmp_path, before=callbacks).policy[0])
     assert not torch.allclose(found[0], found[1], rtol=1e-3)
     assert not torch.allclose(found[1], found[2], rtol=1e-3)
 
@@ -176,9 +172,9 @@ def test_the_order_of_hooks_is_what_the_callbacks_rely_on(experience, tmp_path) 
             order.calls.append("training_step")
             return super().training_step(batch, batch_idx)
 
-        def configure_gradient_clipping(self, *args, **kwargs):
+        def _clip_gradients(self, optimizer):
             order.calls.append("clip_gradients")
-            return super().configure_gradient_clipping(*args, **kwargs)
+            super()._clip_gradients(optimizer)
 
         def configure_optimizers(self):
             optimizer = super().configure_optimizers()
@@ -186,16 +182,11 @@ def test_the_order_of_hooks_is_what_the_callbacks_rely_on(experience, tmp_path) 
             return optimizer
 
     module = Watched(policy_lora=LoraSettings(4, 8), critic_lora=LoraSettings(4, 8))
-    loader = DataLoader(OneBatch([experience, experience]), batch_size=None)
-    quiet_trainer(tmp_path, accumulate=2, callbacks=[order]).fit(module, loader)
-    backward = [
-        "training_step",
-        *["before_backward", "after_backward"] * 2,
-    ]  # the critic's, inside the step; the policy's
-    assert order.calls == [
-        "batch_start", *backward, "batch_end",
-        "batch_start", *backward, "before_optimizer_step", "clip_gradients", "stepped", "batch_end",
-    ]  # fmt: skip
+    loader = DataLoader(OneBatch([experience.step([range(8), range(8, 16)])]), batch_size=None)
+    quiet_trainer(tmp_path, callbacks=[order]).fit(module, loader)
+    backward = ["before_backward", "after_backward"] * 4  # the critic's and the policy's of two micro-batches
+    last = ["before_optimizer_step", "clip_gradients", "stepped", "batch_end"]
+    assert order.calls == ["batch_start", "training_step", *backward, *last]
 
 
 def test_bad_settings_are_refused_with_their_name() -> None:
@@ -266,15 +257,15 @@ def test_the_rate_of_the_policy_rises_alone(epoch: int, share: float) -> None:
 def test_an_idle_pass_teaches_nothing(experience, kl: str) -> None:
     """A rank with fewer parts makes one, beside ranks that learn."""
     module = make_module(kl_coef=0.5, kl_mode=kl, entropy_coef=0.1)
-    module.trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # type: ignore[assignment]
+    module.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
     perturb(module)
     idle = experience.idle()
-    losses = [loss(idle) for loss in module.losses_of(idle)]
+    losses = [loss(idle) for loss in module.loss_terms(idle)]
     assert [float(loss.detach()) for loss in losses] == [0.0, 0.0]
     for loss in losses:
         loss.backward()
     assert max(float(p.grad.abs().max()) for p in module.parameters() if p.grad is not None) == 0.0
-    busy = [float(loss(experience).detach()) for loss in module.losses_of(experience)]
+    busy = [float(loss(experience).detach()) for loss in module.loss_terms(experience)]
     assert all(busy), "what is idle here is not idle in the batch that it was made of"
 
 
@@ -284,7 +275,7 @@ def test_entropy_is_pushed_by_the_sign_of_its_coefficient(experience, coefficien
 
     def gradients_at(value: float) -> list[torch.Tensor]:
         module = make_module(kl_coef=0.0, entropy_coef=value)
-        module.trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # type: ignore[assignment]
+        module.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
         perturb(module)
         module._policy_loss(experience).backward()
         return [p.grad.clone() for p in module.roles.policy_parameters() if p.grad is not None]
@@ -299,7 +290,7 @@ def test_entropy_is_pushed_by_the_sign_of_its_coefficient(experience, coefficien
 @pytest.mark.parametrize("coefficient", [0.0, 0.1])
 def test_a_reference_that_nothing_uses_is_not_read(rollouts, monkeypatch, coefficient: float) -> None:
     module = make_module(kl_coef=coefficient)
-    module.trainer = SimpleNamespace(accumulate_grad_batches=1, world_size=1)  # type: ignore[assignment]
+    module.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
     read, plain = [], module.roles.reference_logprobs
     monkeypatch.setattr(module.roles, "reference_logprobs", lambda *given, **kw: read.append(1) or plain(*given, **kw))
     batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)

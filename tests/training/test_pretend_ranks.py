@@ -43,7 +43,7 @@ def make(base: str, *, critic: bool) -> AgentModule:
 def dealt(
     base: str, ranks: int, *, advantage: AdvantageEstimator, reduction: str
 ) -> tuple[list[list[Experience]], list[AgentModule]]:
-    """The micro-batches that each rank learns from in an iteration, and its module afterwards."""
+    """The optimizer steps that each rank makes in an iteration, and its module afterwards."""
     pretend = PretendRanks(ranks)
     modules = [make(base, critic=advantage.needs_critic) for _ in range(ranks)]  # loading is not safe in threads
 
@@ -86,8 +86,8 @@ def test_weights_and_advantages_are_those_of_all_ranks(base: str, advantage, red
         torch.testing.assert_close(together[key], wanted, rtol=1e-4, atol=1e-5)
     for name in ("loss_weights_BT", "value_weights_BT"):
         for step in range(MINIBATCHES):
-            parts = [b for batches in several for b in batches[step * MICRO_BATCHES : (step + 1) * MICRO_BATCHES]]
-            total = sum(float(getattr(part, name).sum()) for part in parts) / (MICRO_BATCHES * RANKS)
+            parts = [batches[step] for batches in several]
+            total = sum(float(getattr(part, name).sum()) for part in parts) / RANKS
             assert total == pytest.approx(float(name == "loss_weights_BT" or advantage.needs_critic), rel=1e-4)
             if reduction == "token-mean" and name == "loss_weights_BT":
                 assert len({round(float(w), 6) for part in parts for w in part.loss_weights_BT[part.mask_BT]}) == 1
@@ -140,12 +140,12 @@ class Step:
         trainer = self.pretend.trainer(rank, module)
         module._trainer = trainer
         callback = ClippingBiasCorrection(**self.settings)
+        module._step_callbacks = [callback]
         module._policy_loss(part)
-        callback.on_before_backward(trainer, module, torch.zeros(()))
         logged: dict[str, float] = {}
         module.log_dict = logged.update  # type: ignore[method-assign]
         policy = {"lr": 1.0, "params": []}
-        callback.on_before_optimizer_step(trainer, module, SimpleNamespace(param_groups=[policy]))
+        callback.on_finite_gradient(module, SimpleNamespace(param_groups=[policy]))
         return {**logged, "rate": policy["lr"]}
 
 

@@ -143,7 +143,7 @@ def test_a_setting_of_the_trainer_does_what_it_says_or_is_refused() -> None:
     [
         ({"trainer.precision": "bf16-mixed"}, "model.dtype"),
         ({"trainer.strategy": "fsdp"}, "ShardedBase"),
-        ({"trainer.accumulate_grad_batches": 3}, "accumulate_grad_batches is 3, data.num_micro_batches is 4"),
+        ({"trainer.accumulate_grad_batches": 3}, "accumulate_grad_batches: found 3 with data.num_micro_batches 4"),
         ({"trainer.devices": "0,1,2", "trainer.strategy": "ddp"}, "num_questions is 16 on 3 ranks"),
         ({"trainer.devices": 1, "trainer.num_nodes": 5}, "num_questions is 16 on 5 ranks"),
         ({"trainer.devices": 4, "trainer.strategy": "ddp"}, "16 on 4 ranks"),  # 4 of each rank fill no 8 micro-batches
@@ -173,6 +173,7 @@ BY_HAND = [
     ({"plugins": [MixedPrecision("bf16-mixed", "cpu")]}, "trainer.precision"),
     ({"gradient_clip_val": 1.0}, "trainer.gradient_clip_val"),
     ({"limit_train_batches": 1}, "trainer.limit_train_batches"),
+    ({"accumulate_grad_batches": 2}, "trainer.accumulate_grad_batches: found 2, wanted 1.*num_micro_batches"),
     ({"fast_dev_run": True}, "trainer.fast_dev_run"),
     ({"max_steps": 3}, "trainer.max_steps"),
     ({"min_epochs": 3, "max_epochs": 4}, "trainer.min_epochs"),
@@ -194,7 +195,7 @@ def test_a_trainer_made_in_python_is_checked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_data", [True, False])
 def test_a_trainer_made_in_python_is_checked_before_it_trains(with_data: bool, retriever, tmp_path: Path) -> None:
-    made = {**PLAIN, "devices": 1, "default_root_dir": str(tmp_path), "accumulate_grad_batches": 2}
+    made = {**PLAIN, "devices": 1, "default_root_dir": str(tmp_path)}
     trainer, module = Trainer(**made, enable_progress_bar=False, gradient_clip_val=1.0), make_module()
     given = {"datamodule": make_data(retriever)} if with_data else {"train_dataloaders": [None]}
     with pytest.raises(ConfigError, match=r"trainer\.gradient_clip_val"):

@@ -72,7 +72,7 @@ def test_the_reference_stays_where_it_was(taught, tmp_path, execution: Execution
     assert (scores(module, "policy") - fixed).abs().max() > 1e-2
     torch.testing.assert_close(scores(module, "reference"), fixed, rtol=0, atol=0)
     before = [p.detach().clone() for p in module.roles.policy_parameters()]
-    quiet_trainer(tmp_path, accumulate=1).fit(module, DataLoader(OneBatch([small_experience(module)]), batch_size=None))
+    quiet_trainer(tmp_path).fit(module, DataLoader(OneBatch([small_experience(module)]), batch_size=None))
     assert all(not torch.equal(p, q) for p, q in zip(module.roles.policy_parameters(), before, strict=True))
     torch.testing.assert_close(scores(module, "reference"), fixed, rtol=0, atol=0)
     frozen = [p for name, p in module.named_parameters() if f".{REFERENCE}." in name]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from lightning import Callback
 
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
@@ -15,6 +14,7 @@ from medagent.policy import SampledTurn
 from medagent.training.callbacks import ClippingBiasCorrection, HeldOutEvaluation
 from medagent.training.engines import InProcessEngine, PolicyWeights
 from medagent.training.experience import Experience
+from medagent.training.module import StepCallback
 from medagent.training.prepare import OffPolicy
 from medagent.training.starter.lessons import STARTER_PROTOCOL
 from tests.training.support import make_data, make_module, quiet_trainer
@@ -64,27 +64,25 @@ def plain_logprobs(model, batch: Experience, temperature: float) -> torch.Tensor
     return torch.cat([torch.zeros(len(chosen_BT), 1), chosen_BT], dim=1) * batch.mask_BT
 
 
-class Watch(Callback):
+class Watch(StepCallback):
     def __init__(self, engine: WatchedEngine, base) -> None:
         self.engine, self.base = engine, base
         self.seen: list[Seen] = []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
-        self.batch, self.at = batch, batch_idx
+        self.coming, self.at = batch.split(), batch_idx
 
-    def on_before_backward(self, trainer, pl_module, loss) -> None:
-        if pl_module.policy_terms is None:
-            return
-        policy = self.engine._policy
+    def on_policy_loss(self, module, terms) -> None:
+        policy, batch = self.engine._policy, self.coming.pop(0)
         assert policy is not None
         self.seen.append(
             Seen(
-                trainer.current_epoch,
-                self.at // trainer.accumulate_grad_batches,
-                self.batch,
-                pl_module.policy_terms.logprobs_BT.detach().clone(),
-                plain_logprobs(policy.model, self.batch, TEMPERATURE),
-                plain_logprobs(self.base, self.batch, TEMPERATURE),
+                module.trainer.current_epoch,
+                self.at,
+                batch,
+                terms.logprobs_BT.detach().clone(),
+                plain_logprobs(policy.model, batch, TEMPERATURE),
+                plain_logprobs(self.base, batch, TEMPERATURE),
             )
         )
 
@@ -103,9 +101,7 @@ def run(retriever, starter, tmp_path_factory):
     )
     watch = Watch(engine, starter[0])
     held_out = HeldOutEvaluation(StarterBenchmark("validation", limit_per_kind=1), every=1)
-    trainer = quiet_trainer(
-        tmp_path_factory.mktemp("warm"), accumulate=2, epochs=ITERATIONS, callbacks=[watch, held_out]
-    )
+    trainer = quiet_trainer(tmp_path_factory.mktemp("warm"), epochs=ITERATIONS, callbacks=[watch, held_out])
     trainer.fit(module, datamodule=data)
     return engine, watch.seen
 
@@ -212,8 +208,8 @@ def test_the_corrections_norms_are_of_the_tempered_distribution(experience, tmp_
 
     peek = Peek()
     module.trainer = quiet_trainer(tmp_path)
+    module._step_callbacks = [peek]
     module._policy_loss(batch)
-    peek.on_before_backward(module.trainer, module, torch.zeros(()))
     peek._norms(lambda tensor, how: tensor)
     with torch.no_grad():
         logits_BTV = module.roles.peft(input_ids=batch.token_ids_BT).logits[:, :-1].double() / temperature

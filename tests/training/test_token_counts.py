@@ -121,7 +121,7 @@ def test_a_run_counts_what_its_models_read(
     monkeypatch.setattr(Batch, "_read_common_prefix", common)
     monkeypatch.setattr(adapters, "predicting_states", states)
     settings = {"data.num_questions": 6, "data.num_samples": 4, "data.num_minibatches": 1}
-    settings |= {"data.num_micro_batches": 2, "trainer.accumulate_grad_batches": 2}
+    settings |= {"data.num_micro_batches": 2}
     settings |= {"model.execution": json.dumps({"shared_prefixes": shared})}
     (row,) = read_metrics(train_command(arguments(tmp_path / "run", train_index, epochs=1, **settings)))
     assert min(found.values()) > 1000

@@ -63,10 +63,10 @@ def test_a_run_that_ends_early_exports_its_agent(stop: str, first: bool, retriev
 
 @pytest.mark.parametrize("hook", ["batch", "step"])
 def test_a_stop_inside_an_iteration_is_an_error(hook: str, tmp_path: Path) -> None:
-    trainer = quiet_trainer(tmp_path, accumulate=1, callbacks=[StopAt(hook)])
+    trainer = quiet_trainer(tmp_path, callbacks=[StopAt(hook)])
     if hook == "step":  # which the callback's own batch hook would undo
         trainer.callbacks[-1].on_train_batch_end = lambda *_: None
-    with pytest.raises(ConfigError, match=r"should_stop: found true in iteration 0 after micro-batch 1 of 2"):
+    with pytest.raises(ConfigError, match=r"should_stop: found true in iteration 0 after step 1 of 2"):
         trainer.fit(*parts(2))
     quiet_trainer(tmp_path, callbacks=[StopAt("batch")]).fit(*parts(1))  # the last one of an iteration may
 

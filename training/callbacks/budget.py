@@ -43,8 +43,7 @@ class ComputeBudget(Callback):
         """End the iteration after this optimizer step, where any step may end one."""
         data = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(data, AgentData)
-        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if data.any_step_ends and whole and self.spent(trainer, pl_module) >= self._units:
+        if data.any_step_ends and self.spent(trainer, pl_module) >= self._units:
             trainer.fit_loop.max_batches = batch_idx + 1
             trainer.should_stop = True
 

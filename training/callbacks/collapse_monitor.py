@@ -106,8 +106,6 @@ class CollapseMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Sum what is watched over the iteration's optimizer steps."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
-            return
         assert isinstance(pl_module, AgentModule)
         skipped = pl_module.finite_steps.skipped
         for name in WATCHED:

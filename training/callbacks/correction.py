@@ -13,13 +13,12 @@ from functools import partial
 from typing import Literal
 
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from medagent.errors import ConfigError
-from medagent.training.module import AgentModule
+from medagent.training.module import AgentModule, StepCallback
 from medagent.training.objectives import PolicyLossResult, PolicyTerms, logit_space_squares
 from medagent.training.ranks import over_ranks
 
@@ -58,7 +57,7 @@ class CorrectionScale:
         return gradient_norm / both if both > 0 else 1.0
 
 
-class ClippingBiasCorrection(Callback):
+class ClippingBiasCorrection(StepCallback):
     """Turns PPO into S-PPO, and Turn-PPO into ST-PPO. It needs a `model.policy_loss` that clips.
 
     `normaliser`, `floor`: see `CorrectionScale`.
@@ -130,14 +129,9 @@ class ClippingBiasCorrection(Callback):
         self._squares = torch.zeros(2, dtype=torch.float64)  # (||g||^2, ||C||^2) so far, logit space
         self._rollouts = torch.zeros(2, dtype=torch.float64)  # (sum of their own scales, their number) so far
         self._measured = False
-        self._full_lr: float | None = None  # while a scaled rate is in place
-        self._hook: RemovableHandle | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse what does not fit.
-
-        Each step's own hook restores the learning rate: a later hook would break schedulers.
-        """
+        """Refuse what does not fit."""
         callbacks = trainer.callbacks  # type: ignore[attr-defined]
         corrections = [each for each in callbacks if isinstance(each, ClippingBiasCorrection)]
         if len(corrections) > 1:
@@ -159,49 +153,35 @@ class ClippingBiasCorrection(Callback):
                 f"ClippingBiasCorrection on the step: found model.weight_decay {policy['weight_decay']}, wanted 0, or "
                 "the decay would be scaled too. Set it to 0, or applied_to: gradient."
             )
-        self._hook = trainer.optimizers[0].register_step_post_hook(self._restore)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An iteration begins."""
         self._step = 0
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave no hook behind."""
-        if self._hook is not None:
-            self._hook.remove()
-
-    def _restore(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        if self._full_lr is not None:
-            optimizer.param_groups[0]["lr"], self._full_lr = self._full_lr, None
-
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Add this micro-batch's share of C and of the surrogate's gradient."""
-        assert isinstance(pl_module, AgentModule)
-        if pl_module.policy_terms is None:
-            return  # a step of the critic alone
+    def on_policy_loss(self, module: AgentModule, terms: PolicyTerms) -> None:
+        """Add this part's share of C and of the surrogate's gradient."""
         self._measured = True
-        terms, share = pl_module.policy_terms, 1 / trainer.accumulate_grad_batches
         if self._space == "logits":
-            self._in_logits(terms, share)
+            self._in_logits(terms)
             return
-        parameters = pl_module.roles.policy_parameters()
+        parameters = module.roles.policy_parameters()
         for total in (self._bias, self._gradient):  # of full size on every rank, also where nothing is clipped
             if not total:
                 total.extend(torch.zeros_like(parameter) for parameter in parameters)
-        if bool(terms.result.outside_BT.any()) or pl_module.roles.sharded:  # a pass that all ranks make
-            self._add(self._bias, _dropped(terms.result) * share, parameters)
+        if bool(terms.result.outside_BT.any()) or module.roles.sharded:  # a pass that all ranks make
+            self._add(self._bias, _dropped(terms.result), parameters)
         if self._scale.normaliser == "relative":
-            self._add(self._gradient, terms.result.objective * share, parameters)
+            self._add(self._gradient, terms.result.objective, parameters)
 
-    def _in_logits(self, terms: PolicyTerms, share: float) -> None:
-        """Add this micro-batch's squared norms.
+    def _in_logits(self, terms: PolicyTerms) -> None:
+        """Add this part's squared norms.
 
         Where rollouts have their own scales, the gradient through the log-probs is multiplied by them.
         """
         probability_BT = terms.logprobs_BT.detach().exp()
         squares = []
         for scalar in (terms.result.objective, _dropped(terms.result)):
-            (coefficients_BT,) = torch.autograd.grad(scalar * share, terms.logprobs_BT, retain_graph=True)
+            (coefficients_BT,) = torch.autograd.grad(scalar, terms.logprobs_BT, retain_graph=True)
             squares.append(logit_space_squares(coefficients_BT, probability_BT, terms.collision_BT))
         self._squares += torch.stack(squares).sum(dim=1).double().cpu()
         if self._applied_to.startswith("rollouts"):
@@ -217,22 +197,17 @@ class ClippingBiasCorrection(Callback):
         for sum_, gradient in zip(total, gradients, strict=True):
             sum_ += gradient
 
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+    def on_finite_gradient(self, module: AgentModule, optimizer: Optimizer) -> None:
         """Take the norms, log them, and scale the gradient or this step's learning rate."""
         if not self._measured:
-            return
-        self._measured = False
-        assert isinstance(pl_module, AgentModule)
+            return  # a step of the critic alone
+        trainer = module.trainer
         gradient_norm, bias_norm = self._norms(partial(_reduced, trainer))
-        if not (math.isfinite(gradient_norm) and math.isfinite(bias_norm)) and not pl_module.finite_steps.skipped:
+        if not (math.isfinite(gradient_norm) and math.isfinite(bias_norm)):
             why = f"the clipping bias has norm {bias_norm} beside a surrogate's gradient of norm {gradient_norm}"
-            pl_module.finite_steps.skip(optimizer, why, partial(over_ranks, trainer, op="max"))
-        if pl_module.finite_steps.skipped:
-            self._step += 1
-            self._forget()
+            module.finite_steps.skip(optimizer, why, partial(over_ranks, trainer, op="max"))
             return
         scale = self._scale(gradient_norm, bias_norm, self._step)
-        self._step += 1
         if self._applied_to.startswith("rollouts"):
             total, count = _reduced(trainer, self._rollouts, "sum").tolist()
             scale = total / count if count else 1.0
@@ -241,22 +216,21 @@ class ClippingBiasCorrection(Callback):
             # The optimizer keeps the last cut, so that a resumption and a rollback put it back with the moments.
             policy["clipping_bias_cut"] = max(1 - scale, self._memory * policy.get("clipping_bias_cut", 0.0))
             scale = 1 - policy["clipping_bias_cut"]
-        self._forget()
-        pl_module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})
+        module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})
         if self._applied_to.endswith("step"):
-            self._restore(
-                optimizer, (), {}
-            )  # a gradient scaler that found infinities has left out the last step, and its hook
-            self._full_lr = policy["lr"]
-            policy["lr"] = self._full_lr * scale
+            policy["lr"] *= scale
         if self._applied_to != "gradient":
             return
         for parameter in policy["params"]:
             if parameter.grad is not None:
                 parameter.grad.mul_(scale)
 
-    def _forget(self) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
+    ) -> None:
         """Begin the next step's sums."""
+        self._step += self._measured
+        self._measured = False
         self._bias, self._gradient = [], []
         self._squares, self._rollouts = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
 

@@ -17,9 +17,16 @@ from medagent.agent import Agent, rollout_seed
 from medagent.errors import ConfigError
 from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation
+from medagent.training.agent_data import AgentData, AgentSettings
 from medagent.training.engines import Engine, InProcessEngine
-from medagent.training.experience import Experience, rollout_name, split_by_length, split_minibatches, tensorize
+from medagent.training.experience import (
+    Experience,
+    consecutive,
+    rollout_name,
+    split_by_length,
+    split_minibatches,
+    tensorize,
+)
 from medagent.training.fitting import Work
 from medagent.training.preference.module import PreferenceModule
 from medagent.training.preference.pairs import Pairs, PreferencePair
@@ -74,7 +81,6 @@ class PreferenceData(AgentData):
         if trainer is None or not isinstance(trainer.lightning_module, PreferenceModule):
             raise ConfigError("PreferenceData serves a trainer that fits a PreferenceModule.")
         module, settings = trainer.lightning_module, self.agent_settings
-        check_accumulation(trainer.accumulate_grad_batches, self.num_micro_batches)
         check_text_length(module.roles.peft.config, settings.limits.max_total_tokens, f"the base {module.base_name}")
         self.questions = self.source.questions(settings.protocol)
         if not self.questions:
@@ -88,7 +94,7 @@ class PreferenceData(AgentData):
         return self.work_of(2 * self.batch_size, parts=self.num_micro_batches, longest=longest, together=2)
 
     def train_dataloader(self) -> DataLoader[Experience]:
-        """A loader without workers or collation: the dataset yields finished micro-batches.
+        """A loader without workers or collation: the dataset yields whole optimizer steps.
 
         It is asked for once the weights are where they train, so this is where pairs are sampled.
         """
@@ -138,7 +144,7 @@ class PreferenceData(AgentData):
 
 
 class _Pass(IterableDataset[Experience]):
-    """The micro-batches of one epoch, dealt by its number."""
+    """The optimizer steps of one epoch, dealt by its number."""
 
     def __init__(self, data: PreferenceData, trainer: Trainer) -> None:
         self._data, self._trainer = data, trainer
@@ -147,7 +153,7 @@ class _Pass(IterableDataset[Experience]):
         self._steps = len(data.pairs) // trainer.world_size // data.batch_size
 
     def __len__(self) -> int:
-        return self._steps * self._data.num_micro_batches
+        return self._steps
 
     def __iter__(self) -> Iterator[Experience]:
         data, trainer = self._data, self._trainer
@@ -157,15 +163,18 @@ class _Pass(IterableDataset[Experience]):
         shuffle = rollout_seed(data.seed, iteration=trainer.current_epoch, question_id="pairs", sample=0)
         for indices in split_minibatches(len(self._own), num_minibatches=self._steps, seed=shuffle):
             count = over_ranks(trainer, torch.tensor(float(len(indices)), dtype=torch.float64), "sum")
-            weight = data.num_micro_batches * trainer.world_size / float(count)
-            for part in split_by_length(indices, lengths, parts=data.num_micro_batches):
-                yield to_prefer([self._own[index] for index in part], pad_id=module.pad_id, weight=weight)
+            weight = trainer.world_size / float(count)
+            parts = split_by_length(indices, lengths, parts=data.num_micro_batches)
+            step = to_prefer(
+                [self._own[index] for part in parts for index in part], pad_id=module.pad_id, weight=weight
+            )
+            yield replace(step, micro_batches=consecutive(2 * len(part) for part in parts))
 
 
 def to_prefer(pairs: Sequence[PreferencePair], *, pad_id: int, weight: float) -> Experience:
     """Pairs as experience: a right rollout, then its wrong one, with advantages 1 and -1.
 
-    A pair is a group, and `weight` its share of the optimizer step, times what Lightning and DDP divide by later.
+    A pair is a group, and `weight` its share of the optimizer step, times the number of ranks, by which DDP divides.
     """
     rollouts = [rollout for pair in pairs for rollout in (pair.chosen, pair.rejected)]
     tensors = tensorize(rollouts, pad_id=pad_id)

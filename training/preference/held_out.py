@@ -63,7 +63,7 @@ class PreferenceProgress(Callback):
     ) -> None:
         """Note the figures of a step that was not skipped."""
         assert isinstance(pl_module, AgentModule)
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not pl_module.finite_steps.skipped:
+        if not pl_module.finite_steps.skipped:
             found = trainer.callback_metrics
             self._seen.append((float(found["preference/loss"]), float(found["preference/accuracy"])))
 

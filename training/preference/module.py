@@ -56,8 +56,8 @@ class PreferenceModule(AgentModule):
         )
         self.preference_loss = preference_loss
 
-    def losses_of(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
-        """See `AgentModule.losses_of`: that of the pairs alone."""
+    def loss_terms(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
+        """See `AgentModule.loss_terms`: that of the pairs alone."""
         return [self._preference_loss]
 
     def on_train_epoch_end(self) -> None:

@@ -36,8 +36,7 @@ class HeldOutLoss(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure after every so many optimizer steps."""
-        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if self._every and whole and trainer.global_step % self._every == 0:
+        if self._every and trainer.global_step % self._every == 0:
             metrics = self._measure(trainer, pl_module)
             if metrics and trainer.is_global_zero:
                 loss, turns = metrics["sft/held_out_loss"], metrics["sft/held_out_turns"]

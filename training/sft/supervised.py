@@ -22,13 +22,14 @@ from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
 from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentData, AgentSettings, check_accumulation
+from medagent.training.agent_data import AgentData, AgentSettings
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.execution import Execution
 from medagent.training.experience import (
     Experience,
     RolloutTensors,
+    consecutive,
     loss_weights,
     rollout_name,
     split_by_length,
@@ -76,8 +77,8 @@ class SupervisedModule(AgentModule):
             execution=execution,
         )
 
-    def losses_of(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
-        """See `AgentModule.losses_of`: the likelihood alone."""
+    def loss_terms(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
+        """See `AgentModule.loss_terms`: the likelihood alone."""
         return [self._likelihood_loss]
 
     def _likelihood_loss(self, batch: Experience) -> Tensor:
@@ -149,7 +150,6 @@ class SupervisedData(AgentData):
         trainer = self.trainer
         if trainer is None or not isinstance(trainer.lightning_module, SupervisedModule):
             raise ConfigError("SupervisedData serves a trainer that fits a SupervisedModule.")
-        check_accumulation(trainer.accumulate_grad_batches, self.num_micro_batches)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         watched = any(isinstance(callback, HeldOutEvaluation) for callback in callbacks)
         if isinstance(trainer.strategy, ShardedBase) and watched:
@@ -199,13 +199,13 @@ class SupervisedData(AgentData):
         return self.work_of(self.batch_size, parts=self.num_micro_batches, longest=longest)
 
     def train_dataloader(self) -> DataLoader[Experience]:
-        """A loader without workers or collation: the dataset yields finished micro-batches."""
+        """A loader without workers or collation: the dataset yields whole optimizer steps."""
         assert self.trainer is not None
         return DataLoader(_Pass(self, self.trainer), batch_size=None, num_workers=0)
 
 
 class _Pass(IterableDataset[Experience]):
-    """The micro-batches of one epoch, dealt by its number."""
+    """The optimizer steps of one epoch, dealt by its number."""
 
     def __init__(self, data: SupervisedData, trainer: Trainer) -> None:
         self._data, self._trainer = data, trainer
@@ -214,7 +214,7 @@ class _Pass(IterableDataset[Experience]):
         self._steps = len(data.rollouts) // trainer.world_size // data.batch_size
 
     def __len__(self) -> int:
-        return self._steps * self._data.num_micro_batches
+        return self._steps
 
     def __iter__(self) -> Iterator[Experience]:
         data, module = self._data, self._trainer.lightning_module
@@ -224,17 +224,21 @@ class _Pass(IterableDataset[Experience]):
         for indices in split_minibatches(len(self._own), num_minibatches=self._steps, seed=shuffle):
             count = sum(sum(self._own[index].loss_mask) for index in indices)
             total = self._trainer.strategy.reduce(_tensor(count, module), reduce_op="sum")
-            for part in split_by_length(indices, lengths, parts=data.num_micro_batches):
-                chosen = [self._own[index] for index in part]
-                tensors = tensorize(chosen, pad_id=module.pad_id)
-                weights = loss_weights(
-                    tensors.mask_BT,
-                    reduction="token-mean",
-                    num_tokens=int(total),
-                    num_rollouts=0,
-                    factor=float(data.num_micro_batches * self._trainer.world_size),
-                )
-                yield replace(to_imitate(tensors, weights), names=tuple(map(rollout_name, chosen)))
+            parts = split_by_length(indices, lengths, parts=data.num_micro_batches)
+            chosen = [self._own[index] for part in parts for index in part]
+            tensors = tensorize(chosen, pad_id=module.pad_id)
+            weights = loss_weights(
+                tensors.mask_BT,
+                reduction="token-mean",
+                num_tokens=int(total),
+                num_rollouts=0,
+                factor=float(self._trainer.world_size),
+            )
+            yield replace(
+                to_imitate(tensors, weights),
+                names=tuple(map(rollout_name, chosen)),
+                micro_batches=consecutive(map(len, parts)),
+            )
 
 
 def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
@@ -278,7 +282,7 @@ class SupervisedProgress(Callback):
     ) -> None:
         """Note the loss of a step that was not skipped."""
         assert isinstance(pl_module, AgentModule)
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 and not pl_module.finite_steps.skipped:
+        if not pl_module.finite_steps.skipped:
             self._losses.append(float(trainer.callback_metrics["sft/loss"]))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -178,9 +178,7 @@ def test_training_is_refused_before_it_starts(long_base: Path, retriever, tmp_pa
     module = AgentModule(base_model=str(long_base))
     settings = AgentSettings(limits=Limits(max_total_tokens=65))
     data = RolloutData(StarterBenchmark("train"), retriever, settings, num_questions=8)
-    data.trainer = Trainer(
-        default_root_dir=tmp_path, logger=False, enable_checkpointing=False, accumulate_grad_batches=2
-    )
+    data.trainer = Trainer(default_root_dir=tmp_path, logger=False, enable_checkpointing=False)
     data.trainer.strategy.connect(module)
     data.trainer.strategy._lightning_module = module
     with pytest.raises(ConfigError, match=r"max_total_tokens: found 65, wanted at most 64"):

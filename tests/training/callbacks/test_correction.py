@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from torch.utils.data import DataLoader
 from medagent.errors import ConfigError
 from medagent.training.callbacks import ClippingBiasCorrection
 from medagent.training.callbacks.correction import CorrectionScale
-from medagent.training.experience import loss_weights, split_by_length
+from medagent.training.experience import split_by_length
 from medagent.training.objectives import clipped_surrogate, reference_kl
 from tests.training.support import OneBatch, Snoop, gradients, make_module, perturb, quiet_trainer
 
@@ -69,12 +68,7 @@ def test_norms_accumulate_like_the_gradient(experience, tmp_path, space, parts) 
     def run(split):
         fresh = make_module()
         perturb(fresh)
-        weights = loss_weights(
-            experience.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(len(split))
-        )
-        weighted = replace(experience, loss_weights_BT=weights)
-        batches = [weighted.rows(rows) for rows in split]
-        gradients(fresh, batches, tmp_path, accumulate=len(split), before=[Peek(space=space)])
+        gradients(fresh, [experience.step(split)], tmp_path, before=[Peek(space=space)])
         return seen[-1]
 
     lengths = experience.attention_BT.sum(dim=1).tolist()
@@ -94,7 +88,7 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
     plain, corrected = make_module(), make_module()
     perturb(plain)
     perturb(corrected)
-    without = gradients(plain, [experience], tmp_path, accumulate=1)
+    without = gradients(plain, [experience], tmp_path)
     callback = ClippingBiasCorrection(applied_to=applied_to, space=space)
     scales = []
     original = callback._scale
@@ -104,7 +98,7 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
         return scales[-1]
 
     object.__setattr__(callback, "_scale", _Named(recorded, "relative"))
-    corrected_snoop = gradients(corrected, [experience], tmp_path, accumulate=1, before=[callback])
+    corrected_snoop = gradients(corrected, [experience], tmp_path, before=[callback])
     torch.testing.assert_close(corrected_snoop.critic[0], without.critic[0])
     assert 0 < scales[0] < 1
     if applied_to == "gradient":
@@ -153,7 +147,7 @@ class _Named:
 
 def test_nothing_clipped_means_nothing_scaled(experience, tmp_path) -> None:
     fresh = make_module()  # the policy that sampled: every ratio is 1
-    snoop = gradients(fresh, [experience], tmp_path, accumulate=1, before=[ClippingBiasCorrection()])
+    snoop = gradients(fresh, [experience], tmp_path, before=[ClippingBiasCorrection()])
     assert snoop.lr[0] == fresh.policy_lr
 
 
@@ -168,23 +162,18 @@ def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, 
     for each in (fresh, plain, reference):
         perturb(each)
     experience.advantages_BT[3] = 0.0
-    weights = loss_weights(
-        experience.mask_BT, reduction="rollout-mean", num_tokens=0, num_rollouts=16, factor=float(parts)
-    )
-    experience = replace(experience, loss_weights_BT=weights)
     lengths = experience.attention_BT.sum(dim=1).tolist()
-    split = [experience.rows(rows) for rows in split_by_length(range(16), lengths, parts=parts)]
-    snoop = gradients(
-        fresh, split, tmp_path, accumulate=parts, before=[ClippingBiasCorrection(applied_to=applied_to, threshold=0.5)]
-    )
-    without = gradients(plain, split, tmp_path, accumulate=parts)
+    step = experience.step(split_by_length(range(16), lengths, parts=parts))
+    correction = ClippingBiasCorrection(applied_to=applied_to, threshold=0.5)
+    snoop = gradients(fresh, [step], tmp_path, before=[correction])
+    without = gradients(plain, [step], tmp_path)
 
     scales, expected = [], torch.zeros_like(without.policy[0])
     for number in range(16):
         loss, norms = by_rollout(reference, experience.rows([number]))
         flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, reference.roles.policy_parameters())])
         scales += [norms[0] / (norms[0] + norms[1] / 0.5)] if number != 3 else []
-        expected += flat * (scales[-1] if number != 3 else 1.0) / parts
+        expected += flat * (scales[-1] if number != 3 else 1.0)
     assert min(scales) < 0.9 < max(scales), "rollouts must differ"
     torch.testing.assert_close(snoop.policy[0], expected, rtol=1e-3, atol=3e-6)
     mean = sum(scales) / 15 if applied_to == "rollouts_and_step" else 1.0
@@ -221,7 +210,6 @@ def test_a_schedule_of_constants_begins_anew_with_each_iteration(experience, tmp
         fresh,
         [experience] * 3,
         tmp_path,
-        accumulate=1,
         before=[ClippingBiasCorrection(normaliser="constant", constant=[1.0, 0.25])],
         epochs=2,
     )
@@ -258,7 +246,7 @@ def test_a_remembered_cut_shortens_later_steps(experience, tmp_path, applied_to)
         assert [lr / rate for lr in resumed.lr] == pytest.approx([0.9, 0.5])  # the last one's own cut is the larger
     else:
         assert set(first.lr) == {make_module().policy_lr}
-        plain = gradients(make_module(), [experience] * 2, tmp_path, accumulate=1)
+        plain = gradients(make_module(), [experience] * 2, tmp_path)
         torch.testing.assert_close(first.policy[0], plain.policy[0])
     with pytest.raises(StopIteration):
         next(owed)
@@ -267,33 +255,21 @@ def test_a_remembered_cut_shortens_later_steps(experience, tmp_path, applied_to)
 def test_two_corrections_are_refused(experience, tmp_path) -> None:
     two = [ClippingBiasCorrection(), ClippingBiasCorrection(applied_to="rollouts")]
     with pytest.raises(ConfigError, match="found 2 ClippingBiasCorrection"):
-        gradients(make_module(), [experience], tmp_path, accumulate=1, before=two)
+        gradients(make_module(), [experience], tmp_path, before=two)
 
 
-def test_a_step_that_a_gradient_scaler_leaves_out_does_not_keep_its_rate(experience, tmp_path) -> None:
+def test_a_scaled_rate_is_of_one_step_alone(experience, tmp_path) -> None:
     fresh = make_module()
     perturb(fresh)
-
-    class LeavesOut(ClippingBiasCorrection):
-        left_out = False
-
-        def _restore(self, optimizer, args, kwargs):
-            if self._full_lr is not None and not self.left_out:
-                self.left_out = True  # as if the optimizer had never stepped
-                return
-            super()._restore(optimizer, args, kwargs)
-
-    callback = LeavesOut()
-    snoop = gradients(fresh, [experience, experience], tmp_path, accumulate=1, before=[callback])
-    assert callback.left_out
-    assert snoop.lr[0] < fresh.policy_lr
+    snoop = gradients(fresh, [experience, experience], tmp_path, before=[ClippingBiasCorrection()])
+    assert max(snoop.lr) < fresh.policy_lr
     assert fresh.trainer.optimizers[0].param_groups[0]["lr"] == fresh.policy_lr
 
 
 def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> None:
     fresh = make_module(weight_decay=0.1)
     with pytest.raises(ConfigError, match="weight_decay"):
-        gradients(fresh, [experience], tmp_path, accumulate=1, before=[ClippingBiasCorrection()])
+        gradients(fresh, [experience], tmp_path, before=[ClippingBiasCorrection()])
     for constant in (0.0, [], [1.0, 1.5]):
         with pytest.raises(ConfigError, match="constants in"):
             ClippingBiasCorrection(normaliser="constant", constant=constant)

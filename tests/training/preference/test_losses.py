@@ -58,7 +58,7 @@ def gradient(module: PreferenceModule, loss: Tensor) -> Tensor:
 
 def our_loss(module: PreferenceModule, chosen: list[PreferencePair]) -> Tensor:
     batch = to_prefer(chosen, pad_id=module.pad_id, weight=1.0)  # weights are float32, and 1/3 is not exact there
-    return module.losses_of(batch)[0](batch) / len(chosen)
+    return module.loss_terms(batch)[0](batch) / len(chosen)
 
 
 @pytest.mark.parametrize("shape", [{}, {"packed": True}, {"shared_prefixes": True}, {"gradient_checkpointing": True}])

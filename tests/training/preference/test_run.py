@@ -30,7 +30,6 @@ def arguments(run: Path, index: Path, *, questions: int = 12, epochs: int = 2, *
     settings = {
         "trainer.default_root_dir": run,
         "trainer.max_epochs": epochs,
-        "trainer.accumulate_grad_batches": 2,
         "data.num_micro_batches": 2,
         "data.batch_size": 4,
         "data.held_out": 2,

@@ -36,7 +36,7 @@ def first_gradient(tmp_path: Path, *, parts: int, **execution: object) -> torch.
     nowhere: Retriever = None  # type: ignore[assignment]  # nothing is searched
     data = PreferenceData(Made(), nowhere, AGENT, batch_size=3, num_micro_batches=parts, held_out=0)
     snoop = Snoop()
-    quiet_trainer(tmp_path, accumulate=parts, callbacks=[snoop]).fit(module, datamodule=data)
+    quiet_trainer(tmp_path, callbacks=[snoop]).fit(module, datamodule=data)
     assert len(snoop.policy) == 1
     return snoop.policy[0]
 
@@ -46,7 +46,7 @@ def first_gradient(tmp_path: Path, *, parts: int, **execution: object) -> torch.
 def test_a_step_is_the_mean_over_its_pairs(parts: int, execution: dict[str, object], tmp_path: Path) -> None:
     module = module_of(TDPO2(0.3, 0.7), max_tokens=0)
     batch = to_prefer(pairs(), pad_id=module.pad_id, weight=1.0)
-    loss = module.losses_of(batch)[0](batch) / 3
+    loss = module.loss_terms(batch)[0](batch) / 3
     wanted = torch.cat([each.flatten() for each in torch.autograd.grad(loss, module.roles.policy_parameters())])
     assert torch.allclose(first_gradient(tmp_path, parts=parts, **execution), wanted, atol=1e-7)
 

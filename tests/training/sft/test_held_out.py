@@ -184,9 +184,9 @@ class Counted(HeldOutLoss):
 @pytest.mark.parametrize(("every", "wanted"), [(None, [5]), (2, [2, 4, 5]), (5, [5])])
 def test_it_measures_each_epoch_or_every_so_many_steps(every: int | None, wanted: list[int]) -> None:
     callback, pretend = Counted(every), PretendRanks(1)
-    trainer = pretend.trainer(0, None, accumulate_grad_batches=2, global_step=0)
-    for batch in range(10):
-        trainer.global_step = (batch + 1) // 2
+    trainer = pretend.trainer(0, None, global_step=0)
+    for batch in range(5):
+        trainer.global_step = batch + 1
         callback.on_train_batch_end(trainer, None, None, None, batch)
     callback.on_train_epoch_end(trainer, None)
     assert callback.at == wanted

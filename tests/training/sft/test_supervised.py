@@ -42,7 +42,6 @@ def arguments(run: Path, index: Path, demonstrations: object, *, epochs: int = 3
     settings = {
         "trainer.default_root_dir": run,
         "trainer.max_epochs": epochs,
-        "trainer.accumulate_grad_batches": 2,
         "model.base_model": "starter",
         "model.dtype": "float32",
         "model.policy_lr": 1e-3,
@@ -173,7 +172,7 @@ def test_what_is_left_out_is_printed_and_logged(train_index: Path, tmp_path: Pat
         "class_path": "medagent.training.sft.demonstrations.GivenDialogues",
         "init_args": {"path": str(path), "min_searches": 0},
     }
-    few = {"data.batch_size": 2, "data.num_micro_batches": 1, "trainer.accumulate_grad_batches": 1}
+    few = {"data.batch_size": 2, "data.num_micro_batches": 1}
     run = sft_command(arguments(tmp_path / "run", train_index, given, epochs=1, **few, **{"trainer.callbacks": "[]"}))
     wanted = "4 demonstrations. Left out: 1 cite a passage that this run does not show under that number.\n"
     assert wanted in capsys.readouterr().out
