@@ -133,9 +133,9 @@ def written_down(case: Case, each: MicroBatch) -> dict[str, Callable[[int], dict
         "values_BT": lambda row: {place: said[row].values[place] for place in sums.read(row)},
         "advantages_BT": lambda row: whitened[row],
         "returns_BT": lambda row: sums.targets(row, penalty)[1],
-        "loss_weights_BT": at_acts(lambda row, place: MICRO_BATCHES * case.share(each, row, of_critic=False)),
+        "loss_weights_BT": at_acts(lambda row, place: case.share(each, row, of_critic=False)),
         "value_weights_BT": lambda row: {
-            place: MICRO_BATCHES * case.share(each, row, of_critic=True) for place in sums.read(row)
+            place: case.share(each, row, of_critic=True) for place in sums.read(row)
         },
     }
 
