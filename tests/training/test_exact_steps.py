@@ -134,9 +134,7 @@ def written_down(case: Case, each: MicroBatch) -> dict[str, Callable[[int], dict
         "advantages_BT": lambda row: whitened[row],
         "returns_BT": lambda row: sums.targets(row, penalty)[1],
         "loss_weights_BT": at_acts(lambda row, place: case.share(each, row, of_critic=False)),
-        "value_weights_BT": lambda row: {
-            place: case.share(each, row, of_critic=True) for place in sums.read(row)
-        },
+        "value_weights_BT": lambda row: {place: case.share(each, row, of_critic=True) for place in sums.read(row)},
     }
 
 
