@@ -21,6 +21,7 @@ from tests import markdown
 from tests.support import ROOT
 
 LONGEST_SENTENCE, LONGEST_MEAN = 35, 16  # words
+INVERTED = re.compile(r"\W*(Of an?|What|Where)\b")
 
 
 def tracked() -> list[str]:
@@ -69,6 +70,24 @@ def test_sentences_are_short() -> None:
     assert not long
     means = {name: markdown.mean_words(text_of(name)) for name in ("README.md", *DOCS)}
     assert not {name: mean for name, mean in means.items() if mean > LONGEST_MEAN}
+
+
+def test_no_sentence_begins_with_its_object() -> None:
+    """Neither "Of a prompt ..." nor "What is shown ...": a sentence names its actor first. Questions may."""
+    inverted = {
+        name: found for name in (*DOCS, "README.md", "CONTRIBUTING.md") if (found := inverted_in(text_of(name)))
+    }
+    assert not inverted
+
+
+def inverted_in(page: str) -> list[str]:
+    """The sentences of a page that begin with "Of a", "What" or "Where", and are no questions."""
+    return [said for said in markdown.sentences_of(page) if INVERTED.match(said) and not said.endswith("?")]
+
+
+def test_an_inverted_sentence_is_found() -> None:
+    page = "# What is this?\n\nOf a prompt so much is kept. What is it? Where it is null, nothing is. Often it is."
+    assert inverted_in(page) == ["Of a prompt so much is kept.", "Where it is null, nothing is."]
 
 
 def test_a_page_keeps_to_its_length() -> None:
