@@ -34,7 +34,7 @@ from medagent.evaluation.run import run_benchmark
 from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck, names_of
 from medagent.loading import open_agent
-from medagent.serving.memory import EVERY_S
+from medagent.serving.background import EVERY_S
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.types import Question

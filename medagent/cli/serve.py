@@ -31,16 +31,12 @@ from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.retriever import Retriever
+from medagent.serving import EngineName
 from medagent.serving.admission import Admission, AdmissionLimits
 from medagent.serving.app import LOOPBACK, make_app
-from medagent.serving.connections import BoundedConnection
-from medagent.serving.feedback import Feedback
-from medagent.serving.memory import share_one_arena, trim_memory
-from medagent.serving.middleware import read_tokens
-from medagent.serving.names import EngineName
-from medagent.serving.page import read_examples
-from medagent.serving.quiz import read_quiz
-from medagent.serving.reload import stamp, watch
+from medagent.serving.background import share_one_arena, stamp, trim_memory, watch
+from medagent.serving.middleware import BoundedConnection, read_tokens
+from medagent.serving.page import Feedback, read_examples, read_quiz
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
 EXAMPLES, QUIZ = "examples.jsonl", "quiz.jsonl"

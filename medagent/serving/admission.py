@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,9 +25,19 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import EVERYTHING, Filter
 from medagent.retrieval.passages import Hit
 
-Event = tuple[str, dict[str, Any]]
 SEARCH_RETRIES = 2  # somebody waits
 USUAL_S = 10.0  # an answer's time before any was given
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens to a question: it waits behind `ahead` others, a turn has ended, or the answer is there.
+
+    `data` is plain data: `{"ahead": n}`, a turn's event of `Steps`, or `Answer.to_json`.
+    """
+
+    kind: Literal["waiting", "turn", "answer"]
+    data: dict[str, Any]
 
 
 class OverloadedError(MedagentError):
@@ -85,10 +95,7 @@ class Answering:
     queue: asyncio.Queue[Event | None]
 
     async def events(self) -> AsyncGenerator[Event]:
-        """What happens to the question, as (kind, value).
-
-        First comes ("waiting", how many are ahead) where no place was free. Each turn gives ("turn", its event) as it
-        ends. The last is ("answer", `Answer.to_json`).
+        """What happens to the question: waiting where no place was free, each turn as it ends, and the answer.
 
         Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout
         raises.
@@ -96,7 +103,7 @@ class Answering:
         try:
             while (event := await self.queue.get()) is not None:
                 yield event
-            yield "answer", (await self.task).to_json()
+            yield Event("answer", (await self.task).to_json())
         finally:
             self.task.cancel()
             await asyncio.gather(self.task, return_exceptions=True)
@@ -108,7 +115,7 @@ class Answering:
             found = [event async for event in events]
         finally:
             await events.aclose()
-        return [event for kind, event in found if kind == "turn"], found[-1][1]
+        return [event.data for event in found if event.kind == "turn"], found[-1].data
 
 
 def _outcome(task: asyncio.Task[Answer]) -> str:
@@ -203,7 +210,7 @@ class Admission:
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         ahead, place = self.waiting, self._take_place()
         if not place.done():
-            events.put_nowait(("waiting", {"ahead": ahead}))
+            events.put_nowait(Event("waiting", {"ahead": ahead}))
         task = asyncio.create_task(self._answered(job, place, events, rewritten_question, history, where))
         self._asking[asker] += 1
 
@@ -243,7 +250,7 @@ class Admission:
                         check=self.check,
                         search=search,
                         history=history,
-                        on_turn=lambda turn: events.put_nowait(("turn", tell(turn))),
+                        on_turn=lambda turn: events.put_nowait(Event("turn", tell(turn))),
                     )
         except TimeoutError as error:
             raise TooSlowError(

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from medagent.evidence.emergencies import Emergencies
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import Filter
-from medagent.serving.chores import chore_answer
+from medagent.serving.client_utility_prompts import utility_answer
 from medagent.untrusted_text import is_blank
 
 MAX_CHARACTERS, MOST_BEFORE = 8_000, 12  # characters of a question; earlier ones that may complete it
@@ -115,10 +115,15 @@ class ChatRequest(BaseModel):
     modalities: list[str] | None = None
     where: WhereText | None = None
 
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a conversation asks: its last question with those before it, or a chore's answer.
+    """What a conversation asks: its last question with those before it, or the answer to a utility prompt.
 
     `history` are the user's last messages, which may tell of an emergency.
     """
@@ -126,7 +131,7 @@ class Conversation:
     question: str
     before: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
-    chore: str | None = None
+    utility: str | None = None
 
 
 def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversation:
@@ -148,11 +153,11 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
         raise RefusedError("messages", f"attachments ({kinds}) are not read here. Describe in words what they show.")
     ends_with_user = bool(said) and said[-1].role == "user"
     if last.role == "system" and not ends_with_user:  # as some programs ask for a summary
-        chore = chore_answer("", last.text, asked)
+        utility = utility_answer("", last.text, asked)
     else:
-        chore = chore_answer(system, asked[-1] if ends_with_user else "", asked[:-1] if ends_with_user else asked)
-    if chore is not None and emergencies.line_for(last.text) is None:
-        return Conversation("", chore=chore)
+        utility = utility_answer(system, asked[-1] if ends_with_user else "", asked[:-1] if ends_with_user else asked)
+    if utility is not None and emergencies.line_for(last.text) is None:
+        return Conversation("", utility=utility)
     if not ends_with_user:
         raise RefusedError("messages", "the last message must be the user's, and have text.")
     question = asked[-1]
@@ -187,34 +192,25 @@ def _refuse_shapes(body: ChatRequest) -> None:
 
 def completion(id: str, model: str, answer: dict[str, Any], turns: list[dict[str, Any]]) -> dict[str, Any]:
     """A whole chat completion. The extra field `medagent` holds the steps and the checked answer."""
-    message = {"role": "assistant", "content": content_of(answer), "refusal": None}
-    return {
-        "id": id,
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(answer)}],
-        "usage": answer["usage"],
-        "medagent": {"turns": turns, "answer": answer},
-    }
+    steps = {"turns": turns, "answer": answer}
+    whole = _completion(id, model, content_of(answer), finish=finish_reason(answer), usage=answer["usage"])
+    return {**whole, "medagent": steps}
 
 
-def chore_completion(id: str, model: str, text: str) -> dict[str, Any]:
+def utility_completion(id: str, model: str, text: str) -> dict[str, Any]:
     """A completion that no agent was asked for, such as a title."""
+    return _completion(id, model, text, finish="stop", usage=NO_USAGE)
+
+
+def _completion(id: str, model: str, text: str, *, finish: str, usage: dict[str, int]) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text, "refusal": None}
     return {
         "id": id,
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model,
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": text, "refusal": None},
-                "logprobs": None,
-                "finish_reason": "stop",
-            }
-        ],
-        "usage": NO_USAGE,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish}],
+        "usage": usage,
     }
 
 
@@ -232,9 +228,9 @@ def chunk(
     }
 
 
-def usage_chunk(id: str, model: str, answer: dict[str, Any]) -> dict[str, Any]:
+def usage_chunk(id: str, model: str, usage: dict[str, int]) -> dict[str, Any]:
     """The last piece, where `stream_options.include_usage` asks for it."""
-    return {**chunk(id, model, {}), "choices": [], "usage": answer["usage"]}
+    return {**chunk(id, model, {}), "choices": [], "usage": usage}
 
 
 def content_of(answer: dict[str, Any]) -> str:

@@ -1,24 +1,36 @@
-"""The page: a few files, read once, and the agent's description that they ask for. It loads nothing from elsewhere."""
+"""The page, and what only the page uses: examples, the quiz of its study mode, and reports of wrong answers.
+
+The page is a few files, read once. It loads nothing from elsewhere. What is right in the quiz is never taken from the
+agent. A reported answer becomes a JSON line; with its `answer` filled in, it is a question for training or evaluation.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Response
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException
 
 from medagent.errors import ConfigError
+from medagent.evidence.answers import nearest_sentence
+from medagent.evidence.reading import Asked, words_of
+from medagent.evidence.support import content_words
 from medagent.protocol import NOT_ADVICE
+from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.tools import Toolbox
 from medagent.serving.openai_form import MAX_CHARACTERS
-from medagent.types import LETTERS
+from medagent.types import LETTERS, Question
 
 PAGE = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -102,3 +114,144 @@ def add_page(
             "corpus": await asyncio.to_thread(corpus),
             "notice": NOT_ADVICE,
         }
+
+
+LOOKED_AT, SHOWN = 10, 2  # passages that are searched for evidence, and those shown
+MOST_ITEMS = 500
+
+
+class QuizItem(BaseModel):
+    """A question of the quiz; `answer` is the letter of the right option."""
+
+    question: Annotated[str, Field(min_length=1, max_length=8_000)]
+    options: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=2, max_length=len(LETTERS))]
+    answer: Annotated[str, Field(pattern=r"^[A-J]$")]
+
+    @model_validator(mode="after")
+    def _has_its_answer(self) -> QuizItem:
+        if LETTERS.index(self.answer) >= len(self.options):
+            raise ValueError(f"the answer is {self.answer}, and there are {len(self.options)} options")
+        return self
+
+
+class Try(BaseModel):
+    """What somebody chose."""
+
+    choice: Annotated[str, Field(pattern=r"^[A-J]$")]
+
+
+def read_quiz(path: Path) -> list[QuizItem]:
+    """The questions of a JSON-lines file with `question`, `options` and `answer`, 500 at most.
+
+    Raises:
+        ConfigError: a line cannot be read, or names no option.
+    """
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [QuizItem.model_validate_json(line) for line in lines[:MOST_ITEMS]]
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
+        raise ConfigError(
+            f"quiz {path}: cannot be read ({error}). Give JSON lines with question, options, and the letter of the "
+            "right one as answer."
+        ) from error
+
+
+def add_quiz(app: FastAPI, items: Sequence[QuizItem], search: Callable[[str, int], Awaitable[list[Hit]]]) -> None:
+    """Serve the questions without their answers, and judge tries."""
+
+    @app.get("/v1/quiz")
+    async def questions() -> dict[str, Any]:
+        """The questions of the quiz, without what is right."""
+        found = [{"id": at, "question": item.question, "options": item.options} for at, item in enumerate(items)]
+        return {"questions": found, "notice": NOT_ADVICE}
+
+    @app.post("/v1/quiz/{number}")
+    async def judged(number: int, body: Try) -> dict[str, Any]:
+        """Whether a try is right, what is right, and the passages of the corpus that say so."""
+        if not 0 <= number < len(items):
+            raise HTTPException(404, "there is no such question.")
+        item = items[number]
+        text = item.options[LETTERS.index(item.answer)]
+        hits = await search(f"{item.question} {text}", LOOKED_AT)
+        return {
+            "right": body.choice == item.answer,
+            "answer": item.answer,
+            "text": text,
+            "evidence": evidence_of(item, text, hits),
+        }
+
+
+def evidence_of(item: QuizItem, text: str, hits: Sequence[Hit]) -> list[dict[str, Any]]:
+    """The passages that contain the right option, those on the question's subject first, with the sentence."""
+    asked = Asked.of(Question("quiz", item.question))
+    wanted = content_words(text)
+    stating = [hit.passage for hit in hits if wanted and wanted <= content_words(hit.passage.indexed_text)]
+    stating.sort(key=lambda passage: -asked.share_in(words_of(passage)))
+    return [
+        {"passage": passage.to_json(), "sentence": list(nearest_sentence(passage.text, text))}
+        for passage in stating[:SHOWN]
+    ]
+
+
+REMEMBERED = 1_000  # answers, of which one may be reported
+
+
+class Report(BaseModel):
+    """The body of POST /v1/feedback: which answer, and what would be right where the reporter knows it."""
+
+    id: Annotated[str, Field(min_length=1, max_length=100)]
+    wrong: bool = True
+    right_answer: Annotated[str, Field(max_length=1_000)] = ""
+    note: Annotated[str, Field(max_length=4_000)] = ""
+
+
+@dataclass
+class Feedback:
+    """Remembers the last answers, and writes those that are reported to `path`."""
+
+    path: Path
+    _answers: OrderedDict[str, dict[str, Any]] = field(default_factory=OrderedDict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check now that the file can be written."""
+        try:
+            with self.path.open("a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"feedback {self.path}: cannot be written ({error.strerror}). Give a file in a folder that exists."
+            ) from error
+
+    def remember(self, id: str, question: Question, turns: list[dict[str, Any]], answer: dict[str, Any]) -> None:
+        """Keep an answer for a while."""
+        with self._lock:
+            self._answers[id] = {
+                "question": question.text,
+                "options": list(question.options),
+                "said": answer,
+                "turns": turns,
+            }
+            while len(self._answers) > REMEMBERED:
+                self._answers.popitem(last=False)
+
+    def write(self, report: Report) -> bool:
+        """Append a report; false where the answer is no longer remembered."""
+        with self._lock:
+            found = self._answers.pop(report.id, None)  # one report of each, so that nobody fills the disk with one
+            if found is None:
+                return False
+            line = {
+                "id": report.id,
+                "question": found["question"],
+                "options": found["options"],
+                "answer": report.right_answer,
+                "wrong": report.wrong,
+                "note": report.note,
+                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                "said": found["said"],
+                "turns": found["turns"],
+            }
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            return True

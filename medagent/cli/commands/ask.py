@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from medagent.evidence import Shown
-from medagent.serving.names import EngineName
+from medagent.serving import EngineName
 
 
 def ask(

@@ -11,7 +11,7 @@ import pytest
 from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.errors import ConfigError, InputError
 from medagent.serving.admission import AdmissionLimits
-from medagent.serving.memory import trim_memory
+from medagent.serving.background import trim_memory
 from medagent.serving.middleware import digest, read_tokens
 from medagent.serving.page import read_examples
 

@@ -15,9 +15,9 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.serving.admission import Admission, AdmissionLimits, OverloadedError
 from medagent.serving.app import make_app
+from medagent.serving.background import Searchable
 from medagent.serving.middleware import digest
-from medagent.serving.searchable import Searchable
-from medagent.serving.streams import kept_alive
+from medagent.serving.responses import kept_alive
 from medagent.types import Question
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, says, served, soon
 
@@ -175,19 +175,19 @@ def test_waiting_clients_learn_their_place_and_get_keep_alives(tokenizer: Any) -
         first = asyncio.create_task(admission.answer(Job(Question("q", "x"))))
         while not slow.opened:
             await asyncio.sleep(0.01)
-        heard = []
+        events = []
 
         async def listen() -> None:
-            async for kind, data in admission.start(Job(Question("q", "x"))).events():
-                heard.append((kind, data))
+            async for event in admission.start(Job(Question("q", "x"))).events():
+                events.append((event.kind, event.data))
 
         second = asyncio.create_task(listen())
-        while not heard:
+        while not events:
             await asyncio.sleep(0.01)
-        assert heard == [("waiting", {"ahead": 0})]
+        assert events == [("waiting", {"ahead": 0})]
         slow.go.set()
         await asyncio.gather(first, second)
-        assert [kind for kind, _ in heard] == ["waiting", "turn", "turn", "answer"]
+        assert [kind for kind, _ in events] == ["waiting", "turn", "turn", "answer"]
 
     asyncio.run(run())
 

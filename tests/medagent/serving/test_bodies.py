@@ -33,14 +33,18 @@ def test_what_cannot_be_seen_is_no_question(policy: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("body", "content_type", "told"),
     [
-        (b"", "application/json", "the body is no JSON object. Send one."),
-        (b"null", "application/json", "the body is no JSON object. Send one."),
-        (b"[1]", "application/json", "the body is no JSON object. Send one."),
-        (b'{"question": ', "application/json", "the body is no JSON, from character 13 on."),
-        (b"{'question': 'x'}", "application/json", "the body is no JSON, from character 1 on."),
+        (b"", "application/json", "the body is not a JSON object. Send one."),
+        (b"null", "application/json", "the body is not a JSON object. Send one."),
+        (b"[1]", "application/json", "the body is not a JSON object. Send one."),
+        (b'{"question": ', "application/json", "the body is not valid JSON, from character 13 on."),
+        (b"{'question': 'x'}", "application/json", "the body is not valid JSON, from character 1 on."),
         (b"\x1f\x8b\x08\x00\xff", "application/json", "the body cannot be read. Send JSON in UTF-8, not compressed."),
         ('{"question": "Morbus M\u00e9ni\u00e8re"}'.encode("latin-1"), "application/json", "the body cannot be read."),
-        (b'{"question": "x"}', "text/plain", "the body is no JSON object (its content type is text/plain). Send one"),
+        (
+            b'{"question": "x"}',
+            "text/plain",
+            "the body is not a JSON object (its content type is text/plain). Send one",
+        ),
     ],
 )
 def test_a_body_that_is_no_request_is_told_so(policy: Any, body: bytes, content_type: str, told: str) -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from medagent.agent import Agent
-from medagent.serving import connections, middleware
+from medagent.serving import middleware
 from medagent.serving.app import make_app
 from tests.medagent.serving.support import Corpus, served, soon
 
@@ -22,9 +22,9 @@ Connect = Callable[[], socket.socket]
 
 @pytest.fixture
 def url(policy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(middleware, "HEAD_TIMEOUT_S", 0.5)
     monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.5)
-    with served(make_app(Agent(policy, Corpus()), hosts=("*",)), http=connections.BoundedConnection) as url:
+    with served(make_app(Agent(policy, Corpus()), hosts=("*",)), http=middleware.BoundedConnection) as url:
         yield url
 
 
@@ -74,6 +74,6 @@ def test_a_huge_head_and_a_slow_body_are_refused(connect: Connect) -> None:
 
 
 def test_no_more_connections_than_files(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "most_connections", lambda: 1)
+    monkeypatch.setattr(middleware, "most_connections", lambda: 1)
     connect()
     assert closed(connect())

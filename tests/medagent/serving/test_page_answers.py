@@ -10,7 +10,7 @@ import pytest
 
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit, Passage
-from medagent.serving.quiz import QuizItem
+from medagent.serving.page import QuizItem
 from tests.medagent.serving.page_visit import QUESTION, Visit
 from tests.medagent.serving.support import soon
 

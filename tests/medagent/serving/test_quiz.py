@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from medagent.errors import ConfigError
-from medagent.serving.quiz import QuizItem, read_quiz
+from medagent.serving.page import QuizItem, read_quiz
 from tests.medagent.serving.support import GOUT, call
 
 ITEMS = [

@@ -1,4 +1,4 @@
-"""Requests as clients send them: what is refused says so, and chores are answered without the agent."""
+"""Requests as clients send them: what is refused says so, and utility prompts are answered without the agent."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit, Passage
 from medagent.serving.admission import AdmissionLimits
-from medagent.serving.chores import title_of
-from medagent.serving.feedback import Feedback
+from medagent.serving.client_utility_prompts import title_of
 from medagent.serving.openai_form import content_of, escaped
+from medagent.serving.page import Feedback
 from medagent.serving.rewriting import ModelRewriter
 from tests.medagent.serving.support import CHAT, Corpus, SlowPolicy, call, chat, client_of, events
 
@@ -114,7 +114,7 @@ OPEN_WEBUI = (
         ),
     ],
 )
-def test_chores_are_answered_without_the_agent(tokenizer: Any, messages: list[Any], said: str) -> None:
+def test_utility_prompts_are_answered_without_the_agent(tokenizer: Any, messages: list[Any], said: str) -> None:
     def never(read: str, turn: int) -> str:
         raise AssertionError("the agent was asked")
 

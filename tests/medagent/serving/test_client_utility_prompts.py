@@ -41,7 +41,7 @@ def test_titles_are_known_in_many_words(policy: Any, messages: list[tuple[str, s
     assert body["choices"][0]["message"]["content"] == "What treats gout"
 
 
-def test_other_chores_have_their_shape(policy: Any) -> None:
+def test_other_utility_prompts_have_their_shape(policy: Any) -> None:
     def said(*messages: tuple[str, str]) -> str:
         body = chat(policy, [{"role": role, "content": text} for role, text in messages]).json()
         assert "medagent" not in body
@@ -66,7 +66,7 @@ def test_other_chores_have_their_shape(policy: Any) -> None:
     assert said(*summary) == "The user asked: What treats gout?"
 
 
-def test_a_chores_stream_counts_its_usage(policy: Any) -> None:
+def test_a_utility_stream_counts_its_usage(policy: Any) -> None:
     asked = [{"role": "user", "content": f"Generate a title for this chat.\n{HISTORY}"}]
     lines = chat(policy, asked, stream=True, stream_options={"include_usage": True}).text.strip().split("\n\n")
     assert json.loads(lines[-2].removeprefix("data: "))["usage"]["total_tokens"] == 0

@@ -48,8 +48,8 @@ TITLE_WORDS = 6
 _AS_JSON = re.compile(r"\bjson\b", re.IGNORECASE)
 
 
-def chore_answer(system: str, last: str, questions: list[str]) -> str | None:
-    """The answer to a chore; None where the conversation asks a question.
+def utility_answer(system: str, last: str, questions: list[str]) -> str | None:
+    """The answer to a utility prompt; None where the conversation asks a question.
 
     `system` and `last` are the system's messages and the last one of the user (empty where there is none). `questions`
     are the user's earlier messages.
@@ -83,7 +83,7 @@ def _only_a_title(system: str) -> bool:
 
 
 def _kind_of(instruction: str) -> str | None:
-    """What a chore asks for; None where it is none."""
+    """What a utility prompt asks for; None where it is none."""
     if _TITLE.search(instruction):
         return "title"
     if _SUMMARY.match(instruction):

@@ -1,0 +1,116 @@
+"""Work beside the answers: reloads a new export, returns free memory, and probes whether the corpus can be searched."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import platform
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medagent.agent import Agent
+from medagent.serving.admission import Admission
+
+log = logging.getLogger("medagent.serving")
+Stamp = tuple[tuple[str, int, int], ...]
+
+
+def stamp(folder: Path) -> Stamp:
+    """What changes when the folder's files do: names, sizes and times. Empty while the folder is being replaced."""
+    found = []
+    try:
+        for path in sorted(folder.rglob("*")):
+            status = path.stat()
+            found.append((str(path.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    except FileNotFoundError:
+        return ()
+    return tuple(found)
+
+
+async def watch(
+    folder: Path, served: Stamp, open_again: Callable[[], Agent], admission: Admission, *, every_s: float
+) -> None:
+    """Look every `every_s` seconds, and exchange the agent once a change has come to rest.
+
+    `served` is the stamp of the open agent. Where the new agent cannot be opened, the reason is logged and the former
+    one stays.
+    """
+    seen = served
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            now = stamp(folder)
+            if now and now != served and now == seen:
+                served = now
+                await admission.replace(await asyncio.to_thread(open_again))
+                log.info("agent %s: opened again; new questions go to it.", folder)
+            seen = now
+        except Exception:  # any library that reads weights or tokenizers; the service goes on and looks again
+            log.exception("agent %s: changed, and cannot be opened; the former one goes on.", folder)
+
+
+EVERY_S = 5.0
+_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
+
+
+def share_one_arena() -> None:
+    """Let all threads allocate from one arena of glibc; call it before there are threads.
+
+    Python's lock lets one thread at a time do most of the work, so they hardly wait for each other.
+    It changes nothing with another C library, or where the environment has settings of its own.
+    """
+    own = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
+    if platform.libc_ver()[0] == "glibc" and not own:
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+
+
+async def trim_memory(every_s: float = EVERY_S) -> None:
+    """Return free memory to the system at intervals (malloc_trim(3), some milliseconds each).
+
+    Ends at once where the C library is not glibc.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    library = ctypes.CDLL(None)
+    while True:
+        await asyncio.sleep(every_s)
+        await asyncio.to_thread(library.malloc_trim, 0)
+
+
+log = logging.getLogger("medagent.serving")
+PROBE = "treatment"
+
+
+@dataclass
+class Searchable:
+    """Searches once, and says for `every_s` whether that worked. A search over `timeout_s` did not.
+
+    A probe that comes meanwhile gets the last outcome, so that many probes are one search.
+    """
+
+    search: Callable[[str, int], Coroutine[Any, Any, Any]]
+    every_s: float = 10.0
+    timeout_s: float = 5.0
+    _works: bool = True
+    _at: float = field(default=-float("inf"))
+
+    async def __call__(self) -> bool:
+        """The outcome."""
+        if time.monotonic() - self._at < self.every_s:
+            return self._works
+        self._at = time.monotonic()
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await self.search(PROBE, 1)
+        except Exception as failure:  # whatever a damaged index raises
+            if self._works:
+                log.error("the corpus cannot be searched: %r", failure)
+            self._works = False
+        else:
+            self._works = True
+        return self._works

@@ -1,0 +1,204 @@
+"""Answers to requests: streams that end when the client goes, and errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from medagent.errors import MedagentError
+from medagent.retrieval.errors import RetrievalError
+from medagent.serving import openai_form as openai
+from medagent.serving.admission import Answering, OverloadedError, TooLongError, TooSlowError
+
+log = logging.getLogger("medagent.serving")
+CLIENT_LEFT = 499
+SILENCE_S = 15.0  # between two comments of a stream
+Found = TypeVar("Found")
+
+
+class ModelError(MedagentError):
+    """The request names another model."""
+
+
+class ClientLeftError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+async def unless_gone(request: Request, work: Awaitable[Found]) -> Found:
+    """The result, or `ClientLeftError` (and the work stopped) once the client has gone."""
+    working, gone = asyncio.ensure_future(work), asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientLeftError
+        return working.result()
+    finally:
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def stream(pieces: AsyncGenerator[str]) -> StreamingResponse:
+    """Server-sent events. Proxies neither buffer them nor close their connection."""
+    kept = kept_alive(pieces, silence_s=SILENCE_S)
+    return StreamingResponse(kept, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+async def kept_alive(pieces: AsyncGenerator[str], *, silence_s: float) -> AsyncGenerator[str]:
+    """The pieces, with a comment after each `silence_s` without one: proxies close silent connections."""
+    following = asyncio.ensure_future(anext(pieces))
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=silence_s)
+            if not done:
+                yield ": working\n\n"
+                continue
+            try:
+                yield following.result()
+            except StopAsyncIteration:
+                return
+            following = asyncio.ensure_future(anext(pieces))
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await pieces.aclose()
+
+
+async def answer_events(
+    answering: Answering,
+    request: Request,
+    id_: str,
+    keep: Callable[[list[dict[str, Any]], dict[str, Any]], None] | None,
+) -> AsyncGenerator[str]:
+    """The stream of POST /v1/answers; `keep` gets the turns and the answer."""
+    steps, turns = answering.events(), list[dict[str, Any]]()
+    try:
+        yield f"event: id\n{_data({'id': id_})}"
+        async for event in steps:
+            if event.kind == "turn":
+                turns.append(event.data)
+            elif event.kind == "answer" and keep:
+                keep(turns, event.data)
+            yield f"event: {event.kind}\n{_data(event.data)}"
+    except (MedagentError, RetrievalError) as failure:
+        yield f"event: error\n{_data(_failed(failure, request)[1])}"
+    finally:
+        await steps.aclose()
+
+
+async def chat_chunks(
+    answering: Answering, request: Request, id_: str, model: str, *, usage: bool
+) -> AsyncGenerator[str]:
+    """The stream of POST /v1/chat/completions."""
+    steps = answering.events()
+    try:
+        yield _data(openai.chunk(id_, model, {"role": "assistant", "content": ""}))
+        async for event in steps:
+            if event.kind != "answer":
+                thought = openai.thought_of(event.data) if event.kind == "turn" else ""
+                delta = {"reasoning_content": thought} if thought else {}
+                yield _data(openai.chunk(id_, model, delta, extra={event.kind: event.data}))
+                continue
+            answer = event.data
+            yield _data(openai.chunk(id_, model, {"content": openai.content_of(answer)}))
+            yield _data(openai.chunk(id_, model, {}, finish=openai.finish_reason(answer), extra={"answer": answer}))
+            if usage:
+                yield _data(openai.usage_chunk(id_, model, answer["usage"]))
+            yield "data: [DONE]\n\n"
+    except (MedagentError, RetrievalError) as failure:
+        yield _data(_failed(failure, request)[1])
+    finally:
+        await steps.aclose()
+
+
+async def utility_chunks(id_: str, model: str, text: str, *, usage: bool) -> AsyncGenerator[str]:
+    """The stream of a utility prompt, which no agent answers."""
+    yield _data(openai.chunk(id_, model, {"role": "assistant", "content": text}))
+    yield _data(openai.chunk(id_, model, {}, finish="stop"))
+    if usage:
+        yield _data(openai.usage_chunk(id_, model, openai.NO_USAGE))
+    yield "data: [DONE]\n\n"
+
+
+def _data(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body)}\n\n"
+
+
+def refusal(status: int, message: str, *, param: str | None = None) -> JSONResponse:
+    """The answer to a request that is wrong."""
+    return JSONResponse(openai.error(message, "invalid_request_error", param=param), status_code=status)
+
+
+def _failed(failure: Exception, request: Request) -> tuple[int, dict[str, Any]]:
+    """Status and body for a failed answer. The cause goes to the log alone."""
+    if isinstance(failure, OverloadedError):
+        return 429, openai.error(str(failure), "rate_limit_error", code="overloaded")
+    if isinstance(failure, TooSlowError):
+        return 504, openai.error(str(failure), "server_error", code="timeout")
+    if isinstance(failure, TooLongError):
+        return 400, openai.error(str(failure), "invalid_request_error", code="context_length_exceeded")
+    if isinstance(failure, ModelError):
+        return 404, openai.error(str(failure), "invalid_request_error", code="model_not_found", param="model")
+    id_ = request.state.request_id
+    log.error("request %s failed: %s", id_, failure, exc_info=failure)
+    if isinstance(failure, RetrievalError):
+        return 503, openai.error(
+            f"the corpus cannot be searched now (request {id_}).", "server_error", code="retrieval"
+        )
+    return 500, openai.error(f"the agent failed (request {id_}); the server's log says why.", "server_error")
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Give every error OpenAI's shape."""
+    app.add_exception_handler(MedagentError, _on_failure)
+    app.add_exception_handler(RetrievalError, _on_failure)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(ClientLeftError, _on_client_left)
+
+
+async def _on_failure(request: Request, failure: Exception) -> Response:
+    status, body = _failed(failure, request)
+    waits = {"Retry-After": str(failure.retry_after_s)} if isinstance(failure, OverloadedError) else None
+    return JSONResponse(body, status_code=status, headers=waits)
+
+
+async def _on_invalid(request: Request, failure: Exception) -> Response:
+    assert isinstance(failure, RequestValidationError)
+    # FastAPI would repeat the input. It may be long, private, or no text that can be sent.
+    wrong = failure.errors()[0]
+    if wrong["type"] == "model_attributes_type" or wrong["loc"] == ("body",):
+        sent = request.headers.get("content-type", "none")
+        json_sent = sent.partition(";")[0].strip().lower() == "application/json"
+        told = "" if json_sent else f" (its content type is {sent})"
+        header = "" if json_sent else " with the header Content-Type: application/json"
+        return refusal(400, f"the body is not a JSON object{told}. Send one{header}.")
+    if wrong["type"] == "json_invalid":
+        return refusal(400, f"the body is not valid JSON, from character {wrong['loc'][-1]} on.")
+    where = ".".join(str(part) for part in wrong["loc"] if part != "body")
+    return refusal(400, f"{where}: {wrong['msg']}", param=where or None)
+
+
+async def _on_http(request: Request, failure: Exception) -> Response:
+    assert isinstance(failure, HTTPException)
+    unread = failure.detail == "There was an error parsing the body"  # FastAPI's words
+    detail = "the body cannot be read. Send JSON in UTF-8, not compressed." if unread else str(failure.detail)
+    told = openai.error(detail, "invalid_request_error")
+    return JSONResponse(told, status_code=failure.status_code, headers=failure.headers)
+
+
+async def _on_client_left(request: Request, failure: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT)
