@@ -6,9 +6,9 @@ from pathlib import Path
 
 from medagent.evaluation.benchmarks import bioasq_passages, pubmedqa_passages
 from medagent.retrieval.corpora import Corpus, file_corpus, hub_corpus, memory_corpus
-from medagent.retrieval.deciding import CutDocument
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.ingest import cut_part
+from medagent.retrieval.ingest_policy import CutDocument
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.settings import Chunking
 from medagent.starter.world import World

@@ -14,9 +14,8 @@ from itertools import pairwise
 
 import Stemmer
 
-from medagent.retrieval.plain_text import without_unseen
+from medagent.retrieval.normalization import american, with_numbers, without_accents, without_unseen
 from medagent.retrieval.settings import AnalyserName
-from medagent.retrieval.spelling import american, with_numbers, without_accents
 
 GREEK = {
     chr(code): unicodedata.name(chr(code)).split()[-1].lower().replace("lamda", "lambda")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from medagent.retrieval.bibliography import Bibliography
+from medagent.retrieval.normalization import without_unseen
 from medagent.retrieval.passages import Passage, content_digest
-from medagent.retrieval.plain_text import without_unseen
 from medagent.retrieval.settings import Chunking
 
 CountTokens = Callable[[Sequence[str]], list[int]]

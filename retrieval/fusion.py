@@ -5,12 +5,15 @@ Reciprocal rank fusion (Cormack et al., SIGIR 2009): score(d) = sum over ranking
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
 
-from medagent.retrieval.duplicates import without_repeats
-from medagent.retrieval.evidence_types import evidence_level
-from medagent.retrieval.near_words import QueryWords
+from medagent.retrieval.filters import KINDS, folded
 from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.query_match import QueryWords
 from medagent.retrieval.rerank import Reranker
 from medagent.retrieval.settings import SearchSettings
 
@@ -94,3 +97,61 @@ def _with_enough(
     for passage, score in ranked:
         if words.coverage(query, [passage.indexed_text])[0] >= settings.floor:
             yield passage, score
+
+
+_WORD = re.compile(r"\w+")
+SHINGLE = 3
+
+
+class Repeats:
+    """Remembers passages and tells whether another repeats one of them.
+
+    Two passages repeat each other when they hold the same numbers, and the Jaccard similarity of their runs of three
+    words is at least `threshold`. A dose or a date that differs is a difference, however long the rest.
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._known: list[tuple[frozenset[tuple[str, ...]], Counter[str]]] = []
+
+    def is_new(self, passage: Passage) -> bool:
+        """Whether it repeats none before it; what is new is remembered."""
+        words = _WORD.findall(passage.indexed_text.lower())
+        shingles = frozenset(zip(*(words[i:] for i in range(SHINGLE)), strict=False)) or frozenset([tuple(words)])
+        numbers = Counter(word for word in words if any(char.isdigit() for char in word))
+        for known, known_numbers in self._known:
+            # Similarity cannot exceed the ratio of the sizes, which costs nothing to see.
+            small, large = sorted((len(known), len(shingles)))
+            if small < self._threshold * large or numbers != known_numbers:
+                continue
+            common = len(known & shingles)
+            if common >= self._threshold * (len(known) + len(shingles) - common):
+                return False
+        self._known.append((shingles, numbers))
+        return True
+
+
+def without_repeats(ranked: Iterable[tuple[Passage, float]], threshold: float) -> Iterator[tuple[Passage, float]]:
+    """The (passage, score) pairs that repeat none before them; all of them where `threshold` is 0."""
+    repeats = Repeats(threshold)
+    return (pair for pair in ranked if not threshold or repeats.is_new(pair[0]))
+
+
+LEVELS = {"guideline": 1.0, "systematic review": 0.9, "rct": 0.7, "trial": 0.5, "review": 0.3, "case report": 0.1}
+
+
+def evidence_level(types: Iterable[str]) -> float:
+    """The highest level of a passage's types, from 0 (unknown, letter, editorial) to 1 (guideline).
+
+    >>> evidence_level(["Journal Article", "Meta-Analysis"]), evidence_level(["Letter"])
+    (0.9, 0.0)
+    """
+    return max((_level(name) for name in types), default=0.0)
+
+
+@lru_cache(maxsize=1000)
+def _level(name: str) -> float:
+    """Of one type; LEVELS begins with the strongest."""
+    found = folded(name)
+    kinds = (level for kind, level in LEVELS.items() if any(fnmatchcase(found, each) for each in (kind, *KINDS[kind])))
+    return next(kinds, 0.0)

@@ -17,20 +17,18 @@ from pathlib import Path
 from uuid import uuid4
 
 from medagent.retrieval.analysis import Analyser
-from medagent.retrieval.changes import Changes
 from medagent.retrieval.corpora import Corpus, memory_corpus
-from medagent.retrieval.deciding import CutDocument
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import EmptyCorpusError, IndexMismatchError
-from medagent.retrieval.index_checks import check_read_whole, check_undamaged
 from medagent.retrieval.ingest import cut_part, foresee, ingest, remove_gone
+from medagent.retrieval.ingest_policy import Changes, CutDocument
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import LOCKS, writing
 from medagent.retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder, probe
 from medagent.retrieval.passages import Passage
+from medagent.retrieval.query_match import SYNONYMS_FILE
 from medagent.retrieval.settings import IndexSettings, SearchSettings
 from medagent.retrieval.store import PassageStore, Progress
-from medagent.retrieval.synonyms import FILE as SYNONYMS
 from medagent.retrieval.vectors import ChromaVectors
 
 FILES = ("passages.sqlite", "embeddings.f32")
@@ -336,6 +334,32 @@ def _wipe(folder: Path) -> None:
         chroma(folder, elsewhere).drop()
     elif (folder / "chroma").exists():
         ChromaVectors.local(folder).drop()  # through the client: Chroma caches open databases by path
-    for name in (*FILES, SYNONYMS, *(f"{FILES[0]}{suffix}" for suffix in ("-wal", "-shm"))):
+    for name in (*FILES, SYNONYMS_FILE, *(f"{FILES[0]}{suffix}" for suffix in ("-wal", "-shm"))):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "bm25", ignore_errors=True)
+
+
+def check_undamaged(folder: Path, manifest: Manifest) -> None:
+    """Refuse a complete index whose passages or vectors are not those that its manifest names.
+
+    Damage is never made the truth.
+    """
+    if not manifest.complete:
+        return
+    with closing(PassageStore(folder, manifest.dimension)) as store:
+        found = (store.content_sha256(), store.embeddings_sha256())
+    if found != (manifest.content_sha256, manifest.embeddings_sha256):
+        raise IndexMismatchError(
+            f"index {folder}: its passages or vectors are not those it was built with (medagent index verify "
+            f"{folder} says which). Restore both files from a backup, or build the index again with --overwrite."
+        )
+
+
+def check_read_whole(folder: Path, store: PassageStore) -> None:
+    """Refuse while a part of a corpus is half read: only the command that began it knows what is missing."""
+    half = [name for name, state in store.parts().items() if not state.complete]
+    if half:
+        raise IndexMismatchError(
+            f"index {folder}: {half[0]} was read by half when a build or an addition was interrupted. Run that "
+            "command again to go on."
+        )

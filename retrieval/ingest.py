@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.changes import Changes
 from medagent.retrieval.chunking import cut_document
 from medagent.retrieval.corpora import Corpus, CorpusPart
-from medagent.retrieval.deciding import CutDocument, decide
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.ingest_policy import Changes, CutDocument, decide
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.readers import Skipped, Withdrawn
 from medagent.retrieval.settings import Chunking

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from medagent.retrieval.bibliography import NAMES, Bibliography
-from medagent.retrieval.years import year_in
+from medagent.retrieval.bibliography import NAMES, Bibliography, year_in
 
 TEXT_FIELDS = ("text", "content", "contents", "body", "abstract")
 _TEXT_HASH = re.compile(r"#([0-9a-f]{16})$")

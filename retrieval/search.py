@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medagent.retrieval.analysis import Analyser
+from medagent.retrieval.cache import RememberedHits
 from medagent.retrieval.embedders import Embedder, embedder_from_identity
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.filters import EVERYTHING, Filter
@@ -20,9 +21,8 @@ from medagent.retrieval.index import open_vectors
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import ReadLock
 from medagent.retrieval.manifest import Manifest, check_embedder
-from medagent.retrieval.near_words import QueryWords
 from medagent.retrieval.passages import Hit, Passage
-from medagent.retrieval.remembered import RememberedHits
+from medagent.retrieval.query_match import QueryWords
 from medagent.retrieval.rerank import Reranker
 from medagent.retrieval.settings import SearchSettings
 from medagent.retrieval.store import PassageStore

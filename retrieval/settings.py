@@ -43,7 +43,7 @@ class SearchSettings:
     `near_words` a word of a query that no passage has stands for the nearest that some have. A passage is shown where
     it has the share `floor` of the query's words, weighted by how rare they are, so that a search may find nothing; 0
     shows all. A score is multiplied by 1 + `evidence_weight` times the level of the passage's publication type
-    (`medagent.retrieval.evidence_types`); 0 ignores types. docs/retrieval-figures.md measures the defaults.
+    (`medagent.retrieval.fusion`); 0 ignores types. docs/retrieval-figures.md measures the defaults.
     """
 
     num_candidates: int = 50

@@ -7,11 +7,12 @@ are broken by index and then by row. Where the indexes are consecutive parts of 
 from __future__ import annotations
 
 import logging
+import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import reduce
 from operator import add
@@ -21,20 +22,18 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from medagent.retrieval.cache import RememberedHits
 from medagent.retrieval.embedders import Embedder, embedder_from_identity
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.filters import EVERYTHING, Filter
 from medagent.retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
-from medagent.retrieval.left_out import held_twice, retracted
+from medagent.retrieval.lexical import LexicalShard
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.near_words import QueryWords
 from medagent.retrieval.passages import Hit, Passage
-from medagent.retrieval.remembered import RememberedHits
+from medagent.retrieval.query_match import QueryWords, Synonyms, stored_groups
 from medagent.retrieval.rerank import Reranker
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import SearchSettings
-from medagent.retrieval.sharded_lexical import LexicalShard
-from medagent.retrieval.synonyms import Synonyms, stored_groups
 
 log = logging.getLogger(__name__)
 Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
@@ -316,3 +315,42 @@ def _compared(manifest: Manifest, *, any_search: bool) -> dict[str, object]:
     if any_search:
         del settings["search"]
     return {"embedder": manifest.embedder, "dimension": manifest.dimension, "space": manifest.space, **settings}
+
+
+_RETRACTED = "SELECT name FROM other.withdrawn WHERE kind = 'retracted'"
+# The rule of `ingest_policy`: a document goes by any of its names, and one that was let back in by name stays.
+_OUT = f"""
+SELECT row, id FROM main.passages AS held WHERE (held.owner IN ({_RETRACTED})
+  OR held.owner IN (SELECT name FROM main.aliases WHERE alias IN ({_RETRACTED})))
+AND NOT EXISTS (SELECT 1 FROM main.withdrawn AS said WHERE said.kind = 'allowed' AND (said.name = held.owner
+  OR said.name IN (SELECT alias FROM main.aliases AS other_name WHERE other_name.name = held.owner)))
+"""  # noqa: S608 (constant names)
+
+
+def held_twice(folder: Path, earlier: Sequence[Path]) -> dict[int, str]:
+    """Rows and ids of an index's passages whose id, or whose document, an earlier index holds."""
+    found: dict[int, str] = {}
+    for other in earlier:
+        with _compared(folder, other) as (database, owners_known):
+            for name in ("id", "owner") if owners_known else ("id",):
+                held = f"SELECT {name} FROM other.passages"  # noqa: S608 (constant names)
+                found |= database.execute(f"SELECT row, id FROM main.passages WHERE {name} IN ({held})")  # noqa: S608
+    return found
+
+
+def retracted(folder: Path, others: Sequence[Path]) -> dict[int, str]:
+    """Rows and ids of an index's passages of whose retraction another index has read."""
+    found: dict[int, str] = {}
+    for other in others:
+        with _compared(folder, other) as (database, owners_known):
+            found |= database.execute(_OUT) if owners_known else ()
+    return found
+
+
+@contextmanager
+def _compared(folder: Path, other: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
+    """A connection to both as `main` and `other`, and whether both know documents; indexes of format 2 do not."""
+    with closing(sqlite3.connect(folder / "passages.sqlite")) as database:
+        database.execute("ATTACH ? AS other", (str(other / "passages.sqlite"),))
+        columns = [database.execute(f"PRAGMA {schema}.table_info(passages)") for schema in ("main", "other")]
+        yield database, all("owner" in {row[1] for row in found} for found in columns)

@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, Withdrawal
+from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, HeldDocument, Withdrawal
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.passages import Passage
+from medagent.retrieval.passages import Passage, document_digest
 from medagent.retrieval.stored_rows import COLUMNS, PartState, StoredRows, bibliography_column
-from medagent.retrieval.upgrading import add_owners
 
 EMBEDDED_AT_ONCE = 256
 Progress = Callable[[str, int, int, int], None]  # stage, done, total (in the units of the stage), passages so far
@@ -241,3 +240,31 @@ class PassageStore(StoredRows):
 
 
 __all__ = ["PartState", "PassageStore", "Progress"]
+
+
+def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[str]) -> None:
+    """Format 2 to 3: passages get the document that they are of, which follows from their fields.
+
+    `passages` makes the new table, and `columns` are those of a passage. Searches are the same before and after.
+    """
+    named = ", ".join(columns)
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("DROP INDEX IF EXISTS passages_document")
+        database.execute("ALTER TABLE passages RENAME TO passages_of_format_2")
+        for statement in passages.strip().removesuffix(";").split(";"):
+            database.execute(statement)
+        # A document is named by its passages' field where their ids are its parts, or where it has no name but the
+        # digest of its words. A row's own field names a larger thing.
+        digest = "(length(document) = 16 AND document NOT GLOB '*[^0-9a-f]*')"
+        owner = f"CASE WHEN document != '' AND (instr(id, '#') > 0 OR {digest}) THEN document ELSE id END"
+        query = f"SELECT row, {named}, digest, {owner}, '' FROM passages_of_format_2"  # noqa: S608 (constant names)
+        database.execute(f"INSERT INTO passages {query}")
+        database.execute("DROP TABLE passages_of_format_2")
+        owned: dict[str, list[Passage]] = {}
+        query = f"SELECT owner, {named} FROM passages ORDER BY row"  # noqa: S608 (constant names)
+        for name, *values in database.execute(query):
+            owned.setdefault(name, []).append(Passage(**dict(zip(columns, values, strict=True))))
+        held = {name: HeldDocument(name, "", "", "", document_digest(found)) for name, found in owned.items()}
+        DocumentTables(database).apply(DocumentChanges(held=held))
+        database.execute("DELETE FROM parts")  # read again, they tell which document is from where

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.filters import EVERYTHING, Filter
-from medagent.retrieval.matching import clause_of, prepare
+from medagent.retrieval.filters import EVERYTHING, Filter, clause_of, prepare
 from medagent.retrieval.passages import Passage
 
 COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")

@@ -11,9 +11,9 @@ from rich.console import Console
 from medagent.cli.progress import Show, index_bars
 from medagent.cli.safe_text import escape
 from medagent.evaluation.corpora import named_corpus
-from medagent.retrieval.changes import Changes
 from medagent.retrieval.embedders import embedder_from_identity
 from medagent.retrieval.index import add_to_index, build_index, sync_index
+from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.settings import IndexSettings
 from medagent.starter.index import STARTER_INDEX

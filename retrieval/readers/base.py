@@ -6,7 +6,7 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -127,3 +127,85 @@ def _codec(declared: str) -> str:
 Read = Callable[[OpenFile], Iterator[Item]]
 # A damaged or truncated archive. A disk that fails is another matter: it ends the build.
 UNREADABLE = (gzip.BadGzipFile, EOFError, zlib.error)
+
+
+_THING = r"(?:article|paper|publication|chapter|manuscript|study|review|report|letter|protocol)"
+_RETRACTED = re.compile(
+    rf"^\W*(?i:(?:this {_THING} (?:has been|was) )?(?:retracted|withdrawn)|temporary removal|removed)"
+    rf"(?:\s+(?i:{_THING}))?\s*(?::|[\])\u2013\u2014]|\.$|$)"
+    r"|^\W*(?:RETRACTED|WITHDRAWN)\b(?=.*[a-z])"  # and not a title that is all in capitals
+    rf"|^\W*(?i:{_THING} (?:retracted|withdrawn)\s*:)"
+    rf"|[:.\u2013\u2014-]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\W*$"
+    rf"|[\[(]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\s*(?:[.:,;][^\])]*|(?i:see|in|by)\b[^\])]*)?[\])]\W*$"
+)
+_NOTICE = re.compile(
+    r"^\W*(?:(?:notice|statement|note|notification) of )(?:retraction|withdrawal)\b"
+    r"|^\W*(?:editorial |publisher(?:'s|\u2019s)? |authors?(?:'s?|s?\u2019)? )?retraction"
+    r"(?:\s+(?:notice|note|statement|and republication))?\s*(?:[:\u2014]|\.(?:\s|$)|(?:to|for)\s*[:\"\u201c\u2018'])"
+    r"|^\W*retraction (?:to|for) [A-Z][\w'\u2019-]+ et al\b"
+    r"|^\W*(?:retraction|withdrawal|removal) (?:notice|note|statement)\b"
+    rf"|^\W*retraction (?:of|to|for)\s*(?:{_THING}\b|[:\"\u201c\u2018'])",
+    re.IGNORECASE,
+)
+
+
+def is_retracted(title: str) -> bool:
+    """Whether a title marks its article as retracted or withdrawn.
+
+    >>> [is_retracted(title) for title in ("RETRACTED: Vitamin Q.", "Withdrawn patients in trials", "X [retracted]")]
+    [True, False, True]
+    """
+    return bool(_RETRACTED.search(title))
+
+
+def is_notice(title: str) -> bool:
+    """Whether a title is that of a retraction's notice.
+
+    >>> [is_notice(title) for title in ("Retraction: Fictase in myeloma", "Retraction of the tongue in infants")]
+    [True, False]
+    """
+    return bool(_NOTICE.search(title))
+
+
+def why_left_out(title: str) -> str:
+    """Why an article with this title is left out; empty where its title says nothing."""
+    if is_notice(title):
+        return "is the notice of a retraction"
+    return "is a retracted article" if is_retracted(title) else ""
+
+
+def rows_in_words(rows: Sequence[Sequence[str]], *, named: bool = True) -> list[str]:
+    """A line for each row; with `named` the first row names the columns. Empty cells are left out.
+
+    A cell that is alone in its row is a heading or a note, and stands without a name.
+
+    >>> rows_in_words([["Drug", "Dose"], ["Aspirin", "300 mg"], ["At night", ""]])
+    ['Drug: Aspirin; Dose: 300 mg', 'At night']
+    """
+    rows = [row for row in rows if any(row)]
+    names = list(rows[0]) if len(rows) > 1 and named else []
+    return ["; ".join(_named(row, names)) for row in (rows[1:] if names else rows)]
+
+
+def _named(row: Sequence[str], names: Sequence[str]) -> list[str]:
+    filled = [(at, cell) for at, cell in enumerate(row) if cell]
+    if len(filled) == 1 and len(names) > 1:
+        return [filled[0][1]]
+    return [f"{names[at]}: {cell}" if at < len(names) and names[at] else cell for at, cell in filled]
+
+
+def has_header(rows: Sequence[Sequence[str]], bold: Sequence[bool]) -> bool:
+    """Whether the first row names the columns: it is bold and others are not, or it has words above numbers."""
+    first, *others = rows
+    if not others or not all(first[1:]) or any(map(is_number, first[1:])):
+        return False
+    if bold[0] and not all(bold):
+        return True
+    columns = ([row[at] for row in others if at < len(row) and row[at]] for at in range(1, len(first)))
+    return any(len(column) > 1 and all(map(is_number, column)) for column in columns)
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell holds a number, perhaps with a sign, a unit or a range."""
+    bare = text.lstrip("<>≤≥±+-−–~≈ ")
+    return bare[:1].isdigit()

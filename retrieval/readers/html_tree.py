@@ -9,7 +9,7 @@ from lxml import html
 from lxml.html import HtmlElement
 from trafilatura.utils import load_html
 
-from medagent.retrieval.readers.rows_of_tables import has_header, rows_in_words
+from medagent.retrieval.readers.base import has_header, rows_in_words
 from medagent.retrieval.readers.text import raised
 
 CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)

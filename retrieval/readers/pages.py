@@ -16,13 +16,11 @@ from docx.text.paragraph import Paragraph
 from lxml import etree
 from trafilatura.settings import Document as TrafilaturaDocument
 
+from medagent.retrieval.bibliography import year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, rows_in_words, why_left_out
 from medagent.retrieval.readers.html_tree import CHARSET, prepared
-from medagent.retrieval.readers.retractions import why_left_out
-from medagent.retrieval.readers.rows_of_tables import rows_in_words
 from medagent.retrieval.readers.text import decoded, title_of, without_ligatures
-from medagent.retrieval.years import year_in
 
 _LEVEL = re.compile(r"(?:Heading|Überschrift|Titre|Título) (\d)")
 # It tells in the log of every page that has little text; what has none is reported here.

@@ -7,18 +7,29 @@ text are skipped and reported.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from statistics import median
 
 import pypdfium2
 
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.passages import without_surrogates
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped
-from medagent.retrieval.readers.pdf_lines import hyphenated_words
-from medagent.retrieval.readers.pdf_running import without_running
-from medagent.retrieval.readers.pdf_text import ReadPage, is_rubbish, read_page, title_on
-from medagent.retrieval.readers.pdf_words import PlacedPage, placed_page
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, has_header, rows_in_words
+from medagent.retrieval.readers.pdf_layout import Column, Grid, PlainTable, boxed_aside, grids_of, in_order
+from medagent.retrieval.readers.pdf_lines import (
+    LinePart,
+    Paragraph,
+    hyphenated_words,
+    joined,
+    lines_of,
+    paragraphs_of,
+    piece_of,
+    pieces_of,
+    without_running,
+)
+from medagent.retrieval.readers.pdf_words import PlacedPage, Word, placed_page
 from medagent.retrieval.readers.text import title_of, without_ligatures
 
 _YEAR = re.compile(r"(?:D:)?(1[89]\d\d|20\d\d)\d*")
@@ -80,3 +91,149 @@ def _title(claimed: str, pages: list[ReadPage]) -> str:
 
 def _metadata(document: pypdfium2.PdfDocument, key: str) -> str:
     return without_surrogates(str(document.get_metadata_value(key) or "").replace("\x00", ""))
+
+
+SMALL = 0.88  # of the size of a page's letters, from which text at the foot of a column is a footnote
+_GRID = "\x00grid"
+_RUBBISH = re.compile(
+    r"^\W*$|^untitled|^microsoft (word|powerpoint|excel)|^powerpoint|^(document|presentation|slide|layout|title)\W*\d*$"
+    r"|^\(?(anonymous|unspecified|none|unknown|temp|test|draft)\)?$|^\S*(_|\d{3})\S*$|[\\/]\S+[\\/]"
+    r"|\.(docx?|pdf|indd|qxd|qxp|tex|dvi|rtf|odt|pptx?|xlsx?)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Lines of one paragraph, or a row of a table."""
+
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class ReadPage:
+    """A page's blocks, and the first page's lines, by which a title can be found."""
+
+    number: int
+    blocks: list[TextBlock]
+    lines: list[LinePart]
+    size: float  # of most words
+
+    def text(self, hyphenated: frozenset[str]) -> str:
+        """The blocks, one per line."""
+        return "\n".join(text for block in self.blocks if (text := joined(block.lines, hyphenated)))
+
+
+def read_page(page: PlacedPage) -> ReadPage:
+    """A page's blocks: its text, then footnotes, then boxes beside the text, then text in other directions."""
+    grids = grids_of(page.rules, page.words)
+    words = [word for word in page.words if not any(grid.holds(word) for grid in grids)]
+    boxes = boxed_aside(page.rules, words)
+    aside = {id(word) for box in boxes for word in box}
+    pieces = pieces_of(word for word in words if id(word) not in aside)
+    pieces += [_standing_for(number, grid) for number, grid in enumerate(grids)]
+    size = median(word.size for word in page.words) if page.words else 0.0
+    blocks, lines = _blocks(pieces, grids, size)
+    for more in (*boxes, *page.turned):
+        found, _ = _blocks(pieces_of(more), [], 0.0)
+        blocks += found
+    return ReadPage(page.number, blocks, lines if page.number == 1 else [], size)
+
+
+def _standing_for(number: int, grid: Grid) -> LinePart:
+    return piece_of([Word(f"{_GRID}{number}", grid.left, grid.right, grid.top, 8.0)])
+
+
+def _blocks(pieces: Sequence[LinePart], grids: Sequence[Grid], size: float) -> tuple[list[TextBlock], list[LinePart]]:
+    """The blocks of pieces in reading order, and the lines outside tables."""
+    blocks: list[TextBlock] = []
+    lines: list[LinePart] = []
+    notes: list[Paragraph] = []
+    held: Paragraph | None = None  # the last paragraph, which may go on in the next column
+    for part in in_order(pieces):
+        if isinstance(part, PlainTable):
+            blocks += _held(held) + [TextBlock([row]) for row in _plain_rows(part)]
+            held = None
+            continue
+        lines += part.lines
+        found = list(_paragraphs(part))
+        begun = len(notes)
+        while len(found) > 1 and _is_note(found[-1], size):
+            notes.insert(begun, found.pop())
+        for number, paragraph in enumerate(found):
+            if paragraph.begins.startswith(_GRID):
+                grid = grids[int(paragraph.begins.removeprefix(_GRID))]
+                blocks += _held(held) + [TextBlock([row]) for row in _grid_rows(grid)]
+                held = None
+            elif number == 0 and held is not None and held.goes_on_in(paragraph):
+                held = Paragraph([*held.lines, *paragraph.lines], paragraph.full)
+            else:
+                blocks += _held(held)
+                held = paragraph
+    blocks += _held(held)
+    blocks += [TextBlock([line.text for line in note.lines]) for note in notes]
+    return blocks, lines
+
+
+def _held(paragraph: Paragraph | None) -> list[TextBlock]:
+    return [TextBlock([line.text for line in paragraph.lines])] if paragraph is not None else []
+
+
+def _is_note(paragraph: Paragraph, size: float) -> bool:
+    return paragraph.size <= SMALL * size and re.match(r"[\d*†‡§¶]", paragraph.begins) is not None
+
+
+def _paragraphs(column: Column) -> Iterator[Paragraph]:
+    """The paragraphs of a column; what stands for a grid is one of its own."""
+    begun = 0
+    for number, line in enumerate(column.lines):
+        if line.text.startswith(_GRID):
+            yield from paragraphs_of(column.lines[begun:number])
+            yield Paragraph([line], full=False)
+            begun = number + 1
+    yield from paragraphs_of(column.lines[begun:])
+
+
+def _plain_rows(table: PlainTable) -> list[str]:
+    cells = [[_cell([line.text for line in lines_of(cell)]) if cell else "" for cell in row] for row in table.rows]
+    bold = [all(piece.bold for cell in row for piece in cell) for row in table.rows]
+    return rows_in_words(cells, named=has_header(cells, bold))
+
+
+def _grid_rows(grid: Grid) -> list[str]:
+    lines = [[[line.text for line in lines_of(pieces_of(cell))] for cell in row] for row in grid.cells]
+    bold = [all(word.bold for cell in row for word in cell) for row in grid.cells]
+    cells = [[_cell(cell) for cell in row] for row in lines]
+    return rows_in_words(cells, named=has_header(cells, bold))
+
+
+def _cell(lines: Sequence[str]) -> str:
+    return joined(lines, frozenset())
+
+
+def title_on(pages: Sequence[ReadPage]) -> str:
+    """The title that stands on the first page in the largest letters, or bold at its beginning; empty without one."""
+    if not pages or not pages[0].lines:
+        return ""
+    body = median(page.size for page in pages)
+    lines = [line for line in pages[0].lines if not line.text.startswith(_GRID)]
+    named = [line for line in lines if sum(letter.isalpha() for letter in line.text) >= 4]
+    if not named:
+        return ""
+    largest = max(line.size for line in named)
+    if largest < 1.15 * body:
+        first = lines[0]
+        return first.text if first.bold and not all(line.bold for line in lines) and len(first.words) <= 20 else ""
+    begun = next(number for number, line in enumerate(lines) if line in named and line.size == largest)
+    title = [lines[begun]]
+    for line in lines[begun + 1 :]:
+        if abs(line.size - largest) > 0.05 * largest or line.y - title[-1].y > 2 * largest:
+            break
+        title.append(line)
+    text = joined([line.text for line in title], frozenset())
+    return text if len(text.split()) <= 40 else ""
+
+
+def is_rubbish(title: str) -> bool:
+    """Whether a title of the metadata is a file's name or a program's, and no title."""
+    return _RUBBISH.search(title.strip()) is not None

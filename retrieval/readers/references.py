@@ -13,13 +13,11 @@ import rispy
 from bibtexparser.entrypoint import parse_string
 from bibtexparser.middlewares import LatexDecodingMiddleware
 
-from medagent.retrieval.bibliography import Bibliography, plain_doi
+from medagent.retrieval.bibliography import Bibliography, plain_doi, year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped
-from medagent.retrieval.readers.medline_text import medline_records
-from medagent.retrieval.readers.retractions import why_left_out
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, why_left_out
+from medagent.retrieval.readers.medline import medline_records
 from medagent.retrieval.readers.text import decoded
-from medagent.retrieval.years import year_in
 
 _RIS_TAG = re.compile(r"^\s*([A-Z][A-Z0-9])\s{0,2}-\s?(.*)$")
 _BEGINS = re.compile(r"^\s*TY\s{0,2}-", re.MULTILINE)

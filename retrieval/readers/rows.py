@@ -15,8 +15,7 @@ import ijson
 
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.passages import id_of_row, passage_from_row
-from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped
-from medagent.retrieval.readers.retractions import why_left_out
+from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, why_left_out
 
 LONGEST_LINE = 64 << 20  # bytes; a longer one is no row
 MOST_NESTED = 500  # arrays and objects within one another

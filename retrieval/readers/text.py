@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.plain_text import without_pictures
+from medagent.retrieval.normalization import without_pictures
 from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped
-from medagent.retrieval.readers.medline_text import is_medline, medline_records
+from medagent.retrieval.readers.medline import is_medline, medline_records
 
 _HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")
 _FENCE = re.compile(r"^\s*(```|~~~)")

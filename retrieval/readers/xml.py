@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.common import DefusedXmlException, EntitiesForbidden
 from defusedxml.ElementTree import iterparse
 
-from medagent.retrieval.readers import bits, jats, medline
+from medagent.retrieval.readers import jats, medline
 from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, Withdrawn
 from medagent.retrieval.readers.xml_text import local, text_of
 
@@ -55,7 +55,7 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
     """The articles of a MEDLINE, JATS or OAI-PMH file, told apart by their elements."""
     done = 0
     root: Element | None = None
-    book = bits.Book()
+    book = jats.Book()
     try:
         for event, element in iterparse(_KnownEntities(file.stream), events=("start", "end")):
             name = local(element)
@@ -71,12 +71,12 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
                         return
                 continue
             if name == "book-meta":
-                book = bits.book_of(element)
+                book = jats.book_of(element)
                 continue
             if name == "DeleteCitation":
                 yield from medline.deleted(element, file.name)
-            elif name == "book-part" and local(root) in _BOOKS and bits.is_chapter(element):
-                yield bits.chapter(element, file.name, book, shelf="" if root is None else root.get("id", ""))
+            elif name == "book-part" and local(root) in _BOOKS and jats.is_chapter(element):
+                yield jats.chapter(element, file.name, book, shelf="" if root is None else root.get("id", ""))
             elif (read := _reader_of(name, element, root)) is not None:
                 yield read(element, file.name)
             elif name == "record" and _deleted(element):

@@ -6,9 +6,9 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from medagent.retrieval.changes import Changes
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.index import add_to_index, build_index, sync_index
+from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.search import HybridRetriever
 from tests.retrieval.support import SMALL, problems
 

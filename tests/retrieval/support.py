@@ -10,7 +10,7 @@ import numpy as np
 
 from medagent.retrieval.chunking import Document
 from medagent.retrieval.embedders import HashedNgramEmbedder
-from medagent.retrieval.inspect import verify_index
+from medagent.retrieval.maintenance import verify_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.readers import OpenFile, Skipped, Withdrawn, read_file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from medagent.retrieval.readers.retractions import is_notice, is_retracted
+from medagent.retrieval.readers.base import is_notice, is_retracted
 from tests.retrieval.support import read, texts
 
 

@@ -11,13 +11,13 @@ import pytest
 from chromadb.errors import InternalError
 
 from medagent.cli.main import main
-from medagent.retrieval.disk import disk_failures_told
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import IndexMismatchError, IndexUnwritableError
 from medagent.retrieval.index import build_index, rebuild_index
 from medagent.retrieval.lexical import LexicalIndex
+from medagent.retrieval.locking import disk_failures_told
+from medagent.retrieval.maintenance import repair_index
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.repair import repair_index
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.store import PassageStore
 from medagent.retrieval.vectors import ChromaVectors

@@ -12,7 +12,7 @@ from medagent.cli.main import main
 from medagent.retrieval.bibliography import Bibliography
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import RetrievalError
-from medagent.retrieval.evidence_types import evidence_level
+from medagent.retrieval.fusion import evidence_level
 from medagent.retrieval.index import build_index
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever

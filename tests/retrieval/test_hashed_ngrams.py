@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from medagent.retrieval.hashed_ngrams import HashedNgrams
+from medagent.retrieval.embedders import HashedNgrams
 
 TEXTS = [
     "Which drug is given first for acute gout?",

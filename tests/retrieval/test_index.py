@@ -23,7 +23,7 @@ from medagent.retrieval.index import (
     remove_from_index,
     restore_in_index,
 )
-from medagent.retrieval.inspect import index_stats, show_stats
+from medagent.retrieval.maintenance import index_stats, show_stats
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
@@ -84,13 +84,13 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 KILLED = """
 import sys
 from pathlib import Path
-import medagent.retrieval.ingest, retrieval.vectors
+from medagent.retrieval import ingest, vectors
 from medagent.retrieval.settings import Chunking
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.index import build_index
 from medagent.retrieval.settings import IndexSettings
-retrieval.ingest.BATCH = retrieval.vectors.BATCH = 16
+ingest.BATCH = vectors.BATCH = 16
 print("ready", flush=True)
 settings = IndexSettings(Chunking(40, 8))
 build_index(Path(sys.argv[2]), file_corpus(Path(sys.argv[1])), HashedNgramEmbedder(64), settings=settings)

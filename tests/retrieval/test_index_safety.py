@@ -10,7 +10,7 @@ from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import CorpusError, IndexMismatchError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.index import add_to_index, build_index, chroma, open_vectors, rebuild_index, remove_from_index
-from medagent.retrieval.inspect import index_stats
+from medagent.retrieval.maintenance import index_stats
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever

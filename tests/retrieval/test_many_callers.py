@@ -279,7 +279,7 @@ def test_chromas_own_server_holds_the_vectors(tmp_path: Path) -> None:
     from dataclasses import replace
 
     from medagent.retrieval.index import rebuild_index
-    from medagent.retrieval.inspect import verify_index
+    from medagent.retrieval.maintenance import verify_index
     from medagent.retrieval.manifest import Manifest
     from medagent.retrieval.settings import IndexSettings
 

@@ -14,11 +14,11 @@ from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.index import build_index
-from medagent.retrieval.near_words import QueryWords
+from medagent.retrieval.normalization import american, with_numbers, without_accents
 from medagent.retrieval.passages import Passage
+from medagent.retrieval.query_match import QueryWords
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import IndexSettings, SearchSettings
-from medagent.retrieval.spelling import american, with_numbers, without_accents
 from tests.retrieval.server import Serving
 
 TEXTS = {

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from medagent.retrieval.controls import NoRetriever, UnrelatedRetriever, UnreliableRetriever
-from medagent.retrieval.duplicates import without_repeats
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import NoIndexError, RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import Filter
-from medagent.retrieval.fusion import fuse, nearest_rows
+from medagent.retrieval.fusion import fuse, nearest_rows, without_repeats
 from medagent.retrieval.index import build_index, rebuild_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage, passage_from_row

@@ -13,10 +13,10 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.index import build_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
+from medagent.retrieval.query_match import Synonyms, Term, give_synonyms
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import IndexSettings, SearchSettings
 from medagent.retrieval.sharded import ShardedRetriever
-from medagent.retrieval.synonyms import Synonyms, Term, give_synonyms
 
 TEXTS = {
     "mi": "Myocardial infarction is treated with aspirin.",

@@ -140,7 +140,7 @@ def index_synonyms(index: str, file: str) -> None:
         file: MeSH's descriptors (d2026.bin or desc2026.xml, also as .gz), or lines such as "heart attack|myocardial
             infarction".
     """
-    from medagent.retrieval.synonyms import give_synonyms
+    from medagent.retrieval.query_match import give_synonyms
 
     groups, left_out = give_synonyms(Path(index), Path(file))
     print(f"{groups:,} groups of terms in {index}; {left_out:,} terms left out (no word, too long, or said twice).")
@@ -158,9 +158,8 @@ def index_verify(index: str, repair: bool = False) -> None:
     from medagent.cli.progress import index_bars
     from medagent.retrieval.embedders import embedder_from_identity
     from medagent.retrieval.errors import IndexMismatchError
-    from medagent.retrieval.inspect import verify_index
+    from medagent.retrieval.maintenance import repair_index, verify_index
     from medagent.retrieval.manifest import Manifest
-    from medagent.retrieval.repair import repair_index
 
     manifest = Manifest.read(Path(index))
     with index_bars() as show:
@@ -187,8 +186,8 @@ def index_stats(index: str, json: bool = False) -> None:
         index: Folder of the index.
         json: Print JSON.
     """
-    from medagent.retrieval.inspect import index_stats as stats
-    from medagent.retrieval.inspect import show_stats
+    from medagent.retrieval.maintenance import index_stats as stats
+    from medagent.retrieval.maintenance import show_stats
 
     found = stats(Path(index))
     print(show_stats(found, as_json=json))

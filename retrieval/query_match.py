@@ -1,7 +1,6 @@
-"""Terms of one meaning, from a file of the user's: a query with one of them also finds what has another.
+"""The words of a query against those of an index: which count, and how much of a query a text has.
 
-An index keeps them as `synonyms.json`, analysed. Files may be MeSH descriptors (d2026.bin in ASCII, or desc2026.xml)
-with their entry terms, or lines of terms with "|" or tabs between them.
+A word that no passage has stands for the nearest that some have: typing errors, lost accents.
 """
 
 from __future__ import annotations
@@ -9,24 +8,132 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import ParseError, iterparse
+from rapidfuzz import process
+from rapidfuzz.distance import OSA
 
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.locking import writing
 from medagent.retrieval.manifest import Manifest
 
-FILE = "synonyms.json"
+SHORTEST, VOWELS_FROM, LONG = 5, 8, 12  # letters of a word that may differ, in a vowel, in two letters
+MAX_NEAR_WORDS = 3  # that stand for one
+_VOWELS = str.maketrans("eiouy", "aaaaa")
+_OPPOSITES = (("hyper", "hypo"), ("intra", "inter"), ("infra", "intra"), ("supra", "sub"), ("ante", "anti"))
+
+
+class QueryWords:
+    """What an index knows of the words of queries."""
+
+    def __init__(
+        self,
+        groups: Callable[[str], list[list[str]]],
+        words: Callable[[], Iterable[str]],
+        count: Callable[[str], int],
+        num_passages: int,
+        synonyms: Synonyms | None = None,
+    ) -> None:
+        """`groups` is the analyser's, `words` gives the index's, and `count` in how many passages a word is."""
+        self._synonyms = synonyms or Synonyms(())
+        self._groups, self._words, self._count, self._num_passages = groups, words, count, num_passages
+        self._by_letter: dict[str, list[str]] | None = None
+        self.near = lru_cache(maxsize=10_000)(self._near)
+
+    def searched(self, query: str, *, near_words: bool) -> list[list[str]]:
+        """The words to search for, in the query's order, and the same with synonyms; the best of them counts."""
+        return [
+            [each for word in words for each in self._meant(word, near_words)]
+            for words in self._synonyms.variants(self._tokens(query), query)
+        ]
+
+    def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
+        """The words of a query that no passage has, with those that stand for them; words as they are compared."""
+        return {word: near for word in self._tokens(query) if not self._count(word) and (near := self.near(word))}
+
+    def coverage(self, query: str, texts: Iterable[str]) -> list[float]:
+        """How much of a query each text has: the share of its words, each weighted by how rare it is (0 to 1).
+
+        The weight is BM25's idf, log(1 + (N - n + 0.5) / (n + 0.5)) with n of N passages having the word. A word that
+        no passage has counts most, and a near one does not stand for it: it may be another drug. A compound counts as
+        one word where it is joined, or by its parts. Of a query and the same with synonyms the best counts.
+        """
+        groups = self._groups(query)
+        plain = [word for group in groups for word in group]
+        others = [[[word] for word in words] for words in self._synonyms.variants(plain, query)[1:]]
+        held = [set(self._tokens(text)) for text in texts]
+        return [max(self._covered(some, words) for some in (groups, *others)) for words in held]
+
+    def _covered(self, groups: Sequence[Sequence[str]], held: set[str]) -> float:
+        total = covered = 0.0
+        for group in {tuple(group) for group in groups}:
+            *parts, joined = group
+            weights = {part: self._idf(part) for part in parts or group}
+            whole = sum(weights.values())
+            total += whole
+            covered += whole if joined in held else sum(weight for part, weight in weights.items() if part in held)
+        return covered / total if total else 1.0
+
+    def _meant(self, word: str, near_words: bool) -> tuple[str, ...]:
+        return (near_words and not self._count(word) and self.near(word)) or (word,)
+
+    def _idf(self, word: str) -> float:
+        held = self._count(word)
+        return math.log(1 + (self._num_passages - held + 0.5) / (held + 0.5))
+
+    def _tokens(self, text: str) -> list[str]:
+        return [word for group in self._groups(text) for word in group]
+
+    def _near(self, word: str) -> tuple[str, ...]:
+        """At most three words of the index near a word that it lacks, those of most passages first.
+
+        Near is a word of the same first letter with one letter more, less or swapped (Damerau, 1964). A vowel may
+        stand for another in words of eight letters and more, and two letters may be more or less in those of
+        twelve. Other letters do not stand for one another: "dysphagia" is not "dysphasia". Nor do opposites, such as
+        "hyper" and "hypo". Short words and numbers have none: another dose is no typing error.
+        """
+        if len(word) < SHORTEST or not word.isalpha():
+            return ()
+        if self._by_letter is None:
+            by_letter: dict[str, list[str]] = {}
+            for known in self._words():
+                if len(known) >= SHORTEST - 1 and known.isalpha():
+                    by_letter.setdefault(known[0], []).append(known)
+            self._by_letter = by_letter
+        most = 2 if len(word) >= LONG else 1
+        found = process.extract(
+            word, self._by_letter.get(word[0], ()), scorer=OSA.distance, score_cutoff=most, limit=None
+        )
+        likely = [(known, distance) for known, distance, _ in found if _is_error(word, known, int(distance))]
+        least = min((distance for _, distance in likely), default=0)
+        nearest = [known for known, distance in likely if distance == least]
+        return tuple(sorted(nearest, key=lambda known: (-self._count(known), known))[:MAX_NEAR_WORDS])
+
+
+def _is_error(word: str, known: str, distance: int) -> bool:
+    """Whether a word within the distance is likelier a typing error than another word."""
+    pairs = [*_OPPOSITES, *((b, a) for a, b in _OPPOSITES)]
+    if any(word.startswith(a) and known.startswith(b) for a, b in pairs):
+        return False
+    if distance > 1 or len(word) != len(known):
+        return abs(len(word) - len(known)) == distance
+    swapped = sorted(word) == sorted(known)
+    return swapped or (len(word) >= VOWELS_FROM and word.translate(_VOWELS) == known.translate(_VOWELS))
+
+
+SYNONYMS_FILE = "synonyms.json"
 LONGEST = 8  # words of a term
-MOST, MOST_VARIANTS = 8, 32  # terms that one is replaced by, and ways in which a query is searched
+MAX_SYNONYMS, MAX_VARIANTS = 8, 32  # per term, and per query
 _ABBREVIATION = re.compile(r"[A-Z][A-Z0-9]{1,4}")  # "ALL", "MS": counts only where a query has it in capitals
 _NARROWER = {"NRW", "BRD", "REL"}  # entry terms of MeSH that are not of the same meaning
 
@@ -55,7 +162,7 @@ class Synonyms:
         Of terms within each other the longest counts. A term that a query repeats is replaced in its first place.
         """
         found, position, seen = [list(words)], 0, set[tuple[str, ...]]()
-        while self._of and position < len(words) and len(found) < MOST_VARIANTS:
+        while self._of and position < len(words) and len(found) < MAX_VARIANTS:
             for size in range(min(LONGEST, len(words) - position), 0, -1):
                 term = tuple(words[position : position + size])
                 others = [] if term in seen else self._others(term, query)
@@ -65,7 +172,7 @@ class Synonyms:
                     position += size - 1
                     break
             position += 1
-        return found[:MOST_VARIANTS]
+        return found[:MAX_VARIANTS]
 
     def _others(self, words: tuple[str, ...], query: str) -> list[tuple[str, ...]]:
         """The words of each synonym, once for each set of words: MeSH has "Infarction, Myocardial" as well."""
@@ -75,7 +182,7 @@ class Synonyms:
             if not term.capitals or re.search(rf"\b{term.capitals}\b", query)
         ]
         others = {tuple(sorted(term.words)): term.words for number in meant for term in reversed(self._groups[number])}
-        return [each for key, each in reversed(others.items()) if key != tuple(sorted(words))][:MOST]
+        return [each for key, each in reversed(others.items()) if key != tuple(sorted(words))][:MAX_SYNONYMS]
 
 
 def stored_groups(folder: Path) -> list[list[Term]]:
@@ -84,7 +191,7 @@ def stored_groups(folder: Path) -> list[list[Term]]:
     Raises:
         RetrievalError: the file is damaged.
     """
-    path = folder / FILE
+    path = folder / SYNONYMS_FILE
     if not path.exists():
         return []
     try:
@@ -92,8 +199,8 @@ def stored_groups(folder: Path) -> list[list[Term]]:
         return [[Term(tuple(words), capitals) for words, capitals in group] for group in stored]
     except (ValueError, TypeError) as error:
         raise RetrievalError(
-            f"index {folder}: {FILE} is damaged ({error}). Delete it, or make it again with: medagent index synonyms "
-            f"{folder} FILE"
+            f"index {folder}: {SYNONYMS_FILE} is damaged ({error}). Delete it, or make it again with: "
+            f"medagent index synonyms {folder} FILE"
         ) from error
 
 
@@ -126,9 +233,9 @@ def give_synonyms(folder: Path, file: Path) -> tuple[int, int]:
         )
     stored = json.dumps([[[term.words, term.capitals] for term in group] for group in groups], ensure_ascii=False)
     with writing(folder):
-        part = folder / f"{FILE}.part"
+        part = folder / f"{SYNONYMS_FILE}.part"
         part.write_text(stored, encoding="utf-8")
-        os.replace(part, folder / FILE)
+        os.replace(part, folder / SYNONYMS_FILE)
         replace(manifest, synonyms_sha256=sha256(stored.encode()).hexdigest()).write(folder)
     return len(groups), terms - sum(map(len, groups))
 

@@ -1,4 +1,4 @@
-"""Inspects an index from outside its searches: its integrity, its origin and its content."""
+"""Checks, repairs and describes an index."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from chromadb.errors import ChromaError
 
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.embedders import Embedder
-from medagent.retrieval.index import no_progress, open_vectors
+from medagent.retrieval.errors import IndexMismatchError
+from medagent.retrieval.index import check_read_whole, chroma, make_search_structures, no_progress, open_vectors
 from medagent.retrieval.lexical import FOLDER, LENGTHS, LexicalIndex, lexical_sha256
-from medagent.retrieval.locking import ReadLock
+from medagent.retrieval.locking import ReadLock, writing
 from medagent.retrieval.manifest import Manifest, check_embedder
 from medagent.retrieval.store import PassageStore, Progress
 
@@ -180,3 +181,24 @@ def show_stats(found: dict[str, Any], *, as_json: bool) -> str:
             value = " to ".join(map(str, value)) if name == "years" else "".join(f"\n  {line}" for line in value[:20])
         lines.append(f"{name.replace('_', ' ')}: {f'{value:,}' if type(value) is int else value}")
     return "\n".join(lines)
+
+
+def repair_index(folder: Path, embedder: Embedder, *, progress: Progress = no_progress) -> Manifest:
+    """Make afresh the vectors where these are damaged, and Chroma and BM25.
+
+    Raises:
+        IndexMismatchError: the passages themselves are damaged, or half read.
+    """
+    manifest = Manifest.read(folder)
+    check_embedder(folder, manifest, embedder)
+    with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
+        if manifest.complete and store.content_sha256() != manifest.content_sha256:
+            raise IndexMismatchError(
+                f"index {folder}: its passages are not those it was built with, and nothing else holds them. Restore "
+                "passages.sqlite from a backup, or build the index again with --overwrite."
+            )
+        check_read_whole(folder, store)
+        if manifest.complete and store.embeddings_sha256() != manifest.embeddings_sha256:
+            store.embed_again(embedder, progress)
+        chroma(folder, manifest).drop()
+        return make_search_structures(folder, store, manifest, progress)

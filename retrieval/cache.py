@@ -1,4 +1,4 @@
-"""Results of searches by query, depth and filter: the last ones are kept, as queries repeat often in training."""
+"""A cache of search results by query, depth and filter, as queries repeat often in training."""
 
 from __future__ import annotations
 
