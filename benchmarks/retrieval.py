@@ -119,7 +119,7 @@ def measure(task: Task, embedder: Embedder, work: Path, weights: Sequence[float]
     started = time.perf_counter()
     search = SearchSettings(dense_weight=embedder.dense_weight)
     settings = IndexSettings(Chunking(max_tokens=0, overlap_tokens=0), search=search)
-    build_index(folder, task.passages, embedder, settings=settings)
+    build_index(task.passages, folder, embedder, settings=settings)
     print(
         f"\n{task.name}: {len(task.passages):,} passages, {len(task.questions):,} questions; indexed in "
         f"{time.perf_counter() - started:.0f} s"

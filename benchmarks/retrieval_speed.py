@@ -168,7 +168,7 @@ def main() -> None:
         embedder = embedder_from_identity(name)
         folder = options.work / hashlib.sha256(embedder.identity.encode()).hexdigest()[:12]
         settings = IndexSettings(search=SearchSettings(dense_weight=embedder.dense_weight))
-        seconds = timed(lambda f=folder, e=embedder, s=settings: build_index(f, passages, e, settings=s))
+        seconds = timed(lambda f=folder, e=embedder, s=settings: build_index(passages, f, e, settings=s))
         found[embedder.identity] = measure(folder, embedder, queries, options.rounds)
         print(f"{embedder.identity} (built in {seconds:.0f} s)")
         for figure, value in found[embedder.identity].items():

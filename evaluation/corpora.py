@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from medagent.evaluation.benchmarks import bioasq_passages, pubmedqa_passages
-from medagent.retrieval.corpora import Corpus, file_corpus, hub_corpus, memory_corpus
+from medagent.retrieval.corpora import Corpus, as_corpus, memory_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.ingest import cut_part
 from medagent.retrieval.ingest_policy import CutDocument
@@ -27,9 +25,7 @@ def named_corpus(corpus: str) -> Corpus:
         return memory_corpus(pubmedqa_passages(corpus.removeprefix("pubmedqa:")), "pubmedqa")
     if corpus.startswith("bioasq:"):
         return memory_corpus(bioasq_passages(corpus.removeprefix("bioasq:")), "bioasq")
-    if corpus.startswith("hub:"):
-        return hub_corpus(corpus.removeprefix("hub:"))
-    return file_corpus(Path(corpus))
+    return as_corpus(corpus)
 
 
 def corpus_passages(corpus: str) -> list[Passage]:

@@ -9,12 +9,12 @@ from threading import Lock
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit
 
-CACHED_HITS = 50  # results longer than this are not remembered: the cache is bounded by its number of queries
+MAX_HITS = 50  # longer results are not cached, as the cache is bounded by its number of queries
 Search = Callable[[list[str], int, Filter], list[list[Hit]]]
 
 
-class RememberedHits:
-    """Searches once for queries that many threads ask for; `size` bounds the remembered ones, and 0 remembers none."""
+class HitCache:
+    """Searches once for queries that many threads ask for; `size` bounds the number of cached queries."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -22,21 +22,21 @@ class RememberedHits:
         self._lock, self._search_lock = Lock(), Lock()
 
     def __len__(self) -> int:
-        """How many queries are remembered."""
+        """How many queries are cached."""
         return len(self._found)
 
     def hits(self, queries: Sequence[str], top_k: int, where: Filter, search: Search) -> list[list[Hit]]:
         """The hits of each query; `search` is called for the unknown ones, each once, by one thread at a time."""
-        known = self._remembered(queries, top_k, where)
+        known = self._cached(queries, top_k, where)
         missing = [query for query in dict.fromkeys(queries) if query not in known]
         if missing:
             with self._search_lock:
                 found = dict(zip(missing, search(missing, top_k, where), strict=True))
-            self._remember(found, top_k, where)
+            self._store(found, top_k, where)
             known |= found
         return [list(known[query]) for query in queries]
 
-    def _remembered(self, queries: Sequence[str], top_k: int, where: Filter) -> dict[str, list[Hit]]:
+    def _cached(self, queries: Sequence[str], top_k: int, where: Filter) -> dict[str, list[Hit]]:
         with self._lock:
             known = {}
             for query in queries:
@@ -45,9 +45,9 @@ class RememberedHits:
                     known[query] = self._found[query, top_k, where]
             return known
 
-    def _remember(self, found: dict[str, list[Hit]], top_k: int, where: Filter) -> None:
+    def _store(self, found: dict[str, list[Hit]], top_k: int, where: Filter) -> None:
         with self._lock:
-            for query, hits in found.items() if top_k <= CACHED_HITS else ():
+            for query, hits in found.items() if top_k <= MAX_HITS else ():
                 self._found[query, top_k, where] = hits
             while len(self._found) > self._size:
                 self._found.popitem(last=False)

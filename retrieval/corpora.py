@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +45,10 @@ class Corpus:
 
     identity: str
     parts: Sequence[CorpusPart]
+
+    def key(self, part: CorpusPart) -> str:
+        """Names a part among those of all corpora."""
+        return f"{self.identity}::{part.name}"
 
     @property
     def size(self) -> int:
@@ -193,6 +197,9 @@ class HubPart:
             ) from error
 
 
+Sources = Corpus | str | Path | Sequence[Passage] | Sequence[str] | Sequence[Path] | Sequence[str | Path]
+
+
 def memory_corpus(passages: Sequence[Passage], name: str = "passages") -> Corpus:
     """A corpus of passages in memory."""
     digest = hashlib.sha256()
@@ -202,37 +209,58 @@ def memory_corpus(passages: Sequence[Passage], name: str = "passages") -> Corpus
     return Corpus(f"{name}:{fingerprint}", [MemoryPart(passages, name, fingerprint)])
 
 
-def file_corpus(path: Path) -> Corpus:
-    """A file, or all files below a folder in the order of their names.
+def as_corpus(sources: Sources) -> Corpus:
+    """The corpus of a path, of several, of passages, or of a dataset of the hub, "hub:NAME[:SPLIT]"."""
+    if isinstance(sources, Corpus):
+        return sources
+    if isinstance(sources, str) and sources.startswith("hub:"):
+        return hub_corpus(sources.removeprefix("hub:"))
+    if isinstance(sources, str | Path):
+        return file_corpus(Path(sources))
+    passages = [each for each in sources if isinstance(each, Passage)]
+    paths = [Path(each) for each in sources if not isinstance(each, Passage)]
+    if paths and passages:
+        raise CorpusError("corpus: found passages and paths together, wanted either.")
+    return file_corpus(*paths) if paths else memory_corpus(passages)
 
-    Hidden files and indexes are left out.
+
+def file_corpus(*paths: Path) -> Corpus:
+    """Files, or all files below folders, in the order of their names; hidden files and indexes are left out.
+
+    The corpus of several paths is known by the folder that holds them all.
     """
+    found = {path.resolve(): sorted(_parts_of(path), key=lambda part: part.name) for path in paths}
+    if len(paths) == 1:
+        return next(Corpus(str(path), parts) for path, parts in found.items())
+    top = Path(os.path.commonpath([path.parent for path in found]))
+    named: dict[str, CorpusPart] = {}
+    for path, parts in found.items():
+        for part in parts:
+            name = (path if path.is_file() else path / part.name).relative_to(top).as_posix()
+            named[name] = replace(part, name=name)
+    return Corpus(str(top), [named[name] for name in sorted(named)])
+
+
+def _parts_of(path: Path) -> list[FilePart | UnreadPart]:
+    wanted = f"wanted {', '.join(READERS)} (or these with .gz)."
     if not path.exists():
-        raise CorpusError(
-            f"corpus {path}: not found. Give a file or folder of {', '.join(READERS)} (or these with .gz)."
-        )
+        raise CorpusError(f"corpus {path}: not found; {wanted}")
     if path.is_file():
         if kind_of(path) not in READERS:
-            raise CorpusError(
-                f"corpus {path}: found a {path.suffix or 'nameless'} file; wanted {', '.join(READERS)} (or these "
-                "with .gz)."
-            )
-        return Corpus(str(path.resolve()), [FilePart(path, path.name)])
-    found = sorted(_found_below(path), key=lambda part: part.name)
+            raise CorpusError(f"corpus {path}: found a {path.suffix or 'nameless'} file; {wanted}")
+        return [FilePart(path, path.name)]
+    found = list(_found_below(path))
     if not any(isinstance(part, FilePart) for part in found):
-        raise CorpusError(
-            f"corpus {path}: found no file that can be read among {len(found)}; wanted {', '.join(READERS)} (or "
-            "these with .gz)."
-        )
-    return Corpus(str(path.resolve()), found)
+        raise CorpusError(f"corpus {path}: found no file that can be read among {len(found)}; {wanted}")
+    return found
 
 
-def _found_below(top: Path) -> Iterator[CorpusPart]:
+def _found_below(top: Path) -> Iterator[FilePart | UnreadPart]:
     """The files below a folder, and what cannot be read there.
 
     Links to files are followed, and links to folders are not: they may lead around in a circle.
     """
-    unread: list[CorpusPart] = []
+    unread: list[UnreadPart] = []
 
     def closed(error: OSError) -> None:
         name = Path(error.filename).relative_to(top).as_posix()

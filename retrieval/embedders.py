@@ -25,6 +25,7 @@ PREFIXES = (
     (r"(^|[/-])e5-", "query: ", "passage: "),
     (r"bge-(small|base|large)-en", "Represent this sentence for searching relevant passages: ", ""),
 )
+DEFAULT_EMBEDDER = "hashed-ngrams:1024:3-5"
 NEURAL_WEIGHT = 1.25  # measured with MiniLM on three collections (docs/retrieval.md)
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 

@@ -10,22 +10,21 @@ Chroma and BM25 are made from them.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 from medagent.retrieval.analysis import Analyser
-from medagent.retrieval.corpora import Corpus, memory_corpus
-from medagent.retrieval.embedders import Embedder
+from medagent.retrieval.corpora import Corpus, Sources, as_corpus
+from medagent.retrieval.embedders import DEFAULT_EMBEDDER, Embedder, embedder_from_identity
 from medagent.retrieval.errors import EmptyCorpusError, IndexMismatchError
 from medagent.retrieval.ingest import cut_part, foresee, ingest, remove_gone
 from medagent.retrieval.ingest_policy import Changes, CutDocument
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import LOCKS, writing
 from medagent.retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder, probe
-from medagent.retrieval.passages import Passage
 from medagent.retrieval.query_match import SYNONYMS_FILE
 from medagent.retrieval.settings import IndexSettings, SearchSettings
 from medagent.retrieval.store import PassageStore, Progress
@@ -39,23 +38,30 @@ def no_progress(stage: str, done: int, total: int, passages: int) -> None:
 
 
 def build_index(
-    folder: Path,
-    corpus: Corpus | Sequence[Passage],
-    embedder: Embedder,
+    sources: Sources,
+    out: str | Path,
+    embedder: Embedder | str = DEFAULT_EMBEDDER,
     *,
     settings: IndexSettings | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
     changes: Changes | None = None,
 ) -> Manifest:
-    """Build an index, or go on with one whose build was interrupted; a complete one of the same content is kept.
+    """Build an index in the folder `out`, or go on with an interrupted build; `medagent index build` calls this.
 
-    Without settings, a document is cut at 200 tokens, and the dense ranking has the weight that suits the embedder. An
-    index of other content, another embedder or other settings is replaced only with `overwrite`. `changes` takes what
-    became of each document.
+    `sources` are a path, several, a "hub:DATASET", passages, or a corpus. A complete index of the same content is
+    kept. An index of other content, another embedder or other settings is replaced only with `overwrite`. Without
+    `settings`, passages have at most 200 tokens, and the dense ranking has the weight that suits the embedder.
+    `changes` collects what became of each document.
+
+    >>> build_index(["a.pdf", "b.docx", "folder/"], "indexes/mine")            # doctest: +SKIP
+
+    Raises:
+        CorpusError: a source cannot be read, or holds no passage.
+        IndexMismatchError: `out` holds something else.
     """
-    if not isinstance(corpus, Corpus):
-        corpus = memory_corpus(corpus)
+    folder, corpus = Path(out), as_corpus(sources)
+    embedder = embedder_from_identity(embedder) if isinstance(embedder, str) else embedder
     settings = settings or IndexSettings(search=SearchSettings(dense_weight=embedder.dense_weight))
     folder.mkdir(parents=True, exist_ok=True)
     others = [path.name for path in folder.iterdir() if path.name not in (*LOCKS, "manifest.json.part", "chroma")]
@@ -156,67 +162,7 @@ def sync_index(
         )
 
 
-def restore_in_index(folder: Path, names: Sequence[str]) -> int:
-    """Let documents come back that were removed or retracted; returns how many names that were.
-
-    They are read again by the next `add` or `sync` of their source. Unknown names are an error.
-    """
-    manifest = Manifest.read(folder)
-    with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
-        store.upgrade()
-        unknown = store.restore(names)
-        if unknown is not None:
-            raise IndexMismatchError(
-                f"index {folder}: nothing was removed or retracted under the name {unknown!r}. `medagent index stats` "
-                "lists what must stay out. Nothing was restored."
-            )
-    return len(names)
-
-
-def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = no_progress) -> tuple[Manifest, int]:
-    """Remove passages, or all passages of documents, by id; returns how many passages went.
-
-    They stay out, and so does any passage of the same words, until they are restored by the same name. Unknown ids are
-    an error, and nothing is removed.
-    """
-    manifest = Manifest.read(folder)
-    with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
-        check_undamaged(folder, manifest)
-        check_read_whole(folder, store)
-        store.upgrade()
-        rows: set[int] = set()
-        by_id: dict[str, list[int]] = {}
-        for id_ in ids:
-            found = by_id[id_] = store.rows_of_documents([id_])
-            if not found:
-                raise IndexMismatchError(
-                    f"index {folder}: holds no passage or document {id_!r}. `medagent search` shows ids; nothing was "
-                    "removed."
-                )
-            rows.update(found)
-        if len(rows) == len(store):
-            raise IndexMismatchError(
-                f"index {folder}: these are all its passages. Delete the folder instead; nothing was removed."
-            )
-        replace(manifest, complete=False).write(folder)
-        store.remove(by_id)
-        return make_search_structures(folder, store, manifest, progress), len(rows)
-
-
-def rebuild_index(folder: Path, *, progress: Progress = no_progress) -> Manifest:
-    """Make Chroma and BM25 afresh from the stored passages and vectors, which must be those that the manifest names.
-
-    After an interrupted removal the manifest names none, and what is stored counts.
-    """
-    manifest = Manifest.read(folder)
-    with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
-        check_undamaged(folder, manifest)
-        check_read_whole(folder, store)
-        chroma(folder, manifest).drop()
-        return make_search_structures(folder, store, manifest, progress)
-
-
-def chroma(folder: Path, manifest: Manifest) -> ChromaVectors:
+def open_chroma(folder: Path, manifest: Manifest) -> ChromaVectors:
     """The Chroma collection of an index.
 
     On a server it is named after the index's id, for paths are not unique there.
@@ -229,7 +175,7 @@ def chroma(folder: Path, manifest: Manifest) -> ChromaVectors:
 def open_vectors(folder: Path, manifest: Manifest) -> ChromaVectors:
     """The collection of a complete index, checked against its manifest."""
     check_complete(folder, manifest)
-    vectors = chroma(folder, manifest)
+    vectors = open_chroma(folder, manifest)
     remedy = f"Rebuild it from its files with: medagent index rebuild {folder}"
     if not vectors.open():
         raise IndexMismatchError(f"index {folder}: Chroma holds no collection. {remedy}")
@@ -249,7 +195,7 @@ def _same(folder: Path, found: Manifest, wanted: Manifest, corpus: Corpus) -> bo
         return False
     with closing(PassageStore(folder, found.dimension)) as store:
         read = store.parts()
-    return {f"{corpus.identity}::{part.name}": (part.fingerprint, True) for part in corpus.parts} == {
+    return {corpus.key(part): (part.fingerprint, True) for part in corpus.parts} == {
         name: (state.fingerprint, state.complete) for name, state in read.items()
     }
 
@@ -289,7 +235,7 @@ def make_search_structures(folder: Path, store: PassageStore, manifest: Manifest
     """
     store.blank_gaps()
     rows = store.rows()
-    chroma(folder, manifest).hold(
+    open_chroma(folder, manifest).hold(
         store, rows, space=manifest.space, progress=lambda done: progress("indexing", done, len(rows), len(rows))
     )
     settings = manifest.settings
@@ -331,7 +277,7 @@ def _wipe(folder: Path) -> None:
     except IndexMismatchError:  # of another format, or damaged: what it kept on a server cannot be known
         elsewhere = None
     if elsewhere is not None and elsewhere.settings.chroma:
-        chroma(folder, elsewhere).drop()
+        open_chroma(folder, elsewhere).drop()
     elif (folder / "chroma").exists():
         ChromaVectors.local(folder).drop()  # through the client: Chroma caches open databases by path
     for name in (*FILES, SYNONYMS_FILE, *(f"{FILES[0]}{suffix}" for suffix in ("-wal", "-shm"))):

@@ -65,19 +65,19 @@ def ingest(
     states = store.parts()
     prints = {part.name: part.fingerprint for part in corpus.parts}
     for part in corpus.parts:
-        state = states.get(f"{corpus.identity}::{part.name}")
+        state = states.get(corpus.key(part))
         if state is not None and state.fingerprint != prints[part.name]:
             if not changed_again:
                 raise IndexMismatchError(
                     f"index {store.folder}: {part.name} changed since it was read, or is read in another way now. "
                     "Choose another folder, or pass --overwrite to begin anew."
                 )
-            del states[f"{corpus.identity}::{part.name}"]
+            del states[corpus.key(part)]
     total, read = corpus.size, 0
-    keys = {f"{corpus.identity}::{part.name}" for part in corpus.parts}
+    keys = {corpus.key(part) for part in corpus.parts}
     batch = _Batch()
     for part in corpus.parts:
-        key, fingerprint = f"{corpus.identity}::{part.name}", prints[part.name]
+        key, fingerprint = corpus.key(part), prints[part.name]
         state = states.get(key, PartState(fingerprint, 0, complete=False))
         if not state.complete:
             number = 0
@@ -166,7 +166,7 @@ def remove_gone(store: PassageStore, corpus: Corpus, changes: Changes) -> bool:
     lost nothing. So does everything, where nothing would be left. Returns whether parts must be read once more, since a
     document that is gone from one part stands in another.
     """
-    gone, lost = _gone(store, corpus, changes, {f"{corpus.identity}::{p.name}": p.fingerprint for p in corpus.parts})
+    gone, lost = _gone(store, corpus, changes, {corpus.key(p): p.fingerprint for p in corpus.parts})
     if gone and len(gone) == store.documents.count():
         changes.note("skipped", corpus.identity, "nothing was taken out, since nothing would be left")
         return False
@@ -201,11 +201,11 @@ def _gone(
 def foresee(store: PassageStore, corpus: Corpus, embedder: Embedder, chunking: Chunking, changes: Changes) -> None:
     """Note what a synchronisation would change, without writing anything. It reads the parts that changed."""
     states = store.parts()
-    readings = {f"{corpus.identity}::{part.name}": part.fingerprint for part in corpus.parts}
+    readings = {corpus.key(part): part.fingerprint for part in corpus.parts}
     units: list[tuple[Unit, str, str]] = []
     changed: set[str] = set()
     for part in corpus.parts:
-        key = f"{corpus.identity}::{part.name}"
+        key = corpus.key(part)
         if key not in states or not states[key].complete or states[key].fingerprint != readings[key]:
             changed.add(key)
             units += [(unit, key, readings[key]) for unit, _ in cut_part(part, embedder, chunking)]

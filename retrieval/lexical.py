@@ -200,15 +200,15 @@ class WordStatistics:
 
 
 class LexicalShard:
-    """One of several indexes of words. Passages that are `left_out` count nowhere."""
+    """One of several indexes of words. Passages that are `excluded` count nowhere."""
 
-    def __init__(self, folder: Path, index: LexicalIndex, left_out: NDArray[np.int64]) -> None:
-        """`left_out` are row numbers.
+    def __init__(self, folder: Path, index: LexicalIndex, excluded: NDArray[np.int64]) -> None:
+        """`excluded` are row numbers.
 
         Raises:
             IndexMismatchError: the lengths are not stored, or are not those of the passages.
         """
-        self._index, self._left_out = index, np.isin(index.rows, left_out)
+        self._index, self._excluded = index, np.isin(index.rows, excluded)
         path = folder / FOLDER / LENGTHS
         try:
             self._lengths = np.load(path)
@@ -225,13 +225,13 @@ class LexicalShard:
 
     def statistics(self, tokens: set[str]) -> WordStatistics:
         """The statistics of what is not left out, for these tokens."""
-        kept = ~self._left_out
+        kept = ~self._excluded
         found = {token: self.num_passages_with(token) for token in tokens}
         return WordStatistics(int(kept.sum()), int(self._lengths[kept].sum()), found)
 
     def num_passages_with(self, token: str) -> int:
         """In how many passages a token is, of those that are not left out."""
-        return int((~self._left_out[self._index.postings(token)[0]]).sum())
+        return int((~self._excluded[self._index.postings(token)[0]]).sum())
 
     def best(
         self, variants: list[list[str]], of_all: WordStatistics, *, top_k: int, allowed: NDArray[np.int64] | None
@@ -243,7 +243,7 @@ class LexicalShard:
         scores = self._scores(variants[0], of_all)
         for tokens in variants[1:]:
             scores = np.maximum(scores, self._scores(tokens, of_all))
-        outside = self._left_out if allowed is None else self._left_out | ~np.isin(self._index.rows, allowed)
+        outside = self._excluded if allowed is None else self._excluded | ~np.isin(self._index.rows, allowed)
         scores[outside] = 0
         found = best_documents(scores, top_k)
         return [(float(score), int(row)) for score, row in zip(scores[found], self._index.rows[found], strict=True)]

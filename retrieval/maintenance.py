@@ -1,13 +1,13 @@
-"""Checks, repairs and describes an index."""
+"""Checks, describes, repairs and rebuilds an index, and removes documents from it."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,14 @@ from chromadb.errors import ChromaError
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.index import check_read_whole, chroma, make_search_structures, no_progress, open_vectors
+from medagent.retrieval.index import (
+    check_read_whole,
+    check_undamaged,
+    make_search_structures,
+    no_progress,
+    open_chroma,
+    open_vectors,
+)
 from medagent.retrieval.lexical import FOLDER, LENGTHS, LexicalIndex, lexical_sha256
 from medagent.retrieval.locking import ReadLock, writing
 from medagent.retrieval.manifest import Manifest, check_embedder
@@ -183,22 +190,75 @@ def show_stats(found: dict[str, Any], *, as_json: bool) -> str:
     return "\n".join(lines)
 
 
-def repair_index(folder: Path, embedder: Embedder, *, progress: Progress = no_progress) -> Manifest:
-    """Make afresh the vectors where these are damaged, and Chroma and BM25.
+def rebuild_index(folder: Path, embedder: Embedder | None = None, *, progress: Progress = no_progress) -> Manifest:
+    """Make Chroma and BM25 afresh from the stored passages and vectors, which must be those that the manifest names.
+
+    With an embedder, damaged vectors are made afresh too. After an interrupted removal the manifest names no digests,
+    and what is stored counts.
 
     Raises:
-        IndexMismatchError: the passages themselves are damaged, or half read.
+        IndexMismatchError: passages or vectors are damaged, or a part of a corpus is half read.
     """
     manifest = Manifest.read(folder)
-    check_embedder(folder, manifest, embedder)
+    if embedder is not None:
+        check_embedder(folder, manifest, embedder)
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
-        if manifest.complete and store.content_sha256() != manifest.content_sha256:
+        if embedder is None:
+            check_undamaged(folder, manifest)
+        elif manifest.complete and store.content_sha256() != manifest.content_sha256:
             raise IndexMismatchError(
                 f"index {folder}: its passages are not those it was built with, and nothing else holds them. Restore "
                 "passages.sqlite from a backup, or build the index again with --overwrite."
             )
         check_read_whole(folder, store)
-        if manifest.complete and store.embeddings_sha256() != manifest.embeddings_sha256:
+        if embedder is not None and manifest.complete and store.embeddings_sha256() != manifest.embeddings_sha256:
             store.embed_again(embedder, progress)
-        chroma(folder, manifest).drop()
+        open_chroma(folder, manifest).drop()
         return make_search_structures(folder, store, manifest, progress)
+
+
+def restore_in_index(folder: Path, names: Sequence[str]) -> int:
+    """Let documents come back that were removed or retracted; returns how many names that were.
+
+    They are read again by the next `add` or `sync` of their source. Unknown names are an error.
+    """
+    manifest = Manifest.read(folder)
+    with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
+        store.upgrade()
+        unknown = store.restore(names)
+        if unknown is not None:
+            raise IndexMismatchError(
+                f"index {folder}: nothing was removed or retracted under the name {unknown!r}. `medagent index stats` "
+                "lists what must stay out. Nothing was restored."
+            )
+    return len(names)
+
+
+def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = no_progress) -> tuple[Manifest, int]:
+    """Remove passages, or all passages of documents, by id; returns how many passages went.
+
+    They stay out, and so does any passage of the same words, until they are restored by the same name. Unknown ids are
+    an error, and nothing is removed.
+    """
+    manifest = Manifest.read(folder)
+    with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
+        check_undamaged(folder, manifest)
+        check_read_whole(folder, store)
+        store.upgrade()
+        rows: set[int] = set()
+        by_id: dict[str, list[int]] = {}
+        for id_ in ids:
+            found = by_id[id_] = store.rows_of_documents([id_])
+            if not found:
+                raise IndexMismatchError(
+                    f"index {folder}: holds no passage or document {id_!r}. `medagent search` shows ids; nothing was "
+                    "removed."
+                )
+            rows.update(found)
+        if len(rows) == len(store):
+            raise IndexMismatchError(
+                f"index {folder}: these are all its passages. Delete the folder instead; nothing was removed."
+            )
+        replace(manifest, complete=False).write(folder)
+        store.remove(by_id)
+        return make_search_structures(folder, store, manifest, progress), len(rows)

@@ -17,22 +17,21 @@ from dataclasses import asdict
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.cache import RememberedHits
 from medagent.retrieval.embedders import Embedder, embedder_from_identity
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.filters import EVERYTHING, Filter
-from medagent.retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
+from medagent.retrieval.fusion import Ranking, nearest_rows
 from medagent.retrieval.lexical import LexicalShard
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.passages import Hit, Passage
+from medagent.retrieval.passages import Passage
 from medagent.retrieval.query_match import QueryWords, Synonyms, stored_groups
 from medagent.retrieval.rerank import Reranker
-from medagent.retrieval.search import HybridRetriever
+from medagent.retrieval.search import HybridRetriever, IndexRetriever, StoredPassages
 from medagent.retrieval.settings import SearchSettings
 
 log = logging.getLogger(__name__)
@@ -40,8 +39,8 @@ Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
 T = TypeVar("T")
 
 
-class ShardedRetriever:
-    """Searches several index folders as if they were one; safe to call from threads.
+class ShardedRetriever(IndexRetriever):
+    """Searches several index folders as if they were one.
 
     They need the same embedder and settings. Documents and passages of which an earlier index holds the id are left
     out and counted nowhere, and so are those of whose retraction another index has read. While it is open none of the
@@ -60,36 +59,36 @@ class ShardedRetriever:
         """`indexes` are folders that `medagent index build` made, in the order in which ids and ties are decided.
 
         Without `embedder` or `settings` those that the indexes name are taken. `cache_size` bounds the number of
-        remembered queries; 0 remembers none. `where` is a filter (`medagent.retrieval.filters`) that holds for every
+        cached queries; 0 caches none. `where` is a filter (`medagent.retrieval.filters`) that holds for every
         search.
 
         Raises:
             IndexMismatchError: no index, one that is named twice, indexes that differ in embedder or settings, or a
                 filter that no passage fits.
         """
-        self._where = Filter.parse(where)
+        only = Filter.parse(where)
         folders = [Path(index) for index in indexes]
         manifests = _alike(folders, any_search=settings is not None)
-        self._embedder = embedder_from_identity(manifests[0].embedder) if embedder is None else embedder
-        self._settings = settings or manifests[0].settings.search
-        self._reranker, self._cache = reranker, RememberedHits(cache_size)
+        embedder = embedder_from_identity(manifests[0].embedder) if embedder is None else embedder
+        settings = settings or manifests[0].settings.search
+        super().__init__(embedder, settings, reranker, cache_size, only)
         with ExitStack() as opened:
             each = []
             for folder in folders:
-                each.append(HybridRetriever(str(folder), self._embedder, self._settings, cache_size=cache_size))
+                each.append(HybridRetriever(str(folder), self.embedder, self.settings, cache_size=cache_size))
                 opened.callback(each[-1].close)
             self._shards = [_Shard(one, folders) for one in each]
             self._threads = ThreadPoolExecutor(len(folders), thread_name_prefix="search")
             opened.callback(self._threads.shutdown)
-            allowed = self._of_each(lambda shard: shard.allowed(self._where))
-            if not self._where.empty and not any(rows is not None and len(rows) for rows in allowed):
-                raise IndexMismatchError(f"indexes {', '.join(indexes)}: no passage fits the filter {self._where}.")
+            allowed = self._of_each(lambda shard: shard.allowed(self.where))
+            if not self.where.empty and not any(rows is not None and len(rows) for rows in allowed):
+                raise IndexMismatchError(f"indexes {', '.join(indexes)}: no passage fits the filter {self.where}.")
             self._opened = opened.pop_all()
         numbers = np.cumsum([0, *(int(shard.index.lexical.rows[-1]) + 1 for shard in self._shards)])
         self._firsts: list[int] = numbers[:-1].tolist()  # the number of each index's row 0
         analyser = self._shards[0].index.lexical.analyser
         count, synonyms = self._num_passages_with, self._synonyms()
-        self._words = QueryWords(analyser.groups, self._vocabulary, count, len(self), synonyms)
+        self.words = QueryWords(analyser.groups, self._vocabulary, count, len(self), synonyms)
 
     def close(self) -> None:
         """Let the indexes be changed again; no search after this."""
@@ -100,53 +99,20 @@ class ShardedRetriever:
         """The index folders, in their order."""
         return tuple(shard.index.folder for shard in self._shards)
 
-    @property
-    def embedder(self) -> Embedder:
-        """What embeds the queries."""
-        return self._embedder
-
-    @property
-    def where(self) -> Filter:
-        """The filter that holds for every search."""
-        return self._where
-
-    @property
-    def settings(self) -> SearchSettings:
-        """How rankings are fused."""
-        return self._settings
-
     def __len__(self) -> int:
         """Number of passages that can be found; those that are left out are not counted."""
-        return sum(len(shard.index) - len(shard.left_out) for shard in self._shards)
+        return sum(len(shard.index) - len(shard.excluded) for shard in self._shards)
 
     @property
     def passages(self) -> Sequence[Passage]:
         """All passages that can be found, in the order of their rows, each read from disk when it is looked at."""
-        return ShardedPassages(
-            self._fetch, [shard.rows + first for shard, first in zip(self._shards, self._firsts, strict=True)]
-        )
+        rows = [shard.rows + first for shard, first in zip(self._shards, self._firsts, strict=True)]
+        return StoredPassages(self.fetch, np.concatenate(rows))
 
     def passage(self, id: str) -> Passage | None:
         """The passage of that id, None where there is none."""
-        found = (shard.index.passage(id) for shard in self._shards if id not in shard.ids_left_out)
+        found = (shard.index.passage(id) for shard in self._shards if id not in shard.excluded_ids)
         return next((passage for passage in found if passage is not None), None)
-
-    def replaced(self, query: str) -> dict[str, tuple[str, ...]]:
-        """Words of a query that no passage has, and the near ones that are searched instead."""
-        return self.words.replaced(query) if self._settings.near_words else {}
-
-    @property
-    def words(self) -> QueryWords:
-        """What is known of the words of queries."""
-        return self._words
-
-    def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
-        """See `Retriever.search`. Equal calls give equal results."""
-        return self.search_where(queries, top_k=top_k, where=EVERYTHING)
-
-    def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
-        """Search only the passages that `where` lets through."""
-        return self._cache.hits(queries, top_k, self._where & where, self._search)
 
     def rankings(
         self, queries: Sequence[str], *, num_candidates: int, where: Filter = EVERYTHING
@@ -155,26 +121,10 @@ class ShardedRetriever:
         allowed = self._of_each(lambda shard: shard.allowed(where))
         return self._dense(queries, num_candidates, allowed), self._lexical(queries, num_candidates, allowed)
 
-    def _search(self, queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
-        depth = max(self._settings.num_candidates, top_k)
-        dense, lexical = self.rankings(queries, num_candidates=depth, where=where)
-        return [
-            fused_hits(
-                query,
-                *pair,
-                top_k=top_k,
-                settings=self._settings,
-                fetch=self._fetch,
-                words=self._words,
-                reranker=self._reranker,
-            )
-            for query, *pair in zip(queries, dense, lexical, strict=True)
-        ]
-
     def _dense(self, queries: Sequence[str], top_k: int, allowed: list[NDArray[np.int64] | None]) -> list[Ranking]:
         if not queries:
             return []
-        vectors = self._embedder.embed_queries(queries)
+        vectors = self.embedder.embed_queries(queries)
         if allowed[0] is not None:
             merged = self._merged(
                 self._of_each(lambda shard, rows: shard.index.nearest(vectors, top_k=top_k, allowed=rows), allowed)
@@ -184,7 +134,7 @@ class ShardedRetriever:
         return [nearest_rows(sorted(pairs)[: top_k + 1], top_k) for pairs in merged]
 
     def _lexical(self, queries: Sequence[str], top_k: int, allowed: list[NDArray[np.int64] | None]) -> list[Ranking]:
-        asked = [self._words.searched(query, near_words=self._settings.near_words) for query in queries]
+        asked = [self.words.searched(query, near_words=self.settings.near_words) for query in queries]
         known = {token for variants in asked for tokens in variants for token in tokens}
         of_all = reduce(add, self._of_each(lambda shard: shard.words.statistics(known)))
         merged = self._merged(
@@ -219,7 +169,8 @@ class ShardedRetriever:
         ]
         return [[pair for pairs in of_query for pair in pairs] for of_query in zip(*numbered, strict=True)]
 
-    def _fetch(self, rows: Sequence[int]) -> list[Passage]:
+    def fetch(self, rows: Sequence[int]) -> list[Passage]:
+        """The passages of rows, which are numbered on from one index to the next."""
         asked: dict[int, list[int]] = defaultdict(list)
         for row in rows:
             asked[bisect_right(self._firsts, row) - 1].append(row)
@@ -230,38 +181,16 @@ class ShardedRetriever:
         return [found[row] for row in rows]
 
 
-class ShardedPassages(Sequence[Passage]):
-    """The passages of several indexes as a sequence that does not hold them in memory."""
-
-    def __init__(self, fetch: Fetch, rows: list[NDArray[np.int64]]) -> None:
-        """`rows` are those of each index, as `fetch` knows them."""
-        self._fetch, self._rows = fetch, np.concatenate(rows)
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Passage: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Passage]: ...
-    def __getitem__(self, index: int | slice) -> Passage | Sequence[Passage]:
-        """One passage, or several."""
-        if isinstance(index, slice):
-            return self._fetch(self._rows[index].tolist())
-        return self._fetch([int(self._rows[index])])[0]
-
-
 class _Shard:
     """One of the indexes, without what is left out of it."""
 
     def __init__(self, index: HybridRetriever, folders: Sequence[Path]) -> None:
         """`folders` are those of all indexes."""
         self.index, folder, place = index, index.folder, folders.index(index.folder)
-        twice = held_twice(folder, folders[:place])
-        gone = twice | retracted(folder, [other for other in folders if other != folder])
-        self.left_out, self.ids_left_out = np.array(sorted(gone), dtype=np.int64), frozenset(gone.values())
-        self.words = LexicalShard(folder, index.lexical, self.left_out)
+        twice = duplicate_rows(folder, folders[:place])
+        gone = twice | retracted_rows(folder, [other for other in folders if other != folder])
+        self.excluded, self.excluded_ids = np.array(sorted(gone), dtype=np.int64), frozenset(gone.values())
+        self.words = LexicalShard(folder, index.lexical, self.excluded)
         why = {
             "an index before it holds their ids": len(twice),
             "another says they are retracted": len(gone) - len(twice),
@@ -273,15 +202,15 @@ class _Shard:
     @property
     def rows(self) -> NDArray[np.int64]:
         """The rows that are not left out."""
-        return np.setdiff1d(self.index.lexical.rows, self.left_out)
+        return np.setdiff1d(self.index.lexical.rows, self.excluded)
 
     def allowed(self, where: Filter) -> NDArray[np.int64] | None:
         """The rows that a filter lets through, None where there is no filter."""
-        return None if where.empty else np.setdiff1d(self.index.rows_matching(where), self.left_out)
+        return None if where.empty else np.setdiff1d(self.index.rows_matching(where), self.excluded)
 
     def nearest(self, vectors: NDArray[np.float32], top_k: int) -> Pairs:
         """For each vector at most `top_k` (distance, row) pairs, nearest first."""
-        asked, gone = top_k, set(self.left_out.tolist())
+        asked, gone = top_k, set(self.excluded.tolist())
         while True:  # deeper, until enough is left: Chroma does not know what is left out
             found = self.index.nearest(vectors, top_k=asked)
             kept = [[pair for pair in pairs if pair[1] not in gone] for pairs in found]
@@ -298,7 +227,7 @@ def _alike(folders: Sequence[Path], *, any_search: bool) -> list[Manifest]:
             "index once."
         )
     manifests = [Manifest.read(folder) for folder in folders]
-    first, *others = [_compared(manifest, any_search=any_search) for manifest in manifests]
+    first, *others = [_must_match(manifest, any_search=any_search) for manifest in manifests]
     for folder, other in zip(folders[1:], others, strict=True):
         for name, wanted in first.items():
             if other[name] != wanted:
@@ -309,7 +238,7 @@ def _alike(folders: Sequence[Path], *, any_search: bool) -> list[Manifest]:
     return manifests
 
 
-def _compared(manifest: Manifest, *, any_search: bool) -> dict[str, object]:
+def _must_match(manifest: Manifest, *, any_search: bool) -> dict[str, object]:
     """What must be equal. Where vectors are kept need not, nor how results are fused if the caller says that."""
     settings = {name: value for name, value in asdict(manifest.settings).items() if name != "chroma"}
     if any_search:
@@ -327,28 +256,28 @@ AND NOT EXISTS (SELECT 1 FROM main.withdrawn AS said WHERE said.kind = 'allowed'
 """  # noqa: S608 (constant names)
 
 
-def held_twice(folder: Path, earlier: Sequence[Path]) -> dict[int, str]:
+def duplicate_rows(folder: Path, earlier: Sequence[Path]) -> dict[int, str]:
     """Rows and ids of an index's passages whose id, or whose document, an earlier index holds."""
     found: dict[int, str] = {}
     for other in earlier:
-        with _compared(folder, other) as (database, owners_known):
+        with _attached(folder, other) as (database, owners_known):
             for name in ("id", "owner") if owners_known else ("id",):
                 held = f"SELECT {name} FROM other.passages"  # noqa: S608 (constant names)
                 found |= database.execute(f"SELECT row, id FROM main.passages WHERE {name} IN ({held})")  # noqa: S608
     return found
 
 
-def retracted(folder: Path, others: Sequence[Path]) -> dict[int, str]:
+def retracted_rows(folder: Path, others: Sequence[Path]) -> dict[int, str]:
     """Rows and ids of an index's passages of whose retraction another index has read."""
     found: dict[int, str] = {}
     for other in others:
-        with _compared(folder, other) as (database, owners_known):
+        with _attached(folder, other) as (database, owners_known):
             found |= database.execute(_OUT) if owners_known else ()
     return found
 
 
 @contextmanager
-def _compared(folder: Path, other: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
+def _attached(folder: Path, other: Path) -> Iterator[tuple[sqlite3.Connection, bool]]:
     """A connection to both as `main` and `other`, and whether both know documents; indexes of format 2 do not."""
     with closing(sqlite3.connect(folder / "passages.sqlite")) as database:
         database.execute("ATTACH ? AS other", (str(other / "passages.sqlite"),))

@@ -40,7 +40,7 @@ def build_with_progress(
     parts = named_corpus(corpus)
 
     def build(show: Show, changes: Changes) -> Manifest:
-        return build_index(out, parts, ready, settings=settings, overwrite=overwrite, progress=show, changes=changes)
+        return build_index(parts, out, ready, settings=settings, overwrite=overwrite, progress=show, changes=changes)
 
     _aloud(out, build)
 

@@ -25,4 +25,4 @@ STARTER_INDEX = IndexSettings(
 
 def build_starter_index(folder: Path, passages: Sequence[Passage], *, overwrite: bool = False) -> Manifest:
     """Index passages of the starter world with hashed n-grams and the starter's settings."""
-    return build_index(folder, passages, HashedNgramEmbedder(), settings=STARTER_INDEX, overwrite=overwrite)
+    return build_index(passages, folder, HashedNgramEmbedder(), settings=STARTER_INDEX, overwrite=overwrite)

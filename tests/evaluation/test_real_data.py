@@ -26,7 +26,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def abstracts(tmp_path_factory: pytest.TempPathFactory) -> HybridRetriever:
     folder = tmp_path_factory.mktemp("pubmedqa")
-    build_index(folder, pubmedqa_passages(str(PUBMEDQA)), HashedNgramEmbedder())
+    build_index(pubmedqa_passages(str(PUBMEDQA)), folder, HashedNgramEmbedder())
     return HybridRetriever(str(folder))
 
 

@@ -33,7 +33,7 @@ def test_it_survives_json_and_the_disk(tmp_path: Path) -> None:
     passage = Passage.make("gout", "It hurts.", id="p", about=FULL)
     assert Passage.from_json(json.loads(json.dumps(passage.to_json()))) == passage
     assert Passage.from_json({"id": "p", "text": "It hurts."}).about == Bibliography()
-    build_index(tmp_path / "index", [passage, Passage.make("", "Nothing is known.", id="q")], SMALL)
+    build_index([passage, Passage.make("", "Nothing is known.", id="q")], tmp_path / "index", SMALL)
     retriever = HybridRetriever(str(tmp_path / "index"))
     assert [retriever.passage(id_).about for id_ in ("p", "q")] == [FULL, Bibliography()]  # type: ignore[union-attr]
     retriever.close()
@@ -96,7 +96,7 @@ def test_a_search_shows_where_to_read_on(tmp_path: Path, capsys, monkeypatch) ->
     monkeypatch.setenv("COLUMNS", "200")
     row = {"id": "a", "text": "Gout hurts.", "url": "https://x.org/1", "notices": ["erratum: J Ex 2022"]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
-    build_index(tmp_path / "index", file_corpus(tmp_path / "a.jsonl"), SMALL)
+    build_index(file_corpus(tmp_path / "a.jsonl"), tmp_path / "index", SMALL)
     assert main(["search", "gout", "--index", str(tmp_path / "index")]) == 0
     assert "https://x.org/1, erratum: J Ex 2022" in capsys.readouterr().out
     assert main(["search", "gout", "--index", str(tmp_path / "index"), "--json"]) == 0

@@ -48,7 +48,7 @@ def part(number: int, inside: str = "", kind: str = "chapter") -> str:
 def built(folder: Path, text: str) -> HybridRetriever:
     folder.mkdir()
     (folder / "book.nxml").write_text(text)
-    build_index(folder / "index", file_corpus(folder / "book.nxml"), HashedNgramEmbedder(64))
+    build_index(file_corpus(folder / "book.nxml"), folder / "index", HashedNgramEmbedder(64))
     return HybridRetriever(str(folder / "index"))
 
 

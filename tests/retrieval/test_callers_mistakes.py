@@ -27,7 +27,7 @@ IDS = ["/guidelines/sepsis.md", "C:/docs/gout.pdf", "a%20b", "guidelines/flu.md"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("index")
     passages = [Passage.make("", f"Passage {n} on fictospirin.", f"S{n % 2}", id=id_) for n, id_ in enumerate(IDS)]
-    build_index(folder, passages, HashedNgramEmbedder(64))
+    build_index(passages, folder, HashedNgramEmbedder(64))
     return folder
 
 

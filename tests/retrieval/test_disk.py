@@ -13,10 +13,10 @@ from chromadb.errors import InternalError
 from medagent.cli.main import main
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import IndexMismatchError, IndexUnwritableError
-from medagent.retrieval.index import build_index, rebuild_index
+from medagent.retrieval.index import build_index
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import disk_failures_told
-from medagent.retrieval.maintenance import repair_index
+from medagent.retrieval.maintenance import rebuild_index
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.store import PassageStore
@@ -58,9 +58,9 @@ def test_after_a_full_disk_the_same_command_goes_on(
         failing = fails_at(call, getattr(of, name), error)
         patched.setattr(of, name, staticmethod(failing) if name == "build" else lambda *a, **k: failing(*a, **k))
         with pytest.raises(IndexUnwritableError, match="the disk is full .* run the same command again"):
-            build_index(tmp_path / "index", PASSAGES, EMBEDDER)
-    again = build_index(tmp_path / "index", PASSAGES, EMBEDDER)
-    fresh = build_index(tmp_path / "fresh", PASSAGES, EMBEDDER)
+            build_index(PASSAGES, tmp_path / "index", EMBEDDER)
+    again = build_index(PASSAGES, tmp_path / "index", EMBEDDER)
+    fresh = build_index(PASSAGES, tmp_path / "fresh", EMBEDDER)
     assert (again.content_sha256, again.embeddings_sha256) == (fresh.content_sha256, fresh.embeddings_sha256)
     assert not problems(tmp_path / "index", EMBEDDER)
 
@@ -102,7 +102,7 @@ def test_a_full_disk_elsewhere_is_one_line(monkeypatch: pytest.MonkeyPatch, caps
 
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
-    build_index(tmp_path / "index", PASSAGES, EMBEDDER)
+    build_index(PASSAGES, tmp_path / "index", EMBEDDER)
     return tmp_path / "index"
 
 
@@ -140,4 +140,4 @@ def test_damaged_passages_cannot_be_repaired(index: Path) -> None:
     with sqlite3.connect(index / "passages.sqlite") as database:
         database.execute("UPDATE passages SET text = 'other' WHERE id = 'p3'")
     with pytest.raises(IndexMismatchError, match="passages.sqlite from a backup"):
-        repair_index(index, EMBEDDER)
+        rebuild_index(index, EMBEDDER)

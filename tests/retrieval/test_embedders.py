@@ -97,7 +97,7 @@ def test_a_sentence_transformers_model_from_build_to_search(sentence_model: Path
     np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, rtol=1e-5)
     assert embedder.max_tokens == 64 - 2 - 2
     assert embedder.count_tokens(["gout title", "x" * 200])[0] == 2
-    build_index(tmp_path / "index", PASSAGES, embedder)
+    build_index(PASSAGES, tmp_path / "index", embedder)
     manifest = Manifest.read(tmp_path / "index")
     assert (manifest.dimension, manifest.space, manifest.settings.search.dense_weight) == (32, "cosine", 1.25)
     assert len(HybridRetriever(str(tmp_path / "index")).search(["agent7"], top_k=3)[0]) == 3
@@ -136,7 +136,7 @@ def test_medcpt_is_used_as_its_authors_use_it(tmp_path: Path) -> None:
         expected = model(**batch).last_hidden_state[:, 0, :].numpy()
     np.testing.assert_allclose(embedder.embed_queries(queries), expected, atol=1e-5)
     assert embedder.embed_passages([]).shape == (0, 32)
-    build_index(tmp_path / "index", PASSAGES, embedder)
+    build_index(PASSAGES, tmp_path / "index", embedder)
     assert Manifest.read(tmp_path / "index").space == "ip"
     retriever = HybridRetriever(str(tmp_path / "index"), embedder)
     products = embedder.embed_queries(["agent7"])[0] @ embedder.embed_passages(retriever.passages).T
@@ -149,7 +149,7 @@ def test_a_cross_encoder_reranks(tmp_path: Path) -> None:
     reranker = CrossEncoderReranker(
         str(make_bert(tmp_path / "ce", seed=3, classifier=True)), num_candidates=6, device="cpu"
     )
-    build_index(tmp_path / "index", PASSAGES, HashedNgramEmbedder(64))
+    build_index(PASSAGES, tmp_path / "index", HashedNgramEmbedder(64))
     plain = HybridRetriever(str(tmp_path / "index")).search(["agent7 gout"], top_k=6)[0]
     hits = HybridRetriever(str(tmp_path / "index"), reranker=reranker).search(["agent7 gout"], top_k=6)[0]
     scores = reranker.scores("agent7 gout", [hit.passage for hit in plain])

@@ -41,7 +41,7 @@ def found(folder: Path, weight: float, top_k: int = 4) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("types") / "index"
-    build_index(out, passages(), HashedNgramEmbedder(), settings=IndexSettings())
+    build_index(passages(), out, HashedNgramEmbedder(), settings=IndexSettings())
     return out
 
 

@@ -46,7 +46,7 @@ EVERY = {passage.id for passage in PASSAGES}
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("filters") / "index"
-    build_index(folder, PASSAGES, HashedNgramEmbedder(64))
+    build_index(PASSAGES, folder, HashedNgramEmbedder(64))
     return folder
 
 
@@ -119,7 +119,7 @@ def test_what_a_filter_lets_through(index: Path, where: str, found: set[str]) ->
 )
 def test_what_libraries_store_is_met(tmp_path: Path, stored: Bibliography, where: str | Filter) -> None:
     passages = [Passage.make("Gout", "One.", id="met", about=stored), Passage.make("Gout", "Two.", id="other")]
-    build_index(tmp_path, passages, HashedNgramEmbedder(64))
+    build_index(passages, tmp_path, HashedNgramEmbedder(64))
     assert ids(HybridRetriever(str(tmp_path)), str(where)) == {"met"}
 
 

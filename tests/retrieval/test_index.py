@@ -15,15 +15,8 @@ import pytest
 from medagent.retrieval.corpora import Corpus, file_corpus, memory_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import CorpusError, IndexBusyError, IndexMismatchError
-from medagent.retrieval.index import (
-    add_to_index,
-    build_index,
-    open_vectors,
-    rebuild_index,
-    remove_from_index,
-    restore_in_index,
-)
-from medagent.retrieval.maintenance import index_stats, show_stats
+from medagent.retrieval.index import add_to_index, build_index, open_vectors
+from medagent.retrieval.maintenance import index_stats, rebuild_index, remove_from_index, restore_in_index, show_stats
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
@@ -44,17 +37,17 @@ from tests.retrieval.support import (
 
 def test_build_is_idempotent_and_refuses_to_replace(tmp_path: Path) -> None:
     embedder = CountingEmbedder()
-    manifest = build_index(tmp_path, PASSAGES, embedder)
+    manifest = build_index(PASSAGES, tmp_path, embedder)
     assert manifest.complete
-    assert build_index(tmp_path, PASSAGES, embedder) == manifest
+    assert build_index(PASSAGES, tmp_path, embedder) == manifest
     assert embedder.embedded == 40
     with pytest.raises(IndexMismatchError, match="--overwrite"):
-        build_index(tmp_path, PASSAGES[:-1], embedder)
+        build_index(PASSAGES[:-1], tmp_path, embedder)
     with pytest.raises(IndexMismatchError, match="--overwrite"):
-        build_index(tmp_path, PASSAGES, HashedNgramEmbedder(128))
+        build_index(PASSAGES, tmp_path, HashedNgramEmbedder(128))
     with pytest.raises(IndexMismatchError, match="settings differ"):
-        build_index(tmp_path, PASSAGES, embedder, settings=IndexSettings(analyser="words"))
-    assert build_index(tmp_path, PASSAGES[:-1], embedder, overwrite=True).num_passages == 39
+        build_index(PASSAGES, tmp_path, embedder, settings=IndexSettings(analyser="words"))
+    assert build_index(PASSAGES[:-1], tmp_path, embedder, overwrite=True).num_passages == 39
     assert not problems(tmp_path)
     assert len(HybridRetriever(str(tmp_path))) == 39
 
@@ -63,20 +56,20 @@ def test_an_interrupted_build_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("medagent.retrieval.ingest.BATCH", 8)
     broken = CountingEmbedder(fail_after=24)
     with pytest.raises(KeyboardInterrupt):
-        build_index(tmp_path, PASSAGES, broken)
+        build_index(PASSAGES, tmp_path, broken)
     with pytest.raises(IndexMismatchError, match="interrupted"):
         open_vectors(tmp_path, Manifest.read(tmp_path))
     with (tmp_path / "embeddings.f32").open("ab") as file:
         file.write(b"torn")  # as a kill in the middle of a write leaves it
     with pytest.raises(IndexMismatchError, match="interrupted build"):
-        build_index(tmp_path, PASSAGES[::-1], CountingEmbedder())
+        build_index(PASSAGES[::-1], tmp_path, CountingEmbedder())
     steps: list[tuple[str, int, int, int]] = []
     rest = CountingEmbedder()
-    build_index(tmp_path, PASSAGES, rest, progress=lambda *step: steps.append(step))
+    build_index(PASSAGES, tmp_path, rest, progress=lambda *step: steps.append(step))
     assert rest.embedded == 16
     assert ("reading", 40, 40, 40) in steps
     assert steps[-1] == ("words", 40, 40, 40)
-    build_index(tmp_path / "whole", PASSAGES, CountingEmbedder())
+    build_index(PASSAGES, tmp_path / "whole", CountingEmbedder())
     assert fingerprint(tmp_path) == fingerprint(tmp_path / "whole")
     assert not problems(tmp_path)
 
@@ -93,7 +86,7 @@ from medagent.retrieval.settings import IndexSettings
 ingest.BATCH = vectors.BATCH = 16
 print("ready", flush=True)
 settings = IndexSettings(Chunking(40, 8))
-build_index(Path(sys.argv[2]), file_corpus(Path(sys.argv[1])), HashedNgramEmbedder(64), settings=settings)
+build_index(file_corpus(Path(sys.argv[1])), Path(sys.argv[2]), HashedNgramEmbedder(64), settings=settings)
 print("done", flush=True)
 """
 
@@ -152,7 +145,7 @@ def test_a_mixed_folder_is_read_and_what_is_skipped_is_counted(tmp_path: Path) -
     (corpus / "f.png").write_bytes(b"\x89PNG")
     (corpus / ".hidden").write_text("no")
     out = tmp_path / "index"
-    manifest = build_index(out, file_corpus(corpus), SMALL)
+    manifest = build_index(file_corpus(corpus), out, SMALL)
     stats = index_stats(out)
     retriever = HybridRetriever(str(out))
     ids = {passage.id for passage in retriever.passages}
@@ -173,7 +166,7 @@ def test_a_mixed_folder_is_read_and_what_is_skipped_is_counted(tmp_path: Path) -
 
 def test_add_and_remove(tmp_path: Path) -> None:
     out = tmp_path / "index"
-    build_index(out, PASSAGES[:30], SMALL)
+    build_index(PASSAGES[:30], out, SMALL)
     more = tmp_path / "more.jsonl"
     more.write_text(
         "".join(json.dumps({"id": f"n{i}", "text": f"New note {i} on heart failure."}) + "\n" for i in range(5))
@@ -215,20 +208,20 @@ def test_add_and_remove(tmp_path: Path) -> None:
 def test_a_changed_file_is_refused_by_a_build_and_read_anew_by_add(tmp_path: Path) -> None:
     notes = tmp_path / "notes.jsonl"
     notes.write_text('{"text": "First."}\n')
-    build_index(tmp_path / "index", file_corpus(notes), SMALL)
+    build_index(file_corpus(notes), tmp_path / "index", SMALL)
     notes.write_text('{"text": "First."}\n{"text": "Second."}\n')
     with pytest.raises(IndexMismatchError, match="--overwrite"):
-        build_index(tmp_path / "index", file_corpus(notes), SMALL)
+        build_index(file_corpus(notes), tmp_path / "index", SMALL)
     assert add_to_index(tmp_path / "index", file_corpus(notes), SMALL).num_passages == 2
 
 
 def test_empty_corpora_leave_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no passage"):
-        build_index(tmp_path / "a", [], SMALL)
+        build_index([], tmp_path / "a", SMALL)
     (tmp_path / "scan.pdf").write_text("no PDF")
     with pytest.raises(CorpusError, match=r"Skipped: scan.pdf is no readable PDF"):
-        build_index(tmp_path / "a", file_corpus(tmp_path / "scan.pdf"), SMALL)
-    assert build_index(tmp_path / "a", PASSAGES, SMALL).num_passages == 40
+        build_index(file_corpus(tmp_path / "scan.pdf"), tmp_path / "a", SMALL)
+    assert build_index(PASSAGES, tmp_path / "a", SMALL).num_passages == 40
     with pytest.raises(CorpusError, match="not found"):
         file_corpus(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -243,7 +236,7 @@ def test_an_interruption_loses_nothing_that_was_committed(tmp_path: Path, monkey
     monkeypatch.setattr("medagent.retrieval.ingest.BATCH", 8)
     embedder = CountingEmbedder(fail_after=16)
     with pytest.raises(KeyboardInterrupt):
-        build_index(tmp_path, PASSAGES, embedder)
+        build_index(PASSAGES, tmp_path, embedder)
     store = PassageStore(tmp_path, 64)
     assert len(store) == store.num_rows == 16
     assert store.integrity() == "ok"
@@ -252,13 +245,13 @@ def test_an_interruption_loses_nothing_that_was_committed(tmp_path: Path, monkey
 
 def test_an_index_inside_a_corpus_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
-    build_index(tmp_path / "index", PASSAGES, SMALL)
+    build_index(PASSAGES, tmp_path / "index", SMALL)
     assert [part.name for part in file_corpus(tmp_path).parts] == ["a.txt"]
 
 
 def test_rows_and_documents_are_found_by_id(tmp_path: Path) -> None:
     passages = [Passage(f"d#{i}", "t", f"text {i}", document="d") for i in range(3)] + [Passage("e", "t", "else")]
-    build_index(tmp_path, passages, SMALL)
+    build_index(passages, tmp_path, SMALL)
     store = PassageStore(tmp_path, 64)
     assert store.rows_of_documents(["d"]) == [0, 1, 2]
     assert store.rows_of(["e", "nothing"]) == {"e": 3}
@@ -277,7 +270,7 @@ def test_the_hub_layout_of_medrag(tmp_path: Path) -> None:
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "hub" / "train.parquet")
     corpus = hub_corpus(str(tmp_path / "hub"))
     assert isinstance(corpus, Corpus)
-    build_index(tmp_path / "index", corpus, SMALL)
+    build_index(corpus, tmp_path / "index", SMALL)
     retriever = HybridRetriever(str(tmp_path / "index"))
     assert [passage.text for passage in retriever.passages][:2] == ["Fact number 0.", "Fact number 1."]
     assert {passage.id for passage in retriever.passages} == {row["id"] for row in rows}
@@ -289,7 +282,7 @@ def test_chunking_settings_are_kept_for_additions(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("One two three four five six. " * 10)
     (tmp_path / "b.txt").write_text("Seven eight nine ten eleven twelve. " * 10)
     settings = IndexSettings(Chunking(max_tokens=24, overlap_tokens=0))
-    build_index(tmp_path / "index", file_corpus(tmp_path / "a.txt"), SMALL, settings=settings)
+    build_index(file_corpus(tmp_path / "a.txt"), tmp_path / "index", SMALL, settings=settings)
     before = Manifest.read(tmp_path / "index").num_passages
     after = add_to_index(tmp_path / "index", file_corpus(tmp_path / "b.txt"), SMALL).num_passages
     assert after == 2 * before

@@ -9,8 +9,8 @@ from medagent.retrieval.corpora import file_corpus, memory_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import CorpusError, IndexMismatchError
 from medagent.retrieval.filters import Filter
-from medagent.retrieval.index import add_to_index, build_index, chroma, open_vectors, rebuild_index, remove_from_index
-from medagent.retrieval.maintenance import index_stats
+from medagent.retrieval.index import add_to_index, build_index, chroma, open_vectors
+from medagent.retrieval.maintenance import index_stats, rebuild_index, remove_from_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
@@ -28,23 +28,23 @@ def test_an_interrupted_build_is_never_taken_for_the_whole_corpus(
 ) -> None:
     monkeypatch.setattr("medagent.retrieval.ingest.BATCH", 8)
     with pytest.raises(KeyboardInterrupt):
-        build_index(tmp_path, PASSAGES, CountingEmbedder(fail_after=16))
+        build_index(PASSAGES, tmp_path, CountingEmbedder(fail_after=16))
     with pytest.raises(IndexMismatchError, match="read by half"):
         rebuild_index(tmp_path)
     with pytest.raises(IndexMismatchError, match="read by half"):
         remove_from_index(tmp_path, [PASSAGES[0].id])
-    assert build_index(tmp_path, PASSAGES, SMALL).num_passages == 40
+    assert build_index(PASSAGES, tmp_path, SMALL).num_passages == 40
     more = [Passage.make("new", f"note {i}") for i in range(20)]
     with pytest.raises(KeyboardInterrupt):
         add_to_index(tmp_path, memory_corpus(more), CountingEmbedder(fail_after=8))
     with pytest.raises(IndexMismatchError, match="read by half"):
-        build_index(tmp_path, PASSAGES, SMALL)
+        build_index(PASSAGES, tmp_path, SMALL)
     assert add_to_index(tmp_path, memory_corpus(more), SMALL).num_passages == 60
     assert not problems(tmp_path)
 
 
 def test_a_removal_killed_on_the_way_is_finished_by_rebuild(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_index(tmp_path, PASSAGES, SMALL)
+    build_index(PASSAGES, tmp_path, SMALL)
 
     def killed_here(self: PassageStore) -> None:
         raise KeyboardInterrupt
@@ -62,7 +62,7 @@ def test_a_removal_killed_on_the_way_is_finished_by_rebuild(tmp_path: Path, monk
 
 
 def test_a_damaged_index_refuses_rebuild_add_and_remove(tmp_path: Path) -> None:
-    build_index(tmp_path, PASSAGES, SMALL)
+    build_index(PASSAGES, tmp_path, SMALL)
     with (tmp_path / "embeddings.f32").open("r+b") as file:
         file.write(np.float32(9).tobytes())
     more = memory_corpus([Passage.make("new", "note")])
@@ -81,16 +81,16 @@ def test_a_damaged_index_refuses_rebuild_add_and_remove(tmp_path: Path) -> None:
 
 
 def test_an_empty_corpus_does_not_replace_an_index(tmp_path: Path) -> None:
-    build_index(tmp_path, PASSAGES, SMALL)
+    build_index(PASSAGES, tmp_path, SMALL)
     with pytest.raises(CorpusError, match="was left as it is"):
-        build_index(tmp_path, [], SMALL, overwrite=True)
+        build_index([], tmp_path, SMALL, overwrite=True)
     assert len(HybridRetriever(str(tmp_path)).search(["agent7"], top_k=1)[0]) == 1
 
 
 def test_ids_that_look_like_made_suffixes_keep_their_passages(tmp_path: Path) -> None:
     second = Passage("x", "t", "two")
     passages = [Passage("x", "t", "one"), Passage(f"x~{second.digest[:8]}", "t", "three"), second]
-    build_index(tmp_path, passages, SMALL)
+    build_index(passages, tmp_path, SMALL)
     assert {p.text for p in HybridRetriever(str(tmp_path)).passages} == {"one", "two", "three"}
 
 
@@ -101,7 +101,7 @@ def test_a_failing_disk_stops_the_build_and_a_damaged_file_does_not(
         (tmp_path / f"{name}.xml").write_text('<?xml version="1.0" encoding="GBK"?><PubmedArticleSet/>')
     (tmp_path / "c.md").write_text("# Only\n\n# Headings\n")
     (tmp_path / "d.txt").write_text("Text.")
-    build_index(tmp_path / "index", file_corpus(tmp_path), SMALL)
+    build_index(file_corpus(tmp_path), tmp_path / "index", SMALL)
     skipped = index_stats(tmp_path / "index")["skipped_documents"]
     assert [line.split()[0] for line in skipped] == ["a.xml", "b.xml", "c.md,"]
 
@@ -132,14 +132,14 @@ def test_small_files_are_embedded_and_committed_together(tmp_path: Path, monkeyp
     embed = SMALL.embed_passages
     monkeypatch.setattr(SMALL, "embed_passages", lambda passages: sizes.append(len(passages)) or embed(passages))
     monkeypatch.setattr("medagent.retrieval.ingest.BATCH", 20)
-    build_index(tmp_path / "index", file_corpus(tmp_path / "notes"), SMALL)
+    build_index(file_corpus(tmp_path / "notes"), tmp_path / "index", SMALL)
     assert sizes == [20, 20, 10]
     assert len(PassageStore(tmp_path / "index", 64).parts()) == 50
 
 
 @pytest.mark.parametrize("damage", ["vector", "text", "lost vector", "bm25", "model"])
 def test_verify_finds_damage(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_index(tmp_path, PASSAGES, SMALL)
+    build_index(PASSAGES, tmp_path, SMALL)
     assert not problems(tmp_path)
     if damage == "vector":
         with (tmp_path / "embeddings.f32").open("r+b") as file:
@@ -180,9 +180,9 @@ def test_lost_and_foreign_files_are_explained(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     with pytest.raises(IndexMismatchError, match="other files"):
-        build_index(tmp_path / "mine", PASSAGES, SMALL)
+        build_index(PASSAGES, tmp_path / "mine", SMALL)
     out = tmp_path / "index"
-    build_index(out, PASSAGES, SMALL)
+    build_index(PASSAGES, out, SMALL)
     with pytest.raises(IndexMismatchError, match="hashed-ngrams:64"):
         HybridRetriever(str(out), HashedNgramEmbedder(128))
     chroma(out, Manifest.read(out)).drop()

@@ -39,7 +39,7 @@ QUERIES = [f"condition {i} drug agent{i}" for i in range(40)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served")
-    build_index(folder, PASSAGES, HashedNgramEmbedder())
+    build_index(PASSAGES, folder, HashedNgramEmbedder())
     return folder
 
 
@@ -278,14 +278,13 @@ def test_chromas_own_server_holds_the_vectors(tmp_path: Path) -> None:
     import subprocess
     from dataclasses import replace
 
-    from medagent.retrieval.index import rebuild_index
-    from medagent.retrieval.maintenance import verify_index
+    from medagent.retrieval.maintenance import rebuild_index, verify_index
     from medagent.retrieval.manifest import Manifest
     from medagent.retrieval.settings import IndexSettings
 
     with pytest.raises(RetrieverUnavailableError, match="chroma run"):
         build_index(
-            tmp_path / "early", PASSAGES, HashedNgramEmbedder(), settings=IndexSettings(chroma="http://127.0.0.1:9")
+            PASSAGES, tmp_path / "early", HashedNgramEmbedder(), settings=IndexSettings(chroma="http://127.0.0.1:9")
         )
     import socket
 
@@ -310,9 +309,9 @@ def test_chromas_own_server_holds_the_vectors(tmp_path: Path) -> None:
                 assert time.monotonic() < deadline, "chroma never answered"
                 time.sleep(0.1)
         settings = IndexSettings(chroma=url)
-        build_index(tmp_path / "index", PASSAGES, HashedNgramEmbedder(), settings=settings)
+        build_index(PASSAGES, tmp_path / "index", HashedNgramEmbedder(), settings=settings)
         assert not (tmp_path / "index" / "chroma").exists()
-        build_index(tmp_path / "local", PASSAGES, HashedNgramEmbedder(), settings=replace(settings, chroma=""))
+        build_index(PASSAGES, tmp_path / "local", HashedNgramEmbedder(), settings=replace(settings, chroma=""))
         remote, local = (HybridRetriever(str(tmp_path / name)) for name in ("index", "local"))
         assert [[hit.passage.id for hit in hits] for hits in remote.search(QUERIES, top_k=3)] == [
             [hit.passage.id for hit in hits] for hits in local.search(QUERIES, top_k=3)

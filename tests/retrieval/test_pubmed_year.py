@@ -95,7 +95,7 @@ def apply(index: Path, files: list[Path], folder: Path) -> None:
 
 def test_updates_in_any_order_end_in_pubmeds_state(tmp_path: Path) -> None:
     year, index = Year(tmp_path / "pubmed", seed=0), tmp_path / "index"
-    build_index(index, file_corpus(year.baseline), SMALL)
+    build_index(file_corpus(year.baseline), index, SMALL)
     for number, files in enumerate(year.calls()):
         apply(index, files, tmp_path / f"call{number}")
     assert state(index) == year.final
@@ -103,7 +103,7 @@ def test_updates_in_any_order_end_in_pubmeds_state(tmp_path: Path) -> None:
     (tmp_path / "fresh").mkdir()
     year.folder = tmp_path / "fresh"
     fresh = tmp_path / "fresh-index"
-    build_index(fresh, file_corpus(year.write(99, year.final, [], [])), SMALL)
+    build_index(file_corpus(year.write(99, year.final, [], [])), fresh, SMALL)
     queries = [text for _, text in sorted(year.final.items())[::100]]
     found = [HybridRetriever(str(each)).search(queries, top_k=1) for each in (index, fresh)]
     assert [hits[0].passage.id for hits in found[0]] == [hits[0].passage.id for hits in found[1]]
@@ -115,7 +115,7 @@ class Killed(BaseException):
 
 def test_killed_at_ten_moments_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     year, index = Year(tmp_path / "pubmed", seed=1), tmp_path / "index"
-    build_index(index, file_corpus(year.baseline), SMALL)
+    build_index(file_corpus(year.baseline), index, SMALL)
     monkeypatch.setattr(ingest, "BATCH", 64)
     append, moments = PassageStore.append, random.Random(2)
     kills, left = 0, moments.randint(0, 6)

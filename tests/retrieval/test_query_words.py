@@ -33,7 +33,7 @@ BM25_ALONE = SearchSettings(dense_weight=0.0)
 
 def built(folder: Path, settings: SearchSettings = BM25_ALONE) -> HybridRetriever:
     passages = [Passage.make("", text, id=name) for name, text in TEXTS.items()]
-    build_index(folder, passages, HashedNgramEmbedder(64), settings=IndexSettings(search=settings))
+    build_index(passages, folder, HashedNgramEmbedder(64), settings=IndexSettings(search=settings))
     return HybridRetriever(str(folder))
 
 

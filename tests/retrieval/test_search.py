@@ -13,7 +13,8 @@ from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import NoIndexError, RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.fusion import fuse, nearest_rows, without_repeats
-from medagent.retrieval.index import build_index, rebuild_index
+from medagent.retrieval.index import build_index
+from medagent.retrieval.maintenance import rebuild_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage, passage_from_row
 from medagent.retrieval.search import HybridRetriever
@@ -26,7 +27,7 @@ from tests.retrieval.support import PASSAGES
 
 
 def built(folder: Path, passages: list[Passage] = PASSAGES, **settings: float) -> HybridRetriever:
-    build_index(folder, passages, HashedNgramEmbedder())
+    build_index(passages, folder, HashedNgramEmbedder())
     return HybridRetriever(str(folder), settings=SearchSettings(**settings) if settings else None)
 
 
@@ -99,7 +100,7 @@ def test_wrong_search_settings_are_refused(wrong: dict[str, float]) -> None:
 
 
 def test_the_cache_is_bounded_and_serves_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_index(tmp_path, PASSAGES, HashedNgramEmbedder())
+    build_index(PASSAGES, tmp_path, HashedNgramEmbedder())
     retriever = HybridRetriever(str(tmp_path), cache_size=2)
     first = retriever.search(["a1", "b2", "c3", "a1"], top_k=1)
     assert first[0] == first[3]
@@ -197,7 +198,7 @@ def test_a_failing_store_is_an_outage(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_reranker_decides_among_the_first(tmp_path: Path) -> None:
-    build_index(tmp_path, PASSAGES, HashedNgramEmbedder())
+    build_index(PASSAGES, tmp_path, HashedNgramEmbedder())
     plain = HybridRetriever(str(tmp_path)).search(["condition 7"], top_k=5)[0]
 
     class Backwards:

@@ -24,8 +24,9 @@ from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import IndexBusyError, IndexMismatchError, RetrievalError
 from medagent.retrieval.filters import EVERYTHING, Filter
-from medagent.retrieval.index import build_index, rebuild_index, remove_from_index, restore_in_index
+from medagent.retrieval.index import build_index
 from medagent.retrieval.lexical import LENGTHS
+from medagent.retrieval.maintenance import rebuild_index, remove_from_index, restore_in_index
 from medagent.retrieval.opening import open_retriever
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.search import HybridRetriever
@@ -63,7 +64,7 @@ def shards(corpus: list[Passage], tmp_path_factory: pytest.TempPathFactory) -> d
     parts = {"whole": corpus, "a": corpus[:90], "b": corpus[90:200], "c": corpus[200:], "bc": corpus[90:]}
     folder = tmp_path_factory.mktemp("shards")
     for name, passages in parts.items():
-        build_index(folder / name, passages, HashedNgramEmbedder(), settings=SETTINGS)
+        build_index(passages, folder / name, HashedNgramEmbedder(), settings=SETTINGS)
     return {name: str(folder / name) for name in parts}
 
 
@@ -125,7 +126,7 @@ def test_scores_of_words_are_equal_to_the_last_bit(
 def test_other_constants_of_bm25(corpus: list[Passage], tmp_path: Path, k1: float, b: float) -> None:
     settings = replace(SETTINGS, bm25_k1=k1, bm25_b=b, search=SearchSettings(dense_weight=0))
     for name, part in (("whole", corpus[:60]), ("a", corpus[:20]), ("b", corpus[20:60])):
-        build_index(tmp_path / name, part, SMALL, settings=settings)
+        build_index(part, tmp_path / name, SMALL, settings=settings)
     queries = [passage.title for passage in corpus[:60:6]]
     found = ShardedRetriever([str(tmp_path / "a"), str(tmp_path / "b")]).search(queries, top_k=20)
     assert told(found) == told(HybridRetriever(str(tmp_path / "whole")).search(queries, top_k=20))
@@ -133,7 +134,7 @@ def test_other_constants_of_bm25(corpus: list[Passage], tmp_path: Path, k1: floa
 
 def test_an_index_may_hold_nothing_that_is_asked_for(shards: dict[str, str], tmp_path: Path) -> None:
     strangers = [Passage.make("quokka", f"Quokkas {what}.", "test") for what in ("smile", "hop", "eat")]
-    build_index(tmp_path, strangers, HashedNgramEmbedder(), settings=SETTINGS)
+    build_index(strangers, tmp_path, HashedNgramEmbedder(), settings=SETTINGS)
     retriever = ShardedRetriever([str(tmp_path), shards["b"]])
     lonely = retriever.search_where(["Seen in trials"], top_k=5, where=Filter.of(sources=("test",)))[0]
     assert {hit.passage.source for hit in lonely} == {"test"}
@@ -151,7 +152,7 @@ def test_of_an_id_in_two_indexes_the_first_stays(
     overlapping = {"a": corpus[:150], "b": [*(replace(passage, text="Other words.") for passage in corpus[90:150])]}
     overlapping["b"] += corpus[150:]
     for name, passages in overlapping.items():
-        build_index(tmp_path / name, passages, HashedNgramEmbedder(), settings=SETTINGS)
+        build_index(passages, tmp_path / name, HashedNgramEmbedder(), settings=SETTINGS)
     with caplog.at_level(logging.WARNING):
         retriever = ShardedRetriever([str(tmp_path / "a"), str(tmp_path / "b")])
     assert "60 of its 210 passages are left out" in caplog.text
@@ -177,7 +178,7 @@ def test_another_version_of_a_document_is_left_out_whole(tmp_path: Path) -> None
         text = " ".join(f"Visit {i} of the patient with gout ended with {drug} again." for i in range(sentences))
         (tmp_path / f"from-{name}" / "gout.txt").write_text(text)
         (tmp_path / f"from-{name}" / f"{name}.txt").write_text(f"Only in {name}.")
-        build_index(tmp_path / name, file_corpus(tmp_path / f"from-{name}"), SMALL, settings=settings)
+        build_index(file_corpus(tmp_path / f"from-{name}"), tmp_path / name, SMALL, settings=settings)
     retriever = ShardedRetriever([str(tmp_path / "a"), str(tmp_path / "b")])
     held = [passage.text for passage in retriever.passages]
     assert len(retriever) == len(held) > 4
@@ -214,10 +215,10 @@ def test_a_notice_of_retraction_counts_in_every_index(tmp_path: Path, caplog: py
 
 def test_rows_that_were_removed_leave_gaps(corpus: list[Passage], tmp_path: Path) -> None:
     for name, part in (("a", corpus[:40]), ("b", corpus[40:80])):
-        build_index(tmp_path / name, part, SMALL, settings=SETTINGS)
+        build_index(part, tmp_path / name, SMALL, settings=SETTINGS)
     remove_from_index(tmp_path / "a", [corpus[39].id, corpus[3].id])
     left = [passage for i, passage in enumerate(corpus[:80]) if i not in (3, 39)]
-    build_index(tmp_path / "whole", left, SMALL, settings=SETTINGS)
+    build_index(left, tmp_path / "whole", SMALL, settings=SETTINGS)
     queries = [passage.title for passage in corpus[:80:8]]
     found = ShardedRetriever([str(tmp_path / "a"), str(tmp_path / "b")]).search(queries, top_k=9)
     assert told(found) == told(HybridRetriever(str(tmp_path / "whole")).search(queries, top_k=9))
@@ -230,14 +231,14 @@ def test_indexes_that_differ_are_refused(shards: dict[str, str], tmp_path: Path)
         return str(error.value)
 
     other = str(tmp_path / "other")
-    build_index(tmp_path / "other", PASSAGES, SMALL, settings=SETTINGS)
+    build_index(PASSAGES, tmp_path / "other", SMALL, settings=SETTINGS)
     assert "embedder 'hashed-ngrams:64" in refused(shards["a"], other)
     assert shards["a"] in refused(shards["a"], other)
     analyser = tmp_path / "analyser"
-    build_index(analyser, PASSAGES, HashedNgramEmbedder(), settings=replace(SETTINGS, analyser="words"))
+    build_index(PASSAGES, analyser, HashedNgramEmbedder(), settings=replace(SETTINGS, analyser="words"))
     assert "found analyser 'words', wanted 'medical'" in refused(shards["a"], str(analyser))
     fusion = tmp_path / "fusion"
-    build_index(fusion, PASSAGES, HashedNgramEmbedder(), settings=replace(SETTINGS, search=SearchSettings()))
+    build_index(PASSAGES, fusion, HashedNgramEmbedder(), settings=replace(SETTINGS, search=SearchSettings()))
     assert "found search" in refused(shards["a"], str(fusion))
     given = ShardedRetriever([shards["a"], str(fusion)], settings=SearchSettings())
     assert given.settings == SearchSettings(), "settings that are given count for all"
@@ -251,7 +252,7 @@ def test_indexes_that_differ_are_refused(shards: dict[str, str], tmp_path: Path)
 
 def test_an_index_without_lengths_is_refused_and_can_be_made_again(tmp_path: Path) -> None:
     for name, part in (("a", PASSAGES[:20]), ("b", PASSAGES[20:])):
-        build_index(tmp_path / name, part, SMALL)
+        build_index(part, tmp_path / name, SMALL)
     both = [str(tmp_path / "a"), str(tmp_path / "b")]
     (tmp_path / "b" / "bm25" / LENGTHS).unlink()
     assert not problems(tmp_path / "b"), "alone it is whole"
@@ -267,7 +268,7 @@ def test_an_index_without_lengths_is_refused_and_can_be_made_again(tmp_path: Pat
 
 def test_closing_lets_the_indexes_be_changed(tmp_path: Path) -> None:
     for name, part in (("a", PASSAGES[:20]), ("b", PASSAGES[20:])):
-        build_index(tmp_path / name, part, SMALL)
+        build_index(part, tmp_path / name, SMALL)
     retriever = ShardedRetriever([str(tmp_path / "a"), str(tmp_path / "b")])
     with pytest.raises(IndexBusyError):
         remove_from_index(tmp_path / "b", [PASSAGES[30].id])
@@ -312,6 +313,6 @@ def test_names_with_commas_open_several(
     with pytest.raises(RetrievalError, match="address among several"):
         open_retriever(f"http://localhost:8001,{shards['a']}")
     with_comma = tmp_path / "a,b"
-    build_index(with_comma, PASSAGES, SMALL)
+    build_index(PASSAGES, with_comma, SMALL)
     alone = open_retriever(str(with_comma))
     assert isinstance(alone, HybridRetriever)

@@ -10,8 +10,9 @@ import pytest
 
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.index import remove_from_index, restore_in_index, sync_index
+from medagent.retrieval.index import sync_index
 from medagent.retrieval.ingest_policy import Changes
+from medagent.retrieval.maintenance import remove_from_index, restore_in_index
 from tests.retrieval.libraries import add, held, pubmed, record, rows, synced
 from tests.retrieval.support import SMALL, problems
 

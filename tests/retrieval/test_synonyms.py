@@ -47,7 +47,7 @@ XML = """<DescriptorRecordSet><DescriptorRecord><DescriptorName><String>Myocardi
 def built(folder: Path, names: tuple[str, ...] = tuple(TEXTS), floor: float = 0.0) -> Path:
     passages = [Passage.make("", TEXTS[name], id=name) for name in names]
     settings = IndexSettings(search=SearchSettings(dense_weight=0.0, floor=floor))
-    build_index(folder, passages, HashedNgramEmbedder(64), settings=settings)
+    build_index(passages, folder, HashedNgramEmbedder(64), settings=settings)
     return folder
 
 

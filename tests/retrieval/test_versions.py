@@ -12,7 +12,8 @@ import pytest
 
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.index import build_index, remove_from_index, restore_in_index
+from medagent.retrieval.index import build_index
+from medagent.retrieval.maintenance import remove_from_index, restore_in_index
 from medagent.retrieval.store import PassageStore
 from tests.retrieval.libraries import add, held, pubmed, record, rows
 from tests.retrieval.support import SMALL
@@ -131,7 +132,7 @@ def test_two_documents_of_the_same_words_keep_their_names(tmp_path: Path) -> Non
     path = rows(
         tmp_path / "a.jsonl", *({"id": f"doc{n}", "text": "The same words.", "source": f"s{n}"} for n in range(3))
     )
-    build_index(index, file_corpus(path), Counting(64))
+    build_index(file_corpus(path), index, Counting(64))
     assert sum(embedded) == 1
     assert set(held(index)) == {"doc0", "doc1", "doc2"}
     store = PassageStore(index, 64)

@@ -95,7 +95,7 @@ def index_restore(index: str, names: list[str]) -> None:
         index: Folder of the index.
         names: The ids that they were removed by, e.g. '[pmid:12345]'.
     """
-    from medagent.retrieval.index import restore_in_index
+    from medagent.retrieval.maintenance import restore_in_index
 
     number = restore_in_index(Path(index), names)
     print(f"{number:,} may come back into {index}: add or synchronise their source again.")
@@ -109,7 +109,7 @@ def index_remove(index: str, ids: list[str]) -> None:
         ids: Ids of passages or documents, e.g. '[pmid:12345, pmid:678#2]'.
     """
     from medagent.cli.progress import index_bars
-    from medagent.retrieval.index import remove_from_index
+    from medagent.retrieval.maintenance import remove_from_index
 
     with index_bars() as show:
         manifest, removed = remove_from_index(Path(index), ids, progress=show)
@@ -123,7 +123,7 @@ def index_rebuild(index: str) -> None:
         index: Folder of the index.
     """
     from medagent.cli.progress import index_bars
-    from medagent.retrieval.index import rebuild_index
+    from medagent.retrieval.maintenance import rebuild_index
 
     with index_bars() as show:
         manifest = rebuild_index(Path(index), progress=show)
@@ -158,13 +158,13 @@ def index_verify(index: str, repair: bool = False) -> None:
     from medagent.cli.progress import index_bars
     from medagent.retrieval.embedders import embedder_from_identity
     from medagent.retrieval.errors import IndexMismatchError
-    from medagent.retrieval.maintenance import repair_index, verify_index
+    from medagent.retrieval.maintenance import rebuild_index, verify_index
     from medagent.retrieval.manifest import Manifest
 
     manifest = Manifest.read(Path(index))
     with index_bars() as show:
         if repair:
-            manifest = repair_index(Path(index), embedder_from_identity(manifest.embedder), progress=show)
+            manifest = rebuild_index(Path(index), embedder_from_identity(manifest.embedder), progress=show)
         checks = verify_index(Path(index), embedder_from_identity(manifest.embedder), progress=show)
     for check in checks:
         print(
