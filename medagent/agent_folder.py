@@ -18,7 +18,7 @@ from medagent.engines.base import Engine
 from medagent.engines.in_process import InProcessEngine
 from medagent.errors import ConfigError
 from medagent.retrieval.embedders import embedder_from_identity
-from medagent.retrieval.opening import URL, folders_named, open_retriever
+from medagent.retrieval.opening import URL, folders_named, open_index
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
@@ -51,11 +51,11 @@ def open_spec(spec: RetrieverSpec, index: str | None = None, *, beside: Path | N
     """
     where = index or spec.index
     if where.startswith(URL):
-        return open_retriever(where, where=spec.where)
+        return open_index(where, where=spec.where)
     if index is None and beside is not None:
         where = ",".join(_found(Path(folder), beside) for folder in folders_named(where))
     if not spec.embedder:
-        return open_retriever(where, where=spec.where)
+        return open_index(where, where=spec.where)
     embedder, folders = embedder_from_identity(spec.embedder), folders_named(where)
     if len(folders) == 1:
         return HybridRetriever(where, embedder, settings=spec.search, where=spec.where)
@@ -88,7 +88,7 @@ def load_agent(
         if spec.retriever is not None:
             retriever = open_spec(spec.retriever, index, beside=folder)
         elif index is not None:
-            retriever = open_retriever(index)
+            retriever = open_index(index)
         else:
             raise ConfigError(f"agent {folder}: names no index to search. Give one with --index.")
         retriever = Toolbox(retriever, list(tools)) if tools else retriever

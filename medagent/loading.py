@@ -23,7 +23,7 @@ from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
-from medagent.retrieval.opening import open_retriever
+from medagent.retrieval.opening import open_index
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import Tool, Toolbox, tool_named
 from medagent.types import Limits
@@ -92,5 +92,5 @@ def open_agent(
 
 
 def _searches(index: str | None, tools: list[Tool]) -> Retriever:
-    retriever = NoRetriever() if index is None else open_retriever(index)
+    retriever = NoRetriever() if index is None else open_index(index)
     return Toolbox(retriever, tools) if tools else retriever

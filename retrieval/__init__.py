@@ -1,6 +1,65 @@
-"""Corpora to passages, passages to an index, an index to search. Knows nothing of agents."""
+"""Documents to passages, passages to an index, an index to search.
+
+>>> from medagent import retrieval
+>>> retrieval.build_index(["a.pdf", "b.docx", "folder/"], "indexes/mine")    # doctest: +SKIP
+>>> index = retrieval.open_index("indexes/mine")                              # doctest: +SKIP
+>>> index.search(["first-line drug for gout"], top_k=5)                       # doctest: +SKIP
+
+Names are imported when they are first used.
+"""
+
+from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+from medagent.lazy import lazy
 
 # bm25s computes with JAX while it is imported, where JAX is installed. JAX would take 75% of a GPU's memory then.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+if TYPE_CHECKING:
+    from medagent.retrieval.errors import RetrievalError
+    from medagent.retrieval.filters import Filter
+    from medagent.retrieval.index import add_to_index, build_index, sync_index
+    from medagent.retrieval.opening import open_index
+    from medagent.retrieval.passages import Hit, Passage
+    from medagent.retrieval.readers import read_documents
+    from medagent.retrieval.remote import RemoteRetriever
+    from medagent.retrieval.search import HybridRetriever
+    from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
+    from medagent.retrieval.sharded import ShardedRetriever
+
+__all__ = [
+    "Chunking",
+    "Filter",
+    "Hit",
+    "HybridRetriever",
+    "IndexSettings",
+    "Passage",
+    "RemoteRetriever",
+    "RetrievalError",
+    "SearchSettings",
+    "ShardedRetriever",
+    "add_to_index",
+    "build_index",
+    "open_index",
+    "read_documents",
+    "sync_index",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("Chunking", "IndexSettings", "SearchSettings"), "medagent.retrieval.settings"),
+        **dict.fromkeys(("Hit", "Passage"), "medagent.retrieval.passages"),
+        **dict.fromkeys(("add_to_index", "build_index", "sync_index"), "medagent.retrieval.index"),
+        "Filter": "medagent.retrieval.filters",
+        "HybridRetriever": "medagent.retrieval.search",
+        "RemoteRetriever": "medagent.retrieval.remote",
+        "RetrievalError": "medagent.retrieval.errors",
+        "ShardedRetriever": "medagent.retrieval.sharded",
+        "open_index": "medagent.retrieval.opening",
+        "read_documents": "medagent.retrieval.readers",
+    },
+)

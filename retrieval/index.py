@@ -20,11 +20,11 @@ from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.corpora import Corpus, Sources, as_corpus
 from medagent.retrieval.embedders import DEFAULT_EMBEDDER, Embedder, embedder_from_identity
 from medagent.retrieval.errors import EmptyCorpusError, IndexMismatchError
-from medagent.retrieval.ingest import cut_part, foresee, ingest, remove_gone
+from medagent.retrieval.ingest import cut_part, ingest, preview_sync, remove_lost
 from medagent.retrieval.ingest_policy import Changes, CutDocument
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import LOCKS, writing
-from medagent.retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder, probe
+from medagent.retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder, embedder_of, probe
 from medagent.retrieval.query_match import SYNONYMS_FILE
 from medagent.retrieval.settings import IndexSettings, SearchSettings
 from medagent.retrieval.store import PassageStore, Progress
@@ -97,7 +97,7 @@ def build_index(
             _wipe(folder)
         wanted.write(folder)
         try:
-            return _fill(folder, corpus, embedder, wanted, progress, changes=changes)
+            return _fill(folder, corpus, embedder, wanted, progress, Changes() if changes is None else changes)
         except EmptyCorpusError:
             _wipe(folder)
             (folder / "manifest.json").unlink()
@@ -111,55 +111,62 @@ def manifest_of(embedder: Embedder, settings: IndexSettings, corpus: Corpus) -> 
 
 
 def add_to_index(
-    folder: Path,
-    corpus: Corpus,
-    embedder: Embedder,
+    index: str | Path,
+    sources: Sources,
+    embedder: Embedder | None = None,
     *,
     progress: Progress = no_progress,
     changes: Changes | None = None,
 ) -> Manifest:
-    """Add a corpus to an index, cut and embedded as the index was; after a kill the same call goes on.
+    """Add sources to an index, with its own settings and, unless one is given, its embedder.
 
-    `changes` takes what became of each document.
+    After a kill the same call goes on. `changes` collects what became of each document.
     """
-    manifest = Manifest.read(folder)
-    check_embedder(folder, manifest, embedder)
-    with writing(folder):
-        check_undamaged(folder, manifest)
-        replace(manifest, complete=False).write(folder)
-        return _fill(folder, corpus, embedder, manifest, progress, changed_again=True, changes=changes)
+    return _update(Path(index), as_corpus(sources), embedder, progress, Changes() if changes is None else changes)
 
 
 def sync_index(
-    folder: Path,
-    corpus: Corpus,
-    embedder: Embedder,
+    index: str | Path,
+    sources: Sources,
+    embedder: Embedder | None = None,
     *,
     dry_run: bool = False,
     progress: Progress = no_progress,
     changes: Changes | None = None,
 ) -> Manifest:
-    """Make of an index what the corpus is: add, replace, and take out what the corpus has no more.
+    """Make an index equal to its sources: add, replace, and remove what they no longer hold.
 
-    What other corpora brought stays. With `dry_run` nothing is written, and `changes` takes what would be.
+    Documents of other sources stay. With `dry_run` nothing is written, and `changes` collects what would be.
     """
-    manifest, changes = Manifest.read(folder), Changes() if changes is None else changes
-    check_embedder(folder, manifest, embedder)
-    if dry_run:
-        if manifest.format != FORMAT:
-            raise IndexMismatchError(
-                f"index {folder}: is of the format before this one, and foreseeing its changes would change it. "
-                "Synchronise it without --dry_run."
-            )
-        with closing(PassageStore(folder, manifest.dimension)) as store:
-            foresee(store, corpus, embedder, manifest.settings.chunking, changes)
-        return manifest
+    folder, corpus, changes = Path(index), as_corpus(sources), Changes() if changes is None else changes
+    if not dry_run:
+        return _update(folder, corpus, embedder, progress, changes, prune=True)
+    manifest = Manifest.read(folder)
+    embedder = embedder_of(folder, manifest, embedder)
+    if manifest.format != FORMAT:
+        raise IndexMismatchError(
+            f"index {folder}: has the format before this one, and --dry_run would change it. Sync it without --dry_run."
+        )
+    with closing(PassageStore(folder, manifest.dimension)) as store:
+        preview_sync(store, corpus, embedder, manifest.settings.chunking, changes)
+    return manifest
+
+
+def _update(
+    folder: Path,
+    corpus: Corpus,
+    embedder: Embedder | None,
+    progress: Progress,
+    changes: Changes,
+    *,
+    prune: bool = False,
+) -> Manifest:
+    manifest = Manifest.read(folder)
+    embedder = embedder_of(folder, manifest, embedder)
     with writing(folder):
         check_undamaged(folder, manifest)
         replace(manifest, complete=False).write(folder)
-        return _fill(
-            folder, corpus, embedder, manifest, progress, changed_again=True, changes=changes, take_out_gone=True
-        )
+        return _fill(folder, corpus, embedder, manifest, progress, changes, changed_again=True, prune=prune)
 
 
 def open_chroma(folder: Path, manifest: Manifest) -> ChromaVectors:
@@ -206,17 +213,16 @@ def _fill(
     embedder: Embedder,
     manifest: Manifest,
     progress: Progress,
+    changes: Changes,
     *,
     changed_again: bool = False,
-    changes: Changes | None = None,
-    take_out_gone: bool = False,
+    prune: bool = False,
 ) -> Manifest:
-    changes = Changes() if changes is None else changes
     with closing(PassageStore(folder, embedder.dimension)) as store:
         store.upgrade()
         chunking = manifest.settings.chunking
         ingest(store, corpus, embedder, chunking, progress, changes=changes, changed_again=changed_again)
-        if take_out_gone and remove_gone(store, corpus, changes):
+        if prune and remove_lost(store, corpus, changes):
             ingest(store, corpus, embedder, chunking, progress, changes=changes, changed_again=True)
         if not len(store):
             reasons = "; ".join(f"{where} {reason}" for where, reason in store.skipped(limit=3))

@@ -159,7 +159,7 @@ def _vectors(store: PassageStore, passages: list[Passage], embedder: Embedder) -
     return vectors
 
 
-def remove_gone(store: PassageStore, corpus: Corpus, changes: Changes) -> bool:
+def remove_lost(store: PassageStore, corpus: Corpus, changes: Changes) -> bool:
     """Take out the documents of a corpus that its last reading did not see, and forget the parts that it lost.
 
     What lies in a part that could not be read stays: a disk that is not mounted, or a file that is being copied, has
@@ -198,7 +198,7 @@ def _gone(
     return gone, lost
 
 
-def foresee(store: PassageStore, corpus: Corpus, embedder: Embedder, chunking: Chunking, changes: Changes) -> None:
+def preview_sync(store: PassageStore, corpus: Corpus, embedder: Embedder, chunking: Chunking, changes: Changes) -> None:
     """Note what a synchronisation would change, without writing anything. It reads the parts that changed."""
     states = store.parts()
     readings = {corpus.key(part): part.fingerprint for part in corpus.parts}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medagent.retrieval.embedders import Embedder, Space
+from medagent.retrieval.embedders import Embedder, Space, embedder_from_identity
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.settings import IndexSettings
 
@@ -97,6 +97,13 @@ def check_embedder(folder: Path, manifest: Manifest, embedder: Embedder) -> None
             f"index {folder}: the embedder {embedder.identity!r} no longer gives the vectors it gave when the index "
             "was built; its model changed. Restore the model, or build the index again with --overwrite."
         )
+
+
+def embedder_of(folder: Path, manifest: Manifest, embedder: Embedder | None = None) -> Embedder:
+    """The given embedder, or else the manifest's; an error unless the index was built with it."""
+    embedder = embedder_from_identity(manifest.embedder) if embedder is None else embedder
+    check_embedder(folder, manifest, embedder)
+    return embedder
 
 
 def check_complete(folder: Path, manifest: Manifest) -> None:

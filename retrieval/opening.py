@@ -12,7 +12,7 @@ from medagent.retrieval.sharded import ShardedRetriever
 URL = ("http://", "https://")
 
 
-def open_retriever(index: str, *, where: str = "") -> HybridRetriever | RemoteRetriever | ShardedRetriever:
+def open_index(index: str, *, where: str = "") -> HybridRetriever | RemoteRetriever | ShardedRetriever:
     """The retriever of an index folder with the index's own settings, or of an index served at an address.
 
     Several folders are searched as one: "indexes/a,indexes/b". `where` is a filter (`medagent.retrieval.filters`) that

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.cache import HitCache
-from medagent.retrieval.embedders import Embedder, embedder_from_identity
+from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.filters import EVERYTHING, Filter
 from medagent.retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
 from medagent.retrieval.index import open_vectors
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import ReadLock
-from medagent.retrieval.manifest import Manifest, check_embedder
+from medagent.retrieval.manifest import Manifest, embedder_of
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.query_match import QueryWords
 from medagent.retrieval.rerank import Reranker
@@ -122,8 +122,7 @@ class HybridRetriever(IndexRetriever):
         self._reading = ReadLock(folder)
         try:
             manifest = self.manifest = Manifest.read(folder)
-            embedder = embedder_from_identity(manifest.embedder) if embedder is None else embedder
-            check_embedder(folder, manifest, embedder)
+            embedder = embedder_of(folder, manifest, embedder)
             self._vectors = open_vectors(folder, manifest)
             self.lexical = LexicalIndex.load(folder, Analyser(manifest.settings.analyser))
             self._store = PassageStore(folder, manifest.dimension)

@@ -14,7 +14,7 @@ from medagent.cli.safe_text import escape
 from medagent.errors import InputError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.opening import URL, folders_named, open_retriever
+from medagent.retrieval.opening import URL, folders_named, open_index
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.rerank import CrossEncoderReranker
 from medagent.retrieval.search import HybridRetriever
@@ -63,7 +63,7 @@ def _opened(
     index: str, changed: Mapping[str, Any], reranker: str | None
 ) -> HybridRetriever | RemoteRetriever | ShardedRetriever:
     if not changed and reranker is None:
-        return open_retriever(index)
+        return open_index(index)
     if index.startswith(URL):
         raise InputError(
             f"index {index}: is served, with a floor, evidence_weight and reranker of its own. Give a folder to set "

@@ -51,4 +51,18 @@ def read_file(file: OpenFile) -> Iterator[Item]:
     return read
 
 
-__all__ = ["READERS", "READINGS", "Item", "OpenFile", "Skipped", "Withdrawn", "kind_of", "read_file"]
+def read_documents(path: str | Path) -> Iterator[Item]:
+    """The documents of a file, and what had to be skipped.
+
+    Raises:
+        KeyError: files of this kind are not read; see `READERS`.
+        OSError: the file cannot be opened.
+    """
+    file = OpenFile(Path(path), Path(path).name)
+    try:
+        yield from read_file(file)
+    finally:
+        file.close()
+
+
+__all__ = ["READERS", "READINGS", "Item", "OpenFile", "Skipped", "Withdrawn", "kind_of", "read_documents", "read_file"]

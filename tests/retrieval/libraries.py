@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.index import add_to_index, build_index, sync_index
 from medagent.retrieval.ingest_policy import Changes
 from medagent.retrieval.search import HybridRetriever
@@ -48,15 +47,16 @@ def held(index: Path) -> dict[str, str]:
 
 def add(index: Path, path: Path) -> Counter[str]:
     changes = Changes()
-    (add_to_index if (index / "manifest.json").exists() else build_index)(
-        index, file_corpus(path), SMALL, changes=changes
-    )
+    if (index / "manifest.json").exists():
+        add_to_index(index, path, changes=changes)
+    else:
+        build_index(path, index, SMALL, changes=changes)
     assert not problems(index)
     return changes.counts
 
 
 def synced(index: Path, folder: Path) -> Counter[str]:
     changes = Changes()
-    sync_index(index, file_corpus(folder), SMALL, changes=changes)
+    sync_index(index, folder, changes=changes)
     assert not problems(index)
     return changes.counts

@@ -9,7 +9,7 @@ from medagent.retrieval.corpora import file_corpus, memory_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import CorpusError, IndexMismatchError
 from medagent.retrieval.filters import Filter
-from medagent.retrieval.index import add_to_index, build_index, chroma, open_vectors
+from medagent.retrieval.index import add_to_index, build_index, open_chroma, open_vectors
 from medagent.retrieval.maintenance import index_stats, rebuild_index, remove_from_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
@@ -185,7 +185,7 @@ def test_lost_and_foreign_files_are_explained(tmp_path: Path) -> None:
     build_index(PASSAGES, out, SMALL)
     with pytest.raises(IndexMismatchError, match="hashed-ngrams:64"):
         HybridRetriever(str(out), HashedNgramEmbedder(128))
-    chroma(out, Manifest.read(out)).drop()
+    open_chroma(out, Manifest.read(out)).drop()
     with pytest.raises(IndexMismatchError, match="index rebuild"):
         HybridRetriever(str(out))
     rebuild_index(out)

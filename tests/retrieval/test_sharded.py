@@ -27,7 +27,7 @@ from medagent.retrieval.filters import EVERYTHING, Filter
 from medagent.retrieval.index import build_index
 from medagent.retrieval.lexical import LENGTHS
 from medagent.retrieval.maintenance import rebuild_index, remove_from_index, restore_in_index
-from medagent.retrieval.opening import open_retriever
+from medagent.retrieval.opening import open_index
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import Chunking, IndexSettings, SearchSettings
@@ -298,7 +298,7 @@ def test_names_with_commas_open_several(
     shards: dict[str, str], whole: HybridRetriever, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     both = f"{shards['a']}, {shards['bc']}"
-    retriever = open_retriever(both)
+    retriever = open_index(both)
     assert isinstance(retriever, ShardedRetriever)
     spec = retriever_spec(retriever)
     assert spec is not None
@@ -311,8 +311,8 @@ def test_names_with_commas_open_several(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["id"] for line in lines] == [hit.passage.id for hit in whole.search(["seen in trials"], top_k=5)[0]]
     with pytest.raises(RetrievalError, match="address among several"):
-        open_retriever(f"http://localhost:8001,{shards['a']}")
+        open_index(f"http://localhost:8001,{shards['a']}")
     with_comma = tmp_path / "a,b"
     build_index(PASSAGES, with_comma, SMALL)
-    alone = open_retriever(str(with_comma))
+    alone = open_index(str(with_comma))
     assert isinstance(alone, HybridRetriever)
