@@ -51,17 +51,8 @@ class Passage:
         about: Bibliography = Bibliography(),
     ) -> Passage:
         """A passage; unless one is given, its id is 16 hex digits of SHA-256 over title, section and text."""
-        return Passage(
-            id or content_digest(title, section, text),
-            title,
-            text,
-            source,
-            section,
-            year,
-            licence,
-            document,
-            about,
-        )
+        id_ = id or content_digest(title, section, text)
+        return Passage(id_, title, text, source, section, year, licence, document, about)
 
     @property
     def heading(self) -> str:
@@ -165,16 +156,14 @@ def passage_from_row(row: Any) -> Passage:
         name: without_surrogates("" if _empty(row.get(name)) else str(row[name])).strip()
         for name in ("title", "source", "section", "document", "licence", "license")
     }
-    licence = said["licence"] or said["license"]
-    id_ = id_of_row(row)
     return Passage.make(
         said["title"],
         text.strip(),
         said["source"],
-        id=id_,
+        id=id_of_row(row),
         section=said["section"],
         year=year_in(row.get("year")),
-        licence=licence,
+        licence=said["licence"] or said["license"],
         document=said["document"],
         about=Bibliography.of_row(row),
     )
