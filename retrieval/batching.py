@@ -1,7 +1,4 @@
-"""Gathers the waiting queries of many callers into batches for one retriever.
-
-Failures are retried with back-off, and waiting is measured.
-"""
+"""Gathers the waiting queries of many callers into batches for one retriever, with retries and statistics."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from medagent.retrieval.filters import EVERYTHING, Filter
 from medagent.retrieval.passages import Hit, is_of
 from medagent.retrieval.retriever import FilteringRetriever, Retriever
 
-SPARE = 8  # passages of a document left out that a search is at first expected to find
-DEEPEST = 4_096  # results of a search, however much is left out
+SPARE_HITS = 8  # by which a search is deeper at first for each document that it leaves out
+MAX_DEPTH = 4_096
 
 
 @dataclass
@@ -65,11 +62,7 @@ class SearchBatcher:
         timeout_s: float = 120.0,
         stats: SearchStats | None = None,
     ) -> None:
-        """A batch that fails is tried `retries` times more.
-
-        The first retry waits `backoff_s`, and each later one twice as long as the one before. After the last the
-        callers get the error.
-        """
+        """A batch that fails is retried `retries` times, after `backoff_s` and then twice as long each time."""
         self._retriever, self._top_k, self._max_batch = retriever, top_k, max_batch
         self._retries, self._backoff_s, self._timeout_s = retries, backoff_s, timeout_s
         self.stats = stats or SearchStats()
@@ -83,7 +76,7 @@ class SearchBatcher:
 
     def within(self, where: Filter) -> SearchBatcher:
         """A view of this batcher, whose searches all have that filter as well."""
-        return self if where.empty else _Within(self, where)
+        return self if where.empty else _FilteredBatcher(self, where)
 
     async def search(
         self, query: str, *, top_k: int | None = None, where: Filter = EVERYTHING, without: Collection[str] = ()
@@ -92,11 +85,11 @@ class SearchBatcher:
         wanted = top_k or self._top_k
         if not without:
             return await self._search_one(query, wanted, where)
-        asked = wanted + SPARE * len(without)
+        asked = wanted + SPARE_HITS * len(without)
         while True:  # deeper, until enough is left: a large document may fill the first ranks
             found = await self._search_one(query, asked, where)
             kept = [hit for hit in found if not is_of(hit.passage, without)][:wanted]
-            if len(kept) == wanted or len(found) < asked or asked >= DEEPEST:
+            if len(kept) == wanted or len(found) < asked or asked >= MAX_DEPTH:
                 return kept
             asked *= 4
 
@@ -174,7 +167,7 @@ class SearchBatcher:
         return lambda: retriever.search_where(queries, top_k=top_k, where=where)
 
 
-class _Within(SearchBatcher):
+class _FilteredBatcher(SearchBatcher):
     """Searches through another batcher, with a filter."""
 
     def __init__(self, batcher: SearchBatcher, where: Filter) -> None:

@@ -9,7 +9,7 @@ from statistics import mean, median
 
 from medagent.retrieval.readers.base import is_number
 from medagent.retrieval.readers.pdf_lines import LinePart, lines_of, rows_of
-from medagent.retrieval.readers.pdf_words import THIN, Rule, Word
+from medagent.retrieval.readers.pdf_words import THIN, DrawnLine, Word
 
 GUTTER = 0.8  # of the size of letters: how wide white space must be between columns
 STRETCHED = 1.5  # of the size of letters: how wide the blanks of justified lines may be
@@ -204,7 +204,7 @@ class Grid:
         return _within(word, self.left, self.top, self.right, self.bottom)
 
 
-def grids_of(rules: Sequence[Rule], words: Sequence[Word]) -> list[Grid]:
+def grids_of(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[Grid]:
     """The tables of a page: lines that touch, at least three across and two down, with words in several cells."""
     across, down = _lines(rules)
     grids: list[Grid] = []
@@ -222,7 +222,7 @@ def grids_of(rules: Sequence[Rule], words: Sequence[Word]) -> list[Grid]:
     return grids
 
 
-def _lines(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
+def _lines(rules: Sequence[DrawnLine]) -> tuple[list[DrawnLine], list[DrawnLine]]:
     """Rules across and down; the sides of boxes are rules too."""
     across, down = [], []
     for rule in rules:
@@ -230,17 +230,17 @@ def _lines(rules: Sequence[Rule]) -> tuple[list[Rule], list[Rule]]:
         if height <= THIN:
             if width >= SHORTEST:
                 middle = (rule.y0 + rule.y1) / 2
-                across.append(Rule(rule.x0, middle, rule.x1, middle))
+                across.append(DrawnLine(rule.x0, middle, rule.x1, middle))
         elif width <= THIN:
             if height >= SHORTEST:
                 middle = (rule.x0 + rule.x1) / 2
-                down.append(Rule(middle, rule.y0, middle, rule.y1))
+                down.append(DrawnLine(middle, rule.y0, middle, rule.y1))
         else:
-            across += [Rule(rule.x0, y, rule.x1, y) for y in (rule.y0, rule.y1)]
-            down += [Rule(x, rule.y0, x, rule.y1) for x in (rule.x0, rule.x1)]
+            across += [DrawnLine(rule.x0, y, rule.x1, y) for y in (rule.y0, rule.y1)]
+            down += [DrawnLine(x, rule.y0, x, rule.y1) for x in (rule.x0, rule.x1)]
     flat = _merged([(rule.y0, rule.x0, rule.x1) for rule in across])
     tall = _merged([(rule.x0, rule.y0, rule.y1) for rule in down])
-    return [Rule(x0, y, x1, y) for y, x0, x1 in flat], [Rule(x, y0, x, y1) for x, y0, y1 in tall]
+    return [DrawnLine(x0, y, x1, y) for y, x0, x1 in flat], [DrawnLine(x, y0, x, y1) for x, y0, y1 in tall]
 
 
 def _merged(lines: Sequence[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
@@ -254,9 +254,9 @@ def _merged(lines: Sequence[tuple[float, float, float]]) -> list[tuple[float, fl
     return whole
 
 
-def _touching(rules: Sequence[Rule]) -> list[list[Rule]]:
+def _touching(rules: Sequence[DrawnLine]) -> list[list[DrawnLine]]:
     """Rules in groups of those that touch."""
-    groups: list[list[Rule]] = []
+    groups: list[list[DrawnLine]] = []
     for rule in rules:
         met = [group for group in groups if any(_touch(rule, other) for other in group)]
         groups = [group for group in groups if not any(group is other for other in met)]
@@ -264,7 +264,7 @@ def _touching(rules: Sequence[Rule]) -> list[list[Rule]]:
     return groups
 
 
-def _touch(one: Rule, other: Rule) -> bool:
+def _touch(one: DrawnLine, other: DrawnLine) -> bool:
     return (
         one.x0 <= other.x1 + NEAR
         and other.x0 <= one.x1 + NEAR
@@ -283,7 +283,11 @@ def _places(values: Sequence[float]) -> list[float]:
 
 
 def _fill(
-    words: Sequence[Word], xs: Sequence[float], ys: Sequence[float], across: Sequence[Rule], down: Sequence[Rule]
+    words: Sequence[Word],
+    xs: Sequence[float],
+    ys: Sequence[float],
+    across: Sequence[DrawnLine],
+    down: Sequence[DrawnLine],
 ) -> list[list[list[Word]]]:
     """The words of each cell. What has no line to its left or above it is one cell with its neighbour.
 
@@ -313,7 +317,7 @@ def _fill(
     return cells
 
 
-def boxed_aside(rules: Sequence[Rule], words: Sequence[Word]) -> list[list[Word]]:
+def boxed_aside(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[list[Word]]:
     """The words of each box that has other text beside it, but for small boxes and those with most of the words."""
     found: list[list[Word]] = []
     taken: set[int] = set()

@@ -42,7 +42,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Rule:
+class DrawnLine:
     """A drawn line or box; a line has no height or no width but its own."""
 
     x0: float
@@ -57,7 +57,7 @@ class PlacedPage:
 
     number: int
     words: list[Word]
-    rules: list[Rule] = field(default_factory=list)
+    rules: list[DrawnLine] = field(default_factory=list)
     turned: list[list[Word]] = field(default_factory=list)  # stretches of text in other directions
 
 
@@ -137,14 +137,14 @@ def _words(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, float
         yield held, word
 
 
-def _rules(page: pypdfium2.PdfPage, angle: int) -> Iterator[Rule]:
+def _rules(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
     """Drawn lines and boxes, and no curves."""
     for number, drawn in enumerate(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1)):
         if number > MOST_PATHS:
             return
         left, bottom, right, top = drawn.get_bounds()
         (ax, ay), (bx, by) = _upright(left, bottom, angle), _upright(right, top, angle)
-        yield Rule(min(ax, bx), min(ay, by), max(ax, bx), max(ay, by))
+        yield DrawnLine(min(ax, bx), min(ay, by), max(ax, bx), max(ay, by))
 
 
 def with_marks(words: list[Word]) -> list[Word]:
