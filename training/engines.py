@@ -67,7 +67,7 @@ class ModuleWeights(PolicyWeights):
         """See `PolicyWeights.adapted`."""
         return self._base.adapted_weights()
 
-    def merged(self, loss: MergeLoss) -> Iterator[tuple[str, Tensor]]:
+    def merged(self, loss: MergeLoss | None = None) -> Iterator[tuple[str, Tensor]]:
         """See `PolicyWeights.merged`."""
         return self._base.merged_policy(loss)
 

@@ -45,7 +45,7 @@ class PolicyWeights(ABC):
         """Name in the plain base -> weight or bias, of every layer that the LoRA changes; no copies."""
 
     @abstractmethod
-    def merged(self, loss: MergeLoss) -> Iterator[tuple[str, Tensor]]:
+    def merged(self, loss: MergeLoss | None = None) -> Iterator[tuple[str, Tensor]]:
         """Each name of `adapted` with its weight and the LoRA merged in. `loss` counts what rounding takes."""
 
     @abstractmethod
