@@ -48,7 +48,7 @@ def service(agent: str, index: str) -> Iterator[psutil.Process]:
     """`medagent serve`, answering."""
     line = [sys.executable, "-m", "medagent.cli.main", "serve", "--agent", agent, "--index", index, "--port", str(PORT)]
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen([*line, "--reload_s", "0"], stdout=log, stderr=log)
+        process = subprocess.Popen([*line, "--poll_interval_s", "0"], stdout=log, stderr=log)
         try:
             for _ in range(600):
                 try:

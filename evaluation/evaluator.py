@@ -128,7 +128,7 @@ def evaluate(
     model: str = "",
     parameters: Mapping[str, Any] | None = None,
     tools: Sequence[str] = (),
-    ask: Ask = "tags",
+    prompting: Ask = "tags",
     shots: int = 0,
     shots_path: str = "",
     entailment: str = "",
@@ -164,7 +164,11 @@ def evaluate(
             name, index=index, lockstep=True, model=model, parameters=parameters, tools=tools, must_search=False
         )
     ready = asked_so(
-        with_limits(opened, limits or {}), name, ask, plan.modes, solved_examples(source, questions, shots, shots_path)
+        with_limits(opened, limits or {}),
+        name,
+        prompting,
+        plan.modes,
+        solved_examples(source, questions, shots, shots_path),
     )
     searching = [mode.value for mode in plan.modes if mode in SEARCHING]
     if isinstance(corpus_of(ready.retriever), NoRetriever) and searching:
@@ -180,7 +184,7 @@ def evaluate(
         "index_sha256": index_fingerprint(ready.retriever),
         "model": model,
         **({"parameters": parameters} if parameters else {}),
-        **({"ask": ask} if ask != "tags" else {}),
+        **({"ask": prompting} if prompting != "tags" else {}),
         **({"shots": shots, "shots_path": shots_path} if shots else {}),
         **({"dtype": str(ready.policy.model.dtype)} if untrained and isinstance(ready.policy, HFPolicy) else {}),
         "index": index,

@@ -1,4 +1,4 @@
-"""Asks a model of this process how likely each option is, instead of for a reply: `evaluate --ask likelihood`.
+"""Asks a model of this process how likely each option is, instead of for a reply: `evaluate --prompting likelihood`.
 
 A prompt ends with "Answer:", after solved examples where some are given. By letters: the options stand in the prompt,
 and the likeliest letter after it is the answer, as in MMLU (arXiv 2009.03300). By texts: the options do not stand in

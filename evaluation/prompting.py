@@ -32,20 +32,26 @@ def asked_so(agent: Agent, name: str, ask: Ask, modes: Sequence[Mode], examples:
         InputError: a trained agent, a mode in which the model would have to search, or a likelihood at an endpoint.
     """
     if examples and not ask.startswith("likelihood"):
-        raise InputError(f"--shots: found it with --ask {ask}, wanted --ask likelihood or likelihood_of_texts.")
+        raise InputError(
+            f"--shots: found it with --prompting {ask}, wanted --prompting likelihood or likelihood_of_texts."
+        )
     if ask == "tags":
         return agent
     if not isinstance(agent.protocol, TagProtocol) or not name.startswith(("hf:", "http://", "https://")):
-        raise InputError(f"--ask {ask}: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint.")
+        raise InputError(
+            f"--prompting {ask}: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint."
+        )
     if wrong := [mode.value for mode in modes if mode not in ONE_TURN]:
         raise InputError(
-            f"--ask {ask}: found mode {wrong[0]}, wanted some of {', '.join(ONE_TURN)}: no search can be asked for "
-            "without tags. Set --modes."
+            f"--prompting {ask}: found mode {wrong[0]}, wanted some of {', '.join(ONE_TURN)}: no search can be asked "
+            "for without tags. Set --modes."
         )
     if ask == "plain":
         return replace(agent, protocol=PlainProtocol(chat=agent.protocol.chat, date=agent.protocol.date))
     if not isinstance(agent.policy, HFPolicy):
-        raise InputError(f"--ask {ask}: found an endpoint, wanted hf:MODEL: endpoints tell no likelihoods of options.")
+        raise InputError(
+            f"--prompting {ask}: found an endpoint, wanted hf:MODEL: endpoints tell no likelihoods of options."
+        )
     by, shown = "letters" if ask == "likelihood" else "texts", tuple(examples)
     return LikelihoodAgent(
         agent.policy,

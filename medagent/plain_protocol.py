@@ -1,6 +1,6 @@
 """A question as benchmarks put it to a chat model: passages and question in one message, "Answer: ..." as last line.
 
-Models that were not trained for tags are asked so (`medagent evaluate --ask plain`). There is one turn and no search.
+It is for models that were not trained for tags (`medagent evaluate --prompting plain`). It has one turn and no search.
 """
 
 from __future__ import annotations

@@ -133,13 +133,23 @@ def sentences_about(owner: type, name: str) -> str:
 
 
 def command_entries(function: Callable[..., Any]) -> list[Entry]:
-    """The rows of a command's options."""
+    """The rows of a command's options. A group of options has one row per field."""
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
     texts = arguments_text(function.__doc__, parameters)
-    return [
-        Entry(name, type_name(hints[name]), default_text(parameter.default), texts.get(name, ""))
-        for name, parameter in parameters.items()
-    ]
+    rows: list[Entry] = []
+    for name, parameter in parameters.items():
+        if is_dataclass(hints[name]):
+            rows += [replace(row, name=f"{name}.{row.name}") for row in group_entries(parameter.default)]
+        else:
+            rows.append(Entry(name, type_name(hints[name]), default_text(parameter.default), texts.get(name, "")))
+    return rows
+
+
+def group_entries(group: Any) -> list[Entry]:
+    """The rows of a group of options, given as the record of its defaults."""
+    hints = get_type_hints(type(group))
+    texts = arguments_text(type(group).__doc__, hints)
+    return [Entry(name, type_name(hints[name]), default_text(vars(group)[name]), texts.get(name, "")) for name in hints]
 
 
 def commands(tree: dict[str, Any], above: str = "medagent") -> Iterator[tuple[str, Callable[..., Any]]]:

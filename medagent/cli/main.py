@@ -17,7 +17,7 @@ from typing import Any
 
 from jsonargparse import auto_cli
 
-from medagent.cli.commands.ask import ASK_COMMANDS
+from medagent.cli.commands.ask import ASK_COMMANDS, refuse_renamed
 from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.questions import QUESTION_COMMANDS
@@ -107,6 +107,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.path.append(str(Path.cwd()))  # where classes of one's own lie, which options, a YAML or an agent name
     try:
         arguments = with_config_paths(sys.argv[1:] if argv is None else argv)
+        refuse_renamed(arguments)
         if arguments[:1] and arguments[0] in CONFIGURED:
             CONFIGURED[arguments[0]](arguments[1:])
         else:

@@ -31,12 +31,12 @@ from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.retriever import Retriever
-from medagent.serving import EngineName
-from medagent.serving.admission import Admission, AdmissionLimits
+from medagent.serving.admission import Admission
 from medagent.serving.app import LOOPBACK, make_app
 from medagent.serving.background import share_one_arena, stamp, trim_memory, watch
-from medagent.serving.middleware import BoundedConnection, read_tokens
+from medagent.serving.middleware import BoundedConnection, read_api_key_hashes
 from medagent.serving.page import Feedback, read_examples, read_quiz
+from medagent.serving.settings import AdmissionLimits, AuthSettings, EngineName, PageSettings
 
 GRACE_S = 30  # seconds that running answers may take after the first Ctrl-C
 EXAMPLES, QUIZ = "examples.jsonl", "quiz.jsonl"
@@ -49,15 +49,12 @@ class Settings:
     name: str = "medagent"
     host: str = "127.0.0.1"
     port: int = 8080
-    tokens: str | None = None
-    limits: AdmissionLimits = AdmissionLimits()
-    examples: str | None = None
-    reload_s: float = 5.0
-    log_questions: bool = False
-    feedback: str | None = None
-    quiz: str | None = None
-    allowed_hosts: tuple[str, ...] = ()
     root_path: str = ""
+    auth: AuthSettings = AuthSettings()
+    limits: AdmissionLimits = AdmissionLimits()
+    page: PageSettings = PageSettings()
+    poll_interval_s: float = 5.0
+    log_questions: bool = False
     shown: Shown = "partly"
     entailment: str | None = None
     emergencies: str | None = None
@@ -66,11 +63,11 @@ class Settings:
     rewriter_model: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse an address that others reach without tokens."""
-        if self.host not in LOOPBACK and self.tokens is None:
+        """Refuse an address that others reach without a token."""
+        if self.host not in LOOPBACK and self.auth.api_key_hashes is None:
             raise ConfigError(
-                f"host {self.host}: others could reach the agent there, and no tokens are set. Give --tokens FILE (a "
-                "SHA-256 digest per line), or leave --host out."
+                f"host {self.host}: others could reach the agent there, and no bearer token is asked for. Give "
+                "--auth.api_key_hashes FILE (a SHA-256 digest per line), or leave --host out."
             )
 
 
@@ -156,19 +153,19 @@ def app_of(
     name: str, *, index: str | None, model: str, tools: Sequence[str], engine: Engine, settings: Settings
 ) -> FastAPI:
     """The service, with the agent opened. Files are checked before that."""
-    tokens = sorted(read_tokens(Path(settings.tokens))) if settings.tokens else []
+    auth, page = settings.auth, settings.page
+    tokens = sorted(read_api_key_hashes(Path(auth.api_key_hashes))) if auth.api_key_hashes else []
     folder = Path(name) if (Path(name) / SPEC_FILE).exists() else None
-    examples = settings.examples or (str(folder / EXAMPLES) if folder and (folder / EXAMPLES).exists() else None)
-    quiz = settings.quiz or (str(folder / QUIZ) if folder and (folder / QUIZ).exists() else None)
-    asked = read_quiz(Path(quiz)) if quiz else []
-    shown = read_examples(Path(examples)) if examples else []
+    examples, quiz = _given_or_own(page.examples, folder, EXAMPLES), _given_or_own(page.quiz, folder, QUIZ)
+    asked = read_quiz(quiz) if quiz else []
+    shown = read_examples(examples) if examples else []
     opened = stamp(folder) if folder else ()  # before it is opened, so that an export meanwhile counts as new
     spec = read_spec(folder) if folder else None
     agent = open_agent(name, index=index, model=model, tools=tools, engine=engine)
-    beside: list[Callable[[Admission], Coroutine[Any, Any, None]]] = [lambda admission: trim_memory()]
-    if folder is not None and spec is not None and settings.reload_s > 0:
+    tasks: list[Callable[[Admission], Coroutine[Any, Any, None]]] = [lambda admission: trim_memory()]
+    if folder is not None and spec is not None and settings.poll_interval_s > 0:
         again = _Reopening(name, index, tools, engine, spec, agent.retriever)
-        beside.append(partial(watch, folder, opened, again, every_s=settings.reload_s))
+        tasks.append(partial(watch, folder, opened, again, every_s=settings.poll_interval_s))
     return make_app(
         agent,
         name=settings.name,
@@ -181,19 +178,28 @@ def app_of(
             number=settings.emergency_number,
         ),
         rewriter=rewriter_of(settings.rewriter, model=settings.rewriter_model, policy=agent.policy),
-        hosts=(*LOOPBACK, *settings.allowed_hosts)
-        if settings.host in LOOPBACK
-        else (*LOOPBACK, settings.host, *settings.allowed_hosts)
-        if settings.allowed_hosts
-        else ("*",),
+        hosts=_served_hosts(settings),
         tokens=tokens,
         examples=shown,
         log_questions=settings.log_questions,
         quiz=asked,
-        feedback=Feedback(Path(settings.feedback)) if settings.feedback else None,
-        background_tasks=beside,
+        feedback=Feedback(Path(page.feedback)) if page.feedback else None,
+        background_tasks=tasks,
         engine_lives=engine.is_alive,
     )
+
+
+def _given_or_own(given: str | None, folder: Path | None, name: str) -> Path | None:
+    """The file that is given, else the agent's own where there is one."""
+    own = folder / name if folder else None
+    return Path(given) if given else own if own and own.exists() else None
+
+
+def _served_hosts(settings: Settings) -> tuple[str, ...]:
+    """The host names that requests may name; any, where others reach the service and none are allowed by name."""
+    if settings.host in LOOPBACK:
+        return (*LOOPBACK, *settings.auth.allowed_hosts)
+    return (*LOOPBACK, settings.host, *settings.auth.allowed_hosts) if settings.auth.allowed_hosts else ("*",)
 
 
 @dataclass

@@ -17,13 +17,14 @@ from typing import Any, Literal
 import numpy as np
 
 from medagent.agent import Agent, Job
-from medagent.errors import ConfigError, MedagentError, PolicyError
+from medagent.errors import MedagentError, PolicyError
 from medagent.evidence.answers import Answer, Steps, answer_job
 from medagent.evidence.check import EvidenceCheck
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.filters import EVERYTHING, Filter
 from medagent.retrieval.passages import Hit
+from medagent.serving.settings import AdmissionLimits
 
 SEARCH_RETRIES = 2  # somebody waits
 USUAL_S = 10.0  # an answer's time before any was given
@@ -54,28 +55,6 @@ class TooSlowError(MedagentError):
 
 class TooLongError(MedagentError):
     """The question leaves the agent no room to answer."""
-
-
-@dataclass(frozen=True)
-class AdmissionLimits:
-    """Limits: questions answered at once, questions that may wait, and seconds per question from its admission.
-
-    `max_per_token` bounds the questions of one bearer token, running and waiting, so that no one takes every place.
-    """
-
-    max_running: int = 64
-    max_waiting: int = 256
-    timeout_s: float = 120.0
-    max_per_token: int = 32
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        if self.max_running < 1 or self.max_waiting < 0 or self.timeout_s <= 0 or self.max_per_token < 1:
-            raise ConfigError(
-                f"serving: found max_running {self.max_running}, max_waiting {self.max_waiting}, timeout_s "
-                f"{self.timeout_s:g} and max_per_token {self.max_per_token}, wanted 1 or more, 0 or more, above 0, and "
-                "1 or more."
-            )
 
 
 @dataclass
@@ -270,7 +249,7 @@ class Admission:
         if self.full:
             self.outcomes["overloaded"] += 1
             raise OverloadedError(f"{self.waiting} questions wait.", self.retry_after_s())
-        if asker and self._asking[asker] >= self.limits.max_per_token:
+        if asker and self._asking[asker] >= self.limits.max_per_key:
             self.outcomes["overloaded"] += 1
             raise OverloadedError(
                 f"{self._asking[asker]} questions of this token are not answered yet, which is its limit.",

@@ -20,7 +20,7 @@ from medagent.agent import Agent, Job
 from medagent.evidence.check import EvidenceCheck
 from medagent.retrieval.filters import Filter
 from medagent.serving import openai_form as openai
-from medagent.serving.admission import Admission, AdmissionLimits, Answering
+from medagent.serving.admission import Admission, Answering
 from medagent.serving.background import Searchable
 from medagent.serving.middleware import MAX_BODY_BYTES, Guards
 from medagent.serving.page import Example, Feedback, QuizItem, Report, add_page, add_quiz, corpus_of
@@ -36,6 +36,7 @@ from medagent.serving.responses import (
 )
 from medagent.serving.rewriting import Rewriter, RuleRewriter
 from medagent.serving.schemas import ERRORS, AnswerRequest, AnswersShape, CompletionShape, answers_with
+from medagent.serving.settings import AdmissionLimits
 from medagent.types import Question
 
 log = logging.getLogger("medagent.serving")

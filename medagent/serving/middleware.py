@@ -47,19 +47,19 @@ HEADERS = {
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def read_tokens(path: Path) -> frozenset[str]:
+def read_api_key_hashes(path: Path) -> frozenset[str]:
     """SHA-256 digests of bearer tokens, one per line; what follows a digest is a note."""
     try:
         lines = [line.split(maxsplit=1)[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except OSError as failure:
         raise ConfigError(
-            f"tokens {path}: cannot be read ({failure}). Give a file with a SHA-256 digest per line."
+            f"api_key_hashes {path}: cannot be read ({failure}). Give a file with a SHA-256 digest per line."
         ) from failure
     wrong = [line for line in lines if not _SHA256.fullmatch(line)]
     if wrong or not lines:
         raise ConfigError(
-            f"tokens {path}: found {len(wrong)} of {len(lines)} lines that are no SHA-256 digest, wanted one per line. "
-            "Make one with: printf %s TOKEN | sha256sum."
+            f"api_key_hashes {path}: found {len(wrong)} of {len(lines)} lines that are no SHA-256 digest, wanted one "
+            "per line. Make one with: printf %s TOKEN | sha256sum."
         )
     return frozenset(lines)
 
@@ -167,7 +167,7 @@ class Guards:
             elif not self._serves(headers.get("host", ""), path):
                 await refuse(
                     400,
-                    "this host name is not served. The operator names it with medagent serve --allowed_hosts.",
+                    "this host name is not served. The operator names it with medagent serve --auth.allowed_hosts.",
                     "unknown_host",
                 )
             elif not self._known(headers, path):

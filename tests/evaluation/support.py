@@ -79,7 +79,7 @@ def asked_plainly(agent: list[str], folder: Path) -> dict[str, str]:
     ]
     (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["evaluate", "--benchmark", "jsonl", "--path", str(folder / "q.jsonl"), "--index", str(index), *agent]
-    command += ["--ask", "plain", "--concurrency", "1", "--limits", '{"max_turn_tokens": 24}', "--out", str(out)]
+    command += ["--prompting", "plain", "--concurrency", "1", "--limits", '{"max_turn_tokens": 24}', "--out", str(out)]
     assert main([*command, "--modes", "[closed_book,single_shot,gold]"]) == 0
     assert json.loads((out / "config.json").read_text())["ask"] == "plain"
     return {each.key: each.rollout.turns[-1].text for each in PredictionLog(out / "predictions.jsonl").read()}

@@ -1,4 +1,4 @@
-"""`--ask plain`: one message, one reply, the same from a model in this process and behind an endpoint."""
+"""`--prompting plain`: one message, one reply, the same from a model in this process and behind an endpoint."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_model_in_process_and_behind_an_endpoint_reply_alike(tiny_base, served
     ("agent", "mode", "message"),
     [
         ("starter", "closed_book", "wanted an untrained model"),
-        ("hf:{base}", "search", "--ask plain: found mode search"),
+        ("hf:{base}", "search", "--prompting plain: found mode search"),
     ],
 )
 def test_what_cannot_be_asked_plainly_is_refused(
@@ -152,6 +152,6 @@ def test_what_cannot_be_asked_plainly_is_refused(
 ) -> None:
     (tmp_path / "q.jsonl").write_text('{"question": "Which?", "options": ["a", "b"], "answer": "B"}\n')
     command = ["evaluate", "--agent", agent.format(base=tiny_base), "--benchmark", "jsonl", "--path"]
-    command += [str(tmp_path / "q.jsonl"), "--ask", "plain", "--modes", mode, "--out", str(tmp_path / "out")]
+    command += [str(tmp_path / "q.jsonl"), "--prompting", "plain", "--modes", mode, "--out", str(tmp_path / "out")]
     assert main(command) == 1
     assert message in " ".join(capsys.readouterr().err.split())

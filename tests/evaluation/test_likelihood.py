@@ -1,4 +1,4 @@
-"""`--ask likelihood`: the figures equal those of a plain pass over prompt and option."""
+"""`--prompting likelihood`: the figures equal those of a plain pass over prompt and option."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_command_reports_choices_and_their_confidence(tiny_base: str, tmp_pa
         "".join(json.dumps({**row, "question": f"Why {n}?"}) + "\n" for n in range(3))
     )
     command = ["evaluate", "--agent", f"hf:{tiny_base}", "--benchmark", "jsonl", "--path", str(tmp_path / "q.jsonl")]
-    command += ["--modes", "closed_book", "--out", str(tmp_path / "out"), "--ask", "likelihood"]
+    command += ["--modes", "closed_book", "--out", str(tmp_path / "out"), "--prompting", "likelihood"]
     shots = ["--shots", "2", "--shots_path", str(tmp_path / "shots.jsonl")]
     assert main([*command, *shots]) == 0
     assert "asked for the likeliest letter" in " ".join(capsys.readouterr().out.split())
@@ -77,4 +77,4 @@ def test_the_command_reports_choices_and_their_confidence(tiny_base: str, tmp_pa
         assert main([*command, *wrong]) == 1
         assert message in " ".join(capsys.readouterr().err.split())
     assert main([*command[:-1], "plain", *shots]) == 1
-    assert "--shots: found it with --ask plain" in " ".join(capsys.readouterr().err.split())
+    assert "--shots: found it with --prompting plain" in " ".join(capsys.readouterr().err.split())

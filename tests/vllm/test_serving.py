@@ -41,9 +41,11 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
     save_agent(folder, spec, module.tokenizer)
     module.roles.save_policy(folder / "adapter")
     common: Any = {"index": str(index_folder), "model": "", "tools": []}
-    here = answers(app_of(str(folder), engine=engine_named("in_process"), settings=Settings(reload_s=0), **common))
+    here = answers(
+        app_of(str(folder), engine=engine_named("in_process"), settings=Settings(poll_interval_s=0), **common)
+    )
     with closing(VllmEngine()) as engine:
-        app = app_of(str(folder), engine=engine, settings=Settings(reload_s=0.2), **common)
+        app = app_of(str(folder), engine=engine, settings=Settings(poll_interval_s=0.2), **common)
         with served(app) as url, httpx.Client(timeout=120) as client:
             for wanted, question in zip(here, QUESTIONS, strict=True):
                 found = answer(client, url, question)
@@ -54,7 +56,9 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
             module.roles.save_policy(folder / "adapter")
             soon(lambda: app.state.admission.replaced == 1, within_s=60)
             after = answer(client, url, QUESTIONS[0])
-    again = answers(app_of(str(folder), engine=engine_named("in_process"), settings=Settings(reload_s=0), **common))[0]
+    again = answers(
+        app_of(str(folder), engine=engine_named("in_process"), settings=Settings(poll_interval_s=0), **common)
+    )[0]
     assert after["answer"]["text"] == again["answer"]["text"]
     assert after["answer"]["logprob"] == pytest.approx(again["answer"]["logprob"], abs=1e-3)
     assert again["answer"]["logprob"] != pytest.approx(here[0]["answer"]["logprob"], abs=1e-3)

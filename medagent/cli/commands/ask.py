@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+from medagent.errors import InputError
 from medagent.evidence import Shown
-from medagent.serving import EngineName
+from medagent.serving.settings import AdmissionLimits, AuthSettings, EngineName, PageSettings
 
 
 def ask(
@@ -108,21 +110,15 @@ def serve(
     name: str = "medagent",
     host: str = "127.0.0.1",
     port: int = 8080,
-    tokens: str | None = None,
-    max_running: int = 64,
-    max_waiting: int = 256,
-    max_per_token: int = 32,
-    timeout_s: float = 120.0,
+    root_path: str = "",
+    auth: AuthSettings = AuthSettings(),
+    limits: AdmissionLimits = AdmissionLimits(),
+    page: PageSettings = PageSettings(),
     engine: EngineName = "in_process",
     servers: list[str] | None = None,
     vllm: dict[str, Any] | None = None,
-    examples: str | None = None,
-    reload_s: float = 5.0,
+    poll_interval_s: float = 5.0,
     log_questions: bool = False,
-    feedback: str | None = None,
-    quiz: str | None = None,
-    allowed_hosts: list[str] | None = None,
-    root_path: str = "",
     evidence: Shown = "partly",
     entailment: str | None = None,
     emergencies: str | None = None,
@@ -140,26 +136,18 @@ def serve(
         model: Name of the model at an endpoint, or at the servers.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         name: The model's name in the API.
-        host: Address to listen on. Any but this machine's own needs tokens.
+        host: Address to listen on. Any but this machine's own needs --auth.api_key_hashes.
         port: Port to listen on.
-        tokens: File with the SHA-256 digest of one bearer token per line. Requests then need one of them.
-        max_running: Questions answered at once.
-        max_waiting: Questions that may wait; more are refused with status 429.
-        max_per_token: Questions of one bearer token that may run and wait at once; more are refused likewise.
-        timeout_s: Seconds that an answer may take, waiting included.
+        root_path: Path below which a proxy shows the service, such as /medagent.
+        auth: Who may ask.
+        limits: How many questions are answered, wait, and for how long.
+        page: What the page offers besides questions.
         engine: What samples the turns. in_process loads the weights here, vllm starts a vLLM server, servers uses
             running ones.
         servers: Addresses of vLLM servers, as --servers '[http://gpu-1:8000/v1]'. --model names what they serve.
         vllm: How vLLM runs, e.g. --vllm '{"gpu_memory": 0.6, "tensor_parallel": 2}'.
-        examples: JSON lines of questions that the page offers. By default it is examples.jsonl in the agent's folder.
-        reload_s: Seconds between checks of the agent's folder. A new export there is opened. 0 never checks.
+        poll_interval_s: Seconds between checks of the agent's folder. A new export there is opened. 0 never checks.
         log_questions: Write questions into the log.
-        feedback: File to which answers are written that people report as wrong, with their whole rollouts.
-        quiz: JSON lines with question, options and the letter of the right one, for the page's study mode. By default
-            quiz.jsonl in the agent's folder.
-        allowed_hosts: Host names under which a proxy in front reaches the service, as
-            --allowed_hosts '[medagent.example.org]'. Requests to others are refused.
-        root_path: Path below which a proxy shows the service, such as /medagent.
         evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
         entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
         emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
@@ -170,27 +158,23 @@ def serve(
     """
     from medagent.cli.serve import Settings, serve_agent
     from medagent.evidence.emergencies import NUMBER
-    from medagent.serving.admission import AdmissionLimits
 
     settings = Settings(
-        name,
-        host,
-        port,
-        tokens,
-        AdmissionLimits(max_running, max_waiting, timeout_s, max_per_token),
-        examples,
-        reload_s,
-        log_questions,
-        feedback,
-        quiz,
-        tuple(allowed_hosts or ()),
-        root_path,
-        evidence,
-        entailment,
-        emergencies,
-        emergency_number or NUMBER,
-        rewriter,
-        rewriter_model,
+        name=name,
+        host=host,
+        port=port,
+        root_path=root_path,
+        auth=auth,
+        limits=limits,
+        page=page,
+        poll_interval_s=poll_interval_s,
+        log_questions=log_questions,
+        shown=evidence,
+        entailment=entailment,
+        emergencies=emergencies,
+        emergency_number=emergency_number or NUMBER,
+        rewriter=rewriter,
+        rewriter_model=rewriter_model,
     )
     serve_agent(
         agent,
@@ -202,6 +186,29 @@ def serve(
         vllm=vllm or {},
         settings=settings,
     )
+
+
+RENAMED = {
+    ("evaluate", "--ask"): "--prompting",
+    **{("serve", f"--{name}"): f"--limits.{name}" for name in ("max_running", "max_waiting", "timeout_s")},
+    **{("serve", f"--{name}"): f"--page.{name}" for name in ("examples", "quiz", "feedback")},
+    ("serve", "--max_per_token"): "--limits.max_per_key",
+    ("serve", "--tokens"): "--auth.api_key_hashes",
+    ("serve", "--allowed_hosts"): "--auth.allowed_hosts",
+    ("serve", "--reload_s"): "--poll_interval_s",
+}
+
+
+def refuse_renamed(arguments: Sequence[str]) -> None:
+    """Say the new name of an option that was renamed.
+
+    Raises:
+        InputError: one is given by its former name.
+    """
+    for argument in arguments[1:]:
+        old = argument.partition("=")[0]
+        if new := RENAMED.get((arguments[0], old)):
+            raise InputError(f"{old}: was renamed. Give {new} instead.")
 
 
 ASK_COMMANDS: dict[str, Any] = {"ask": ask, "chat": chat, "serve": serve}

@@ -27,7 +27,7 @@ def evaluate(
     index: str | None = None,
     model: str = "",
     parameters: dict[str, Any] | None = None,
-    ask: Ask = "tags",
+    prompting: Ask = "tags",
     shots: int = 0,
     shots_path: str = "",
     entailment: str = "",
@@ -67,10 +67,10 @@ def evaluate(
         seed: Seed of sampling.
         index: Index to search instead of the agent's own.
         model: Name of the model, for an endpoint.
-        ask: "tags": by the protocol of the agent. "plain": an untrained model or an endpoint is asked in one message
-            for a last line "Answer: ...", with any passages before the question. "likelihood": which letter an hf:MODEL
-            finds likeliest; "likelihood_of_texts": which option's text. The last three have the modes closed_book,
-            single_shot and gold.
+        prompting: "tags": by the protocol of the agent. "plain": an untrained model or an endpoint is asked in one
+            message for a last line "Answer: ...", with any passages before the question. "likelihood": which letter an
+            hf:MODEL finds likeliest; "likelihood_of_texts": which option's text. The last three have the modes
+            closed_book, single_shot and gold.
         shots: Solved questions before each question, for the likelihoods.
         shots_path: Their file, of the same benchmark.
         entailment: Model that judges whether cited passages support what is said, by hub name or folder, such as
@@ -105,7 +105,7 @@ def evaluate(
             model=model,
             parameters=parameters,
             tools=tools or (),
-            ask=ask,
+            prompting=prompting,
             shots=shots,
             shots_path=shots_path,
             entailment=entailment,

@@ -10,18 +10,18 @@ import pytest
 
 from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.errors import ConfigError, InputError
-from medagent.serving.admission import AdmissionLimits
 from medagent.serving.background import trim_memory
-from medagent.serving.middleware import digest, read_tokens
+from medagent.serving.middleware import digest, read_api_key_hashes
 from medagent.serving.page import read_examples
+from medagent.serving.settings import AdmissionLimits
 
 
 def test_wrong_settings_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"others could reach the agent.*--tokens"):
+    with pytest.raises(ConfigError, match=r"others could reach the agent.*--auth.api_key_hashes"):
         Settings(host="0.0.0.0")
     (tmp_path / "tokens").write_text(f"{digest('a')} ward 3\nplain\n")
     with pytest.raises(ConfigError, match="found 1 of 2 lines"):
-        read_tokens(tmp_path / "tokens")
+        read_api_key_hashes(tmp_path / "tokens")
     with pytest.raises(ConfigError, match="max_running 0"):
         AdmissionLimits(max_running=0)
     (tmp_path / "examples").write_text('{"question": ""}')

@@ -13,11 +13,12 @@ import httpx
 from medagent.agent import Agent, Job
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
-from medagent.serving.admission import Admission, AdmissionLimits, OverloadedError
+from medagent.serving.admission import Admission, OverloadedError
 from medagent.serving.app import make_app
 from medagent.serving.background import Searchable
 from medagent.serving.middleware import digest
 from medagent.serving.responses import kept_alive
+from medagent.serving.settings import AdmissionLimits
 from medagent.types import Question
 from tests.medagent.serving.support import Corpus, SlowPolicy, Stepwise, client_of, says, served, soon
 
@@ -55,7 +56,7 @@ def test_excess_questions_are_refused_and_slow_answers_time_out(tokenizer: Any) 
 def test_one_token_does_not_take_every_place(tokenizer: Any) -> None:
     async def run() -> None:
         slow = SlowPolicy(tokenizer)
-        tokens, limits = (digest("greedy"), digest("modest")), AdmissionLimits(max_per_token=2)
+        tokens, limits = (digest("greedy"), digest("modest")), AdmissionLimits(max_per_key=2)
         async with client_of(slow, limits=limits, tokens=tokens) as client:
 
             def ask(token: str) -> asyncio.Task[httpx.Response]:

@@ -26,7 +26,7 @@ def answer(url: str) -> httpx.Response:
 
 def test_servers_elsewhere_give_the_answers_of_the_weights_here(index_folder: Path) -> None:
     folder = model_path(STARTER)
-    common: Any = {"index": str(index_folder), "model": "", "tools": [], "settings": Settings(reload_s=0)}
+    common: Any = {"index": str(index_folder), "model": "", "tools": [], "settings": Settings(poll_interval_s=0)}
     with served(app_of(folder, engine=engine_named("in_process"), **common)) as url:
         here = answer(url).json()
     with closing(FakeVllm("policy")) as fake:

@@ -10,8 +10,8 @@ import pytest
 
 from medagent.agent import Agent
 from medagent.policies.huggingface import HFPolicy
-from medagent.serving.admission import AdmissionLimits
 from medagent.serving.app import make_app
+from medagent.serving.settings import AdmissionLimits
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL, STARTER_TOP_K
 from tests.medagent.serving.support import Corpus, Stepwise, served, soon
 

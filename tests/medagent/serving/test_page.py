@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from medagent.serving.admission import AdmissionLimits
 from medagent.serving.middleware import digest
+from medagent.serving.settings import AdmissionLimits
 from tests.medagent.serving.page_visit import QUESTION, Visit
 from tests.medagent.serving.support import soon
 

@@ -28,7 +28,7 @@ def test_a_new_export_takes_the_next_questions_and_a_damaged_one_does_not(
     engine = engine_named("in_process")
     (folder / "examples.jsonl").write_text('{"question": "What treats gout?"}\n')
     app = app_of(
-        str(folder), index=str(index_folder), model="", tools=[], engine=engine, settings=Settings(reload_s=0.05)
+        str(folder), index=str(index_folder), model="", tools=[], engine=engine, settings=Settings(poll_interval_s=0.05)
     )
 
     def ask(client: httpx.Client) -> Any:

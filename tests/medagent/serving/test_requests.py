@@ -15,11 +15,11 @@ from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.passages import Hit, Passage
-from medagent.serving.admission import AdmissionLimits
 from medagent.serving.client_utility_prompts import title_of
 from medagent.serving.openai_form import content_of, escaped
 from medagent.serving.page import Feedback
 from medagent.serving.rewriting import ModelRewriter
+from medagent.serving.settings import AdmissionLimits
 from tests.medagent.serving.support import CHAT, Corpus, SlowPolicy, call, chat, client_of, events
 
 ASKED = {"role": "user", "content": "What treats gout?"}
