@@ -49,7 +49,8 @@ def with_config_paths(arguments: list[str]) -> list[str]:
 def with_current_class_paths(text: str) -> str:
     """A YAML or JSON text in which class paths of earlier versions have their present names.
 
-    "training.rewards.F1" becomes "medagent.training.rewards.F1", unless a package `training` of the user's has it.
+    "training.rewards.F1" becomes "medagent.training.rewards.F1", unless a package `training` of the user's has it. A
+    class whose module moved is found where its package exports it.
     """
     return FORMER_PATH.sub(lambda match: _current(match[0]), text)
 
@@ -58,7 +59,11 @@ def _current(path: str) -> str:
     package = path.partition(".")[0]
     if _is_users(package) and locate(path) is not None:
         return path
-    return f"medagent.{path}" if isinstance(locate(f"medagent.{path}"), type) else path
+    module, _, name = path.rpartition(".")
+    for place in (path, f"{module.rpartition('.')[0]}.{name}"):
+        if isinstance(locate(f"medagent.{place}"), type):
+            return f"medagent.{place}"
+    return path
 
 
 def _is_users(package: str) -> bool:

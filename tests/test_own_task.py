@@ -16,7 +16,7 @@ from medagent.errors import ConfigError
 from medagent.models.base_models import STARTER, model_path
 from medagent.retrieval.tools import Toolbox, tool_named
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.demonstrations import RejectionSampled
+from medagent.training.sft.dialogues import RejectionSampled
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.support import ROOT
 

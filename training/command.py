@@ -48,7 +48,7 @@ from medagent.training.settings import (
     num_ranks,
 )
 from medagent.training.settled import settled_dtype
-from medagent.training.sft.demonstrations import Demonstrations
+from medagent.training.sft.dialogues import Demonstrations
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 
 PROTOCOLS: tuple[type, ...] = (Benchmark, Retriever, Reward)

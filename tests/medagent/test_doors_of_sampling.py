@@ -14,7 +14,7 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.demonstrations import RejectionSampled
+from medagent.training.sft.dialogues import RejectionSampled
 from tests.evaluation.support import ROOMY
 from tests.medagent.serving.support import call
 from tests.recording import RecordingPolicy
@@ -36,7 +36,7 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> RecordingPolicy:
     def open_agent(*_: Any, **__: Any) -> Agent:
         return Agent(made, NoRetriever(), TagProtocol(), ROOMY)
 
-    for place in ("medagent.loading", "medagent.evaluation.evaluator", "medagent.training.sft.demonstrations"):
+    for place in ("medagent.loading", "medagent.evaluation.evaluator", "medagent.training.sft.dialogues"):
         monkeypatch.setattr(f"{place}.open_agent", open_agent)
     return made
 

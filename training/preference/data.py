@@ -1,57 +1,52 @@
-"""Pairs and batching of `medagent preference`."""
+"""Pairs and batching of `medagent preference`, and what is said of a run: held-out pairs, and a line per epoch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
-from lightning import Trainer
+from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from medagent.agent import Agent, rollout_seed
+from medagent.agent import Agent
 from medagent.errors import ConfigError
 from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentData, AgentSettings
+from medagent.training.agent_data import AgentSettings
 from medagent.training.engines import Engine, InProcessEngine
-from medagent.training.experience import (
-    Experience,
-    consecutive,
-    rollout_name,
-    split_by_length,
-    split_minibatches,
-    tensorize,
-)
+from medagent.training.experience import Experience, rollout_name, tensorize
 from medagent.training.fitting import Work
-from medagent.training.preference.module import PreferenceModule
+from medagent.training.passes import rows_of_passes
+from medagent.training.preference.module import PreferenceModule, pair_metrics
 from medagent.training.preference.pairs import Pairs, PreferencePair
 from medagent.training.ranks import over_ranks
-from medagent.training.sft.demonstrations import question_key
-from medagent.training.sft.split import HeldOutShare, split
+from medagent.training.sft.data import EpochLine, PassData, log_held_out, question_key, split
 from medagent.training.sft.supervised import to_imitate
 
+HELD_OUT = {"preference/loss": "preference/held_out_loss", "preference/accuracy": "preference/held_out_accuracy"}
 
-class PreferenceData(AgentData):
-    """Pairs, retriever and batching of a run.
 
-    An epoch is one pass over all pairs. An optimizer step takes `batch_size` of them on each rank, and a few more where
-    they do not divide. `held_out` of the questions are never trained on: a share below 1, or a number. Their pairs tell
-    when more epochs only learn by heart (`medagent.training.preference.held_out.HeldOutPairs`).
+class PreferenceData(PassData[PreferencePair]):
+    """The pairs of `medagent preference`.
+
+    Held-out pairs tell when more epochs only learn by heart (`HeldOutPairs`).
 
     `retriever` and `agent` are those under which the agent will answer. Pairs that are sampled begin with the weights
     that training begins with.
     """
 
     default_callbacks = (
-        "medagent.training.preference.held_out.HeldOutPairs",
+        "medagent.training.preference.HeldOutPairs",
         "medagent.training.callbacks.AgentExport",
-        "medagent.training.preference.held_out.PreferenceProgress",
+        "medagent.training.preference.PreferenceProgress",
     )
+    shuffled_as, rows_of_item = "pairs", 2
 
     def __init__(
         self,
@@ -64,16 +59,16 @@ class PreferenceData(AgentData):
         held_out: float = 0.05,
         seed: int = 0,
     ) -> None:
-        super().__init__(agent, retriever, engine, seed=seed)
-        if batch_size < num_micro_batches:
-            raise ConfigError(
-                f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower "
-                "num_micro_batches."
-            )
-        self.source, self.batch_size, self.num_micro_batches = pairs, batch_size, num_micro_batches
-        self.held_out_share = HeldOutShare(held_out)
-        self.pairs: list[PreferencePair] = []
-        self.held_out: list[PreferencePair] = []
+        super().__init__(
+            agent,
+            retriever,
+            engine,
+            batch_size=batch_size,
+            num_micro_batches=num_micro_batches,
+            held_out=held_out,
+            seed=seed,
+        )
+        self.source = pairs
 
     def setup(self, stage: str) -> None:
         """Refuse what does not fit together, before anything is sampled."""
@@ -94,7 +89,7 @@ class PreferenceData(AgentData):
         return self.work_of(2 * self.batch_size, parts=self.num_micro_batches, longest=longest, together=2)
 
     def train_dataloader(self) -> DataLoader[Experience]:
-        """A loader without workers or collation: the dataset yields whole optimizer steps.
+        """A loader without workers or collation: the dataset yields finished micro-batches.
 
         It is asked for once the weights are where they train, so this is where pairs are sampled.
         """
@@ -109,21 +104,27 @@ class PreferenceData(AgentData):
             module.roles.token_counts.read(self.source.sampled_tokens)
         _, out = split([pair.chosen for pair in read], self.held_out_share, seed=self.seed)
         held_out = {question_key(rollout.question) for rollout in out}
-        self.pairs, self.held_out = [], []
+        self.items, self.held_out = [], []
         for pair in read:
-            (self.held_out if question_key(pair.question) in held_out else self.pairs).append(pair)
+            (self.held_out if question_key(pair.question) in held_out else self.items).append(pair)
         told = ", ".join(f"{count:,} {what}" for what, count in sorted(self.source.left_out.items())) or "nothing"
         kept_back = f", {len(self.held_out)} held out" if self.held_out else ""
-        wanted = self.batch_size * trainer.world_size
-        if len(self.pairs) < wanted:
-            raise ConfigError(
-                f"data.pairs: {len(self.pairs)} pairs (read: {len(read)}{kept_back}; left out: {told}), wanted "
-                f"{wanted} or more for one optimizer step. Give more questions or samples, or lower data.batch_size or "
-                "data.held_out."
-            )
+        self.check_size(trainer.world_size, "data.pairs", f"read: {len(read)}{kept_back}; left out: {told}")
         if trainer.is_global_zero:
-            print(f"{len(self.pairs)} pairs{kept_back}. Left out: {told}.", flush=True)
-        return DataLoader(_Pass(self, trainer), batch_size=None, num_workers=0)
+            print(f"{len(self.items)} pairs{kept_back}. Left out: {told}.", flush=True)
+        return super().train_dataloader()
+
+    def length_of(self, item: PreferencePair) -> int:
+        """See `PassData.length_of`."""
+        return item.length
+
+    def weight_of(self, item: PreferencePair) -> int:
+        """1: pairs weigh the same."""
+        return 1
+
+    def step_of(self, items: Sequence[PreferencePair], *, pad_id: int, total: int, factor: float) -> Experience:
+        """See `PassData.step_of`."""
+        return to_prefer(items, pad_id=pad_id, weight=factor / total)
 
     def _sample(self, module: PreferenceModule, trainer: Trainer, folder: Path) -> None:
         """Have the policy sample what the run's folder lacks, each rank its share, and wait for the other ranks."""
@@ -143,34 +144,6 @@ class PreferenceData(AgentData):
             time.sleep(1)
 
 
-class _Pass(IterableDataset[Experience]):
-    """The optimizer steps of one epoch, dealt by its number."""
-
-    def __init__(self, data: PreferenceData, trainer: Trainer) -> None:
-        self._data, self._trainer = data, trainer
-        self._own = data.pairs[trainer.global_rank :: trainer.world_size]
-        # Equal on all ranks, also where some have one pair more.
-        self._steps = len(data.pairs) // trainer.world_size // data.batch_size
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __iter__(self) -> Iterator[Experience]:
-        data, trainer = self._data, self._trainer
-        module = trainer.lightning_module
-        assert isinstance(module, PreferenceModule)
-        lengths = [pair.length for pair in self._own]
-        shuffle = rollout_seed(data.seed, iteration=trainer.current_epoch, question_id="pairs", sample=0)
-        for indices in split_minibatches(len(self._own), num_minibatches=self._steps, seed=shuffle):
-            count = over_ranks(trainer, torch.tensor(float(len(indices)), dtype=torch.float64), "sum")
-            weight = trainer.world_size / float(count)
-            parts = split_by_length(indices, lengths, parts=data.num_micro_batches)
-            step = to_prefer(
-                [self._own[index] for part in parts for index in part], pad_id=module.pad_id, weight=weight
-            )
-            yield replace(step, micro_batches=consecutive(2 * len(part) for part in parts))
-
-
 def to_prefer(pairs: Sequence[PreferencePair], *, pad_id: int, weight: float) -> Experience:
     """Pairs as experience: a right rollout, then its wrong one, with advantages 1 and -1.
 
@@ -187,3 +160,49 @@ def to_prefer(pairs: Sequence[PreferencePair], *, pad_id: int, weight: float) ->
         advantages_BT=ones_BT * (1 - 2 * (rows % 2))[:, None],
         names=tuple(map(rollout_name, rollouts)),
     )
+
+
+class HeldOutPairs(Callback):
+    """Logs loss and accuracy on held-out pairs after each epoch, as `medagent.training.preference.module` has them.
+
+    Training accuracy rises for as long as pairs are repeated. Held-out loss rises where the model learns them by heart.
+    """
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure what the epoch left."""
+        assert isinstance(pl_module, PreferenceModule)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, PreferenceData)
+        if not data.held_out:
+            return
+        sums = torch.zeros(len(HELD_OUT), dtype=torch.float64)
+        own = sorted(data.held_out[trainer.global_rank :: trainer.world_size], key=lambda pair: pair.length)
+        at_a_time = max(1, data.batch_size // data.num_micro_batches)
+        parts = []
+        for start in range(0, len(own), at_a_time):
+            some = to_prefer(own[start : start + at_a_time], pad_id=pl_module.pad_id, weight=1.0)
+            groups = rows_of_passes(pl_module.execution, some.token_ids_BT, some.attention_BT, some.groups_B)
+            parts += [some.rows(rows) for rows in groups]
+        idle = to_prefer(data.held_out[:1], pad_id=pl_module.pad_id, weight=1.0).idle()
+        parts += [idle] * (pl_module.most_passes(len(parts)) - len(parts))
+        with torch.no_grad(), pl_module.roles.token_counts.paused():
+            for part in parts:
+                terms, _ = pl_module.pair_terms(part.to(pl_module.device))
+                found = pair_metrics(pl_module.preference_loss, terms)
+                sums += torch.stack([found[name].cpu() for name in HELD_OUT])
+        values = (over_ranks(trainer, sums, "sum") / len(data.held_out)).tolist()
+        metrics = dict(zip(HELD_OUT.values(), values, strict=True))
+        log_held_out(trainer, pl_module, metrics)
+
+
+class PreferenceProgress(EpochLine):
+    """Prints a line per epoch: mean loss and accuracy of its steps, and what was measured on held-out pairs."""
+
+    of_steps: ClassVar[Mapping[str, str]] = {
+        "preference/loss": "loss {:.4f}",
+        "preference/accuracy": "pairs right {:4.0%}",
+    }
+    of_held_out: ClassVar[Mapping[str, str]] = {
+        "preference/held_out_loss": "held-out loss {:.4f}",
+        "preference/held_out_accuracy": "held-out pairs right {:4.0%}",
+    }

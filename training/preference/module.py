@@ -64,7 +64,7 @@ class PreferenceModule(AgentModule):
         """Log besides how many pairs are trained on, and how many are held out."""
         super().on_train_epoch_end()
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        self.log_dict({f"preference/{name}": float(len(getattr(data, name))) for name in ("pairs", "held_out")})
+        self.log_dict({"preference/pairs": float(len(data.items)), "preference/held_out": float(len(data.held_out))})
 
     def pair_terms(self, batch: Experience) -> tuple[PairTerms, PairScores]:
         """The terms of a micro-batch's pairs, in the order of their right rollouts, and what they are sums of."""

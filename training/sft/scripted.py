@@ -32,11 +32,23 @@ from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
 from medagent.training.disturbances import withheld_from
-from medagent.training.sft.demonstrations import ABSTENTION, Demonstrations
-from medagent.training.sft.evidence import ON_TOPIC, Evidence, Shown, evidence_in, golds_of, says, shown
-from medagent.training.sft.imitated import encoded
-from medagent.training.sft.left_out import LeftOut, in_words
-from medagent.training.sft.queries import Rarity, bridges, first_query, next_query, rewordings, stems
+from medagent.training.sft.dialogues import ABSTENTION, Demonstrations
+from medagent.training.sft.scripted_search import (
+    ON_TOPIC,
+    Evidence,
+    Rarity,
+    Shown,
+    bridges,
+    evidence_in,
+    first_query,
+    golds_of,
+    next_query,
+    rewordings,
+    says,
+    shown,
+    stems,
+)
+from medagent.training.sft.tokenized_dialogues import LeftOut, encoded, in_words
 from medagent.types import Question, Rollout, StopReason, Turn
 
 BRIDGES_PER_PASSAGE = 3

@@ -6,44 +6,40 @@ reinforcement learning. Only the loss differs.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
 
-from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
 from medagent.models.text_length import check_text_length
 from medagent.retrieval.retriever import Retriever
-from medagent.training.agent_data import AgentData, AgentSettings
+from medagent.training.agent_data import AgentSettings
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.execution import Execution
 from medagent.training.experience import (
     Experience,
     RolloutTensors,
-    consecutive,
     loss_weights,
     rollout_name,
-    split_by_length,
-    split_minibatches,
     tensorize,
 )
 from medagent.training.fitting import Work
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
-from medagent.training.sft.demonstrations import Demonstrations
-from medagent.training.sft.imitated import encoded
-from medagent.training.sft.left_out import LeftOut, in_words
-from medagent.training.sft.split import HeldOutShare, split
+from medagent.training.passes import rows_of_passes
+from medagent.training.ranks import over_ranks
+from medagent.training.sft.data import EpochLine, PassData, log_held_out, split
+from medagent.training.sft.dialogues import Demonstrations
+from medagent.training.sft.tokenized_dialogues import LeftOut, encoded, in_words
 from medagent.training.sharding import ShardedBase
 from medagent.types import Question, Rollout
 
@@ -97,25 +93,22 @@ class SupervisedModule(AgentModule):
             self.log_dict(data.counts)
 
 
-class SupervisedData(AgentData):
-    """Dialogues and batching of `medagent sft`.
+class SupervisedData(PassData[Rollout]):
+    """The dialogues of `medagent sft`.
 
-    An epoch is one pass over all dialogues. An optimizer step takes `batch_size` of them on each rank, and a few more
-    where they do not divide.
-
-    `held_out` of the questions are never imitated: a share below 1, or a number. The loss on their dialogues tells when
-    more epochs only learn by heart (`medagent.training.sft.held_out.HeldOutLoss`).
+    The loss on held-out dialogues tells when more epochs only learn by heart (`HeldOutLoss`).
 
     `retriever` and `agent` are those of the reinforcement learning to come: what is imitated must look as it will look
     there.
     """
 
     default_callbacks = (
-        "medagent.training.sft.held_out.HeldOutLoss",
+        "medagent.training.sft.HeldOutLoss",
         "medagent.training.callbacks.AgentExport",
-        "medagent.training.sft.supervised.SupervisedProgress",
+        "medagent.training.sft.SupervisedProgress",
     )
     any_step_ends = True
+    shuffled_as = "sft"
 
     def __init__(
         self,
@@ -128,21 +121,21 @@ class SupervisedData(AgentData):
         held_out: float = 0.05,
         seed: int = 0,
     ) -> None:
-        super().__init__(agent, retriever, engine, seed=seed)
+        super().__init__(
+            agent,
+            retriever,
+            engine,
+            batch_size=batch_size,
+            num_micro_batches=num_micro_batches,
+            held_out=held_out,
+            seed=seed,
+        )
         if not isinstance(engine, InProcessEngine):
             raise ConfigError(
                 f"data.engine: found {type(engine).__name__}, wanted InProcessEngine: it samples held-out answers "
                 "alone here. The agent that samples demonstrations is named in data.demonstrations."
             )
-        if batch_size < num_micro_batches:
-            raise ConfigError(
-                f"data.batch_size {batch_size}: cannot fill {num_micro_batches} micro-batches. Raise it, or lower "
-                "num_micro_batches."
-            )
-        self.demonstrations, self.batch_size, self.num_micro_batches = demonstrations, batch_size, num_micro_batches
-        self.held_out_share = HeldOutShare(held_out)
-        self.rollouts: list[Rollout] = []
-        self.held_out: list[Rollout] = []
+        self.demonstrations = demonstrations
         self.counts: dict[str, float] = {}  # metrics; every process reads all dialogues, so they are those of all ranks
 
     def setup(self, stage: str) -> None:
@@ -175,70 +168,37 @@ class SupervisedData(AgentData):
         left_out.update(self.demonstrations.left_out)
         if trainer.is_global_zero:
             module.roles.token_counts.read(self.demonstrations.sampled_tokens)
-        found, self.held_out = split(fit, self.held_out_share, seed=self.seed)
+        self.items, self.held_out = split(fit, self.held_out_share, seed=self.seed)
         reasons, kept_back = in_words(left_out), f", {len(self.held_out)} held out" if self.held_out else ""
-        if len(found) < self.batch_size * trainer.world_size:
-            raise ConfigError(
-                f"demonstrations: {len(found)} fit the limits (read: {len(read)}{kept_back}; left out: {reasons}), "
-                f"wanted {self.batch_size * trainer.world_size} or more for one optimizer step. Give more questions or "
-                "samples, raise the limits, or lower data.batch_size or data.held_out."
-            )
+        self.check_size(trainer.world_size, "demonstrations", f"read: {len(read)}{kept_back}; left out: {reasons}")
         self.counts = {
-            "sft/demonstrations": float(len(found)),
+            "sft/demonstrations": float(len(self.items)),
             "sft/held_out": float(len(self.held_out)),
             **{f"sft/left_out_{reason.value}": float(left_out[reason]) for reason in LeftOut},
             **{f"sft/part_{name}": float(count) for name, count in self.demonstrations.parts.items()},
         }
-        self.rollouts, self.questions = found, [rollout.question for rollout in found]
+        self.questions = [rollout.question for rollout in self.items]
         if trainer.is_global_zero:
-            print(f"{len(found)} demonstrations{kept_back}. Left out: {reasons}.", flush=True)
+            print(f"{len(self.items)} demonstrations{kept_back}. Left out: {reasons}.", flush=True)
 
     def work(self, world_size: int) -> Work:
         """A rank's work in memory: one optimizer step, of dialogues as long as the longest one."""
-        longest = max(len(rollout.token_ids) for rollout in self.rollouts)
+        longest = max(len(rollout.token_ids) for rollout in self.items)
         return self.work_of(self.batch_size, parts=self.num_micro_batches, longest=longest)
 
-    def train_dataloader(self) -> DataLoader[Experience]:
-        """A loader without workers or collation: the dataset yields whole optimizer steps."""
-        assert self.trainer is not None
-        return DataLoader(_Pass(self, self.trainer), batch_size=None, num_workers=0)
+    def length_of(self, item: Rollout) -> int:
+        """See `PassData.length_of`."""
+        return len(item.token_ids)
 
+    def weight_of(self, item: Rollout) -> int:
+        """Its action tokens."""
+        return sum(item.loss_mask)
 
-class _Pass(IterableDataset[Experience]):
-    """The optimizer steps of one epoch, dealt by its number."""
-
-    def __init__(self, data: SupervisedData, trainer: Trainer) -> None:
-        self._data, self._trainer = data, trainer
-        self._own = data.rollouts[trainer.global_rank :: trainer.world_size]
-        # Equal on all ranks, also where some have one dialogue more.
-        self._steps = len(data.rollouts) // trainer.world_size // data.batch_size
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __iter__(self) -> Iterator[Experience]:
-        data, module = self._data, self._trainer.lightning_module
-        assert isinstance(module, AgentModule)
-        lengths = [len(rollout.token_ids) for rollout in self._own]
-        shuffle = rollout_seed(data.seed, iteration=self._trainer.current_epoch, question_id="sft", sample=0)
-        for indices in split_minibatches(len(self._own), num_minibatches=self._steps, seed=shuffle):
-            count = sum(sum(self._own[index].loss_mask) for index in indices)
-            total = self._trainer.strategy.reduce(_tensor(count, module), reduce_op="sum")
-            parts = split_by_length(indices, lengths, parts=data.num_micro_batches)
-            chosen = [self._own[index] for part in parts for index in part]
-            tensors = tensorize(chosen, pad_id=module.pad_id)
-            weights = loss_weights(
-                tensors.mask_BT,
-                reduction="token-mean",
-                num_tokens=int(total),
-                num_rollouts=0,
-                factor=float(self._trainer.world_size),
-            )
-            yield replace(
-                to_imitate(tensors, weights),
-                names=tuple(map(rollout_name, chosen)),
-                micro_batches=consecutive(map(len, parts)),
-            )
+    def step_of(self, items: Sequence[Rollout], *, pad_id: int, total: int, factor: float) -> Experience:
+        """See `PassData.step_of`; every action token of the optimizer step weighs the same."""
+        tensors = tensorize(items, pad_id=pad_id)
+        weights = loss_weights(tensors.mask_BT, reduction="token-mean", num_tokens=total, num_rollouts=0, factor=factor)
+        return replace(to_imitate(tensors, weights), names=tuple(map(rollout_name, items)))
 
 
 def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
@@ -267,33 +227,88 @@ def to_imitate(tensors: RolloutTensors, loss_weights_BT: Tensor) -> Experience:
     )
 
 
-def _tensor(count: int, module: AgentModule) -> Tensor:
-    return module.roles.policy_parameters()[0].new_tensor(float(count))
-
-
-class SupervisedProgress(Callback):
+class SupervisedProgress(EpochLine):
     """Prints a line per epoch: mean loss of its steps, and what was measured on held-out questions and dialogues."""
 
-    def __init__(self) -> None:
-        self._losses: list[float] = []
+    of_steps: ClassVar[Mapping[str, str]] = {"sft/loss": "loss {:.4f} nats per token"}
+    of_held_out: ClassVar[Mapping[str, str]] = {
+        "sft/held_out_loss": "held-out loss {:.4f}",
+        "sft/held_out_turns": "turns right {:4.0%}",
+    }
+
+
+class HeldOutLoss(Callback):
+    """Logs loss and right turns on held-out dialogues after each epoch, and with `every_steps` also within it.
+
+    `sft/held_out_loss` is the negative log-likelihood per action token, in nats. `sft/held_out_turns` is the share of
+    turns in which every token is the likeliest after what stands before it: greedily the agent would write that turn.
+    """
+
+    def __init__(self, every_steps: int | None = None) -> None:
+        if every_steps is not None and every_steps < 1:
+            raise ConfigError(f"HeldOutLoss.every_steps: found {every_steps}, wanted 1 or more, or null.")
+        self._every, self._measured_at = every_steps, -1
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note the loss of a step that was not skipped."""
-        assert isinstance(pl_module, AgentModule)
-        if not pl_module.finite_steps.skipped:
-            self._losses.append(float(trainer.callback_metrics["sft/loss"]))
+        """Measure after every so many optimizer steps."""
+        if self._every and trainer.global_step % self._every == 0:
+            metrics = self._measure(trainer, pl_module)
+            if metrics and trainer.is_global_zero:
+                loss, turns = metrics["sft/held_out_loss"], metrics["sft/held_out_turns"]
+                print(f"step {trainer.global_step}  held-out loss {loss:.4f}  turns right {turns:4.0%}", flush=True)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the epoch's line."""
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        told = {
-            "held-out loss {:.4f}": "sft/held_out_loss",
-            "turns right {:4.0%}": "sft/held_out_turns",
-            "held-out {:4.0%}": "validation/accuracy",
-        }
-        parts = [words.format(metrics[name]) for words, name in told.items() if name in metrics]
-        loss, self._losses = sum(self._losses) / len(self._losses) if self._losses else math.nan, []
-        line = f"epoch {trainer.current_epoch + 1:3d}/{trainer.max_epochs}  loss {loss:.4f} nats per token"
-        print("  ".join([line, *parts]), flush=True)
+        """Measure what the epoch left, unless its last step was measured."""
+        if self._measured_at != trainer.global_step:
+            self._measure(trainer, pl_module)
+
+    def _measure(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
+        assert isinstance(pl_module, AgentModule)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, SupervisedData)
+        self._measured_at = trainer.global_step
+        if not data.held_out:
+            return {}
+        sums = torch.zeros(4, dtype=torch.float64)
+        with pl_module.roles.token_counts.paused():
+            for part in _passes(trainer, pl_module, data):
+                sums += _sums(pl_module, part)
+        loss, tokens, right, turns = over_ranks(trainer, sums, "sum").tolist()
+        metrics = {"sft/held_out_loss": loss / tokens, "sft/held_out_turns": right / turns}
+        log_held_out(trainer, pl_module, metrics)
+        return metrics
+
+
+def _passes(trainer: Trainer, module: AgentModule, data: SupervisedData) -> Iterator[RolloutTensors]:
+    """Dialogues of this rank, as many per pass as training takes.
+
+    Where the base is sharded, all ranks make equally many passes; those that are left over read a row without actions.
+    """
+    own = data.held_out[trainer.global_rank :: trainer.world_size]
+    own = sorted(own, key=lambda rollout: len(rollout.token_ids))
+    rows = max(1, data.batch_size // data.num_micro_batches)
+    groups: list[RolloutTensors] = []
+    for start in range(0, len(own), rows):
+        some = tensorize(own[start : start + rows], pad_id=module.pad_id)
+        groups += [some.rows(part) for part in rows_of_passes(module.execution, some.token_ids_BT, some.attention_BT)]
+    yield from groups
+    for _ in range(module.most_passes(len(groups)) - len(groups)):
+        part = tensorize(data.held_out[:1], pad_id=module.pad_id)
+        part.mask_BT.zero_()
+        yield part
+
+
+def _sums(module: AgentModule, part: RolloutTensors) -> Tensor:
+    """[4] negative log-likelihood, action tokens, turns right, turns; over the rows of a pass."""
+    part = part.to(module.device)
+    logprobs_BT, likeliest_BT = module.roles.greedy_scores(
+        part.token_ids_BT, part.attention_BT, part.mask_BT, temperature=module.temperature
+    )
+    rows_BT = torch.arange(len(part.mask_BT), device=part.mask_BT.device)[:, None].expand_as(part.mask_BT)
+    turn_BT = rows_BT * (int(part.turn_ids_BT.max()) + 2) + part.turn_ids_BT
+    turns = len(turn_BT[part.mask_BT].unique())
+    missed = len(turn_BT[part.mask_BT & ~likeliest_BT].unique())
+    loss = -float(logprobs_BT.double().sum())
+    return torch.tensor([loss, float(part.mask_BT.sum()), turns - missed, turns], dtype=torch.float64)

@@ -11,8 +11,7 @@ import pytest
 from medagent.errors import ConfigError
 from medagent.evaluation.rollout_files import readable
 from medagent.protocol import TagProtocol
-from medagent.training.preference.pairs import GivenPairs, Pairing, PreferencePair
-from medagent.training.preference.sampled import SampledPairs
+from medagent.training.preference.pairs import GivenPairs, Pairing, PreferencePair, SampledPairs
 from medagent.types import Rollout
 from tests.training.preference.support import rollout
 from tests.training.support import AGENT

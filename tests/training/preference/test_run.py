@@ -18,7 +18,7 @@ from medagent.evaluation.run import run_benchmark
 from medagent.models.base_models import STARTER, model_path
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import preference_command
-from medagent.training.preference.sampled import SampledPairs
+from medagent.training.preference.pairs import SampledPairs
 from medagent.training.stale_rollouts import read_rollouts
 from medagent.training.token_counts import tokens_to_sample
 from tests.support import CONFIGS
@@ -73,7 +73,7 @@ def test_a_second_start_samples_and_trains_nothing_again(taught: Path, train_ind
 
 
 def test_sampling_goes_on_where_it_was_stopped(taught: Path, train_index: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("medagent.training.preference.sampled.QUESTIONS_AT_A_TIME", 8)
+    monkeypatch.setattr("medagent.training.preference.pairs.QUESTIONS_AT_A_TIME", 8)
     whole = Agent.run_all
     asked: list[int] = []
 
@@ -129,7 +129,7 @@ def test_the_other_losses_train_too(loss: str, train_index: Path, tmp_path: Path
 
 
 def test_too_few_pairs_are_refused_with_their_reasons(train_index: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data.pairs: \d+ pairs .*left out: .*\), wanted 64 or more"):
+    with pytest.raises(ConfigError, match=r"data.pairs: found \d+ .*left out: .*\), wanted 64"):
         preference_command(arguments(tmp_path / "run", train_index, questions=4, **{"data.batch_size": 64}))
 
 

@@ -8,7 +8,8 @@ import torch
 from medagent.training.experience import Experience
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
-from medagent.training.sft.supervised import SupervisedData, _Pass
+from medagent.training.sft.data import _Pass
+from medagent.training.sft.supervised import SupervisedData
 from tests.training.exact import exact_rollouts
 from tests.training.golden.make import make_base
 from tests.training.pretend import PretendRanks
@@ -29,7 +30,7 @@ def imitated(module: AgentModule, ranks: int, *, epoch: int = 0, seed: int = 0) 
 
     def work(rank: int) -> list[Experience]:
         data = SupervisedData.__new__(SupervisedData)
-        data.rollouts, data.batch_size, data.num_micro_batches, data.seed = exact_rollouts(), 4, MICRO_BATCHES, seed
+        data.items, data.batch_size, data.num_micro_batches, data.seed = exact_rollouts(), 4, MICRO_BATCHES, seed
         return list(_Pass(data, pretend.trainer(rank, module, current_epoch=epoch)))
 
     return pretend.run(work)
@@ -58,7 +59,7 @@ def test_imitation_shares_dialogues_and_counts_the_tokens_of_all_ranks(module: A
 @pytest.mark.parametrize(("dialogues", "ranks", "steps"), [(23, 3, 1), (24, 3, 2), (9, 2, 1), (7, 1, 1)])
 def test_all_ranks_make_the_same_number_of_steps(module: AgentModule, dialogues: int, ranks: int, steps: int) -> None:
     data = SupervisedData.__new__(SupervisedData)
-    data.rollouts, data.batch_size, data.num_micro_batches = exact_rollouts()[:1] * dialogues, 4, MICRO_BATCHES
+    data.items, data.batch_size, data.num_micro_batches = exact_rollouts()[:1] * dialogues, 4, MICRO_BATCHES
     pretend = PretendRanks(ranks)
     lengths = [len(_Pass(data, pretend.trainer(rank, module))) for rank in range(ranks)]
     assert lengths == [steps] * ranks

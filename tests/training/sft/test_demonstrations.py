@@ -18,9 +18,9 @@ from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.demonstrations import GivenDialogues, RejectionSampled
-from medagent.training.sft.imitated import encoded
-from medagent.training.sft.left_out import LeftOut, in_words
+from medagent.training.sft.dialogues import RejectionSampled
+from medagent.training.sft.jsonl_dialogues import GivenDialogues
+from medagent.training.sft.tokenized_dialogues import LeftOut, encoded, in_words
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 40, 200, 600), top_k=3)

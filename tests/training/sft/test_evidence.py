@@ -8,8 +8,7 @@ import pytest
 
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit
-from medagent.training.sft.evidence import Evidence, evidence_in, golds_of, says, shown
-from medagent.training.sft.queries import Rarity
+from medagent.training.sft.scripted_search import Evidence, Rarity, evidence_in, golds_of, says, shown
 from medagent.types import Question
 from tests.training.sft.support import RULES, passage
 

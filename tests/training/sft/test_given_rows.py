@@ -14,9 +14,8 @@ from tokenizers import AddedToken
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.demonstrations import GivenDialogues
-from medagent.training.sft.imitated import encoded
-from medagent.training.sft.left_out import LeftOut
+from medagent.training.sft.jsonl_dialogues import GivenDialogues
+from medagent.training.sft.tokenized_dialogues import LeftOut, encoded
 from medagent.types import Limits, Rollout
 
 SETTINGS = AgentSettings(TagProtocol(instructions=""), Limits(4, 400, 400, 3000), top_k=3)

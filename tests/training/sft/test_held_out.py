@@ -14,9 +14,8 @@ from medagent.training.adapters import LoraSettings
 from medagent.training.execution import Execution
 from medagent.training.experience import tensorize
 from medagent.training.module import AgentModule
-from medagent.training.sft.held_out import HeldOutLoss
-from medagent.training.sft.split import HeldOutShare, split
-from medagent.training.sft.supervised import SupervisedData
+from medagent.training.sft.data import HeldOutShare, split
+from medagent.training.sft.supervised import HeldOutLoss, SupervisedData
 from medagent.types import Rollout
 from tests.training.exact import exact_rollouts
 from tests.training.golden.make import make_base

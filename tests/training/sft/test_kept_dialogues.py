@@ -20,8 +20,9 @@ from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft import demonstrations
-from medagent.training.sft.demonstrations import GivenDialogues, RejectionSampled
+from medagent.training.sft import dialogues
+from medagent.training.sft.dialogues import RejectionSampled
+from medagent.training.sft.jsonl_dialogues import GivenDialogues
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
 from tests.recording import RecordingPolicy
 
@@ -141,8 +142,8 @@ def test_the_teacher_plays_by_this_runs_rules(tmp_path: Path, name: str, monkeyp
     def run_plan(agent: Agent, questions: object, plan: Any, folder: Path, **settings: Any) -> None:
         asked.update(agent=agent, plan=plan)
 
-    monkeypatch.setattr(demonstrations, "open_agent", open_agent)
-    monkeypatch.setattr(demonstrations, "run_plan", run_plan)
+    monkeypatch.setattr(dialogues, "open_agent", open_agent)
+    monkeypatch.setattr(dialogues, "run_plan", run_plan)
     settings = AgentSettings(TagProtocol(instructions="ask"), Limits(3, 50, 60, 700), top_k=2)
     source = RejectionSampled(
         StarterBenchmark("train", limit_per_kind=1), name, model="m", samples=5, temperature=0.7, seed=11
@@ -169,7 +170,7 @@ def test_what_was_sampled_under_other_rules_is_not_taken(
     change, retriever, tokenizer, tmp_path: Path, monkeypatch
 ) -> None:
     said: list[dict[str, object]] = []
-    monkeypatch.setattr(demonstrations, "run_plan", lambda *_, identity, **__: said.append(identity))
+    monkeypatch.setattr(dialogues, "run_plan", lambda *_, identity, **__: said.append(identity))
     sampled = RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter")
     for settings in (AgentSettings(), AgentSettings(), AgentSettings(**change)):
         sampled.make(settings, retriever, tmp_path, tokenizer)

@@ -10,9 +10,9 @@ import pytest
 from medagent.errors import ConfigError
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
-from medagent.training.sft.demonstrations import Demonstrations, question_key
-from medagent.training.sft.left_out import LeftOut
-from medagent.training.sft.mixed import MixedDemonstrations, Part
+from medagent.training.sft.data import question_key
+from medagent.training.sft.dialogues import Demonstrations, MixedDemonstrations, Part
+from medagent.training.sft.tokenized_dialogues import LeftOut
 from medagent.types import Question, Rollout
 from tests.training.sft.support import RULES, dialogue
 

@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from medagent.training.sft.queries import Rarity, bridges, first_query, next_query, rewordings, stems, without, words_of
+from medagent.training.sft.scripted_search import (
+    Rarity,
+    bridges,
+    first_query,
+    next_query,
+    rewordings,
+    stems,
+    without,
+    words_of,
+)
 
 LONG = "A 54-year-old man comes with a swollen toe after a feast. Which drug is given first for his gout?"
 

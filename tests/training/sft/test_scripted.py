@@ -15,9 +15,8 @@ from medagent.protocol import TagProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.imitated import encoded
-from medagent.training.sft.left_out import LeftOut
 from medagent.training.sft.scripted import ScriptedDemonstrations
+from medagent.training.sft.tokenized_dialogues import LeftOut, encoded
 from medagent.types import Question, Rollout
 from tests.training.sft.support import RULES, Asked, WordRetriever, passage, said
 from tests.training.support import AGENT

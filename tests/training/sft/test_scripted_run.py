@@ -45,7 +45,7 @@ def scripted(limit: int, number: int | None = None, **init_args: object) -> dict
 
 
 def arguments(run: Path, index: Path, *parts: dict[str, object], epochs: int, **overrides: object) -> list[str]:
-    mix = {"class_path": "medagent.training.sft.mixed.MixedDemonstrations", "init_args": {"parts": list(parts)}}
+    mix = {"class_path": "medagent.training.sft.MixedDemonstrations", "init_args": {"parts": list(parts)}}
     settings = {
         "trainer.default_root_dir": run,
         "trainer.max_epochs": epochs,
@@ -67,9 +67,7 @@ def given(folder: Path, *answers: str) -> dict[str, object]:
     path = folder / "given.jsonl"
     write_records(path, [dialogue(f"Number {n}?", answer=answer, gold="yes") for n, answer in enumerate(answers)])
     init_args = {"path": str(path)}
-    return {
-        "demonstrations": {"class_path": "medagent.training.sft.demonstrations.GivenDialogues", "init_args": init_args}
-    }
+    return {"demonstrations": {"class_path": "medagent.training.sft.GivenDialogues", "init_args": init_args}}
 
 
 def test_counts_of_parts_reasons_and_held_out_are_printed_and_logged(train_index: Path, tmp_path: Path, capsys) -> None:
@@ -96,7 +94,7 @@ def test_counts_of_parts_reasons_and_held_out_are_printed_and_logged(train_index
 
 
 def test_within_an_epoch_too(train_index: Path, tmp_path: Path, capsys) -> None:
-    callback = [{"class_path": "medagent.training.sft.held_out.HeldOutLoss", "init_args": {"every_steps": 1}}]
+    callback = [{"class_path": "medagent.training.sft.HeldOutLoss", "init_args": {"every_steps": 1}}]
     settings = {"data.held_out": 0.2, "data.batch_size": 8, "trainer.callbacks+": json.dumps(callback)}
     run = sft_command(arguments(tmp_path / "run", train_index, scripted(10), epochs=1, **settings))
     assert "step 1  held-out loss " in capsys.readouterr().out
@@ -118,7 +116,7 @@ def test_too_few_dialogues_are_refused_with_the_reasons(train_index: Path, tmp_p
     wrong = given(tmp_path, "<answer>no</answer>")
     assert main(["sft", *arguments(tmp_path / "run", train_index, wrong, epochs=1)]) == 1
     found = capsys.readouterr().err.replace("\n", " ")
-    assert "0 fit the limits (read: 0; left out: 1 answer wrong), wanted 16" in " ".join(found.split())
+    assert "demonstrations: found 0 (read: 0; left out: 1 answer wrong), wanted 16" in " ".join(found.split())
 
 
 @pytest.mark.long

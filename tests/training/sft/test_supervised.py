@@ -24,9 +24,8 @@ from medagent.models.base_models import STARTER, model_path
 from medagent.protocol import TagProtocol
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import sft_command
-from medagent.training.sft.demonstrations import GivenDialogues
-from medagent.training.sft.imitated import encoded
-from medagent.training.sft.left_out import LeftOut
+from medagent.training.sft.jsonl_dialogues import GivenDialogues
+from medagent.training.sft.tokenized_dialogues import LeftOut, encoded
 from tests.support import CONFIGS
 from tests.training.support import AGENT
 
@@ -61,7 +60,7 @@ def sampled(samples: int = 4, limit: int = 60) -> dict[str, object]:
         "init_args": {"split": "train", "limit_per_kind": limit},
     }
     settings = {"benchmark": benchmark, "agent": "starter", "samples": samples}
-    return {"class_path": "medagent.training.sft.demonstrations.RejectionSampled", "init_args": settings}
+    return {"class_path": "medagent.training.sft.RejectionSampled", "init_args": settings}
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +147,10 @@ def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps({"question": "x", "turns": [{"text": "<answer>y</answer>"}]}) + "\n")
     given = {
-        "class_path": "medagent.training.sft.demonstrations.GivenDialogues",
+        "class_path": "medagent.training.sft.GivenDialogues",
         "init_args": {"path": str(path), "min_searches": 0},
     }
-    with pytest.raises(ConfigError, match=r"1 fit the limits \(read: 1; left out: none\), wanted 16"):
+    with pytest.raises(ConfigError, match=r"demonstrations: found 1 \(read: 1; left out: none\), wanted 16"):
         sft_command(arguments(tmp_path / "run", train_index, given))
     cites = {"question": "x", "turns": [{"text": "<answer>y [1]</answer>"}]}
     path.write_text((json.dumps(cites) + "\n") * 3)
@@ -169,7 +168,7 @@ def test_what_is_left_out_is_printed_and_logged(train_index: Path, tmp_path: Pat
     lines = [{"question": f"number {n}", "turns": cites if n == 3 else right} for n in range(5)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = {
-        "class_path": "medagent.training.sft.demonstrations.GivenDialogues",
+        "class_path": "medagent.training.sft.GivenDialogues",
         "init_args": {"path": str(path), "min_searches": 0},
     }
     few = {"data.batch_size": 2, "data.num_micro_batches": 1}

@@ -1,15 +1,61 @@
-"""Rows of given dialogues as they are found: checked, completed, and read alike however they write a gold answer."""
+"""Dialogues of JSON lines: rows are checked, completed, and read alike however they write a gold answer."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.evaluation.rollout_files import rollout_from
 from medagent.policies.turn_ends import first_end
 from medagent.protocol import TurnProtocol
+from medagent.training.sft.dialogues import Demonstrations
+from medagent.training.sft.tokenized_dialogues import LeftOut
 from medagent.types import LETTERS, Rollout
+
+
+class GivenDialogues(Demonstrations):
+    """Dialogues of JSON lines, such as those that `medagent evaluate` and rollout records write.
+
+    A line has at least "question" and "turns". A turn has "text" and, after a search, "passages". A passage has "text"
+    and optionally "id", "title" and "source". Only right answers count, unless `all_verdicts`: a line's "verdict" says
+    so. A line without a verdict is graded by its "gold" answer, and counts where it has none.
+    """
+
+    def __init__(self, path: str, min_searches: int = 0, all_verdicts: bool = False) -> None:
+        self._path, self._min_searches, self._all = Path(path), min_searches, all_verdicts
+        if not self._path.exists():
+            raise ConfigError(f"demonstrations {path}: there is no such file. Give JSON lines.")
+
+    def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
+        """See `Demonstrations.read`."""
+        found: list[Rollout] = []
+        left_out: Counter[LeftOut] = Counter()
+        with self._path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                    rollout = rollout_from(completed(row, number, protocol))
+                    kept = self._all or is_right(row, rollout)
+                except (KeyError, TypeError, AttributeError, ValueError) as error:
+                    raise ConfigError(
+                        f"{self._path}, line {number}: found {line[:80]!r} ({error}), wanted a JSON object with "
+                        "question and turns. Correct the line."
+                    ) from error
+                if not kept:
+                    left_out[LeftOut.WRONG] += 1
+                elif rollout.num_searches < self._min_searches:
+                    left_out[LeftOut.FEW_SEARCHES] += 1
+                else:
+                    found.append(rollout)
+        self.left_out = left_out
+        return found
 
 
 def completed(row: object, number: int, protocol: TurnProtocol) -> dict[str, Any]:

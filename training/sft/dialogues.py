@@ -1,17 +1,18 @@
-"""Dialogues to imitate: successful ones that an agent sampled (rejection sampling), or given ones.
+"""Dialogues to imitate: successful ones that an agent sampled, and mixes of several sources.
 
-Others are `medagent.training.sft.scripted` and `medagent.training.sft.mixed`.
+Others are `medagent.training.sft.jsonl_dialogues` and `medagent.training.sft.scripted`.
 
-Source: RFT, arXiv 2308.01825.
+Source of rejection sampling: RFT, arXiv 2308.01825.
 """
 
 from __future__ import annotations
 
-import json
+import math
+import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -26,27 +27,19 @@ from medagent.evaluation.grading.citations import gold_texts, supports
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction, PredictionLog
-from medagent.evaluation.rollout_files import rollout_from
 from medagent.evaluation.run import Plan, run_plan
 from medagent.loading import open_agent
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.opening import URL
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.given_rows import completed, is_right
-from medagent.training.sft.left_out import LeftOut
+from medagent.training.sft.data import QuestionKey, question_key
+from medagent.training.sft.tokenized_dialogues import LeftOut, in_words
 from medagent.training.token_counts import tokens_to_sample
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Rollout, StopReason, Turn
 
 ABSTENTION = "not found"
 READ_TOKENS = "read_tokens.txt"  # of each dialogue that a local model sampled
-QuestionKey = tuple[str, ...]
-
-
-def question_key(question: Question) -> QuestionKey:
-    """What tells questions apart, whatever their ids: text and options, in any case, spacing and order of options."""
-    text, *options = (" ".join(each.lower().split()) for each in (question.text, *question.options))
-    return (text, *sorted(options))
 
 
 class Demonstrations(ABC):
@@ -74,46 +67,6 @@ class Demonstrations(ABC):
 
         Their tokens are made later, with the tokenizer of the model that imitates.
         """
-
-
-class GivenDialogues(Demonstrations):
-    """Dialogues of JSON lines, such as those that `medagent evaluate` and rollout records write.
-
-    A line has at least "question" and "turns". A turn has "text" and, after a search, "passages". A passage has "text"
-    and optionally "id", "title" and "source". Only right answers count, unless `all_verdicts`: a line's "verdict" says
-    so. A line without a verdict is graded by its "gold" answer, and counts where it has none.
-    """
-
-    def __init__(self, path: str, min_searches: int = 0, all_verdicts: bool = False) -> None:
-        self._path, self._min_searches, self._all = Path(path), min_searches, all_verdicts
-        if not self._path.exists():
-            raise ConfigError(f"demonstrations {path}: there is no such file. Give JSON lines.")
-
-    def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
-        """See `Demonstrations.read`."""
-        found: list[Rollout] = []
-        left_out: Counter[LeftOut] = Counter()
-        with self._path.open(encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                    rollout = rollout_from(completed(row, number, protocol))
-                    kept = self._all or is_right(row, rollout)
-                except (KeyError, TypeError, AttributeError, ValueError) as error:
-                    raise ConfigError(
-                        f"{self._path}, line {number}: found {line[:80]!r} ({error}), wanted a JSON object with "
-                        "question and turns. Correct the line."
-                    ) from error
-                if not kept:
-                    left_out[LeftOut.WRONG] += 1
-                elif rollout.num_searches < self._min_searches:
-                    left_out[LeftOut.FEW_SEARCHES] += 1
-                else:
-                    found.append(rollout)
-        self.left_out = left_out
-        return found
 
 
 class RejectionSampled(Demonstrations):
@@ -261,3 +214,107 @@ class RejectionSampled(Demonstrations):
             stop = StopReason.ANSWERED
             made[rollout.question.id] = replace(rollout, turns=(*searches, last), stop_reason=stop, success=False)
         return list(made.values())
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source, and how many of its dialogues count: `number` at most, or the `share` of the mix; all without both."""
+
+    demonstrations: Demonstrations
+    number: int | None = None
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        if self.number is not None and self.share is not None:
+            raise ConfigError(
+                f"MixedDemonstrations: found a part with number {self.number} and share {self.share}, wanted one of "
+                "them at most."
+            )
+        if (self.number is not None and self.number < 0) or (self.share is not None and not 0 < self.share <= 1):
+            raise ConfigError(
+                f"MixedDemonstrations: found a part with number {self.number} and share {self.share}, wanted 0 or "
+                "more, or above 0 and at most 1."
+            )
+
+
+class MixedDemonstrations(Demonstrations):
+    """Draws from several sources.
+
+    Shares are of the whole mix, so they sum up to 1, or to less beside parts without a share. The mix is as large as
+    the parts allow. Where a part has too few dialogues for its share, all of them count.
+
+    A question counts in the first part that draws it, unless `repeat_questions`. Questions are told apart by their
+    texts and options, not by their ids. What a part itself repeats, such as several samples, stays.
+    """
+
+    def __init__(self, parts: list[Part], repeat_questions: bool = False, seed: int = 0) -> None:
+        """`seed` draws the dialogues."""
+        shares = [part.share for part in parts if part.share is not None]
+        total, whole = sum(shares), len(shares) == len(parts)
+        if not parts or (whole and not math.isclose(total, 1)) or (not whole and total >= 1):
+            raise ConfigError(
+                f"MixedDemonstrations.parts: found {len(parts)} parts with shares {shares}, wanted one part or more, "
+                "and shares that sum up to 1 (below 1 beside parts without a share)."
+            )
+        self._parts, self._repeat, self._seed = parts, repeat_questions, seed
+
+    def make(
+        self, settings: AgentSettings, retriever: Retriever, folder: Path, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        """See `Demonstrations.make`; each part has a folder of its own."""
+        for number, part in enumerate(self._parts, start=1):
+            part.demonstrations.make(settings, retriever, folder / f"part-{number}", tokenizer)
+
+    def read(self, folder: Path, protocol: TurnProtocol) -> list[Rollout]:
+        """See `Demonstrations.read`."""
+        read = [
+            part.demonstrations.read(folder / f"part-{number}", protocol)
+            for number, part in enumerate(self._parts, start=1)
+        ]
+        left_out: Counter[LeftOut] = Counter()
+        self.sampled_tokens = sum(part.demonstrations.sampled_tokens for part in self._parts)
+        for part in self._parts:
+            left_out.update(part.demonstrations.left_out)
+        empty = [str(number) for number, rollouts in enumerate(read, start=1) if not rollouts]
+        if empty and all(part.share is not None for part in self._parts):
+            raise ConfigError(
+                f"MixedDemonstrations.parts: found no dialogue in part {', '.join(empty)} (left out: "
+                f"{in_words(left_out)}), wanted some in each, as shares of nothing leave nothing. Mend that source, or "
+                "leave the part out."
+            )
+        sizes = _sizes(self._parts, [len(rollouts) for rollouts in read])
+        taken: set[QuestionKey] = set()
+        mix: list[Rollout] = []
+        self.parts = {}
+        for number, (rollouts, size) in enumerate(zip(read, sizes, strict=True), start=1):
+            keys = [question_key(rollout.question) for rollout in rollouts]
+            free = [at for at, key in enumerate(keys) if self._repeat or key not in taken]
+            drawn = sorted(random.Random(f"{self._seed}|{number}").sample(free, min(size, len(free))))
+            left_out[LeftOut.REPEATED] += len(rollouts) - len(free)
+            left_out[LeftOut.SURPLUS] += len(free) - len(drawn)
+            taken |= {keys[at] for at in drawn}
+            mix += [rollouts[at] for at in drawn]
+            self.parts[str(number)] = len(drawn)
+        self.left_out = left_out
+        return mix
+
+
+def _sizes(parts: Sequence[Part], found: Sequence[int]) -> list[int]:
+    """How many dialogues each part is to give, of those found in each.
+
+    With shares alone the mix is the largest that has them exactly, up to rounding.
+    """
+    fixed = [
+        0 if part.share is not None else count if part.number is None else min(part.number, count)
+        for part, count in zip(parts, found, strict=True)
+    ]
+    shares = [part.share or 0.0 for part in parts]
+    if any(part.share is None for part in parts):
+        total = sum(fixed) / (1 - sum(shares))
+    else:
+        total = min(count / share for share, count in zip(shares, found, strict=True))
+    return [
+        size if part.share is None else min(round(total * part.share), count)
+        for part, size, count in zip(parts, fixed, found, strict=True)
+    ]
