@@ -38,7 +38,7 @@ def scripted(limit: int, number: int | None = None, **init_args: object) -> dict
     return {
         "number": number,
         "demonstrations": {
-            "class_path": "medagent.training.sft.scripted.ScriptedDemonstrations",
+            "class_path": "medagent.training.sft.ScriptedDemonstrations",
             "init_args": {"benchmark": benchmark, **init_args},
         },
     }
