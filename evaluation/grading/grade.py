@@ -8,8 +8,8 @@ from enum import StrEnum
 from medagent.answer_forms import entries, without_citations
 from medagent.evaluation.grading.open_answers import abstains, first_answer, list_score, rank_of_right, same
 from medagent.evaluation.grading.option_named import Outcome, read_answer
+from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.grading.replies import read_reply
-from medagent.evaluation.grading.thoughts import without_thoughts
 from medagent.plain_protocol import PlainProtocol
 from medagent.protocol import citations, searches, tagged_answers
 from medagent.types import Question, Rollout, StopReason
@@ -102,7 +102,7 @@ def _outside_the_protocol(rollout: Rollout) -> Grade:
     if last is None or last.query is not None or not last.text.strip() or searches(last.text):
         return Grade(Verdict.NO_ANSWER, None, None, False, ())
     if not question.options:
-        text, cut_off = without_thoughts(last.text)
+        text, cut_off = without_reasoning(last.text)
         *_, line = text.strip().splitlines() or [""]
         right = not cut_off and _open_verdict(question, (tagged_answers(text) or [line])[-1])[1]
         return Grade(Verdict.UNPARSED, None, None, right, ())

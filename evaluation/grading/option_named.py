@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from medagent.evaluation.grading.lettered_names import species
-from medagent.evaluation.grading.statements import PLAIN_WORDS, stated, wording_at
+from medagent.evaluation.grading.statements import PLAIN_WORDS, species, stated, wording_at
 
 
 class Outcome(StrEnum):

@@ -23,8 +23,8 @@ from medagent.evaluation.grading.option_named import (
     by_option_text,
     read_answer,
 )
+from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.grading.statements import is_list, stated
-from medagent.evaluation.grading.thoughts import without_thoughts
 from medagent.protocol import marked_letters, tagged_answers
 
 _FIELD = re.compile(
@@ -69,7 +69,7 @@ def read_reply(reply: str, letters: str, options: Sequence[str] = (), *, last_li
     >>> read_reply("It is taken by mouth.\n\nAnswer: B", "ABCD", last_line_asked=True).strict
     'B'
     """
-    text, cut_off = without_thoughts(reply)
+    text, cut_off = without_reasoning(reply)
     if cut_off:
         return Reading(None, None, Outcome.TRUNCATED)
     if values := tagged_answers(text) or [_value(match) for match in _FIELD.finditer(text)]:

@@ -2,6 +2,9 @@ r"""Statements that name an option: "the answer is B", "that leaves (B)", \boxed
 
 A statement is a lead and what follows it: an option's own text, or its letter. A denied one names nothing. Denial
 belongs to the clause: "it is not oral, so the answer is B" names B.
+
+Some letters are no options: "E. coli", "B cells", "C-reactive protein". A species is abbreviated by a letter and a
+point, as an option is marked. The options tell which of the two is meant, else a list of species does.
 """
 
 from __future__ import annotations
@@ -9,8 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-
-from medagent.evaluation.grading.lettered_names import begins_a_name, species
 
 _OPENING = r"[\s*_:\"'“«(\[$`<]*"
 _KIND = r"(?:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
@@ -85,6 +86,25 @@ _OPTION_LINE = re.compile(r"[\s*_>#-]*\(?([A-J])(?:[).:]|\s[-–—]\s)")
 # Options of one word that sentences also hold by chance.
 PLAIN_WORDS = frozenset(("yes", "no", "maybe", "none", "all", "both", "neither", "true", "false", "unknown", "other"))
 _ALONE = re.compile(r"[\s\"'”»)\]*_]*(?:$|[.,;:!)\n\u2014\u2013]|\b(?:because|since|as)\b)")
+
+_ABBREVIATED = re.compile(r"\W*([A-J])\.\s?([A-Za-z][a-z]{3,})\b")
+# Epithets of species whose genus begins with a letter from A to J.
+_EPITHETS = frozenset(
+    """abortus albicans anthracis aureus auris bacilliformis baumannii bivia botulinum burgdorferi burnetii canis
+    capsulatum cereus coli cloacae dermatitidis difficile diphtheriae dubliniensis ducreyi duodenalis faecalis faecium
+    felis flavus fragilis freundii fumigatus gattii glabrata granulosus henselae hepatica histolytica hominis immitis
+    influenzae insidiosum intestinalis israelii jejuni krusei lamblia latum lumbricoides medinensis melitensis microti
+    multilocularis neoformans nucleatum parapsilosis parvum perfringens pertussis posadasii psittaci pylori quintana
+    recurrentis rhusiopathiae septicum stercoralis subtilis tetani trachomatis tropicalis tularensis vaginalis
+    vermicularis xylosoxidans""".split()
+)
+# After an option's letter comes one of these, or none: "B because ...". "B cells" is a name.
+_AFTER_A_LETTER = frozenset(
+    """according although among and applies as based because but by due fits followed for from given has here if in
+    instead is it maybe not of on or over rather remains seems since so than that therefore this though thus to
+    was when where which while with would""".split()
+)
+_WORD_AFTER = re.compile(r"[ \t]+([a-z]+)\b")
 
 
 def stated(text: str, letters: str, options: Sequence[str]) -> str | None:
@@ -181,3 +201,37 @@ def is_list(text: str) -> bool:
     """Whether lines of a text enumerate options: two that follow each other are marked with different letters."""
     marks = [(found := _OPTION_LINE.match(line)) and found[1] for line in text.splitlines() if line.strip()]
     return any(one and other and one != other for one, other in pairwise(marks))
+
+
+def species(text: str, letters: str, options: Sequence[str]) -> tuple[bool, str | None]:
+    """Whether `text` begins with an abbreviated species, and the option that names it.
+
+    An option of that very letter which holds the epithet is named by either reading.
+
+    >>> species("E. coli", "AB", ["Escherichia coli", "Proteus"])
+    (True, 'A')
+    """
+    found = _ABBREVIATED.match(text)
+    if not found:
+        return False, None
+    letter, epithet = found[1], found[2].lower()
+    epithet = {"diff": "difficile"}.get(epithet, epithet)
+    wordings = dict(zip(letters, (option.lower() for option in options), strict=False))
+    same = [each for each, wording in wordings.items() if re.search(rf"\b{epithet}\b", wording)]
+    if letter in same:
+        return False, None
+    if len(same) == 1 and wordings[same[0]].startswith(letter.lower()):
+        return True, same[0]
+    return epithet in _EPITHETS, None
+
+
+def begins_a_name(letter: str, after: str) -> bool:
+    """Whether a letter is the beginning of a name, by the text after it.
+
+    >>> begins_a_name("B", " cells"), begins_a_name("C", "-reactive protein"), begins_a_name("B", " because it is oral")
+    (True, True, False)
+    """
+    if re.match(r"\w|['’]\w|[-\u2010\u2011]\w", after, re.ASCII):
+        return True
+    word = _WORD_AFTER.match(after)
+    return word is not None and word[1] not in _AFTER_A_LETTER

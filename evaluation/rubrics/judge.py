@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from hashlib import sha256
 
-from medagent.evaluation.grading.thoughts import without_thoughts
+from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.rubrics.rows import Choice, Message, Pair
 from medagent.evaluation.rubrics.speakers import as_text
 from medagent.untrusted_text import visible, with_look_alikes
@@ -102,7 +102,7 @@ def read_choice(reply: str, *, swapped: bool) -> Choice | None:
 def _last(reply: str, name: str, pattern: re.Pattern[str]) -> object:
     """The last value under a name: of a JSON object, else of something like one."""
     whole = _objects(reply.strip()) if reply.lstrip().startswith("{") else []
-    said, cut_off = without_thoughts(reply)
+    said, cut_off = without_reasoning(reply)
     objects = whole or ([] if cut_off else _objects(said))
     values = [each[name] for each in objects if name in each]
     if values:

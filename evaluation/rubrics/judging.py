@@ -11,7 +11,7 @@ from typing import Any
 
 from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
-from medagent.evaluation.grading.thoughts import without_thoughts
+from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
 from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows
 from medagent.evaluation.rubrics.scores import Agreement, Preference, Score, agreement, preference, rubric_scores
@@ -124,7 +124,7 @@ class _Asking:
         """A reply for each."""
         log = ReplyLog(self.folder / "replies.jsonl")
         self._ask(log, speaker, asked, "replies", self.settings.reply_tokens, self.settings.temperature)
-        said = {name: without_thoughts(log.replies[name]) for name, _ in asked}
+        said = {name: without_reasoning(log.replies[name]) for name, _ in asked}
         return {name: "" if cut_off else text.strip() for name, (text, cut_off) in said.items()}
 
     def verdicts(self, judge: Speaker, asked: Sequence[Asked], read: Callable[[str, str], object]) -> Said:

@@ -20,15 +20,15 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)\s*<\|message\|>")
 _CHANNEL_END = re.compile(r"<\|(?:end|return|start|call)\|>")
 
 
-def without_thoughts(reply: str) -> tuple[str, bool]:
+def without_reasoning(reply: str) -> tuple[str, bool]:
     """The reply without thoughts, and whether it was cut off inside one.
 
     A closing mark without an opening one ends a thought that the chat template opened. A thought that is left open ends
     where answer tags begin.
 
-    >>> without_thoughts("A? It is oral. </think> B")
+    >>> without_reasoning("A? It is oral. </think> B")
     (' B', False)
-    >>> without_thoughts("<think>The answer is A, but")
+    >>> without_reasoning("<think>The answer is A, but")
     ('', True)
     """
     if channels := list(_CHANNEL.finditer(reply)):
