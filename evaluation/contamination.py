@@ -3,9 +3,6 @@
 A test question's *overlap* with a text is the share of its word 13-grams that occur there. A question of fewer words is
 one gram. The question is a near-duplicate where its overlap with one training text reaches `threshold`. It must also
 share five grams with that text, or all of its own: questions made from one template share a few.
-
-The literature's other sign is a common stretch of characters: GPT-4's technical report used 50, and this module counts
-64. Stock phrases such as vital signs have such stretches too, so the count is reported and decides nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from medagent.errors import InputError
 from medagent.types import Question
 
 NGRAM = 13
-STRETCH = 64
 THRESHOLD = 0.5
 FEWEST = 5
 _WORD = re.compile(r"[^\W_]+")
@@ -41,7 +37,6 @@ class Contamination:
     tested: int
     texts: int
     near_duplicates: tuple[Duplicate, ...]
-    common_stretches: int
 
     @property
     def share(self) -> float:
@@ -63,7 +58,6 @@ def contamination(
     for number, grams in enumerate(grams_of):
         for gram in grams:
             owners[gram].append(number)
-    stretches = _Stretches([question.text for question in tests])
     sizes = sorted({len(gram) for gram in owners}, reverse=True)
     best: dict[int, Duplicate] = {}
     texts_met = 0
@@ -81,9 +75,8 @@ def contamination(
             enough = common >= min(FEWEST, len(grams_of[number]))
             if enough and overlap >= threshold and (number not in best or overlap > best[number].overlap):
                 best[number] = Duplicate(tests[number].id, name, overlap)
-        stretches.meet(text)
     ordered = tuple(sorted(best.values(), key=lambda pair: (-pair.overlap, pair.test_id)))
-    return Contamination(len(tests), texts_met, ordered, stretches.met)
+    return Contamination(len(tests), texts_met, ordered)
 
 
 def ngrams(text: str, size: int = NGRAM) -> set[tuple[str, ...]]:
@@ -93,38 +86,6 @@ def ngrams(text: str, size: int = NGRAM) -> set[tuple[str, ...]]:
         return set()
     size = min(size, len(words))
     return {tuple(words[start : start + size]) for start in range(len(words) - size + 1)}
-
-
-class _Stretches:
-    """The tests that share a stretch of `STRETCH` characters with a text seen so far.
-
-    Case and white space do not count. The tests' stretches are kept as hashes of 8 bytes, one per position. A text is
-    looked up at every position.
-    """
-
-    def __init__(self, tests: Sequence[str]) -> None:
-        self._owners: dict[int, set[int]] = defaultdict(set)
-        self._met: set[int] = set()
-        for number, text in enumerate(tests):
-            plain = _plain(text)
-            for start in range(len(plain) - STRETCH + 1):
-                self._owners[hash(plain[start : start + STRETCH])].add(number)
-
-    @property
-    def met(self) -> int:
-        """How many tests share a stretch."""
-        return len(self._met)
-
-    def meet(self, text: str) -> None:
-        """Look up one text."""
-        plain = _plain(text)
-        for start in range(len(plain) - STRETCH + 1):
-            if owners := self._owners.get(hash(plain[start : start + STRETCH])):
-                self._met |= owners
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.lower().split())
 
 
 def question_texts(questions: Iterable[Question]) -> Iterable[tuple[str, str]]:

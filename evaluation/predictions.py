@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from medagent.errors import ConfigError
+from medagent.evaluation.answer_folder import JsonLog
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.rollout_files import readable, rollout_from
 from medagent.evaluation.search_recall import SearchRecall
@@ -78,47 +77,27 @@ def confidence(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, protocol: T
     return min(1.0, math.exp(sum(turn.logprobs[max(first, turn.forced_prefix) : last])))
 
 
-class PredictionLog:
-    """predictions.jsonl, to which answers are appended as they come.
-
-    A line that was cut off when the process was killed is dropped, and its question asked again.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> list[Prediction]:
-        """All whole lines. What follows the last of them is ignored."""
-        if not self._path.exists():
-            return []
-        raw = self._path.read_bytes()
-        return list(self._parse(raw[: raw.rfind(b"\n") + 1].decode("utf-8")))
-
-    def repair(self) -> None:
-        """Cut off what follows the last whole line. Only the writer may call it."""
-        if self._path.exists():
-            raw = self._path.read_bytes()
-            with self._path.open("r+b") as file:
-                file.truncate(raw.rfind(b"\n") + 1)
-
-    def _parse(self, text: str) -> Iterator[Prediction]:
-        # Not splitlines: a passage may hold other line separators (U+2028), which JSON keeps.
-        for number, line in enumerate(text.split("\n")[:-1], start=1):
-            try:
-                yield Prediction.from_json(json.loads(line))
-            except KeyError as error:
-                raise ConfigError(
-                    f"{self._path}, line {number}: found no field {error}, which this version writes. Another version "
-                    "wrote the file: evaluate again, with another --out."
-                ) from error
-            except (json.JSONDecodeError, TypeError, ValueError) as error:
-                raise ConfigError(
-                    f"{self._path}, line {number}: damaged ({error!r}). Delete that line to have its question asked "
-                    "again, or give another --out."
-                ) from error
+class PredictionLog(JsonLog):
+    """predictions.jsonl, to which answers are appended as they come."""
 
     def append(self, prediction: Prediction) -> None:
-        """Write one line and flush it to the operating system."""
-        line = json.dumps(prediction.to_json(), ensure_ascii=False) + "\n"
-        with self._path.open("ab") as file:
-            file.write(line.encode("utf-8", errors="replace"))  # a lone surrogate cannot be written as UTF-8
+        """Write one prediction."""
+        self.write(prediction.to_json())
+
+    def read(self) -> list[Prediction]:
+        """The predictions of all whole lines."""
+        return [self._parse(number, line) for number, line in enumerate(self.lines(), start=1)]
+
+    def _parse(self, number: int, line: str) -> Prediction:
+        try:
+            return Prediction.from_json(json.loads(line))
+        except KeyError as error:
+            raise ConfigError(
+                f"{self.path}, line {number}: found no field {error}, which this version writes. Another version "
+                "wrote the file: evaluate again, with another --out."
+            ) from error
+        except (json.JSONDecodeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{self.path}, line {number}: damaged ({error!r}). Delete that line to have its question asked "
+                "again, or give another --out."
+            ) from error

@@ -11,10 +11,10 @@ from typing import Any
 
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
+from medagent.evaluation.answer_folder import begin
 from medagent.evaluation.modes import FINDING, Mode, agent_for, job_for, rotate
 from medagent.evaluation.predictions import Key, Prediction, PredictionLog, confidence
 from medagent.evaluation.search_recall import recall_of
-from medagent.files import write_whole
 from medagent.retrieval.passages import Passage
 from medagent.run_folder import RunFolder
 from medagent.types import Question, Rollout
@@ -103,7 +103,13 @@ def run_plan(
     written = RunFolder(folder, "evaluation")
     with written.sole_writer():
         written.claim()
-        _begin(folder, {**identity, "questions_sha256": digest(questions)}, overwrite=overwrite)
+        begin(
+            folder,
+            {**identity, "questions_sha256": digest(questions)},
+            kind="an evaluation",
+            log=folder / "predictions.jsonl",
+            overwrite=overwrite,
+        )
         return _run(agent, planned, agents, folder, rankings or {}, concurrency, on_found, on_done)
 
 
@@ -184,28 +190,3 @@ def digest(questions: Sequence[Question]) -> str:
         for q in questions
     ]
     return sha256(json.dumps(rows).encode()).hexdigest()
-
-
-def _begin(folder: Path, identity: dict[str, Any], *, overwrite: bool) -> None:
-    """Begin an evaluation, or go on with the same one; call under the folder's lock."""
-    path, log = folder / "config.json", folder / "predictions.jsonl"
-    wanted = json.loads(json.dumps(identity))
-    if not path.exists():
-        if log.exists():
-            raise ConfigError(f"{folder}: holds predictions.jsonl and no config.json. Give another --out.")
-        write_whole(path, json.dumps(wanted, indent=2) + "\n")
-        return
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: damaged ({error}). Give another --out.") from error
-    differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    if differing and (overwrite or not log.exists() or not log.stat().st_size):
-        log.unlink(missing_ok=True)  # first, so that old answers never stand under new settings
-        write_whole(path, json.dumps(wanted, indent=2) + "\n")
-    elif differing:
-        name = differing[0]
-        raise ConfigError(
-            f"{folder}: holds an evaluation with {name} = {found.get(name)!r}, now {name} = {wanted.get(name)!r}. "
-            "Give another --out, or --overwrite true to begin anew there."
-        )

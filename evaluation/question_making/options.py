@@ -16,7 +16,7 @@ from medagent.errors import InputError
 from medagent.evaluation.question_making.checks import holds
 from medagent.evaluation.question_making.drafts import Candidate
 from medagent.evaluation.question_making.selection import normal
-from medagent.evaluation.question_making.statistics import TOPIC_KINDS, CorpusStatistics
+from medagent.evaluation.question_making.statistics import CorpusStatistics
 from medagent.evaluation.question_making.text import words_of
 from medagent.types import LETTERS
 
@@ -51,16 +51,13 @@ def with_options(
         raise InputError(f"--options {size}: wanted 0 for open questions, or 2 to {len(LETTERS)}.")
     pools: dict[str, list[str]] = defaultdict(list)
     for each in candidates:
-        for name in (each.family, _wider(each)):
-            pools[name].append(each.answers[0])
+        pools[each.family].append(each.answers[0])
     often = Counter(normal(each.answers[0]) for each in candidates)
     choices: list[Choice] = []
     counts: Counter[str] = Counter()
     for each in candidates:
         chance = random.Random(f"{seed}\n{each.question}")
-        family = pools[each.family]
-        pool = family if len(set(map(normal, family))) >= 3 * size else pools[_wider(each)]
-        others = _others(each, pool, size - 1, statistics, texts_of(each.hit_ids), chance)
+        others = _others(each, pools[each.family], size - 1, statistics, texts_of(each.hit_ids), chance)
         if len(others) < size - 1:
             counts[TOO_FEW] += 1
         elif often[normal(each.answers[0])] > FREQUENT * max(often[normal(other)] for other in others):
@@ -70,28 +67,6 @@ def with_options(
             chance.shuffle(options)
             choices.append(Choice(each, tuple(options), LETTERS[options.index(each.answers[0])]))
     return choices, counts
-
-
-_WIDER = {
-    **dict.fromkeys((*TOPIC_KINDS, "problem", "defect", "reaction", "failure"), "*diseases"),
-    **dict.fromkeys(
-        "protein enzyme hormone molecule substance drug medicine medication inhibitor chemical vitamin mineral "
-        "nutrient antibody receptor compound fat sugar acid fluid".split(),
-        "*substances",
-    ),
-    **dict.fromkeys(
-        "cell tissue organ gland bone muscle nerve artery vein vessel structure membrane cavity layer tube region "
-        "tract joint ligament".split(),
-        "*structures",
-    ),
-    **dict.fromkeys("test procedure surgery treatment therapy technique method device".split(), "*procedures"),
-}
-
-
-def _wider(candidate: Candidate) -> str:
-    """Where options come from when a family is too small: families of like things, or the rule's kind."""
-    own = candidate.family if candidate.kind == "definition" else f"*{candidate.kind}"
-    return _WIDER.get(candidate.family, own)
 
 
 def _others(

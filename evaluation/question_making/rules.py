@@ -210,11 +210,9 @@ class RuleMaker:
     rules: tuple[Rule, ...] = RULES
 
     def __call__(self, passages: Iterable[Passage]) -> Iterator[tuple[Draft, Passage]]:
-        """Offer each sound sentence to the rules, in order."""
+        """Offer each usable sentence to the rules, in order."""
         for passage in passages:
             for sentence in usable_sentences(passage.text):
-                if self.statistics.broken(sentence):
-                    continue
                 source = Source(sentence, passage.title, self.statistics)
                 for rule in self.rules:
                     for draft in rule(source):

@@ -42,31 +42,23 @@ _REFERENCE = re.compile(
     r"\s*\(\s*(?:(?:see\s+)?(?:[Ff]igures?|[Ff]ig\.|[Tt]ables?|[Ii]mage|[Ll]ink)\s*[\d.]*|see\s*|\s[a-z, ]{0,6}|"
     r"\d{1,3})\s*\)|\s*\(\s*\)"
 )
-_SPOKEN = re.compile(r"\s*\((?=[^)]*[A-Za-z]-)[A-Za-z-]*(?:[A-Z]{2,}-|-[A-Z]{2,})[A-Za-z- ]*\)")
-# "Bjrnstad", "Sjgren", "womens": letters outside ASCII, and apostrophes, that a corpus has lost.
-_LETTERS_LOST = re.compile(
-    r"\b(?:[Dd]ont|cant|doesnt|wont|isnt|arent|didnt|hasnt|havent|thats|youre|womens|mens|childs|Guillain-Barr|"
-    r"Sjgren\w*)\b"
-    r"| -[a-z]{3}|\b(?![Ss]ch|[Pp]hth|[Cc]hth)[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]{3}[a-z]*[aeiouy]|"
-    r"[b-df-hj-np-tv-xz]{6}"
-)
 _RANGE = (6, 55)  # words of a sentence
 
 
 def usable_sentences(text: str) -> list[str]:
     """The whole sentences of a passage: prose of 6 to 55 words, without marks of tables, lists and broken text.
 
-    Pointers to figures, such as "( a)", and respellings, such as "(vej-eh-TA-shuns)", are left out.
+    Pointers to figures, such as "( a)", are left out.
     """
     whole = (raw for raw in split_sentences(text) if raw.endswith(".") and raw[0].isupper() and " " in raw)
     return [sentence for raw in whole if is_prose(sentence := tidy(raw))]
 
 
 def tidy(sentence: str) -> str:
-    """The sentence without references to figures and respellings."""
+    """The sentence without references to figures."""
     if "(" not in sentence:
         return sentence
-    plain = _SPOKEN.sub("", _REFERENCE.sub("", sentence))
+    plain = _REFERENCE.sub("", sentence)
     return " ".join(plain.replace(" ,", ",").replace(" .", ".").split())
 
 
@@ -86,24 +78,7 @@ def is_prose(sentence: str) -> bool:
         and sentence.count("(") == sentence.count(")")
         and not _GARBLED.search(sentence)
         and not _headed(words)
-        and not _LETTERS_LOST.search(sentence)
-        and not any(map(_odd_onset, _CAPITALISED.findall(sentence)))
     )
-
-
-_CAPITALISED = re.compile(r"\b[B-DF-HJ-NP-TV-XZ][b-df-hj-np-tv-xz][a-z]{2,}\b")
-_ONSETS = frozenset(
-    "bl br ch cl cr cz dr dw fl fr gh gl gn gr kh kl kn kr kw mc mn ph pl pn pr ps pt qu rh sc sh sk sl sm sn sp sq st "
-    "sv sw sy th tr ts tw tz wh wr dy ly my ny ry hy by cy gy ky py ty wy".split()
-)
-_LONG_ONSETS = frozenset("sch scl scr shr spl spr str thr chr phr chl phl pht sph sth".split())
-
-
-def _odd_onset(word: str) -> bool:
-    """Whether a name begins as no English name does, because a letter is lost: "Mllerian", "Kster"."""
-    lowered = word.lower()
-    third = lowered[2] not in "aeiouy" and lowered[1] != "y"
-    return lowered[:2] not in _ONSETS or (third and lowered[:2] != "mc" and lowered[:3] not in _LONG_ONSETS)
 
 
 def _headed(words: list[str]) -> bool:

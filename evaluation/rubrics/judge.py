@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from medagent.evaluation.grading.reasoning_text import without_reasoning
+from medagent.evaluation.rubrics.responder import as_text
 from medagent.evaluation.rubrics.rows import Choice, Message, Pair
-from medagent.evaluation.rubrics.speakers import as_text
 from medagent.untrusted_text import visible, with_look_alikes
 
 CRITERION = """You check one requirement against the last reply of a conversation about health. The conversation and \

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from medagent.agent import rollout_seed
-from medagent.errors import ConfigError
+from medagent.errors import ConfigError, InputError
+from medagent.evaluation.answer_folder import JsonLog, begin
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
-from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows
+from medagent.evaluation.rubrics.responder import Asked, Named, Responder, ask_all
+from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows, read_rubric_rows
 from medagent.evaluation.rubrics.scores import Agreement, Preference, Score, agreement, preference, rubric_scores
-from medagent.evaluation.rubrics.speakers import Asked, Speaker, replies
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder
 
@@ -65,52 +66,76 @@ class ReplyLog:
     """Replies by name in a file of JSON lines, to which each is appended as it comes."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.replies: dict[str, str] = {}
-        raw = path.read_bytes() if path.exists() else b""
-        whole = raw[: raw.rfind(b"\n") + 1]
-        if len(whole) < len(raw):  # a line that a kill cut off
-            path.write_bytes(whole)
-        for line in whole.decode("utf-8").split("\n")[:-1]:
-            row = json.loads(line)
-            self.replies[row["name"]] = row["reply"]
+        self._log = JsonLog(path)
+        self._log.repair()
+        self.replies: dict[str, str] = {row["name"]: row["reply"] for row in map(json.loads, self._log.lines())}
 
-    def keep(self, name: str, reply: str) -> None:
+    def append(self, name: str, reply: str) -> None:
         """Append a reply."""
         self.replies[name] = reply
-        with self._path.open("ab") as file:
-            line = json.dumps({"name": name, "reply": reply}, ensure_ascii=False) + "\n"
-            file.write(line.encode("utf-8", errors="replace"))
+        self._log.write({"name": name, "reply": reply})
+
+
+def judge_file(
+    path: Path,
+    judge: Named,
+    agent: Named | None,
+    folder: Path,
+    settings: JudgeSettings,
+    *,
+    limit: int | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> RubricReport:
+    """Judge the first `limit` rows of a file; see `judge_rows`. Only cases need an `agent`, which replies to them.
+
+    Raises:
+        InputError: the rows, the judge or the agent cannot be used.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit: found {limit}, wanted 1 or more.")
+    rows = read_rubric_rows(path)[:limit]
+    replying = agent if isinstance(rows[0], Case) else None
+    if replying is None and isinstance(rows[0], Case):
+        raise InputError(f"{path}: its cases have no replies. Name an agent that gives them, with --agent.")
+    return judge_rows(
+        rows,
+        judge.open(),
+        folder,
+        settings,
+        responder=replying.open() if replying else None,
+        identity={"agent": replying.described() if replying else None, "judge": judge.described()},
+        on_progress=on_progress,
+    )
 
 
 def judge_rows(
     rows: Rows,
-    judge: Speaker,
+    judge: Responder,
     folder: Path,
     settings: JudgeSettings,
     *,
-    speaker: Speaker | None,
+    responder: Responder | None,
     identity: Mapping[str, Any],
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> RubricReport:
-    """Replies where the rows have none (`speaker`), then verdicts, then figures; report.json is written to `folder`.
+    """Replies where the rows have none (`responder`), then verdicts, then figures; report.json is written to `folder`.
 
     `identity` says who speaks and who judges. A folder begun with another one is refused.
     """
     written = RunFolder(folder, "rubric")
     with written.sole_writer():
         written.claim("config.json", "replies.jsonl", "verdicts.jsonl", "report.json")
-        settled = {**identity, **asdict(settings), "prompts_sha256": PROMPTS_SHA256, "rows_sha256": _digest(rows)}
-        del settled["concurrency"]  # which changes no reply
-        _begin(folder, settled)
+        wanted = {**identity, **asdict(settings), "prompts_sha256": PROMPTS_SHA256, "rows_sha256": _digest(rows)}
+        del wanted["concurrency"]  # which changes no reply
+        begin(folder, wanted, kind="judgements")
         ask = _Asking(folder, settings, on_progress)
         if isinstance(rows[0], Case):
-            report = _judge_cases(rows, ask, judge, speaker)
+            report = _judge_cases(rows, ask, judge, responder)
         elif isinstance(rows[0], Labelled):
             report = _judge_labelled(rows, ask, judge)
         else:
             report = _judge_pairs(rows, ask, judge)
-        write_whole(folder / "report.json", json.dumps({**settled, **report.to_json()}, indent=2) + "\n")
+        write_whole(folder / "report.json", json.dumps({**wanted, **report.to_json()}, indent=2) + "\n")
         return report
 
 
@@ -120,14 +145,14 @@ class _Asking:
     settings: JudgeSettings
     on_progress: Callable[[str, int, int], None]
 
-    def replies(self, speaker: Speaker, asked: Sequence[Asked]) -> Said:
+    def replies(self, responder: Responder, asked: Sequence[Asked]) -> Said:
         """A reply for each."""
         log = ReplyLog(self.folder / "replies.jsonl")
-        self._ask(log, speaker, asked, "replies", self.settings.reply_tokens, self.settings.temperature)
+        self._ask(log, responder, asked, "replies", self.settings.reply_tokens, self.settings.temperature)
         said = {name: without_reasoning(log.replies[name]) for name, _ in asked}
         return {name: "" if cut_off else text.strip() for name, (text, cut_off) in said.items()}
 
-    def verdicts(self, judge: Speaker, asked: Sequence[Asked], read: Callable[[str, str], object]) -> Said:
+    def verdicts(self, judge: Responder, asked: Sequence[Asked], read: Callable[[str, str], object]) -> Said:
         """The judge's reply for each; what cannot be read is asked for again under the name of the next try."""
         log = ReplyLog(self.folder / "verdicts.jsonl")
         for number in range(self.settings.tries):
@@ -146,21 +171,21 @@ class _Asking:
         return kept
 
     def _ask(
-        self, log: ReplyLog, speaker: Speaker, asked: Sequence[Asked], what: str, tokens: int, temperature: float
+        self, log: ReplyLog, responder: Responder, asked: Sequence[Asked], what: str, tokens: int, temperature: float
     ) -> None:
         left = [each for each in asked if each[0] not in log.replies]
         done = len(asked) - len(left)
 
         def keep(name: str, reply: str) -> None:
             nonlocal done
-            log.keep(name, reply)
+            log.append(name, reply)
             done += 1
             self.on_progress(what, done, len(asked))
 
         settings = self.settings
         if left:
-            replies(
-                speaker,
+            ask_all(
+                responder,
                 left,
                 seed=lambda name: rollout_seed(settings.seed, iteration=-1, question_id=name, sample=0) % 2**31,
                 temperature=temperature,
@@ -174,10 +199,10 @@ def _named(name: str, number: int) -> str:
     return f"{name}#{number}" if number else name
 
 
-def _judge_cases(cases: list[Case], ask: _Asking, judge: Speaker, speaker: Speaker | None) -> RubricReport:
-    if speaker is None:
+def _judge_cases(cases: list[Case], ask: _Asking, judge: Responder, responder: Responder | None) -> RubricReport:
+    if responder is None:
         raise ConfigError("cases of a rubric have no replies: name an agent that gives them, with --agent.")
-    said = ask.replies(speaker, [(case.id, case.messages) for case in cases])
+    said = ask.replies(responder, [(case.id, case.messages) for case in cases])
     asked = [
         (f"{case.id}/{number}", criterion_prompt(case.messages, said[case.id], criterion.text))
         for case in cases
@@ -195,7 +220,7 @@ def _judge_cases(cases: list[Case], ask: _Asking, judge: Speaker, speaker: Speak
     return RubricReport(scores, None, None, len(asked), unread, len(cases) - len(judged), empty)
 
 
-def _judge_labelled(rows: list[Labelled], ask: _Asking, judge: Speaker) -> RubricReport:
+def _judge_labelled(rows: list[Labelled], ask: _Asking, judge: Responder) -> RubricReport:
     asked = [(row.id, criterion_prompt(row.messages, row.reply, row.criterion)) for row in rows]
     verdicts = ask.verdicts(judge, asked, lambda _, reply: read_met(reply))
     met = {name: mark for name, reply in verdicts.items() if (mark := read_met(reply)) is not None}
@@ -204,7 +229,7 @@ def _judge_labelled(rows: list[Labelled], ask: _Asking, judge: Speaker) -> Rubri
     return RubricReport({}, agreement(read, met) if read else None, None, len(asked), left_out, left_out)
 
 
-def _judge_pairs(pairs: list[Pair], ask: _Asking, judge: Speaker) -> RubricReport:
+def _judge_pairs(pairs: list[Pair], ask: _Asking, judge: Responder) -> RubricReport:
     def read(name: str, reply: str) -> Choice | None:
         return read_choice(reply, swapped=name.endswith("/swapped"))
 
@@ -229,19 +254,3 @@ def _judge_pairs(pairs: list[Pair], ask: _Asking, judge: Speaker) -> RubricRepor
 
 def _digest(rows: Rows) -> str:
     return sha256(json.dumps([asdict(row) for row in rows]).encode()).hexdigest()
-
-
-def _begin(folder: Path, identity: dict[str, Any]) -> None:
-    """Begin, or go on with the same."""
-    path, wanted = folder / "config.json", json.loads(json.dumps(identity))
-    if not path.exists():
-        write_whole(path, json.dumps(wanted, indent=2) + "\n")
-        return
-    found = json.loads(path.read_text(encoding="utf-8"))
-    differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-    if differing:
-        name = differing[0]
-        raise ConfigError(
-            f"{folder}: holds judgements with {name} = {found.get(name)!r}, now {name} = {wanted.get(name)!r}. Give "
-            "another --out."
-        )

@@ -98,6 +98,5 @@ def print_contamination(
         print(f"{pair.overlap:6.1%}  {pair.test_id}  {pair.train_id}")
     print(
         f"{len(report.near_duplicates)} of {report.tested} test questions ({report.share:.2%}) are near-duplicates "
-        f"among {report.texts} texts. {report.common_stretches} share 64 characters with one of them; stock phrases do "
-        "so too, so this number decides nothing."
+        f"among {report.texts} texts."
     )

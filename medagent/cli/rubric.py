@@ -1,8 +1,9 @@
-"""The work of `medagent rubric`: who replies, who judges, and what is printed."""
+"""Progress and figures of `medagent rubric`, for the terminal."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from medagent.cli.evaluate import shown_table
-from medagent.errors import InputError
-from medagent.evaluation.fingerprints import agent_fingerprint
 from medagent.evaluation.reports.html import Table
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256
-from medagent.evaluation.rubrics.judging import JudgeSettings, RubricReport, judge_rows
-from medagent.evaluation.rubrics.rows import Case, read_rubric_rows
-from medagent.evaluation.rubrics.speakers import Speaker, speaker_of
+from medagent.evaluation.rubrics.judging import RubricReport
 from medagent.evaluation.statistics import Accuracy, Estimate
-from medagent.loading import open_agent
-from medagent.models.base_models import STARTER
 
 NO_VERDICT = (
     "A model judged these texts by written criteria. That is no medical verdict, and says nothing of the safety of "
@@ -27,67 +22,23 @@ NO_VERDICT = (
 )
 
 
-@dataclass(frozen=True)
-class Voice:
-    """Who speaks, by the names of `medagent evaluate`; `model` names an endpoint's."""
-
-    name: str
-    model: str = ""
-    index: str | None = None
-    parameters: dict[str, Any] | None = None
-
-    def open(self) -> Speaker:
-        """Ready to reply."""
-        agent = open_agent(
-            self.name,
-            index=self.index,
-            lockstep=True,
-            model=self.model,
-            parameters=self.parameters or {},
-            must_search=False,
-        )
-        exported = not (self.name == STARTER or self.name.startswith(("http://", "https://", "hf:")))
-        return speaker_of(agent, trained=exported)
-
-    def described(self) -> dict[str, Any]:
-        """What names it in a report."""
-        found = {"name": self.name, "model": self.model, "sha256": agent_fingerprint(self.name)}
-        return {**found, "index": self.index, "parameters": self.parameters or {}}
-
-
-def print_rubric(
-    path: Path, agent: Voice | None, judge: Voice, *, limit: int | None, settings: JudgeSettings, out: Path
-) -> RubricReport:
-    """Judge, print the figures, and write report.json."""
-    console = Console(highlight=False)
-    if limit is not None and limit < 1:
-        raise InputError(f"limit: found {limit}, wanted 1 or more.")
-    rows = read_rubric_rows(path)[:limit]
-    needs = isinstance(rows[0], Case)
-    if needs and agent is None:
-        raise InputError(f"{path}: its cases have no replies. Name an agent that gives them, with --agent.")
-    console.print(f"{len(rows)} rows of {path}, judged by {judge.name} {judge.model}.", markup=False)
+@contextmanager
+def progress_of(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each stage, while the block runs."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bars:
         tasks: dict[str, Any] = {}
 
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done)
 
-        report = judge_rows(
-            rows,
-            judge.open(),
-            out,
-            settings,
-            speaker=agent.open() if needs and agent is not None else None,
-            identity={
-                "agent": agent.described() if needs and agent is not None else None,
-                "judge": judge.described(),
-            },
-            on_progress=show,
-        )
+        yield show
+
+
+def print_rubric(report: RubricReport, out: Path, console: Console) -> None:
+    """Print the figures."""
     for table in tables(report):
         console.print(shown_table(table))
     console.print(
@@ -96,7 +47,6 @@ def print_rubric(
         f"Report: {out / 'report.json'}",
         markup=False,
     )
-    return report
 
 
 def tables(report: RubricReport) -> list[Table]:

@@ -38,7 +38,6 @@ def test_near_duplicates_by_the_share_of_common_grams() -> None:
         ("whole", "changed", 75 / 88)
     ]
     assert (report.tested, report.texts, report.share) == (3, 2, pytest.approx(1 / 3))
-    assert report.common_stretches == 1
     # A short question counts only against the same question, not inside a long text.
     assert contamination(tests, [("long", "word what treats gout word")]).share == 0
     assert [pair.test_id for pair in contamination(tests, [("same", "What treats gout?")]).near_duplicates] == ["short"]
@@ -89,7 +88,6 @@ def test_stock_phrases_of_exam_questions_are_no_near_duplicates() -> None:
     tests = MedQABenchmark(str(DATA / "us_4options_dev.jsonl")).questions()
     train = MedQABenchmark(str(DATA / "train_sample_1000.jsonl")).questions()
     report = contamination(tests, question_texts(train))
-    assert 0.3 < report.common_stretches / report.tested < 0.5
     # The one pair tells the same story but for its finding ("clear fluid in the cervical canal").
     assert [(pair.test_id, pair.train_id) for pair in report.near_duplicates] == [
         ("medqa:us_4options_dev:610", "medqa:train_sample_1000:67")

@@ -197,17 +197,25 @@ def rubric(
         concurrency: Requests at once.
         out: Folder of report.json, replies.jsonl and verdicts.jsonl.
     """
-    from medagent.cli.rubric import Voice, print_rubric
-    from medagent.evaluation.rubrics.judging import JudgeSettings
+    from rich.console import Console
 
-    print_rubric(
-        Path(path),
-        None if agent is None else Voice(agent, model, index, parameters),
-        Voice(judge, judge_model, None, judge_parameters),
-        limit=limit,
-        settings=JudgeSettings(seed, temperature, reply_tokens, verdict_tokens, concurrency=concurrency),
-        out=Path(out),
-    )
+    from medagent.cli.rubric import print_rubric, progress_of
+    from medagent.evaluation.rubrics.judging import JudgeSettings, judge_file
+    from medagent.evaluation.rubrics.responder import Named
+
+    console = Console(highlight=False)
+    console.print(f"{path}, judged by {judge} {judge_model}.", markup=False)
+    with progress_of(console) as show:
+        report = judge_file(
+            Path(path),
+            Named(judge, judge_model, None, judge_parameters or {}),
+            None if agent is None else Named(agent, model, index, parameters or {}),
+            Path(out),
+            JudgeSettings(seed, temperature, reply_tokens, verdict_tokens, concurrency=concurrency),
+            limit=limit,
+            on_progress=show,
+        )
+    print_rubric(report, Path(out), console)
 
 
 def contamination(

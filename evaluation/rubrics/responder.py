@@ -1,0 +1,134 @@
+"""Replies to conversations, by a chat endpoint, a model in process through its chat template, or an agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from medagent.agent import Agent, Job
+from medagent.evaluation.fingerprints import agent_fingerprint
+from medagent.evaluation.rubrics.rows import Message
+from medagent.loading import open_agent
+from medagent.models.base_models import STARTER
+from medagent.models.chat_template import day_of, render
+from medagent.policies.chat_endpoint import RemotePolicy
+from medagent.protocol import Piece, encode
+from medagent.types import Question
+
+DAY = "2025-01-01"  # which templates that print a date are told
+Asked = tuple[str, Sequence[Message]]  # a name, and the conversation
+
+
+@dataclass(frozen=True)
+class Responder:
+    """Replies to conversations.
+
+    An agent that was `trained` here searches as it was trained. It takes one question: the conversation as text where
+    that has several turns. A chat endpoint gets the messages as they are, and a model in process through the chat
+    template of its tokenizer.
+    """
+
+    agent: Agent
+    trained: bool = False
+
+    async def reply(self, messages: Sequence[Message], *, seed: int, temperature: float, max_tokens: int) -> str:
+        """The text of one reply: an agent's answer, or its last turn without one. An agent's own limits hold."""
+        policy = self.agent.policy
+        if self.trained:
+            asked = messages[0]["content"] if len(messages) == 1 else as_text(messages)
+            rollout = await self.agent.run(Job(Question("", asked), seed=seed, temperature=temperature))
+            return rollout.answer or (rollout.turns[-1].text if rollout.turns else "")
+        if isinstance(policy, RemotePolicy):
+            body = {"model": policy.model, "messages": list(messages), "max_tokens": max_tokens}
+            return (await policy.complete({**body, "temperature": temperature, "seed": seed})).text
+        session = policy.open(seed=seed, temperature=temperature, blocks=())
+        try:
+            session.append(encode(policy.tokenizer, template_pieces(policy.tokenizer, messages)))
+            return (await session.sample(max_tokens=max_tokens)).text
+        finally:
+            session.close()
+
+
+@dataclass(frozen=True)
+class Named:
+    """A responder by a name that `medagent evaluate` takes; `model` names an endpoint's."""
+
+    name: str
+    model: str = ""
+    index: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(self) -> Responder:
+        """Ready to reply."""
+        agent = open_agent(
+            self.name,
+            index=self.index,
+            lockstep=True,
+            model=self.model,
+            parameters=self.parameters,
+            must_search=False,
+        )
+        return Responder(
+            agent, trained=not (self.name == STARTER or self.name.startswith(("http://", "https://", "hf:")))
+        )
+
+    def described(self) -> dict[str, Any]:
+        """The entries that name it in a report."""
+        found = {"name": self.name, "model": self.model, "sha256": agent_fingerprint(self.name)}
+        return {**found, "index": self.index, "parameters": dict(self.parameters)}
+
+
+def template_pieces(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[Piece]:
+    """The conversation in the tokenizer's template. What a message says yields no token of control."""
+    if not tokenizer.chat_template:
+        return [Piece(as_text(messages), trusted=False), Piece("\n\nassistant: ")]
+    marks = [f"\u2063{number}\u2063" for number in range(len(messages))]
+    stood_in = [{"role": message["role"], "content": mark} for message, mark in zip(messages, marks, strict=True)]
+    rest, pieces = render(tokenizer, stood_in, day_of(DAY)), list[Piece]()
+    for message, mark in zip(messages, marks, strict=True):
+        before, found, after = rest.partition(mark)
+        if found:  # a template may leave out a system message
+            pieces += [Piece(before), Piece(message["content"], trusted=False)]
+            rest = after
+    return [*pieces, Piece(rest)]
+
+
+def as_text(messages: Sequence[Message]) -> str:
+    """The conversation as one text, each turn under its role."""
+    return "\n\n".join(f"{message['role']}: {message['content']}" for message in messages)
+
+
+def ask_all(
+    responder: Responder,
+    asked: Sequence[Asked],
+    *,
+    seed: Callable[[str], int],
+    temperature: float,
+    max_tokens: int,
+    concurrency: int,
+    on_reply: Callable[[str, str], None],
+) -> None:
+    """Ask all, `concurrency` at once; `on_reply` is called with the name and the reply as each comes."""
+
+    async def run() -> None:
+        waiting = iter(asked)
+
+        async def work() -> None:
+            for name, messages in waiting:
+                said = await responder.reply(messages, seed=seed(name), temperature=temperature, max_tokens=max_tokens)
+                on_reply(name, said)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(concurrency, len(asked))):
+                    group.create_task(work())
+        except* Exception as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            await responder.agent.policy.disconnect()
+
+    asyncio.run(run())
