@@ -18,8 +18,6 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = vars(import_module(homes[name]))[name]
-        setattr(sys.modules[package], name, found)
-        return found
+        return vars(import_module(homes[name]))[name]
 
     return get, lambda: sorted({*vars(sys.modules[package]), *homes})

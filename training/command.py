@@ -141,16 +141,15 @@ def in_order(callbacks: Sequence[Any], defaults: Sequence[str]) -> list[Any]:
     Held-out evaluation comes first, since the callbacks after it print and keep its figures. A default callback that is
     configured again stands once, with the later settings.
     """
-    settings = {callback.class_path: callback for callback in callbacks}
-    seen: set[str] = set()
+    own = {locate(name) for name in defaults}
+    kinds = [locate(callback.class_path) for callback in callbacks]
+    last = dict(zip(kinds, callbacks, strict=True))
     kept = []
-    for callback in callbacks:
-        name = callback.class_path
-        if name not in defaults:
+    for position, (kind, callback) in enumerate(zip(kinds, callbacks, strict=True)):
+        if kind not in own:
             kept.append(callback)
-        elif name not in seen:
-            kept.append(settings[name])
-        seen.add(name)
+        elif kind not in kinds[:position]:
+            kept.append(last[kind])
     return sorted(kept, key=lambda callback: callback.class_path.rsplit(".", 1)[-1] != HeldOutEvaluation.__name__)
 
 

@@ -228,18 +228,28 @@ def _refuse_changes(run: Path, before: dict[str, Any], resolved: dict[str, Any])
     """Refuse to go on with other settings; only trainer.max_epochs may change."""
     known, wanted = _flat(before), _flat(resolved)
     names = sorted({*known, *wanted} - {"trainer.max_epochs"})
-    if changed := [name for name in names if known.get(name) != wanted.get(name)]:
+    if changed := [name for name in names if not _same(known.get(name), wanted.get(name))]:
         raise ConfigError(
             f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder "
             "with --trainer.default_root_dir, or --overwrite true to discard that run."
         )
 
 
+def _same(known: Any, wanted: Any) -> bool:
+    """Whether settings are equal, or are two paths of one class."""
+    if known == wanted:
+        return True
+    texts = isinstance(known, str) and isinstance(wanted, str)
+    return texts and isinstance(kind := locate(known), type) and kind is locate(wanted)
+
+
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(tree, dict):
-        parts = [_flat(value, f"{prefix}.{name}" if prefix else str(name)) for name, value in tree.items()]
-        return {name: value for part in parts for name, value in part.items()}
-    return {prefix: tree}
+    """Settings by their dotted names."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) and tree else None
+    if items is None:
+        return {prefix: tree}
+    parts = [_flat(value, f"{prefix}.{name}" if prefix else str(name)) for name, value in items]
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def end_rank() -> None:
