@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from docstring_parser import parse
 from jsonargparse import ArgumentParser, capture_parser
 from jsonargparse._typehints import ActionTypeHint
 
@@ -99,15 +100,9 @@ def summary(documented: Any) -> str:
 
 
 def arguments_text(docstring: str | None, names: Iterable[str]) -> dict[str, str]:
-    """Argument -> its words in the part of a docstring that begins with "Args:", one a line or one after another."""
-    _, _, given = (docstring or "").partition("Args:")
-    text, found = one_line(given), {}
-    starts = [(match.start(), match.end(), name) for name in names if (match := re.search(rf"(?:^| ){name}: ", text))]
-    starts.sort()
-    for number, (_, start, name) in enumerate(starts):
-        end = starts[number + 1][0] if number + 1 < len(starts) else len(text)
-        found[name] = text[start:end].strip()
-    return found
+    """Argument -> its words in the part of a docstring that begins with "Args:"."""
+    told = {each.arg_name: one_line(each.description) for each in parse(docstring or "").params}
+    return {name: told[name] for name in names if name in told}
 
 
 def sentences_about(owner: type, name: str) -> str:
