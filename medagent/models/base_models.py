@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medagent.errors import ConfigError
-from medagent.models.gguf_cache import as_folder, converted_before, digest_of
+from medagent.models.gguf_cache import as_folder, digest_of, folder_of, is_whole
 
 STARTER, SMOLLM2 = "starter", "smollm2"
 GGUF = ".gguf"
@@ -156,8 +156,8 @@ def _converted(base_model: str, sha256: str) -> Path:
 
     Its SHA-256 tells which: a name alone may be that of another file.
     """
-    if sha256 and (found := [folder for folder, digest in converted_before(Path(base_model)) if digest == sha256]):
-        return found[0]
+    if sha256 and is_whole(found := folder_of(Path(base_model), sha256)):
+        return found
     known = f", and the cache holds none with the SHA-256 {sha256[:16]}..." if sha256 else ""
     raise ConfigError(
         f"base model {base_model!r}: no such file{known}. Give a GGUF file; in an agent's folder, correct base_model "

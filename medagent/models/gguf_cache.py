@@ -1,26 +1,23 @@
-"""GGUF files as ordinary model folders: dequantised once, whole or not at all, by one process at a time.
+"""GGUF files as ordinary model folders: converted once, whole or not at all, by one process at a time.
 
-CACHE/base-models/STEM-SHA256 holds what save_pretrained writes, and a manifest with the sizes and checksums of its
-files. Sizes are looked at before each use. A folder that differs from its manifest is made again.
+CACHE/base-models/STEM-SHA256 holds what save_pretrained writes, and a manifest with the sizes of its files. Sizes are
+checked before each use. A folder that differs from its manifest is made again.
 """
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -29,10 +26,9 @@ from medagent.errors import ConfigError
 from medagent.files import write_whole
 
 MANIFEST = "medagent-base.json"
-FORMAT = 1  # of what is written; another one is made again
+FORMAT = 2  # of the folder; one of another format is made again
 MAGIC = b"GGUF"
 POSITION_FACTORS = "rope_freqs.weight"
-KEPT_DIGITS = 16  # of the SHA-256, in a folder's name
 REMEDY = "Copy or download the file again"
 
 
@@ -48,10 +44,9 @@ def cache_folder() -> Path:
 
 
 def as_folder(source: Path, *, name: str, wanted: str | None = None) -> Path:
-    """The folder made from a GGUF file, which is made where there is none.
+    """The folder made from a GGUF file, which is made now if there is none.
 
-    `name` is what the user calls it. `wanted` is the SHA-256 that the file must have,
-    where that is known.
+    `name` is the user's name for it. `wanted` is the SHA-256 that the file must have, if that is known.
 
     Raises:
         ConfigError: the file is no GGUF, damaged, another one, or of an architecture that transformers does not read;
@@ -63,17 +58,21 @@ def as_folder(source: Path, *, name: str, wanted: str | None = None) -> Path:
             f"base model {name!r}: found {source} with the SHA-256 {digest}, wanted {wanted}. It is damaged, or of "
             "another version. Install its package again."
         )
-    folder = _folder_of(source, digest)
-    if _is_whole(folder):
+    folder = folder_of(source, digest)
+    if is_whole(folder):
         return folder
-    with _alone(folder, name):
-        if not _is_whole(folder):
-            _convert(source, folder, name=name, digest=digest)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f"{folder.name}.lock")):
+            if not is_whole(folder):
+                _convert(source, folder, name=name, digest=digest)
+    except (OSError, SafetensorError) as error:
+        raise _unwritable(name, error) from error
     return folder
 
 
 def digest_of(source: Path, *, name: str) -> str:
-    """The SHA-256 of a file, remembered in the cache by its path, size and time of change.
+    """The SHA-256 of a file, cached by its path, size and time of change.
 
     Raises:
         ConfigError: the file cannot be read, or the cache not written.
@@ -93,7 +92,7 @@ def digest_of(source: Path, *, name: str) -> str:
             file.seek(0)
             digest = file_digest(file, "sha256").hexdigest()
         note.parent.mkdir(parents=True, exist_ok=True)
-        part = note.with_name(f"{key}.{os.getpid()}.part")  # of this process, as another may note the same
+        part = note.with_name(f"{key}.{os.getpid()}.part")  # another process may note the same
         part.write_text(digest, encoding="utf-8")
         os.replace(part, note)
     except OSError as error:
@@ -101,98 +100,50 @@ def digest_of(source: Path, *, name: str) -> str:
     return digest
 
 
-def converted_before(source: Path) -> list[tuple[Path, str]]:
-    """Whole folders in the cache that were made from files of this name, each with its file's SHA-256."""
-    found = []
-    for folder in sorted(_models().glob(f"{_escaped(source.stem)}-{'?' * KEPT_DIGITS}")):
-        if _is_whole(folder):
-            found.append((folder, str(_manifest(folder)["sha256"])))
-    return found
+def folder_of(source: Path, digest: str) -> Path:
+    """The cache's folder for a file of this name and SHA-256, whether it is there or not."""
+    return _models() / f"{source.stem}-{digest[:16]}"
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether the files that the manifest names are there with their sizes."""
+    try:
+        row = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return row["format"] == FORMAT and all(
+            (folder / name).stat().st_size == row["sizes"][name] for name in row["sizes"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _models() -> Path:
     return cache_folder() / "base-models"
 
 
-def _folder_of(source: Path, digest: str) -> Path:
-    return _models() / f"{source.stem}-{digest[:KEPT_DIGITS]}"
-
-
-def _escaped(stem: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in stem)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    """The folder's manifest; empty where there is none that can be read."""
-    try:
-        row = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return row if isinstance(row, dict) and row.get("format") == FORMAT else {}
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether the files that the manifest names are there with their sizes."""
-    files = _manifest(folder).get("files", {})
-    return bool(files) and all(
-        (path := folder / name).is_file() and path.stat().st_size == kept["size"] for name, kept in files.items()
-    )
-
-
-@contextmanager
-def _alone(folder: Path, name: str) -> Iterator[None]:
-    """The right to write a folder of the cache. Waits for another process that writes it."""
-    lock = FileLock(folder.with_name(f"{folder.name}.lock"))
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            print(f"{name}: another process makes its folder. Waiting.", flush=True)
-            lock.acquire()
-    except OSError as error:
-        raise _unwritable(name, error) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _convert(source: Path, folder: Path, *, name: str, digest: str) -> None:
-    """Write the folder beside its place, then put it there. What a killed process left is removed first."""
+    """Write the folder beside its place, then put it there. Files that a killed process left are removed first."""
     began = time.monotonic()
     parameters = _looked_through(source, name)
     part = folder.with_name(f"{folder.name}.part")
+    for left in (part, folder):
+        shutil.rmtree(left, ignore_errors=True)
+    print(
+        f"{name}: dequantising {parameters / 1e6:,.0f} M weights of {source.name}, once, into {folder} ...", flush=True
+    )
     try:
-        for left in (part, folder):
-            if left.exists():
-                shutil.rmtree(left)
-        _require_room(folder.parent, parameters, name)
-        print(
-            f"{name}: dequantising {parameters / 1e6:,.0f} M weights of {source.name}, once, into {folder} ...",
-            flush=True,
-        )
         part.mkdir()
         _write(source, part, name, parameters)
-        files = {}
-        for path in sorted(part.iterdir()):
-            with path.open("rb") as file:
-                files[path.name] = {
-                    "size": path.stat().st_size,
-                    "sha256": file_digest(file, "sha256").hexdigest(),
-                }
-        row = {"format": FORMAT, "source": source.name, "sha256": digest, "files": files}
+        sizes = {path.name: path.stat().st_size for path in sorted(part.iterdir())}
+        row = {"format": FORMAT, "source": source.name, "sha256": digest, "sizes": sizes}
         write_whole(part / MANIFEST, json.dumps(row, indent=2) + "\n")
         part.rename(folder)
-    except (OSError, SafetensorError) as error:
-        raise _unwritable(name, error) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     print(f"{name}: done in {time.monotonic() - began:.0f} s.", flush=True)
 
 
 def _looked_through(source: Path, name: str) -> int:
-    """The number of weights in a GGUF file whose header and tensors are all there; factors of positions count not."""
+    """The number of weights in a GGUF file, without factors of positions. Refuses a damaged file."""
     if importlib.util.find_spec("gguf") is None:
         raise ConfigError(
             f"base model {name!r}: is a GGUF file, and the package gguf that reads those is not installed. pip install "
@@ -255,12 +206,6 @@ def _write(source: Path, folder: Path, name: str, held: int) -> None:
     plain.generation_config = read.generation_config
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _require_room(folder: Path, parameters: int, name: str) -> None:
-    wanted, free = 4 * parameters, shutil.disk_usage(folder).free
-    if free < 1.05 * wanted:
-        raise OSError(errno.ENOSPC, f"{wanted / 1e9:.1f} GB wanted, {free / 1e9:.1f} GB free")
 
 
 def _unwritable(name: str, error: Exception) -> ConfigError:

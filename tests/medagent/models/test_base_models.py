@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -121,9 +120,7 @@ def test_a_folder_that_is_not_whole_is_made_again(tmp_path: Path, spoil: str) ->
         AutoModelForCausalLM.from_pretrained(folder).state_dict()["model.norm.weight"], held["model.norm.weight"]
     )
     row = json.loads(manifest.read_text())
-    assert {name: kept["sha256"] for name, kept in row["files"].items()} == {
-        path.name: sha(path) for path in folder.iterdir() if path != manifest
-    }
+    assert row["sizes"] == {path.name: path.stat().st_size for path in folder.iterdir() if path != manifest}
     assert row["sha256"] == sha(tmp_path / "tiny.gguf")
 
 
@@ -216,13 +213,8 @@ def test_an_architecture_that_transformers_does_not_read_is_named(tmp_path: Path
     assert not list(cache.glob("odd-????????????????*[!k]")), "nothing but the lock is left"
 
 
-def test_a_full_disk_and_a_folder_without_rights_are_said(tmp_path: Path, monkeypatch, cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch) -> None:
     write_gguf(tmp_path / "tiny.gguf", F16)
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(gguf_cache.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(ConfigError, match=r"No space|0\.0 GB free.*MEDAGENT_CACHE"):
-        model_path(str(tmp_path / "tiny.gguf"))
-    monkeypatch.undo()
     (tmp_path / "a-file").touch()
     monkeypatch.setenv("MEDAGENT_CACHE", str(tmp_path / "a-file"))
     with pytest.raises(ConfigError, match="cannot be made .*MEDAGENT_CACHE"):
@@ -269,21 +261,6 @@ def test_of_two_processes_one_makes_the_folder_and_the_other_waits(tmp_path: Pat
     assert len(folders) == 1
     assert sum("dequantising" in out for out, _ in said) == 1
     assert AutoModelForCausalLM.from_pretrained(folders.pop())
-
-
-@pytest.mark.long
-def test_a_process_that_waits_says_so(tmp_path: Path, capsys) -> None:
-    write_gguf(tmp_path / "tiny.gguf", F16)
-    first = child(STOP_INSIDE, tmp_path / "tiny.gguf")
-    assert first.stdout is not None
-    assert any(line == "inside\n" for line in first.stdout)
-    second = child(MAKE, tmp_path / "tiny.gguf")
-    assert second.stdout is not None
-    assert "another process makes its folder. Waiting." in second.stdout.readline()
-    os.kill(first.pid, signal.SIGKILL)
-    first.communicate()
-    out, problem = second.communicate(timeout=120)
-    assert "dequantising" in out, problem
 
 
 def test_a_file_of_another_machine_is_found_in_the_cache_by_its_checksum(tmp_path: Path, monkeypatch) -> None:
