@@ -113,7 +113,8 @@ def refused(agent: Path, out: Path, words: str) -> None:
 def test_an_adapter_that_holds_more_is_refused_by_name(kind, base, tokenizer, tmp_path: Path, monkeypatch) -> None:
     settings, words = OTHERS[kind]
     adapted(base / "tied", tmp_path / "agent", tokenizer, lora(**settings))
-    monkeypatch.setattr("medagent.models.agent_weights.load_causal_lm", lambda *_, **__: pytest.fail("loads the base first"))
+    where = "medagent.models.agent_weights.load_causal_lm"
+    monkeypatch.setattr(where, lambda *_, **__: pytest.fail("loads the base first"))
     refused(tmp_path / "agent", tmp_path / "out", words)
     with pytest.raises(ConfigError, match=words):
         export_adapter(tmp_path / "agent", tmp_path / "out")
