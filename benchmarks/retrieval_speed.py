@@ -28,7 +28,7 @@ from benchmarks.common import describe_machine
 from benchmarks.retrieval import default_embedder
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.batching import SearchBatcher
-from medagent.retrieval.chunking import Document, Section, cut_document
+from medagent.retrieval.chunking import Document, Section, chunk_document
 from medagent.retrieval.embedders import Embedder, HashedNgramEmbedder, embedder_from_identity
 from medagent.retrieval.index import build_index, chroma
 from medagent.retrieval.manifest import Manifest
@@ -47,7 +47,7 @@ def many_passages(path: Path, number: int) -> tuple[list[Passage], list[str]]:
     for max_tokens in (40, 30, 60, 90):  # other pieces of the same text are other passages
         for row in rows:
             document = Document(row["title"], (Section("", row["text"]),), row["source"], row["id"])
-            for passage in cut_document(document, Chunking(max_tokens, 0), count):
+            for passage in chunk_document(document, Chunking(max_tokens, 0), count):
                 found.setdefault(passage.digest, Passage.make(passage.title, passage.text, passage.source))
                 if len(found) == number:
                     return list(found.values()), list(dict.fromkeys(row["question"] for row in rows))

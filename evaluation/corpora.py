@@ -5,8 +5,8 @@ from __future__ import annotations
 from medagent.evaluation.benchmarks import bioasq_passages, pubmedqa_passages
 from medagent.retrieval.corpora import Corpus, as_corpus, memory_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
-from medagent.retrieval.ingest import cut_part
-from medagent.retrieval.ingest_policy import CutDocument
+from medagent.retrieval.ingest import chunk_part
+from medagent.retrieval.ingest_policy import ChunkedDocument
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.settings import Chunking
 from medagent.starter.world import World
@@ -31,5 +31,5 @@ def named_corpus(corpus: str) -> Corpus:
 def corpus_passages(corpus: str) -> list[Passage]:
     """All passages of a corpus by name, whole documents uncut."""
     whole = Chunking(max_tokens=0, overlap_tokens=0)
-    units = (unit for part in named_corpus(corpus).parts for unit, _ in cut_part(part, HashedNgramEmbedder(), whole))
-    return [passage for unit in units if isinstance(unit, CutDocument) for passage in unit.passages]
+    units = (unit for part in named_corpus(corpus).parts for unit, _ in chunk_part(part, HashedNgramEmbedder(), whole))
+    return [passage for unit in units if isinstance(unit, ChunkedDocument) for passage in unit.passages]

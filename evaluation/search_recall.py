@@ -14,7 +14,7 @@ from typing import Any
 
 from medagent.evaluation.statistics import Estimate
 from medagent.retrieval.controls import NoRetriever
-from medagent.retrieval.passages import Passage, document_of, shown_of, text_key
+from medagent.retrieval.passages import Passage, document_of, names_found, text_key
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import corpus_of
 from medagent.types import Question, Rollout
@@ -101,7 +101,7 @@ def _shares(gold: Sequence[str], shown: Sequence[Passage]) -> tuple[float, float
     wanted = {text_key(name): name for name in gold}.values()
     documents = {document_of(name) for name in gold}
     held_documents = {passage.document or document_of(passage.id) for passage in shown}
-    return len(shown_of(wanted, shown)) / len(wanted), len(documents & held_documents) / len(documents)
+    return len(names_found(wanted, shown)) / len(wanted), len(documents & held_documents) / len(documents)
 
 
 def report_recall(recalls: Sequence[SearchRecall]) -> RecallReport | None:

@@ -18,7 +18,7 @@ from medagent.engines.base import Engine
 from medagent.engines.in_process import InProcessEngine
 from medagent.errors import ConfigError
 from medagent.retrieval.embedders import embedder_from_identity
-from medagent.retrieval.opening import URL, folders_named, open_index
+from medagent.retrieval.opening import URL, index_folders, open_index
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
@@ -53,10 +53,10 @@ def open_spec(spec: RetrieverSpec, index: str | None = None, *, beside: Path | N
     if where.startswith(URL):
         return open_index(where, where=spec.where)
     if index is None and beside is not None:
-        where = ",".join(_found(Path(folder), beside) for folder in folders_named(where))
+        where = ",".join(_found(Path(folder), beside) for folder in index_folders(where))
     if not spec.embedder:
         return open_index(where, where=spec.where)
-    embedder, folders = embedder_from_identity(spec.embedder), folders_named(where)
+    embedder, folders = embedder_from_identity(spec.embedder), index_folders(where)
     if len(folders) == 1:
         return HybridRetriever(where, embedder, settings=spec.search, where=spec.where)
     return ShardedRetriever(folders, embedder, settings=spec.search, where=spec.where)

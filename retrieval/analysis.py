@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import Stemmer
 
-from medagent.retrieval.normalization import american, with_numbers, without_accents, without_unseen
+from medagent.retrieval.normalization import add_number_words, strip_accents, strip_invisible, to_american
 from medagent.retrieval.settings import AnalyserName
 
 GREEK = {
@@ -51,7 +51,7 @@ class Analyser:
         self.name, self._variants = name, name == "medical"
         stemmer = Stemmer.Stemmer("english")
         stem = stemmer.stemWord if name in ("medical", "biomedical") else str
-        self._stem = lru_cache(maxsize=200_000)((lambda word: stem(american(word))) if self._variants else stem)
+        self._stem = lru_cache(maxsize=200_000)((lambda word: stem(to_american(word))) if self._variants else stem)
 
     def tokens(self, text: str) -> list[str]:
         """Tokens in the order of the text.
@@ -67,14 +67,14 @@ class Analyser:
         >>> Analyser().groups("beta-blockers now")
         [['beta', 'blocker', 'betablock'], ['now']]
         """
-        text = without_unseen(text)
+        text = strip_invisible(text)
         if self.name == "words":
             return [[word] for word in _PLAIN.findall(text.lower())]
         if self._variants:
             text = _MICROGRAM.sub("mcg", text)
         text = unicodedata.normalize("NFKC", text)
         if self._variants:
-            text = with_numbers(_GREEK_LETTER.sub(_named, without_accents(text)))
+            text = add_number_words(_GREEK_LETTER.sub(_named, strip_accents(text)))
         text = _LETTERED.sub(r"\1 A", text.translate(_MARKS if self._variants else _FOLD))
         shouted = text.isupper()
         found: list[list[str]] = []
@@ -103,7 +103,7 @@ class Analyser:
             return [
                 *found,
                 *(a + b for a, b in pairs if b.isdecimal() and not a.isdecimal()),
-                self._stem(joined) if joined.isalpha() else american(joined),
+                self._stem(joined) if joined.isalpha() else to_american(joined),
             ]
         pieces = _PART.findall(word)
         return [word] if len(pieces) == 1 else [*pieces, word]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
-from medagent.retrieval.filters import EVERYTHING, Filter
-from medagent.retrieval.passages import Hit, is_of
+from medagent.retrieval.filters import NO_FILTER, Filter
+from medagent.retrieval.passages import Hit, is_named
 from medagent.retrieval.retriever import FilteringRetriever, Retriever
 
 SPARE_HITS = 8  # by which a search is deeper at first for each document that it leaves out
@@ -79,7 +79,7 @@ class SearchBatcher:
         return self if where.empty else _FilteredBatcher(self, where)
 
     async def search(
-        self, query: str, *, top_k: int | None = None, where: Filter = EVERYTHING, without: Collection[str] = ()
+        self, query: str, *, top_k: int | None = None, where: Filter = NO_FILTER, without: Collection[str] = ()
     ) -> list[Hit]:
         """Hits for one query, none of them of the passages and documents named in `without`."""
         wanted = top_k or self._top_k
@@ -88,7 +88,7 @@ class SearchBatcher:
         asked = wanted + SPARE_HITS * len(without)
         while True:  # deeper, until enough is left: a large document may fill the first ranks
             found = await self._search_one(query, asked, where)
-            kept = [hit for hit in found if not is_of(hit.passage, without)][:wanted]
+            kept = [hit for hit in found if not is_named(hit.passage, without)][:wanted]
             if len(kept) == wanted or len(found) < asked or asked >= MAX_DEPTH:
                 return kept
             asked *= 4
@@ -100,7 +100,7 @@ class SearchBatcher:
             self._worker = asyncio.create_task(self._work())
         return await future
 
-    async def search_many(self, queries: Sequence[str], *, top_k: int, where: Filter = EVERYTHING) -> list[list[Hit]]:
+    async def search_many(self, queries: Sequence[str], *, top_k: int, where: Filter = NO_FILTER) -> list[list[Hit]]:
         """Hits for each of several queries, which may go out with those of other callers."""
         return await asyncio.gather(*(self.search(query, top_k=top_k, where=where) for query in queries))
 
@@ -178,6 +178,6 @@ class _FilteredBatcher(SearchBatcher):
         return self._through.waiting
 
     async def search(
-        self, query: str, *, top_k: int | None = None, where: Filter = EVERYTHING, without: Collection[str] = ()
+        self, query: str, *, top_k: int | None = None, where: Filter = NO_FILTER, without: Collection[str] = ()
     ) -> list[Hit]:
         return await self._through.search(query, top_k=top_k, where=self._where & where, without=without)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from medagent.retrieval.bibliography import Bibliography
-from medagent.retrieval.normalization import without_unseen
+from medagent.retrieval.normalization import strip_invisible
 from medagent.retrieval.passages import Passage, content_digest
 from medagent.retrieval.settings import Chunking
 
@@ -59,7 +59,7 @@ class Document:
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, in order, white space folded.
+    """The sentences of a text, in order, white space fold.
 
     >>> split_sentences("E. coli causes it (Fig. 2). Give 0.5 mg. Then wait.")
     ['E. coli causes it (Fig. 2).', 'Give 0.5 mg.', 'Then wait.']
@@ -83,17 +83,17 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     return [*spans, (start, len(text))] if start < len(text) else spans
 
 
-def cut_document(document: Document, chunking: Chunking, count: CountTokens) -> Iterator[Passage]:
+def chunk_document(document: Document, chunking: Chunking, count: CountTokens) -> Iterator[Passage]:
     """The passages of a document.
 
     A document that makes one passage keeps its id. The passages of others are numbered: "pmid:1#2". `count` gives the
     tokens of texts. A passage's title and section count too, as they are embedded with it.
     """
-    title = _shortened(without_unseen(document.title), chunking.max_tokens // 3, count)
+    title = _shortened(strip_invisible(document.title), chunking.max_tokens // 3, count)
     pieces = []
     for section in document.sections:
-        heading = _shortened(without_unseen(section.heading), chunking.max_tokens // 4, count)
-        pieces += [(heading, text) for text in _cut(without_unseen(section.text), title, heading, chunking, count)]
+        heading = _shortened(strip_invisible(section.heading), chunking.max_tokens // 4, count)
+        pieces += [(heading, text) for text in _cut(strip_invisible(section.text), title, heading, chunking, count)]
     whole = "\n".join(text for _, text in pieces)
     id_ = document.id or content_digest(title, "", whole)
     for number, (heading, text) in enumerate(pieces, start=1):

@@ -26,7 +26,7 @@ Kind = Literal["deleted", "retracted", "removed", "allowed"]
 
 
 @dataclass(frozen=True)
-class HeldDocument:
+class IndexedDocument:
     """A document of the index: `reading` is the fingerprint of its part when it was read last."""
 
     name: str
@@ -60,7 +60,7 @@ class DocumentChanges:
     `seen` are documents that stand in another part too than that which is held.
     """
 
-    held: dict[str, HeldDocument] = field(default_factory=dict)
+    held: dict[str, IndexedDocument] = field(default_factory=dict)
     aliases: set[tuple[str, str]] = field(default_factory=set)
     seen: set[tuple[str, str]] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
@@ -74,10 +74,10 @@ class DocumentTables:
     def __init__(self, database: sqlite3.Connection) -> None:
         self._db = database
 
-    def held(self, names: Iterable[str]) -> dict[str, HeldDocument]:
+    def held(self, names: Iterable[str]) -> dict[str, IndexedDocument]:
         """The documents with these names that the index holds."""
         query = "SELECT name, version, part, reading, digest FROM documents WHERE name IN"
-        return {row[0]: HeldDocument(*row) for row in self._in(query, list(names))}
+        return {row[0]: IndexedDocument(*row) for row in self._in(query, list(names))}
 
     def named(self, aliases: Iterable[str]) -> set[tuple[str, str]]:
         """These aliases, each with the name of a document that has it."""

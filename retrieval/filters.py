@@ -21,7 +21,7 @@ from babel import Locale
 from babel.core import get_global
 
 from medagent.retrieval.errors import RetrievalError
-from medagent.retrieval.normalization import without_accents
+from medagent.retrieval.normalization import strip_accents
 
 Operator = Literal[">=", "<=", "!=", "=", ">", "<"]
 FIELDS: dict[str, str] = {  # what a filter may name, and what of a passage it is
@@ -40,7 +40,7 @@ FIELDS: dict[str, str] = {  # what a filter may name, and what of a passage it i
     "pmid": "its PubMed id",
 }
 _ORDERED = ("year", "date")
-# Publication types as PubMed and JATS name them, by the kind of evidence. They are compared as `folded` writes them.
+# Publication types as PubMed and JATS name them, by the kind of evidence. They are compared as `fold` writes them.
 KINDS: dict[str, tuple[str, ...]] = {
     "guideline": ("guideline", "practice guideline", "consensus development conference*", "consensus statement"),
     "systematic review": ("systematic review", "meta analysis", "network meta analysis"),
@@ -52,8 +52,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "review": ("review", "review article", "systematic review", "scoping review"),
     "case report": ("case reports", "case report"),
 }
-MOST_STARS = 5  # of a value
-MOST_CONDITIONS, MOST_VALUES, MOST_PATTERNS = 50, 2000, 20  # of a filter; patterns are values with *
+MAX_STARS = 5  # of a value
+MAX_CONDITIONS, MAX_VALUES, MAX_PATTERNS = 50, 2000, 20  # of a filter; patterns are values with *
 _CONDITION = re.compile(r"([^\s=<>!\"']+)\s*(>=|<=|!=|=|>|<)\s*")
 _VALUE = re.compile(r"""\s*(?:"((?:[^"]|"")*)"|'([^']*)'|([^\s,"'][^\s,"]*))(?:\s*(,))?""")
 # Languages whose own names are understood, and names that Unicode's list has not.
@@ -81,8 +81,8 @@ class FilterCondition:
                 f"filter: found {self}, wanted {self.operator} with {' or '.join(_ORDERED)} and one value; other "
                 "fields take = and !=."
             )
-        if starred := [value for value in self.values if value.count("*") > MOST_STARS]:
-            raise RetrievalError(f"filter: {starred[0][:80]!r} has more than {MOST_STARS} *; wanted fewer.")
+        if starred := [value for value in self.values if value.count("*") > MAX_STARS]:
+            raise RetrievalError(f"filter: {starred[0][:80]!r} has more than {MAX_STARS} *; wanted fewer.")
         for value in self.values if self.field == "year" else ():
             if not re.fullmatch(r"-?\d{1,9}", value):
                 raise RetrievalError(f"filter: year is compared with {value!r}, wanted a year such as 2021.")
@@ -106,10 +106,10 @@ class Filter:
         values = [value for condition in self.conditions for value in condition.values]
         patterns = sum("*" in value for value in values)
         found = (len(self.conditions), len(values), patterns)
-        if any(a > b for a, b in zip(found, (MOST_CONDITIONS, MOST_VALUES, MOST_PATTERNS), strict=True)):
+        if any(a > b for a, b in zip(found, (MAX_CONDITIONS, MAX_VALUES, MAX_PATTERNS), strict=True)):
             raise RetrievalError(
                 f"filter: found {found[0]} conditions with {found[1]} values, {found[2]} of them with *; wanted at "
-                f"most {MOST_CONDITIONS}, {MOST_VALUES:,} and {MOST_PATTERNS}."
+                f"most {MAX_CONDITIONS}, {MAX_VALUES:,} and {MAX_PATTERNS}."
             )
 
     @property
@@ -154,17 +154,17 @@ class Filter:
         return " ".join(map(str, self.conditions))
 
 
-EVERYTHING = Filter()
+NO_FILTER = Filter()
 
 
 @lru_cache(maxsize=200_000)  # what filters compare are a few sources, types and keywords again and again
-def folded(text: str) -> str:
+def fold(text: str) -> str:
     """A text as it is compared: without case, accents and hyphens.
 
-    >>> folded("Behçet's  Meta-Analysis")
+    >>> fold("Behçet's  Meta-Analysis")
     "behcet's meta analysis"
     """
-    plain = without_accents(unicodedata.normalize("NFKC", text)).casefold().replace("’", "'")
+    plain = strip_accents(unicodedata.normalize("NFKC", text)).casefold().replace("’", "'")
     return " ".join(re.sub(r"[-_‐‑–]", " ", plain).split())
 
 
@@ -175,7 +175,7 @@ def language_code(text: str) -> str:
     >>> language_code("eng"), language_code("French"), language_code("Deutsch"), language_code("pt-BR")
     ('en', 'fr', 'de', 'pt')
     """
-    plain = folded(text)
+    plain = fold(text)
     first = plain.split(" ")[0]
     found = _language_names().get(plain, first)
     return str(get_global("language_aliases").get(found, found))
@@ -189,18 +189,18 @@ def language_codes(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _language_names() -> dict[str, str]:
-    own = {folded(str(Locale(code).get_language_name())): code for code in _OWN_NAMES}
-    return own | {folded(name): code for code, name in Locale("en").languages.items()} | _OTHER_NAMES
+    own = {fold(str(Locale(code).get_language_name())): code for code in _OWN_NAMES}
+    return own | {fold(name): code for code, name in Locale("en").languages.items()} | _OTHER_NAMES
 
 
 @lru_cache(maxsize=10_000)
-def heading(text: str) -> str:
+def main_heading(text: str) -> str:
     """A keyword without MeSH's subheading and star, as it is compared.
 
-    >>> heading("*Asthma/drug therapy")
+    >>> main_heading("*Asthma/drug therapy")
     'asthma'
     """
-    return folded(text.partition("/")[0].strip("* "))
+    return fold(text.partition("/")[0].strip("* "))
 
 
 def date_fits(said: str, operator: str, wanted: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from medagent.retrieval.filters import KINDS, folded
+from medagent.retrieval.filters import KINDS, fold
 from medagent.retrieval.passages import Hit, Passage
 from medagent.retrieval.query_match import QueryWords
 from medagent.retrieval.rerank import Reranker
@@ -67,7 +67,7 @@ def fused_hits(
     ranked = _passages_of(fused, top_k, fetch)
     if settings.floor:
         ranked = _with_enough(query, ranked, settings, words)
-    distinct = without_repeats(ranked, settings.collapse)
+    distinct = drop_duplicates(ranked, settings.collapse)
     return [Hit(passage, score) for _, (passage, score) in zip(range(top_k), distinct, strict=False)]
 
 
@@ -103,7 +103,7 @@ _WORD = re.compile(r"\w+")
 SHINGLE = 3
 
 
-class Repeats:
+class DuplicateDetector:
     """Remembers passages and tells whether another repeats one of them.
 
     Two passages repeat each other when they hold the same numbers, and the Jaccard similarity of their runs of three
@@ -131,9 +131,9 @@ class Repeats:
         return True
 
 
-def without_repeats(ranked: Iterable[tuple[Passage, float]], threshold: float) -> Iterator[tuple[Passage, float]]:
+def drop_duplicates(ranked: Iterable[tuple[Passage, float]], threshold: float) -> Iterator[tuple[Passage, float]]:
     """The (passage, score) pairs that repeat none before them; all of them where `threshold` is 0."""
-    repeats = Repeats(threshold)
+    repeats = DuplicateDetector(threshold)
     return (pair for pair in ranked if not threshold or repeats.is_new(pair[0]))
 
 
@@ -152,6 +152,6 @@ def evidence_level(types: Iterable[str]) -> float:
 @lru_cache(maxsize=1000)
 def _level(name: str) -> float:
     """Of one type; LEVELS begins with the strongest."""
-    found = folded(name)
+    found = fold(name)
     kinds = (level for kind, level in LEVELS.items() if any(fnmatchcase(found, each) for each in (kind, *KINDS[kind])))
     return next(kinds, 0.0)

@@ -20,8 +20,8 @@ from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.corpora import Corpus, Sources, as_corpus
 from medagent.retrieval.embedders import DEFAULT_EMBEDDER, Embedder, embedder_from_identity
 from medagent.retrieval.errors import EmptyCorpusError, IndexMismatchError
-from medagent.retrieval.ingest import cut_part, ingest, preview_sync, remove_lost
-from medagent.retrieval.ingest_policy import Changes, CutDocument
+from medagent.retrieval.ingest import chunk_part, ingest, preview_sync, remove_lost
+from medagent.retrieval.ingest_policy import Changes, ChunkedDocument
 from medagent.retrieval.lexical import LexicalIndex
 from medagent.retrieval.locking import LOCKS, writing
 from medagent.retrieval.manifest import FORMAT, Manifest, check_complete, check_embedder, embedder_of, probe
@@ -272,8 +272,8 @@ def _indexed_texts(store: PassageStore, total: int, progress: Progress) -> Itera
 
 
 def _holds_a_passage(corpus: Corpus, embedder: Embedder, settings: IndexSettings) -> bool:
-    units = (unit for part in corpus.parts for unit, _ in cut_part(part, embedder, settings.chunking))
-    return any(isinstance(unit, CutDocument) for unit in units)
+    units = (unit for part in corpus.parts for unit, _ in chunk_part(part, embedder, settings.chunking))
+    return any(isinstance(unit, ChunkedDocument) for unit in units)
 
 
 def _wipe(folder: Path) -> None:

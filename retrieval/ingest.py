@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.chunking import cut_document
+from medagent.retrieval.chunking import chunk_document
 from medagent.retrieval.corpora import Corpus, CorpusPart
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.ingest_policy import Changes, CutDocument, decide
+from medagent.retrieval.ingest_policy import Changes, ChunkedDocument, decide
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.readers import Skipped, Withdrawn
 from medagent.retrieval.settings import Chunking
 from medagent.retrieval.store import PartState, PassageStore, Progress
 
 BATCH = 1024  # passages embedded and committed at once
-Unit = CutDocument | Skipped | Withdrawn
+Unit = ChunkedDocument | Skipped | Withdrawn
 
 
 @dataclass
@@ -40,7 +40,7 @@ class _Batch:
     def take(self, unit: Unit, part: str, reading: str) -> None:
         """Put one in."""
         self.units.append((unit, part, reading))
-        self.passages += len(unit.passages) if isinstance(unit, CutDocument) else 0
+        self.passages += len(unit.passages) if isinstance(unit, ChunkedDocument) else 0
 
     @property
     def full(self) -> bool:
@@ -81,7 +81,7 @@ def ingest(
         state = states.get(key, PartState(fingerprint, 0, complete=False))
         if not state.complete:
             number = 0
-            for number, (unit, position) in enumerate(cut_part(part, embedder, chunking), start=1):
+            for number, (unit, position) in enumerate(chunk_part(part, embedder, chunking), start=1):
                 if number <= state.position:
                     continue  # committed before an interruption
                 batch.take(unit, key, fingerprint)
@@ -101,7 +101,7 @@ def ingest(
     progress("reading", read, total, len(store))
 
 
-def cut_part(part: CorpusPart, embedder: Embedder, chunking: Chunking) -> Iterator[tuple[Unit, int]]:
+def chunk_part(part: CorpusPart, embedder: Embedder, chunking: Chunking) -> Iterator[tuple[Unit, int]]:
     """The part's documents, cut, and what had to be skipped, each with how much of the part was read by then."""
     longest = embedder.max_tokens
     if longest is not None and chunking.max_tokens:
@@ -111,14 +111,14 @@ def cut_part(part: CorpusPart, embedder: Embedder, chunking: Chunking) -> Iterat
         if isinstance(item, Skipped | Withdrawn):
             yield item, position
         elif isinstance(item, Passage):
-            yield CutDocument(item.id, f"{part.name}, {item.id}", (item,)), position
+            yield ChunkedDocument(item.id, f"{part.name}, {item.id}", (item,)), position
         else:
-            passages = tuple(cut_document(item, chunking, embedder.count_tokens))
+            passages = tuple(chunk_document(item, chunking, embedder.count_tokens))
             where = f"{part.name}, {item.id or item.title or 'a document'}"
             if passages:
                 name = item.id or item.name or f"{part.name}:{passages[0].document or passages[0].id}"
                 by_path = not item.id and bool(item.name)
-                yield CutDocument(name, where, passages, item.version, item.aliases, by_path), position
+                yield ChunkedDocument(name, where, passages, item.version, item.aliases, by_path), position
             else:
                 yield Skipped(where, "has no text"), position
 
@@ -136,7 +136,7 @@ def _commit(store: PassageStore, batch: _Batch, embedder: Embedder, changes: Cha
         ),
         changes=decided.tables,
     )
-    changes.take(decided.changes)
+    changes.extend(decided.changes)
 
 
 def _vectors(store: PassageStore, passages: list[Passage], embedder: Embedder) -> NDArray[np.float32]:
@@ -168,14 +168,14 @@ def remove_lost(store: PassageStore, corpus: Corpus, changes: Changes) -> bool:
     """
     gone, lost = _gone(store, corpus, changes, {corpus.key(p): p.fingerprint for p in corpus.parts})
     if gone and len(gone) == store.documents.count():
-        changes.note("skipped", corpus.identity, "nothing was taken out, since nothing would be left")
+        changes.add("skipped", corpus.identity, "nothing was taken out, since nothing would be left")
         return False
     others = store.documents.other_parts(gone)
     if gone:
         store.drop(gone)
     store.forget_parts([*lost, *others])
     for name in gone:
-        changes.note("gone", name, "its source has it no more")
+        changes.add("gone", name, "its source has it no more")
     return bool(others)
 
 
@@ -208,12 +208,12 @@ def preview_sync(store: PassageStore, corpus: Corpus, embedder: Embedder, chunki
         key = corpus.key(part)
         if key not in states or not states[key].complete or states[key].fingerprint != readings[key]:
             changed.add(key)
-            units += [(unit, key, readings[key]) for unit, _ in cut_part(part, embedder, chunking)]
+            units += [(unit, key, readings[key]) for unit, _ in chunk_part(part, embedder, chunking)]
     decided = decide(store, units, readings)
-    changes.take(decided.changes)
+    changes.extend(decided.changes)
     seen = {*decided.tables.held, *decided.tables.gone}
     unchanged = {key: reading for key, reading in readings.items() if key not in changed}
     gone, _ = _gone(store, corpus, changes, unchanged | dict.fromkeys(changed, ""))
     for name in gone:
         if name not in seen:
-            changes.note("gone", name, "its source has it no more")
+            changes.add("gone", name, "its source has it no more")

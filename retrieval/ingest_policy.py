@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from medagent.retrieval.documents import DocumentChanges, HeldDocument, Withdrawal
+from medagent.retrieval.documents import DocumentChanges, IndexedDocument, Withdrawal
 from medagent.retrieval.passages import Passage, document_digest
 from medagent.retrieval.readers import Skipped, Withdrawn
 from medagent.retrieval.store import PassageStore
@@ -51,11 +51,11 @@ class Changes:
         """How many there are of each."""
         return Counter(what for what, _, _ in self.rows)
 
-    def note(self, what: Change, which: str, why: str = "") -> None:
+    def add(self, what: Change, which: str, why: str = "") -> None:
         """Note one."""
         self.rows.append((what, which, why))
 
-    def take(self, other: Changes) -> None:
+    def extend(self, other: Changes) -> None:
         """Take over those of a part of the call."""
         self.rows += other.rows
 
@@ -69,14 +69,14 @@ class Changes:
         path.write_text("".join(kept), encoding="utf-8")
         return path
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The counts in a line: "3 added, 1 replaced"; "nothing changed" where nothing did."""
         counts = self.counts
         return ", ".join(f"{counts[what]:,} {what}" for what in CHANGES if counts[what]) or "nothing changed"
 
 
 @dataclass(frozen=True)
-class CutDocument:
+class ChunkedDocument:
     """A document's passages, with its name, where it stands, its version and its other names.
 
     `by_path`: its name is the path of its file within its corpus.
@@ -101,29 +101,29 @@ class Decisions:
 
 
 def decide(
-    store: PassageStore, units: Sequence[tuple[CutDocument | Skipped | Withdrawn, str, str]], parts: Collection[str]
+    store: PassageStore, units: Sequence[tuple[ChunkedDocument | Skipped | Withdrawn, str, str]], parts: Collection[str]
 ) -> Decisions:
     """What becomes of the units, each with its part and the part's reading. `parts` are those of the corpus."""
-    return _Deciding(store, units, parts).run()
+    return _IngestPolicy(store, units, parts).run()
 
 
-class _Deciding:
+class _IngestPolicy:
     def __init__(
         self,
         store: PassageStore,
-        units: Sequence[tuple[CutDocument | Skipped | Withdrawn, str, str]],
+        units: Sequence[tuple[ChunkedDocument | Skipped | Withdrawn, str, str]],
         parts: Collection[str],
     ) -> None:
         self._units, self._parts, self._out = units, parts, Decisions()
-        documents = [unit for unit, _, _ in units if isinstance(unit, CutDocument)]
+        documents = [unit for unit, _, _ in units if isinstance(unit, ChunkedDocument)]
         said = [name for unit, _, _ in units if isinstance(unit, Withdrawn) for name in unit.names]
         digests = {id(each): document_digest(each.passages) for each in documents}
         self._digests = digests
         names = [
             name
             for each, part, _ in units
-            if isinstance(each, CutDocument)
-            for name in (each.name, _apart(each.name, part), _apart(each.name, digests[id(each)]))
+            if isinstance(each, ChunkedDocument)
+            for name in (each.name, _suffixed(each.name, part), _suffixed(each.name, digests[id(each)]))
         ]
         self._named = store.documents.named(said)
         self._held = store.documents.held([*names, *said, *(name for _, name in self._named)])
@@ -149,7 +149,7 @@ class _Deciding:
 
     def _skip(self, where: str, reason: str) -> None:
         self._out.skipped.append((where, reason))
-        self._out.changes.note("skipped", where, reason)
+        self._out.changes.add("skipped", where, reason)
 
     def _withdraw(self, said: Withdrawn, part: str) -> None:
         self._out.skipped.append((said.where, said.reason))
@@ -158,16 +158,18 @@ class _Deciding:
         newer = [
             name
             for name in names
-            if said.kind == "deleted" and name in self._held and _place(self._held[name].version) > _place(said.version)
+            if said.kind == "deleted"
+            and name in self._held
+            and _file_number(self._held[name].version) > _file_number(said.version)
         ]
         if newer:
-            self._out.changes.note("older", said.where, "the deletion is older than what the index holds")
+            self._out.changes.add("older", said.where, "the deletion is older than what the index holds")
             return
         for name in names:
             known = self._out.tables.withdrawn.get(name) or self._withdrawn.get(name)
             if known is not None and known.kind == "allowed":
                 continue
-            later = known is None or _place(said.version) >= _place(known.version)
+            later = known is None or _file_number(said.version) >= _file_number(known.version)
             if known is None or (known.kind == "deleted" and (said.kind != "deleted" or later)):
                 made = Withdrawal(name, said.kind, said.reason, said.version, said.names[0], part)
                 self._out.tables.withdrawn[name] = self._withdrawn[name] = made
@@ -175,16 +177,16 @@ class _Deciding:
         known_here = sorted(name for name in names - allowed if name in self._held)
         for name in known_here:
             self._drop(name)
-            self._out.changes.note("retracted" if said.kind == "retracted" else "deleted", name, said.reason)
+            self._out.changes.add("retracted" if said.kind == "retracted" else "deleted", name, said.reason)
         if not known_here:
-            self._out.changes.note("skipped", said.where, said.reason)
+            self._out.changes.add("skipped", said.where, said.reason)
 
     def _drop(self, name: str) -> None:
         self._out.tables.gone.add(name)
         self._held.pop(name, None)
         self._fresh.pop(name, None)
 
-    def _document(self, found: CutDocument, part: str, reading: str) -> None:
+    def _document(self, found: ChunkedDocument, part: str, reading: str) -> None:
         digest = self._digests[id(found)]
         out = self._kept_out_by(found, part)
         if out is not None:
@@ -205,33 +207,33 @@ class _Deciding:
             if owner in self._held and not self._held[owner].part:  # of format 2, which knew less of documents
                 self._drop(owner)
         held = self._held.get(found.name)
-        if held is None and _apart(found.name, part) in self._held:
-            held = self._held[_apart(found.name, part)]
+        if held is None and _suffixed(found.name, part) in self._held:
+            held = self._held[_suffixed(found.name, part)]
             passages = tuple(replace(each, id=held.name + each.id.removeprefix(found.name)) for each in passages)
             found = replace(found, name=held.name)
         if held is not None and held.digest != digest and self._is_another(found, held, part, reading):
-            apart = _apart(found.name, digest if held.part == part else part)
-            self._out.changes.note("told apart", found.where, f"is {apart}")
+            apart = _suffixed(found.name, digest if held.part == part else part)
+            self._out.changes.add("told apart", found.where, f"is {apart}")
             passages = tuple(replace(each, id=apart + each.id.removeprefix(found.name)) for each in passages)
             found = replace(found, name=apart)
             held = self._held.get(apart)
-        self._write(found, passages, held, HeldDocument(found.name, found.version, part, reading, digest))
+        self._write(found, passages, held, IndexedDocument(found.name, found.version, part, reading, digest))
 
     def _write(
-        self, found: CutDocument, passages: tuple[Passage, ...], held: HeldDocument | None, now: HeldDocument
+        self, found: ChunkedDocument, passages: tuple[Passage, ...], held: IndexedDocument | None, now: IndexedDocument
     ) -> None:
         tables, changes = self._out.tables, self._out.changes
         elsewhere = held is not None and held.part not in ("", now.part)
         if held is not None and held.digest == now.digest:
             again = (held.part, held.reading) == (now.part, now.reading)
-            changes.note("repeated" if again else "unchanged", now.name)
+            changes.add("repeated" if again else "unchanged", now.name)
             version = max(held.version, now.version)
-            if elsewhere and (held.part in self._parts or _still_there(held.part)):
+            if elsewhere and (held.part in self._parts or _part_exists(held.part)):
                 tables.seen.add((now.name, now.part))
                 now = held
             now = replace(now, version=version)
         elif held is not None and now.version < held.version:
-            changes.note("older", found.where, "the index holds a newer version")
+            changes.add("older", found.where, "the index holds a newer version")
             self._out.skipped.append((found.where, "is older than the version in the index"))
             if elsewhere:
                 tables.seen.add((now.name, now.part))
@@ -239,7 +241,7 @@ class _Deciding:
         else:
             if elsewhere and held is not None:
                 tables.seen.add((now.name, held.part))
-            changes.note("added" if held is None else "replaced", now.name)
+            changes.add("added" if held is None else "replaced", now.name)
             if held is not None and now.name not in self._fresh:
                 tables.replaced.add(now.name)
             self._fresh[now.name] = tuple(self._with_own_id(each, now.name) for each in passages)
@@ -249,7 +251,7 @@ class _Deciding:
         tables.held[now.name] = self._held[now.name] = now
         tables.aliases |= {(alias, now.name) for alias in found.aliases}
 
-    def _is_another(self, found: CutDocument, held: HeldDocument, part: str, reading: str) -> bool:
+    def _is_another(self, found: ChunkedDocument, held: IndexedDocument, part: str, reading: str) -> bool:
         """Whether two documents of one name are two, rather than two versions of one."""
         if found.version or held.version:
             return False
@@ -257,7 +259,7 @@ class _Deciding:
             return held.reading == reading
         if held.part in self._parts or not any(char.isalpha() for char in found.name):
             return True
-        return found.by_path and _still_there(held.part)
+        return found.by_path and _part_exists(held.part)
 
     def _with_own_id(self, passage: Passage, name: str) -> Passage:
         """The passage, with a suffix of its document where its id is another document's."""
@@ -268,7 +270,7 @@ class _Deciding:
         suffix = hashlib.sha256(name.encode()).hexdigest()[:8]
         return replace(passage, id=f"{passage.id}~{suffix}")
 
-    def _kept_out_by(self, found: CutDocument, part: str) -> Withdrawal | None:
+    def _kept_out_by(self, found: ChunkedDocument, part: str) -> Withdrawal | None:
         """What keeps a document out, if anything does.
 
         Names without a letter are used by many files, and keep out what is of the same part alone.
@@ -281,7 +283,7 @@ class _Deciding:
                 return each
             if each.kind == "removed" and (any(map(str.isalpha, each.name)) or each.part in ("", part)):
                 return each
-            if each.kind == "deleted" and _place(found.version) <= _place(each.version):
+            if each.kind == "deleted" and _file_number(found.version) <= _file_number(each.version):
                 return each
         return None
 
@@ -291,30 +293,30 @@ class _Deciding:
         said = (self._withdrawn.get(key) for key in (*ids, f"digest:{passage.digest}"))
         return next((each for each in said if each is not None and each.kind == "removed"), None)
 
-    def _keep_out(self, found: CutDocument, out: Withdrawal) -> None:
+    def _keep_out(self, found: ChunkedDocument, out: Withdrawal) -> None:
         reason = f"stays out: {out.reason}"
-        self._out.changes.note("kept out", found.where, reason)
+        self._out.changes.add("kept out", found.where, reason)
         self._out.skipped.append((found.where, reason))
         if found.name in self._held:
             self._drop(found.name)
 
 
-def _still_there(part: str) -> bool:
+def _part_exists(part: str) -> bool:
     """Whether a part of a corpus of files is where it was; a folder that was moved is not."""
     corpus, _, name = part.rpartition("::")
     return bool(corpus) and ((Path(corpus) / name).exists() or Path(corpus).is_file())
 
 
-def _keys(found: CutDocument) -> list[str]:
+def _keys(found: ChunkedDocument) -> list[str]:
     passages = [key for each in found.passages for key in (each.id, f"digest:{each.digest}")]
     return [found.name, *found.aliases, *passages]
 
 
-def _apart(name: str, by: str) -> str:
+def _suffixed(name: str, by: str) -> str:
     """The name of a second document under one name: by its part, or by its words where the part has several."""
     return f"{name}~{hashlib.sha256(by.encode()).hexdigest()[:8]}"
 
 
-def _place(version: str) -> str:
+def _file_number(version: str) -> str:
     """The place of a version among a source's files: its last part, which a deletion has too."""
     return version.rpartition(".")[2]

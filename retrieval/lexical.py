@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.query_match import QueryWords, Synonyms, stored_groups
+from medagent.retrieval.query_match import QueryWords, Synonyms, read_synonyms
 
 FOLDER = "bm25"
 LENGTHS = "lengths.npy"  # in tokens; what `medagent.retrieval.lexical` needs besides
@@ -96,7 +96,7 @@ class LexicalIndex:
                 f"index {folder}: its BM25 files cannot be read ({error}). Make them again with: medagent index "
                 f"rebuild {folder}"
             ) from error
-        return LexicalIndex(scores, rows, analyser, Synonyms(stored_groups(folder)))
+        return LexicalIndex(scores, rows, analyser, Synonyms(read_synonyms(folder)))
 
     def __len__(self) -> int:
         """How many passages it holds."""

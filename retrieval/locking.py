@@ -56,7 +56,7 @@ def writing(folder: Path) -> Iterator[None]:
             )
             with _held(path, folder, advice):
                 path.unlink()
-        with disk_failures_told(folder):
+        with explain_disk_errors(folder):
             yield
 
 
@@ -87,12 +87,12 @@ SPARE = 2**20  # bytes; with fewer left a failure of Chroma, which does not say 
 
 
 @contextmanager
-def disk_failures_told(folder: Path) -> Iterator[None]:
+def explain_disk_errors(folder: Path) -> Iterator[None]:
     """Raise `IndexUnwritableError` where the disk of an index refuses; what was written before stays."""
     try:
         yield
     except (OSError, sqlite3.OperationalError, ChromaError) as error:
-        if is_full(folder, error):
+        if is_disk_full(folder, error):
             raise IndexUnwritableError(
                 f"index {folder}: the disk is full ({error}). Free some space and run the same command again; it goes "
                 "on where it was."
@@ -105,7 +105,7 @@ def disk_failures_told(folder: Path) -> Iterator[None]:
         raise
 
 
-def is_full(folder: Path, error: Exception) -> bool:
+def is_disk_full(folder: Path, error: Exception) -> bool:
     """Whether an error comes of a full disk."""
     if isinstance(error, OSError):
         return error.errno in FULL

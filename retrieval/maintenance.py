@@ -31,8 +31,8 @@ from medagent.retrieval.manifest import Manifest, check_embedder
 from medagent.retrieval.store import PassageStore, Progress
 
 BATCH = 1000
-LISTED = 10_000  # of what was skipped
-EMBEDDED_AGAIN = 64  # passages embedded once more, spread over the index
+MAX_LISTED = 10_000  # of what was skipped
+NUM_REEMBEDDED = 64  # passages embedded once more, spread over the index
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _equal(name: str, found: object, wanted: object) -> Check:
 def _embedded_again(store: PassageStore, embedder: Embedder) -> str:
     rows = store.rows()
     some = sorted(
-        {int(rows[i]) for i in np.linspace(0, len(rows) - 1, num=min(EMBEDDED_AGAIN, len(rows)), dtype=np.int64)}
+        {int(rows[i]) for i in np.linspace(0, len(rows) - 1, num=min(NUM_REEMBEDDED, len(rows)), dtype=np.int64)}
     )
     passages = store.fetch(some)
     fresh, stored = embedder.embed_passages([passages[row] for row in some]), store.vectors()[some]
@@ -139,7 +139,7 @@ def index_stats(folder: Path) -> dict[str, Any]:
         words = np.array([len(passage.text.split()) for _, passage in store.stream()])
         years = [int(year) for year, _ in store.tally("year", limit=10_000) if year != "None"]
         counts = store.counts()
-        skipped = store.skipped(limit=LISTED)
+        skipped = store.skipped(limit=MAX_LISTED)
         return {
             "folder": str(folder),
             "complete": manifest.complete,
@@ -152,7 +152,7 @@ def index_stats(folder: Path) -> dict[str, Any]:
             "duplicates_dropped": counts["duplicates"],
             "ids_told_apart": counts["ids told apart"],
             "removed": counts["removed"],
-            "kept_out": [f"{name}: {reason}" for name, reason in store.documents.kept_out(limit=LISTED)],
+            "kept_out": [f"{name}: {reason}" for name, reason in store.documents.kept_out(limit=MAX_LISTED)],
             "skipped": store.num_skipped(),
             "skipped_documents": [f"{where} {reason}" for where, reason in skipped],
             "words": {

@@ -64,10 +64,10 @@ _NUMBERED = re.compile(
 )
 
 
-def without_accents(text: str) -> str:
+def strip_accents(text: str) -> str:
     """The text with plain letters for those with marks, for comparing; it is not for showing.
 
-    >>> without_accents("Behçet, Sjögren, Ménière, Bœuf")
+    >>> strip_accents("Behçet, Sjögren, Ménière, Bœuf")
     'Behcet, Sjogren, Meniere, Boeuf'
     """
     if text.isascii():
@@ -76,10 +76,10 @@ def without_accents(text: str) -> str:
     return unicodedata.normalize("NFC", "".join(char for char in apart if not "\u0300" <= char <= "\u036f"))
 
 
-def american(word: str) -> str:
+def to_american(word: str) -> str:
     """The American form of a lower-case word in British spelling; others come back as they are.
 
-    >>> [american(word) for word in ("oedema", "haemophilia", "tumours", "hospitalised", "disease")]
+    >>> [to_american(word) for word in ("oedema", "haemophilia", "tumours", "hospitalised", "disease")]
     ['edema', 'hemophilia', 'tumors', 'hospitalized', 'disease']
     """
     for pattern, to in _PATTERNS:
@@ -87,12 +87,12 @@ def american(word: str) -> str:
     return word
 
 
-def with_numbers(text: str) -> str:
+def add_number_words(text: str) -> str:
     """The text with a word more behind each numbered kind, the same for Roman and other numerals.
 
     The numeral stays, so that equal ones are still the better match.
 
-    >>> with_numbers("type II diabetes, factor 8, and I")
+    >>> add_number_words("type II diabetes, factor 8, and I")
     'type II typetwo diabetes, factor 8 factoreight, and I'
     """
 
@@ -113,15 +113,15 @@ _ALT = re.compile(r"\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')", re.IGNORECASE)
 _DATA = re.compile(r"data:[\w/.+-]*(?:;[\w=.+-]+)*;base64,[A-Za-z0-9+/=\s]*[A-Za-z0-9+/=]|data:image/[^\s\"')>]+")
 
 
-def without_unseen(text: str) -> str:
+def strip_invisible(text: str) -> str:
     """The text without soft hyphens, zero-width spaces and control characters."""
     return _UNSEEN.sub("", text)
 
 
-def without_pictures(markdown: str) -> str:
+def strip_images(markdown: str) -> str:
     """Markdown with each picture's words in its place, and without data that stands in the text.
 
-    >>> without_pictures("See ![a chart](data:image/png;base64,AAAA) here.")
+    >>> strip_images("See ![a chart](data:image/png;base64,AAAA) here.")
     'See a chart here.'
     """
 

@@ -23,13 +23,13 @@ def open_index(index: str, *, where: str = "") -> HybridRetriever | RemoteRetrie
     """
     if index.startswith(URL) and "," not in index:
         return RemoteRetriever(index, where=where)
-    folders = folders_named(index)
+    folders = index_folders(index)
     if len(folders) > 1:
         return ShardedRetriever(folders, where=where)
     return HybridRetriever(folders[0], where=where)
 
 
-def folders_named(index: str) -> list[str]:
+def index_folders(index: str) -> list[str]:
     """The folders of a name; a folder whose own name has a comma is one.
 
     Raises:

@@ -112,20 +112,20 @@ def document_of(name: str) -> str:
     return name.partition("#")[0]
 
 
-def shown_of(names: Collection[str], passages: Iterable[Passage]) -> set[str]:
+def names_found(names: Collection[str], passages: Iterable[Passage]) -> set[str]:
     """The names that one of the passages meets: its id, its document's, or that of a passage of its text.
 
     A benchmark may name a whole article as evidence, which an index holds in pieces.
 
     >>> piece = Passage("pubmed:1#2", "", "text", document="pubmed:1")
-    >>> sorted(shown_of(["pubmed:1", "pubmed:2"], [piece]))
+    >>> sorted(names_found(["pubmed:1", "pubmed:2"], [piece]))
     ['pubmed:1']
     """
     held = {name for passage in passages for name in (passage.id, passage.document, text_key(passage.id)) if name}
     return {name for name in names if name in held or text_key(name) in held}
 
 
-def is_of(passage: Passage, names: Collection[str]) -> bool:
+def is_named(passage: Passage, names: Collection[str]) -> bool:
     """Whether the passage, a passage of its text, or its document is among the named passages and documents."""
     keys, documents = {text_key(name) for name in names}, {document_of(name) for name in names}
     return text_key(passage.id) in keys or (passage.document or document_of(passage.id)) in documents
@@ -147,13 +147,13 @@ def passage_from_row(row: Any) -> Passage:
     if not isinstance(row, dict):
         raise ValueError(f"found a {type(row).__name__}, wanted an object")
     text = next((row[name] for name in TEXT_FIELDS if not _empty(row.get(name))), None)
-    text = without_surrogates(text) if isinstance(text, str) else text
+    text = replace_surrogates(text) if isinstance(text, str) else text
     if isinstance(text, str) and text.strip().strip("[].").lower() in ("no abstract available", "no abstract"):
         raise ValueError("has no abstract")
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"no text: wanted one of the fields {', '.join(TEXT_FIELDS)} that is not empty")
     said = {
-        name: without_surrogates("" if _empty(row.get(name)) else str(row[name])).strip()
+        name: replace_surrogates("" if _empty(row.get(name)) else str(row[name])).strip()
         for name in ("title", "source", "section", "document", "licence", "license")
     }
     return Passage.make(
@@ -172,14 +172,14 @@ def passage_from_row(row: Any) -> Passage:
 def id_of_row(row: Mapping[str, Any]) -> str:
     """The id that a row gives itself, empty where it gives none (0 is one)."""
     found = row.get("id")
-    return "" if found is None or found != found else without_surrogates(str(found)).strip()  # NaN is none
+    return "" if found is None or found != found else replace_surrogates(str(found)).strip()  # NaN is none
 
 
 def _empty(value: Any) -> bool:
     return not value or value != value  # NaN, which JSON of others holds, is not itself
 
 
-def without_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """The text with lone surrogates replaced by question marks.
 
     JSON and PDFs may hold them, and UTF-8 cannot.

@@ -185,7 +185,7 @@ class Synonyms:
         return [each for key, each in reversed(others.items()) if key != tuple(sorted(words))][:MAX_SYNONYMS]
 
 
-def stored_groups(folder: Path) -> list[list[Term]]:
+def read_synonyms(folder: Path) -> list[list[Term]]:
     """The terms that an index keeps; none where it was given none.
 
     Raises:
@@ -204,7 +204,7 @@ def stored_groups(folder: Path) -> list[list[Term]]:
         ) from error
 
 
-def give_synonyms(folder: Path, file: Path) -> tuple[int, int]:
+def set_synonyms(folder: Path, file: Path) -> tuple[int, int]:
     """Keep a file's terms with an index, in place of any before.
 
     Returns how many groups of terms there are, and how many terms were left out: those without a word, those of more

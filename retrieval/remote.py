@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
-from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit, Passage
 
 
@@ -87,7 +87,7 @@ class RemoteRetriever:
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`."""
-        return self.search_where(queries, top_k=top_k, where=EVERYTHING)
+        return self.search_where(queries, top_k=top_k, where=NO_FILTER)
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """Search only the passages that `where` lets through."""

@@ -16,7 +16,7 @@ from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.cache import HitCache
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.fusion import Fetch, Ranking, fused_hits, nearest_rows
 from medagent.retrieval.index import open_vectors
 from medagent.retrieval.lexical import LexicalIndex
@@ -63,7 +63,7 @@ class IndexRetriever(ABC):
 
     @abstractmethod
     def rankings(
-        self, queries: Sequence[str], *, num_candidates: int, where: Filter = EVERYTHING
+        self, queries: Sequence[str], *, num_candidates: int, where: Filter = NO_FILTER
     ) -> tuple[list[Ranking], list[Ranking]]:
         """(dense, lexical) rankings of row numbers before fusion."""
 
@@ -73,7 +73,7 @@ class IndexRetriever(ABC):
 
     def search(self, queries: Sequence[str], *, top_k: int) -> list[list[Hit]]:
         """See `Retriever.search`. Ties are broken by row, so equal calls give equal results."""
-        return self.search_where(queries, top_k=top_k, where=EVERYTHING)
+        return self.search_where(queries, top_k=top_k, where=NO_FILTER)
 
     def search_where(self, queries: Sequence[str], *, top_k: int, where: Filter) -> list[list[Hit]]:
         """Search only the passages that `where` lets through."""
@@ -179,7 +179,7 @@ class HybridRetriever(IndexRetriever):
         return self.fetch([rows[id]])[0] if rows else None
 
     def rankings(
-        self, queries: Sequence[str], *, num_candidates: int, where: Filter = EVERYTHING
+        self, queries: Sequence[str], *, num_candidates: int, where: Filter = NO_FILTER
     ) -> tuple[list[Ranking], list[Ranking]]:
         """(dense, lexical) rankings of row numbers before fusion."""
         where = self.where & where

@@ -26,7 +26,7 @@ from medagent.retrieval.embedders import embedder_from_identity
 from medagent.retrieval.errors import RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import EXAMPLE, Filter
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.passages import Hit, Passage, without_surrogates
+from medagent.retrieval.passages import Hit, Passage, replace_surrogates
 from medagent.retrieval.rerank import CrossEncoderReranker
 from medagent.retrieval.search import HybridRetriever
 
@@ -90,7 +90,7 @@ def make_app(
     async def search_all(queries: list[str], top_k: int, where: Filter) -> list[list[Hit]]:
         if len(queries) * top_k > MAX_HITS:
             raise HTTPException(422, f"{len(queries)} queries x {top_k} passages found, wanted at most {MAX_HITS:,}")
-        queries = [without_surrogates(query) for query in queries]
+        queries = [replace_surrogates(query) for query in queries]
         if not all(query.strip() for query in queries):
             raise HTTPException(422, "an empty query was found, wanted words to search for")
         if batcher.waiting + len(queries) > MAX_WAITING:

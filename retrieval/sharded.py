@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from medagent.retrieval.embedders import Embedder, embedder_from_identity
 from medagent.retrieval.errors import IndexMismatchError
-from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.fusion import Ranking, nearest_rows
 from medagent.retrieval.lexical import LexicalShard
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.query_match import QueryWords, Synonyms, stored_groups
+from medagent.retrieval.query_match import QueryWords, Synonyms, read_synonyms
 from medagent.retrieval.rerank import Reranker
 from medagent.retrieval.search import HybridRetriever, IndexRetriever, StoredPassages
 from medagent.retrieval.settings import SearchSettings
@@ -115,7 +115,7 @@ class ShardedRetriever(IndexRetriever):
         return next((passage for passage in found if passage is not None), None)
 
     def rankings(
-        self, queries: Sequence[str], *, num_candidates: int, where: Filter = EVERYTHING
+        self, queries: Sequence[str], *, num_candidates: int, where: Filter = NO_FILTER
     ) -> tuple[list[Ranking], list[Ranking]]:
         """(dense, lexical) rankings before fusion; rows are numbered on from one index to the next."""
         allowed = self._of_each(lambda shard: shard.allowed(where))
@@ -147,7 +147,7 @@ class ShardedRetriever(IndexRetriever):
 
     def _synonyms(self) -> Synonyms:
         """Those of all indexes."""
-        return Synonyms([group for folder in self.folders for group in stored_groups(folder)])
+        return Synonyms([group for folder in self.folders for group in read_synonyms(folder)])
 
     def _vocabulary(self) -> Iterable[str]:
         """The words of passages that can be found, each once."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, HeldDocument, Withdrawal
+from medagent.retrieval.documents import TABLES, DocumentChanges, DocumentTables, IndexedDocument, Withdrawal
 from medagent.retrieval.embedders import Embedder
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.passages import Passage, document_digest
@@ -265,6 +265,6 @@ def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[st
         query = f"SELECT owner, {named} FROM passages ORDER BY row"  # noqa: S608 (constant names)
         for name, *values in database.execute(query):
             owned.setdefault(name, []).append(Passage(**dict(zip(columns, values, strict=True))))
-        held = {name: HeldDocument(name, "", "", "", document_digest(found)) for name, found in owned.items()}
+        held = {name: IndexedDocument(name, "", "", "", document_digest(found)) for name, found in owned.items()}
         DocumentTables(database).apply(DocumentChanges(held=held))
         database.execute("DELETE FROM parts")  # read again, they tell which document is from where

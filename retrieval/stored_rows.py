@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from medagent.retrieval.bibliography import Bibliography, plain_doi
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.filters import (
-    EVERYTHING,
     KINDS,
+    NO_FILTER,
     Filter,
     FilterCondition,
     date_fits,
-    folded,
-    heading,
+    fold,
     language_code,
     language_codes,
+    main_heading,
 )
 from medagent.retrieval.passages import Passage
 
@@ -151,7 +151,7 @@ class StoredRows:
         with self._lock:
             return np.array([row for (row,) in self._db.execute(query, values)], dtype=np.int64)
 
-    def tally(self, column: str, *, limit: int, where: Filter = EVERYTHING) -> list[tuple[str, int]]:
+    def tally(self, column: str, *, limit: int, where: Filter = NO_FILTER) -> list[tuple[str, int]]:
         """The most frequent values of a column with their counts, of what a filter lets through."""
         assert column in COLUMNS
         clause, values = clause_of(where, self._about)
@@ -168,14 +168,14 @@ class StoredRows:
             )
             return [str(title) for (title,) in found]
 
-    def num_sources(self, where: Filter = EVERYTHING) -> int:
+    def num_sources(self, where: Filter = NO_FILTER) -> int:
         """How many distinct sources there are; the empty one is none."""
         clause, values = clause_of(where, self._about)
         query = f"SELECT COUNT(DISTINCT source) FROM passages WHERE source != '' AND {clause}"  # noqa: S608
         with self._lock:
             return int(self._db.execute(query, values).fetchone()[0])
 
-    def years(self, where: Filter = EVERYTHING) -> tuple[int, int] | None:
+    def years(self, where: Filter = NO_FILTER) -> tuple[int, int] | None:
         """The first and the last year, None where no passage has one."""
         clause, values = clause_of(where, self._about)
         query = f"SELECT MIN(year), MAX(year) FROM passages WHERE year > 0 AND {clause}"  # noqa: S608
@@ -263,7 +263,7 @@ def fits(said: str, wanted: str) -> bool:
     field, exact, patterns = _read(wanted)
     if field == "language":
         return any(f",{code}," in language_codes(said) for code in exact)
-    texts = {folded(said), heading(said)} if field == "keyword" else {folded(said)}
+    texts = {fold(said), main_heading(said)} if field == "keyword" else {fold(said)}
     return not texts.isdisjoint(exact) or (patterns is not None and any(map(patterns.fullmatch, texts)))
 
 
@@ -291,7 +291,7 @@ def _wanted(condition: FilterCondition) -> str:
     if condition.field == "language":
         return json.dumps(["language", [language_code(value) for value in condition.values]])
     said = map(plain_doi, condition.values) if condition.field == "doi" else condition.values
-    plain = [folded(value) for value in said]
+    plain = [fold(value) for value in said]
     if condition.field == "type":
         plain = [each for value in plain for each in (value, *KINDS.get(value, ()))]
     return json.dumps([condition.field, plain])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from medagent.retrieval.embedders import Space
 from medagent.retrieval.errors import IndexMismatchError, RetrieverUnavailableError
-from medagent.retrieval.locking import is_full
+from medagent.retrieval.locking import is_disk_full
 from medagent.retrieval.store import PassageStore
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class ChromaVectors:
         try:
             self._match(store, rows, space, progress)
         except ChromaError as error:
-            if self._folder is None or is_full(self._folder, error):
+            if self._folder is None or is_disk_full(self._folder, error):
                 raise
             log.warning("%s cannot be used (%s) and is made anew.", self._where, error)
             self.drop()

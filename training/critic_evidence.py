@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from medagent.evaluation.grading.citations import DECISIONS, gold_texts, supports
-from medagent.retrieval.passages import shown_of
+from medagent.retrieval.passages import names_found
 from medagent.training.advantages import group_means
 from medagent.training.evidence_critic import TURNS
 from medagent.types import Rollout
@@ -49,8 +49,8 @@ def evidence(rollout: Rollout) -> list[list[float]]:
         rows.append([*which, float(supported), share, float(share == 1), min(len(wanted), 4) / 2, last, highest])
         hits = rollout.turns[number].hits if number < len(rollout.turns) else ()
         supported = supported or any(supports(hit, text) for hit in hits for text in texts)
-        found |= shown_of(wanted, (hit.passage for hit in hits))
-        last = max((1 / rank for rank, hit in enumerate(hits, 1) if shown_of(wanted, [hit.passage])), default=0.0)
+        found |= names_found(wanted, (hit.passage for hit in hits))
+        last = max((1 / rank for rank, hit in enumerate(hits, 1) if names_found(wanted, [hit.passage])), default=0.0)
         highest = max(highest, last)
     return rows
 

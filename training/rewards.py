@@ -18,7 +18,7 @@ from medagent.evaluation.grading.citations import citations_of
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.grading.open_answers import contains, first_answer, list_score, same, token_f1
 from medagent.evidence.support import Entailment, LexicalRule
-from medagent.retrieval.passages import shown_of
+from medagent.retrieval.passages import names_found
 from medagent.types import Rollout, StopReason, Turn
 
 MOST_REWARD = 1e6  # rewards near 1 suit the learning rates; float32 counts to 16 million in ones
@@ -200,7 +200,7 @@ class TurnRewards:
         missing = set(rollout.question.gold_passage_ids)
         turns: list[Turn] = []
         for turn in rollout.turns:
-            found = shown_of(missing, (hit.passage for hit in turn.hits))
+            found = names_found(missing, (hit.passage for hit in turn.hits))
             missing -= found
             paid = self.gold_hit * len(found) - (self.search_cost if turn.query is not None else 0.0)
             turns.append(replace(turn, reward=paid))

@@ -15,7 +15,7 @@ from lxml import html
 
 from medagent.retrieval.chunking import Document
 from medagent.retrieval.readers import OpenFile, read_file
-from medagent.retrieval.readers.text import unwrapped
+from medagent.retrieval.readers.text import join_wrapped_lines
 
 Extracted = tuple[str, list[str]]
 Extractor = Callable[[Path], Extracted]
@@ -38,7 +38,7 @@ def our_reader(path: Path) -> Extracted:
 
 def pypdf_plain(path: Path) -> Extracted:
     """What pypdf (BSD) gives, with hyphens undone and each paragraph in a line."""
-    return _pypdf(path, lambda page: unwrapped(_HYPHENATED.sub("", page.extract_text())))
+    return _pypdf(path, lambda page: join_wrapped_lines(_HYPHENATED.sub("", page.extract_text())))
 
 
 def pypdf_layout(path: Path) -> Extracted:

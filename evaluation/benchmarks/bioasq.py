@@ -10,7 +10,7 @@ from medagent.answer_forms import written
 from medagent.errors import ConfigError, InputError
 from medagent.evaluation.benchmarks.base import FileBenchmark
 from medagent.evaluation.benchmarks.rows import Row, text_field
-from medagent.retrieval.passages import Passage, without_surrogates
+from medagent.retrieval.passages import Passage, replace_surrogates
 from medagent.types import LETTERS, Question
 
 BioASQType = Literal["factoid", "list", "yes_no"]
@@ -156,7 +156,7 @@ def _titles(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _snippet_text(snippet: Mapping[str, Any]) -> str:
-    return without_surrogates(" ".join(str(snippet.get("text") or "").split()))
+    return replace_surrogates(" ".join(str(snippet.get("text") or "").split()))
 
 
 def _snippets(row: Row) -> list[dict[str, Any]]:

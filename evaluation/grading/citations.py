@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from medagent.evaluation.grading.grade import Grade, grade
 from medagent.evaluation.grading.open_answers import first_answer
 from medagent.evidence.support import Entailment, LexicalRule, Support, content_words, statements_of, support_of
-from medagent.retrieval.passages import Hit, shown_of
+from medagent.retrieval.passages import Hit, names_found
 from medagent.types import LETTERS, Question, Rollout
 
 DECISIONS = frozenset(("yes", "no", "maybe"))
@@ -68,7 +68,7 @@ def ground(rollouts: Sequence[Rollout], entails: Entailment = LexicalRule()) -> 
     """Count over rollouts."""
     known = [rollout for rollout in rollouts if rollout.question.gold_passage_ids]
     wanted = [set(rollout.question.gold_passage_ids) for rollout in known]
-    shown = [shown_of(names, (hit.passage for hit in r.hits)) for names, r in zip(wanted, known, strict=True)]
+    shown = [names_found(names, (hit.passage for hit in r.hits)) for names, r in zip(wanted, known, strict=True)]
     judged = gold = 0
     total = Support()
     for rollout in rollouts:

@@ -19,7 +19,7 @@ from medagent.models.chat_template import chat_frame
 from medagent.policies.chat_endpoint import RemotePolicy
 from medagent.policy import Policy
 from medagent.protocol import NOT_ADVICE
-from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.serving.rewriting import DATE, ModelRewriter, Rewriter, RuleRewriter
 from medagent.types import Question, Turn
 
@@ -60,7 +60,7 @@ async def print_answer(
     temperature: float,
     console: Console,
     check: EvidenceCheck,
-    where: Filter = EVERYTHING,
+    where: Filter = NO_FILTER,
 ) -> None:
     """Roll out one question, printing each turn as it ends, and the answer with the verdict of the evidence."""
     show_question(console, question)
@@ -71,7 +71,7 @@ async def print_answer(
 
 
 async def answer_as_json(
-    agent: Agent, question: Question, *, temperature: float, check: EvidenceCheck, where: Filter = EVERYTHING
+    agent: Agent, question: Question, *, temperature: float, check: EvidenceCheck, where: Filter = NO_FILTER
 ) -> dict[str, Any]:
     """The JSON of POST /v1/answers: the turns' events and the checked answer."""
     batcher = agent.search_batcher().within(where)
@@ -87,7 +87,7 @@ def chat_loop(
     temperature: float,
     as_json: bool,
     check: EvidenceCheck,
-    where: Filter = EVERYTHING,
+    where: Filter = NO_FILTER,
     rewriter: Rewriter = RuleRewriter(),
 ) -> None:
     """Ask until an empty line or the end of input. `as_json` prints one JSON line per question and no prompt.

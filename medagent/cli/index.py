@@ -69,10 +69,10 @@ def _aloud(folder: Path, work: Callable[[Show, Changes], Manifest], *, foreseen:
         manifest = work(show, changes)
     console = Console(highlight=False)
     if foreseen:
-        console.print(f"Index {folder} would change: {changes.told()}.", soft_wrap=True)
+        console.print(f"Index {folder} would change: {changes.summary()}.", soft_wrap=True)
     else:
         told = f"{manifest.num_passages:,} passages, embedder {manifest.embedder}"
-        console.print(f"Index {folder}: {told}. Documents: {changes.told()}.", soft_wrap=True)
+        console.print(f"Index {folder}: {told}. Documents: {changes.summary()}.", soft_wrap=True)
     notable = [row for row in changes.rows if row[0] not in ("added", "unchanged")]
     for what, which, why in notable[:SHOWN]:
         console.print(escape(f"  {what}: {which}{f' ({why})' if why else ''}"), soft_wrap=True)

@@ -14,7 +14,7 @@ from medagent.cli.safe_text import escape
 from medagent.errors import InputError
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.manifest import Manifest
-from medagent.retrieval.opening import URL, folders_named, open_index
+from medagent.retrieval.opening import URL, index_folders, open_index
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.rerank import CrossEncoderReranker
 from medagent.retrieval.search import HybridRetriever
@@ -69,7 +69,7 @@ def _opened(
             f"index {index}: is served, with a floor, evidence_weight and reranker of its own. Give a folder to set "
             "them."
         )
-    folders, second = folders_named(index), CrossEncoderReranker(reranker) if reranker else None
+    folders, second = index_folders(index), CrossEncoderReranker(reranker) if reranker else None
     settings = Manifest.read(Path(folders[0])).settings.search
     settings = replace(settings, **changed)
     if len(folders) > 1:

@@ -22,7 +22,7 @@ from medagent.evidence.answers import Answer, Steps, answer_job
 from medagent.evidence.check import EvidenceCheck
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.errors import RetrievalError
-from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.passages import Hit
 from medagent.serving.settings import AdmissionLimits
 
@@ -166,7 +166,7 @@ class Admission:
         rewritten_question: str | None = None,
         history: Sequence[str] = (),
         asker: str = "",
-        where: Filter = EVERYTHING,
+        where: Filter = NO_FILTER,
     ) -> Answering:
         """Begin to answer, at once or when a place is free. Places are given in the order of asking.
 

@@ -20,7 +20,7 @@ from medagent.retrieval.passages import Passage
 SAMPLE = 65_536  # bytes by which an encoding is found out
 FEW = 0.1  # share of the bytes beyond ASCII that may be wrong in UTF-8
 MUCH, LONG = 0.2, 400  # share of bytes beyond ASCII in texts of other scripts, and bytes from which that can be told
-LONGEST_FILE = 256 << 20  # bytes that are one document, and therefore held at once
+MAX_FILE_BYTES = 256 << 20  # bytes that are one document, and therefore held at once
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class OpenFile:
         """All of the file, unpacked.
 
         Raises:
-            EOFError: it is longer than `LONGEST_FILE`, as a small archive may be.
+            EOFError: it is longer than `MAX_FILE_BYTES`, as a small archive may be.
         """
-        raw = self.stream.read(LONGEST_FILE + 1)
-        if len(raw) > LONGEST_FILE:
-            raise EOFError(f"is longer than {LONGEST_FILE >> 20} MiB as one document; cut it into several files")
+        raw = self.stream.read(MAX_FILE_BYTES + 1)
+        if len(raw) > MAX_FILE_BYTES:
+            raise EOFError(f"is longer than {MAX_FILE_BYTES >> 20} MiB as one document; cut it into several files")
         return raw
 
     def text(self, *, declared: re.Pattern[bytes] | None = None) -> str:
@@ -167,19 +167,19 @@ def is_notice(title: str) -> bool:
     return bool(_NOTICE.search(title))
 
 
-def why_left_out(title: str) -> str:
+def retraction_in_title(title: str) -> str:
     """Why an article with this title is left out; empty where its title says nothing."""
     if is_notice(title):
         return "is the notice of a retraction"
     return "is a retracted article" if is_retracted(title) else ""
 
 
-def rows_in_words(rows: Sequence[Sequence[str]], *, named: bool = True) -> list[str]:
+def table_lines(rows: Sequence[Sequence[str]], *, named: bool = True) -> list[str]:
     """A line for each row; with `named` the first row names the columns. Empty cells are left out.
 
     A cell that is alone in its row is a heading or a note, and stands without a name.
 
-    >>> rows_in_words([["Drug", "Dose"], ["Aspirin", "300 mg"], ["At night", ""]])
+    >>> table_lines([["Drug", "Dose"], ["Aspirin", "300 mg"], ["At night", ""]])
     ['Drug: Aspirin; Dose: 300 mg', 'At night']
     """
     rows = [row for row in rows if any(row)]

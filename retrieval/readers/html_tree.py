@@ -9,14 +9,14 @@ from lxml import html
 from lxml.html import HtmlElement
 from trafilatura.utils import load_html
 
-from medagent.retrieval.readers.base import has_header, rows_in_words
-from medagent.retrieval.readers.text import raised
+from medagent.retrieval.readers.base import has_header, table_lines
+from medagent.retrieval.readers.text import superscript
 
 CHARSET = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
 _SILENT = {"template", "noscript", "script", "style"}
 _LINKED = re.compile(r"[\W\d]*[a-z]?[\W\d]*")
-_MOST_COLUMNS = 60
+_MAX_COLUMNS = 60
 
 
 def prepared(page: str) -> HtmlElement | None:
@@ -59,7 +59,7 @@ def _set_in_line(node: HtmlElement) -> None:
     text = " ".join(node.text_content().split())
     if node.tag == "sup":
         linked = node.find(".//a") is not None and _LINKED.fullmatch(text)
-        added = "" if linked else raised(text, _text_before(node).rstrip())
+        added = "" if linked else superscript(text, _text_before(node).rstrip())
         if not added:
             _drop(node)
             return
@@ -128,7 +128,7 @@ def _plain_table(table: HtmlElement) -> None:
         table.remove(child)
     if next(table.iterancestors("li", "dd"), None) is not None:
         table.tag = "ul"
-        for text in rows_in_words([names, *cells[begun:]] if begun else cells, named=bool(begun)):
+        for text in table_lines([names, *cells[begun:]] if begun else cells, named=bool(begun)):
             html.etree.SubElement(table, "li").text = text
         return
     for number, row in enumerate([names, *cells[begun:]] if begun else cells):
@@ -164,7 +164,7 @@ def _spread(rows: list[HtmlElement]) -> tuple[list[list[str]], list[bool]]:
         for cell in own:
             fill()
             text = " ".join(cell.text_content().split())
-            for at in range(min(_number(cell.get("colspan")), _MOST_COLUMNS)):
+            for at in range(min(_number(cell.get("colspan")), _MAX_COLUMNS)):
                 shown = text if is_head or not at else ""
                 if (down := _number(cell.get("rowspan"))) > 1:
                     open_[len(texts)] = (down - 1, shown)

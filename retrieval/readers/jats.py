@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import Bibliography, plain_doi
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, is_retracted, why_left_out
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, is_retracted, retraction_in_title
 from medagent.retrieval.readers.xml_text import LANGUAGE, date_of, running_text, text_of, without_namespaces, year_of
 
 # Parts of a body that are no running text.
@@ -51,7 +51,7 @@ def article(element: Element, name: str) -> Item:
     # title.
     if related & {"retraction-forward", "retraction"} or is_retracted(title):
         return withdrawn("is a retracted article")
-    if reason := why_left_out(title):
+    if reason := retraction_in_title(title):
         return Skipped(where, f"{reason}, by its title")
     sections = list(abstracts_of(meta))
     for part in (element.find("body"), element.find("back/app-group")):
@@ -128,7 +128,7 @@ def dublin_core(element: Element, name: str) -> Item:
     named = [text_of(part) for part in element.findall("identifier") if text_of(part)]
     title = text_of(element.find("title"))
     where = f"{name}, {named[0]}" if named else name
-    if reason := why_left_out(title):
+    if reason := retraction_in_title(title):
         return Skipped(where, f"{reason}, by its title")
     if not text:
         return Skipped(where, "is a Dublin Core record without a description")
@@ -218,7 +218,7 @@ def chapter(element: Element, name: str, book: Book, *, shelf: str = "") -> Item
     id_ = f"pmid:{pmid}" if pmid.isdecimal() else f"{book.id}:{own}" if book.id and own else own
     where = f"{name}, {id_}" if id_ else name
     title = text_of(meta.find("title-group/title"))
-    if reason := why_left_out(title):
+    if reason := retraction_in_title(title):
         return Skipped(where, f"{reason}, by its title")
     sections = list(abstracts_of(meta))
     for part in (element.find("body"), element.find("back/app-group")):

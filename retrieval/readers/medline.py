@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 from medagent.retrieval.bibliography import Bibliography, iso_date, year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, why_left_out
+from medagent.retrieval.readers.base import Item, Skipped, Withdrawn, retraction_in_title
 from medagent.retrieval.readers.xml_text import date_of, text_of, year_of
 
 _BRACKETED = re.compile(r"^\[([^\]]*?)\.?\]\.?$")  # how PubMed marks titles that it translated
@@ -47,7 +47,7 @@ def article(element: Element, name: str) -> Item:
     if any(kind == "RetractionIn" for kind, _ in links):
         return withdrawn("is a retracted article: it names the notice")
     title = _BRACKETED.sub(r"\1.", text_of(found.find("ArticleTitle"))) or text_of(found.find("VernacularTitle"))
-    if reason := why_left_out(title):
+    if reason := retraction_in_title(title):
         return Skipped(where, f"{reason}, by its title")
     sections = tuple(_abstracts(found, element))
     if not sections:
@@ -194,7 +194,7 @@ def _medline_document(fields: Mapping[str, Sequence[str]], name: str) -> Item:
     pmid, title = first("PMID"), first("TI", "BTI", "TT")
     where = f"{name}, PMID {pmid or '(none)'}"
     kinds = {kind.lower() for kind in fields.get("PT", ())}
-    reason = f"{why_left_out(title)}, by its title" if why_left_out(title) else ""
+    reason = f"{retraction_in_title(title)}, by its title" if retraction_in_title(title) else ""
     if kinds & _RETRACTED or "RIN" in fields or "ROF" in fields:
         reason = "is a retracted article, or the notice of a retraction"
     if reason:

@@ -18,9 +18,9 @@ from trafilatura.settings import Document as TrafilaturaDocument
 
 from medagent.retrieval.bibliography import year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, rows_in_words, why_left_out
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, retraction_in_title, table_lines
 from medagent.retrieval.readers.html_tree import CHARSET, prepared
-from medagent.retrieval.readers.text import decoded, title_of, without_ligatures
+from medagent.retrieval.readers.text import decoded, expand_ligatures, title_from_name
 
 _LEVEL = re.compile(r"(?:Heading|Überschrift|Titre|Título) (\d)")
 # It tells in the log of every page that has little text; what has none is reported here.
@@ -43,8 +43,8 @@ def read_html(file: OpenFile) -> Iterator[Item]:
     if not isinstance(made, TrafilaturaDocument) or made.body is None:
         yield Skipped(file.name, "has no main text")
         return
-    title = without_ligatures(str(made.title or "")).strip() or title_of(file.name)
-    if reason := why_left_out(title):
+    title = expand_ligatures(str(made.title or "")).strip() or title_from_name(file.name)
+    if reason := retraction_in_title(title):
         yield Skipped(file.name, f"{reason}, by its title")
         return
     sections = _sections_of(made.body, title)
@@ -80,7 +80,7 @@ def _rows_of(table: etree._Element) -> list[str]:
     rows = [[" ".join(_lines(cell)) for cell in row.iter("cell")] for row in table.iter("row")]
     first = next(table.iter("row"), None)
     named = first is not None and any(cell.get("role") == "head" for cell in first)
-    return rows_in_words(rows, named=named)
+    return table_lines(rows, named=named)
 
 
 def _lines(node: etree._Element) -> list[str]:
@@ -100,7 +100,7 @@ def _lines(node: etree._Element) -> list[str]:
             parts.append(" ".join((child.tail or "").split("\n")))
 
     walk(node)
-    text = re.sub(r"\r\s*\r[\s\r]*", "\n", without_ligatures("".join(parts)))
+    text = re.sub(r"\r\s*\r[\s\r]*", "\n", expand_ligatures("".join(parts)))
     return [line for each in text.split("\n") if (line := " ".join(each.split()))]
 
 
@@ -116,7 +116,7 @@ def read_docx(file: OpenFile) -> Iterator[Item]:
     for block in word.iter_inner_content():
         if isinstance(block, Table):
             rows = [[" ".join(cell.text.split()) for cell in row.cells] for row in block.rows]
-            sections[-1][1].extend(rows_in_words(rows))
+            sections[-1][1].extend(table_lines(rows))
             continue
         assert isinstance(block, Paragraph)
         text, style = " ".join(block.text.split()), str(block.style.name if block.style is not None else "")
@@ -130,8 +130,8 @@ def read_docx(file: OpenFile) -> Iterator[Item]:
             sections.append((" > ".join(headings), []))
         elif style not in ("Title", "Titel"):
             sections[-1][1].append(text)
-    title = title or title_of(file.name)
-    if reason := why_left_out(title):
+    title = title or title_from_name(file.name)
+    if reason := retraction_in_title(title):
         yield Skipped(file.name, f"{reason}, by its title")
         return
     kept = tuple(Section(heading, "\n".join(lines)) for heading, lines in sections if lines)

@@ -15,8 +15,8 @@ from statistics import median
 import pypdfium2
 
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.passages import without_surrogates
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, has_header, rows_in_words
+from medagent.retrieval.passages import replace_surrogates
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, has_header, table_lines
 from medagent.retrieval.readers.pdf_layout import Column, Grid, PlainTable, boxed_aside, grids_of, in_order
 from medagent.retrieval.readers.pdf_lines import (
     LinePart,
@@ -30,7 +30,7 @@ from medagent.retrieval.readers.pdf_lines import (
     without_running,
 )
 from medagent.retrieval.readers.pdf_words import PlacedPage, Word, placed_page
-from medagent.retrieval.readers.text import title_of, without_ligatures
+from medagent.retrieval.readers.text import expand_ligatures, title_from_name
 
 _YEAR = re.compile(r"(?:D:)?(1[89]\d\d|20\d\d)\d*")
 
@@ -50,7 +50,7 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
         return
     with closing(document):
         count = len(document)
-        claimed = " ".join(without_ligatures(_metadata(document, "Title")).split())
+        claimed = " ".join(expand_ligatures(_metadata(document, "Title")).split())
         year = _YEAR.match(_metadata(document, "CreationDate"))
         skipped: list[Skipped] = []
         pages = [read_page(page) for page in without_running(_pages(document, file.name, skipped))]
@@ -59,14 +59,14 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
     sections = [
         Section(f"page {page.number}", text)
         for page in pages
-        if (text := without_surrogates(page.text(hyphenated))).strip()
+        if (text := replace_surrogates(page.text(hyphenated))).strip()
     ]
     if not sections:
         yield Skipped(
             file.name, f"has no text on its {count} pages; if they are scans, run text recognition (OCR) first"
         )
         return
-    title = _title(claimed, pages) or title_of(file.name)
+    title = _title(claimed, pages) or title_from_name(file.name)
     yield Document(title, tuple(sections), file.name, year=int(year[1]) if year else None, name=file.name)
 
 
@@ -86,11 +86,11 @@ def _title(claimed: str, pages: list[ReadPage]) -> str:
     """The title of the metadata, unless it is rubbish; else what stands on the first page in the largest letters."""
     if claimed and not is_rubbish(claimed):
         return claimed
-    return without_surrogates(title_on(pages[:3])) if pages and pages[0].number == 1 else ""
+    return replace_surrogates(title_on(pages[:3])) if pages and pages[0].number == 1 else ""
 
 
 def _metadata(document: pypdfium2.PdfDocument, key: str) -> str:
-    return without_surrogates(str(document.get_metadata_value(key) or "").replace("\x00", ""))
+    return replace_surrogates(str(document.get_metadata_value(key) or "").replace("\x00", ""))
 
 
 SMALL = 0.88  # of the size of a page's letters, from which text at the foot of a column is a footnote
@@ -197,14 +197,14 @@ def _paragraphs(column: Column) -> Iterator[Paragraph]:
 def _plain_rows(table: PlainTable) -> list[str]:
     cells = [[_cell([line.text for line in lines_of(cell)]) if cell else "" for cell in row] for row in table.rows]
     bold = [all(piece.bold for cell in row for piece in cell) for row in table.rows]
-    return rows_in_words(cells, named=has_header(cells, bold))
+    return table_lines(cells, named=has_header(cells, bold))
 
 
 def _grid_rows(grid: Grid) -> list[str]:
     lines = [[[line.text for line in lines_of(pieces_of(cell))] for cell in row] for row in grid.cells]
     bold = [all(word.bold for cell in row for word in cell) for row in grid.cells]
     cells = [[_cell(cell) for cell in row] for row in lines]
-    return rows_in_words(cells, named=has_header(cells, bold))
+    return table_lines(cells, named=has_header(cells, bold))
 
 
 def _cell(lines: Sequence[str]) -> str:

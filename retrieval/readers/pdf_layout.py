@@ -15,7 +15,7 @@ GUTTER = 0.8  # of the size of letters: how wide white space must be between col
 STRETCHED = 1.5  # of the size of letters: how wide the blanks of justified lines may be
 LEAST = 3  # lines on both sides of a gutter; a table may have two
 NARROW, MANY = 0.6, 6  # a narrower gutter needs more lines: blanks of justified lines lie above one another by chance
-DEEPEST = 40  # cuts within cuts
+MAX_DEPTH = 40  # cuts within cuts
 _Placed = tuple[float, float, float]  # where a gutter is, and from where to where it reaches
 
 
@@ -42,7 +42,7 @@ def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Part]:
     The gutter with the most lines on both sides is looked for. What lies above it comes first, then what is left and
     right of it, then what lies below.
     """
-    found = _gutter(pieces) if depth < DEEPEST else None
+    found = _gutter(pieces) if depth < MAX_DEPTH else None
     if found is None:
         if pieces:
             yield Column(lines_of(pieces))
@@ -185,7 +185,7 @@ def _goes_on(cells: Sequence[list[LinePart]], above: Sequence[list[LinePart]], *
 
 
 NEAR = 3.0  # points within which lines touch
-MOST_RULES = 400  # of a page with tables; more make a picture
+MAX_LINES = 400  # of a page with tables; more make a picture
 SHORTEST = 8.0  # points that a rule is long at least
 
 
@@ -208,7 +208,7 @@ def grids_of(rules: Sequence[DrawnLine], words: Sequence[Word]) -> list[Grid]:
     """The tables of a page: lines that touch, at least three across and two down, with words in several cells."""
     across, down = _lines(rules)
     grids: list[Grid] = []
-    if len(across) + len(down) > MOST_RULES:
+    if len(across) + len(down) > MAX_LINES:
         return grids
     for group in _touching([*across, *down]):
         ys = _places([rule.y0 for rule in group if rule in across])

@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 from statistics import median
 
 from medagent.retrieval.readers.pdf_words import PlacedPage, Word
-from medagent.retrieval.readers.text import without_ligatures
+from medagent.retrieval.readers.text import expand_ligatures
 
 BETWEEN = 0.5  # of the size of letters: white space that may part columns
 _BULLET = re.compile(r"[•‣▪●○◦■□–—*·✓➢]|-|\(?(?:\d{1,3}|[a-z]|[ivx]{1,5})[.)]")
@@ -41,7 +41,7 @@ class LinePart:
         backwards = sum(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text) > len(text) / 2
         if backwards:
             text = " ".join(word.text for word in reversed(self.words))
-        return without_ligatures(unicodedata.normalize("NFC", text))
+        return expand_ligatures(unicodedata.normalize("NFC", text))
 
     @property
     def bold(self) -> bool:

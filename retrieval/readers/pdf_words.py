@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 import pypdfium2
 from pypdfium2 import raw
 
-from medagent.retrieval.readers.text import raised
+from medagent.retrieval.readers.text import superscript
 
 PART = 0.2  # share of a page's characters from which text in another direction is text, and no mark in the margin
 GAP = 0.3  # of the size of letters, from which white space parts words
-MOST_PATHS = 3000  # drawn on a page; more make a picture
+MAX_PATHS = 3000  # drawn on a page; more make a picture
 RIGHT_TO_LEFT = "\u0590"  # the first letter that may be written so
 THIN = 2.5  # points that a rule is wide at most
 _BOLD = re.compile(rb"bold|black|heavy|semib|demi", re.IGNORECASE)
@@ -140,7 +140,7 @@ def _words(text: pypdfium2.PdfTextPage, bounds: tuple[float, float, float, float
 def _rules(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
     """Drawn lines and boxes, and no curves."""
     for number, drawn in enumerate(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1)):
-        if number > MOST_PATHS:
+        if number > MAX_PATHS:
             return
         left, bottom, right, top = drawn.get_bounds()
         (ax, ay), (bx, by) = _upright(left, bottom, angle), _upright(right, top, angle)
@@ -157,7 +157,7 @@ def with_marks(words: list[Word]) -> list[Word]:
     for at, word in enumerate(words):
         host = kept[-1] if kept else None
         if host is not None and _is_small(word, host) and -0.15 * host.size < word.x0 - host.x1 < 0.6 * host.size:
-            added = word.text if word.y > host.y else raised(word.text, host.text)
+            added = word.text if word.y > host.y else superscript(word.text, host.text)
             if not word.spaced:
                 kept[-1] = replace(host, text=host.text + added, x1=max(host.x1, word.x1))
             else:

@@ -15,7 +15,7 @@ from bibtexparser.middlewares import LatexDecodingMiddleware
 
 from medagent.retrieval.bibliography import Bibliography, plain_doi, year_in
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.readers.base import Item, OpenFile, Skipped, why_left_out
+from medagent.retrieval.readers.base import Item, OpenFile, Skipped, retraction_in_title
 from medagent.retrieval.readers.medline import medline_records
 from medagent.retrieval.readers.text import decoded
 
@@ -137,7 +137,7 @@ def _about(row: Mapping[str, Any], *, url: str, keywords: Sequence[str]) -> Bibl
 def _document(
     title: str, sections: list[Section], where: str, *, id_: str, journal: str, date: str, about: Bibliography
 ) -> Item:
-    if reason := why_left_out(title):
+    if reason := retraction_in_title(title):
         return Skipped(where, f"{reason}, by its title")
     if not sections:
         return Skipped(where, "has no abstract")

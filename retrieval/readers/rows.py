@@ -15,10 +15,10 @@ import ijson
 
 from medagent.retrieval.chunking import Document, Section
 from medagent.retrieval.passages import id_of_row, passage_from_row
-from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, why_left_out
+from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped, retraction_in_title
 
 LONGEST_LINE = 64 << 20  # bytes; a longer one is no row
-MOST_NESTED = 500  # arrays and objects within one another
+MAX_DEPTH = 500  # arrays and objects within one another
 
 
 def read_json_lines(file: OpenFile) -> Iterator[Item]:
@@ -67,8 +67,8 @@ def _objects(file: OpenFile) -> Iterator[Any]:
     opened: list[str] = []  # those around it
     for event, value in ijson.basic_parse(_without_mark(file.stream), use_float=True):
         begins, ends = event.startswith("start_"), event.startswith("end_")
-        if len(opened) + within > MOST_NESTED:
-            raise ijson.JSONError(f"nests more than {MOST_NESTED} deep")
+        if len(opened) + within > MAX_DEPTH:
+            raise ijson.JSONError(f"nests more than {MAX_DEPTH} deep")
         if not within and event == "start_map" and opened[-1:] == ["start_array"]:
             builder = ijson.ObjectBuilder()
         elif not within:
@@ -97,7 +97,7 @@ def document_of_row(row: Any, where: str, *, source: str) -> Item:
         passage = passage_from_row(dict(row) if isinstance(row, Mapping) else row)
     except ValueError as error:
         return Skipped(where, str(error))
-    if reason := why_left_out(passage.title):
+    if reason := retraction_in_title(passage.title):
         return Skipped(where, f"{reason}, by its title")
     return Document(
         passage.title,

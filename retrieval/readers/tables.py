@@ -16,12 +16,20 @@ from typing import IO
 
 from medagent.retrieval.bibliography import plain_doi
 from medagent.retrieval.passages import TEXT_FIELDS
-from medagent.retrieval.readers.base import SAMPLE, UNREADABLE, Item, OpenFile, Skipped, encoding_of, why_left_out
+from medagent.retrieval.readers.base import (
+    SAMPLE,
+    UNREADABLE,
+    Item,
+    OpenFile,
+    Skipped,
+    encoding_of,
+    retraction_in_title,
+)
 from medagent.retrieval.readers.rows import document_of_row
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole article
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
-LONGEST_ROW = 2_000  # lines, within which a quote must be closed
+MAX_ROW_LINES = 2_000  # lines, within which a quote must be closed
 DELIMITERS = ",\t;|"
 # What exports of PubMed, Scopus, Web of Science and Embase call their columns.
 COLUMNS = {
@@ -88,7 +96,7 @@ def _document(names: Sequence[str], row: Sequence[str], where: str, source: str)
         fields["id"] = f"pmid:{fields['pmid'].strip()}"
     elif "id" not in fields and fields.get("doi", "").strip():
         fields["id"] = f"doi:{plain_doi(fields['doi'])}"
-    if reason := why_left_out(fields.get("title", "")):
+    if reason := retraction_in_title(fields.get("title", "")):
         return Skipped(where, f"{reason}, by its title")
     return document_of_row(fields, where, source=source)
 
@@ -117,7 +125,7 @@ def records(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[st
         row = _row(line, delimiter)
         while row is None:
             following = next(lines, "")
-            if not following or len(held) == LONGEST_ROW:
+            if not following or len(held) == MAX_ROW_LINES:
                 row = "opens a quote that is never closed; the line is left out"
             else:
                 held.append(following)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from medagent.retrieval.chunking import Document, Section
-from medagent.retrieval.normalization import without_pictures
+from medagent.retrieval.normalization import strip_images
 from medagent.retrieval.readers.base import UNREADABLE, Item, OpenFile, Skipped
 from medagent.retrieval.readers.medline import is_medline, medline_records
 
@@ -31,7 +31,7 @@ def read_text(file: OpenFile) -> Iterator[Item]:
     if is_medline(text):
         yield from medline_records(text, file.name)
         return
-    yield Document(title_of(file.name), (Section("", unwrapped(text)),), file.name, name=file.name)
+    yield Document(title_from_name(file.name), (Section("", join_wrapped_lines(text)),), file.name, name=file.name)
 
 
 def read_markdown(file: OpenFile) -> Iterator[Item]:
@@ -40,7 +40,7 @@ def read_markdown(file: OpenFile) -> Iterator[Item]:
     if isinstance(text, Skipped):
         yield text
         return
-    text = without_pictures(text)
+    text = strip_images(text)
     title, heading, sections = "", "", []
     held: list[str] = []
     fenced = False
@@ -50,17 +50,20 @@ def read_markdown(file: OpenFile) -> Iterator[Item]:
         if match is None and line != "# ":
             held.append(line)
             continue
-        sections.append(Section(heading, unwrapped("\n".join(held))))
+        sections.append(Section(heading, join_wrapped_lines("\n".join(held))))
         held = []
         heading = match.group(2) if match else ""
         if match and len(match.group(1)) == 1 and not title and not any(section.text for section in sections):
             title, heading = heading, ""
     yield Document(
-        title or title_of(file.name), tuple(section for section in sections if section.text), file.name, name=file.name
+        title or title_from_name(file.name),
+        tuple(section for section in sections if section.text),
+        file.name,
+        name=file.name,
     )
 
 
-def unwrapped(text: str) -> str:
+def join_wrapped_lines(text: str) -> str:
     """Each paragraph in one line.
 
     A line that was wrapped is no end of a sentence. List items and table rows stay apart.
@@ -72,12 +75,12 @@ def unwrapped(text: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def without_ligatures(text: str) -> str:
+def expand_ligatures(text: str) -> str:
     """The text with joined letters as the letters that they join: "ﬁ" as "fi"."""
     return _LIGATURES.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text)
 
 
-def raised(text: str, before: str) -> str:
+def superscript(text: str, before: str) -> str:
     """What a raised stretch of text adds to the text before it.
 
     Marks of references and footnotes say nothing. Exponents of numbers get a circumflex: ten to the ninth must not read
@@ -90,7 +93,7 @@ def raised(text: str, before: str) -> str:
     return text
 
 
-def title_of(name: str) -> str:
+def title_from_name(name: str) -> str:
     """A title from a file's name."""
     stem = PurePath(name).name.removesuffix(".gz")
     return PurePath(stem).stem.replace("_", " ")

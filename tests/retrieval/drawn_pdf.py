@@ -85,7 +85,7 @@ def read_drawn(path: Path, *draws: Draw) -> list[str]:
     return text.split("\n")
 
 
-def title_of(path: Path) -> str:
+def title_from_name(path: Path) -> str:
     """A document's title."""
     (document,), _ = items(path)
     return document.title

@@ -15,7 +15,7 @@ from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import IndexMismatchError, IndexUnwritableError
 from medagent.retrieval.index import build_index
 from medagent.retrieval.lexical import LexicalIndex
-from medagent.retrieval.locking import disk_failures_told
+from medagent.retrieval.locking import explain_disk_errors
 from medagent.retrieval.maintenance import rebuild_index
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
@@ -77,7 +77,7 @@ def test_after_a_full_disk_the_same_command_goes_on(
 def test_what_the_disk_refuses_is_told(tmp_path: Path, error: OSError, said: str) -> None:
     if isinstance(error, OSError) and error.filename:
         error = OSError(error.errno, error.strerror, str(tmp_path / "passages.sqlite"))
-    with pytest.raises(IndexUnwritableError, match=said), disk_failures_told(tmp_path):
+    with pytest.raises(IndexUnwritableError, match=said), explain_disk_errors(tmp_path):
         raise error
 
 
@@ -86,7 +86,7 @@ def test_what_the_disk_refuses_is_told(tmp_path: Path, error: OSError, said: str
     [OSError(errno.EACCES, "Permission denied", "/elsewhere/a.pdf"), sqlite3.OperationalError("no such table")],
 )
 def test_other_failures_keep_their_own_words(tmp_path: Path, error: Exception) -> None:
-    with pytest.raises(type(error)), disk_failures_told(tmp_path):
+    with pytest.raises(type(error)), explain_disk_errors(tmp_path):
         raise error
 
 

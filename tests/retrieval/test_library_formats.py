@@ -215,7 +215,7 @@ def test_a_pdf_with_aes_and_only_an_owners_password(tmp_path: Path) -> None:
 
 
 def test_a_small_archive_of_a_huge_text_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("medagent.retrieval.readers.base.LONGEST_FILE", 3 << 20)
+    monkeypatch.setattr("medagent.retrieval.readers.base.MAX_FILE_BYTES", 3 << 20)
     for name in ("a.txt.gz", "b.md.gz", "c.html.gz"):
         documents, (skipped,) = read(tmp_path, name, gzip.compress(b"gout " * (1 << 20)))
         assert not documents

@@ -13,7 +13,17 @@ from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.pdfgen.canvas import Canvas
 
-from tests.retrieval.drawn_pdf import Draw, cells, lines, read_drawn, read_pages, rules, title_of, together, write
+from tests.retrieval.drawn_pdf import (
+    Draw,
+    cells,
+    lines,
+    read_drawn,
+    read_pages,
+    rules,
+    title_from_name,
+    together,
+    write,
+)
 from tests.retrieval.support import items, read
 
 BODY = lines(["The text of the page is set in letters", "of the usual size and goes on here."], y=600)
@@ -190,18 +200,21 @@ def test_many_drawn_lines_cost_little_and_hide_nothing(tmp_path: Path) -> None:
 def test_a_title_stands_in_the_largest_letters_where_the_metadata_have_none(claimed: str, tmp_path: Path) -> None:
     title = lines(["Care of adults with", "asthma at home"], size=20, leading=24, y=700)
     assert (
-        title_of(write(tmp_path / "a.pdf", together(title, BODY), title=claimed))
+        title_from_name(write(tmp_path / "a.pdf", together(title, BODY), title=claimed))
         == "Care of adults with asthma at home"
     )
 
 
 def test_other_titles(tmp_path: Path) -> None:
     large = lines(["WARD 12"], size=30)
-    assert title_of(write(tmp_path / "a.pdf", together(large, BODY), title="COVID-19 in  Łódź")) == "COVID-19 in Łódź"
+    assert (
+        title_from_name(write(tmp_path / "a.pdf", together(large, BODY), title="COVID-19 in  Łódź"))
+        == "COVID-19 in Łódź"
+    )
     bold = lines(["Rest after surgery"], font="Helvetica-Bold")
-    assert title_of(write(tmp_path / "b.pdf", together(bold, BODY))) == "Rest after surgery"
-    assert title_of(write(tmp_path / "ward_guide.pdf", BODY)) == "ward guide"
-    assert title_of(write(tmp_path / "c_d.pdf", together(lines(["A"], size=40, y=750), BODY))) == "c d"
+    assert title_from_name(write(tmp_path / "b.pdf", together(bold, BODY))) == "Rest after surgery"
+    assert title_from_name(write(tmp_path / "ward_guide.pdf", BODY)) == "ward guide"
+    assert title_from_name(write(tmp_path / "c_d.pdf", together(lines(["A"], size=40, y=750), BODY))) == "c d"
 
 
 # Files.

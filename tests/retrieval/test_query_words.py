@@ -14,7 +14,7 @@ from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.index import build_index
-from medagent.retrieval.normalization import american, with_numbers, without_accents
+from medagent.retrieval.normalization import add_number_words, strip_accents, to_american
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.query_match import QueryWords
 from medagent.retrieval.search import HybridRetriever
@@ -103,13 +103,13 @@ def test_variants_of_spelling_are_one_word(one: str, other: str) -> None:
      "shoe", "phoenix", "does", "goes", "raise", "noise", "haemus", "analyses", "premise", "paella"],
 )  # fmt: skip
 def test_other_words_keep_their_spelling(word: str) -> None:
-    assert american(word) == word
+    assert to_american(word) == word
 
 
 def test_what_is_shown_keeps_its_accents(tmp_path: Path) -> None:
     hit = built(tmp_path).search(["behcet"], top_k=1)[0][0]
     assert (hit.passage.id, hit.passage.text) == ("behcet", TEXTS["behcet"])
-    assert without_accents("plain") == "plain"
+    assert strip_accents("plain") == "plain"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_numerals_of_names_meet(one: str, other: str) -> None:
     "text", ["Syndrome X-linked", "the type I have", "I saw it", "type 2.5", "group of V", "type 20"]
 )
 def test_other_letters_are_no_numerals(text: str) -> None:
-    assert with_numbers(text) == text
+    assert add_number_words(text) == text
 
 
 def test_words_of_the_greek_language_are_left_alone() -> None:

@@ -12,7 +12,7 @@ from medagent.retrieval.controls import NoRetriever, UnrelatedRetriever, Unrelia
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import NoIndexError, RetrievalError, RetrieverUnavailableError
 from medagent.retrieval.filters import Filter
-from medagent.retrieval.fusion import fuse, nearest_rows, without_repeats
+from medagent.retrieval.fusion import drop_duplicates, fuse, nearest_rows
 from medagent.retrieval.index import build_index
 from medagent.retrieval.maintenance import rebuild_index
 from medagent.retrieval.manifest import Manifest
@@ -167,11 +167,11 @@ def test_repeats_are_collapsed_but_another_dose_is_not() -> None:
     other = Passage.make("Dose", f"Give 100 mg daily. {text}")
     half = Passage.make("Dose", f"Give 10 mg daily. {text[:300]}")
     ranked = [(whole, 4.0), (again, 3.0), (other, 2.0), (half, 1.0), (whole, 0.5)]
-    assert [score for _, score in without_repeats(ranked, 0.9)] == [4.0, 2.0, 1.0]
-    assert [score for _, score in without_repeats(ranked, 1.0)] == [4.0, 3.0, 2.0, 1.0]
-    assert [score for _, score in without_repeats(ranked, 0.0)] == [4.0, 3.0, 2.0, 1.0, 0.5]
+    assert [score for _, score in drop_duplicates(ranked, 0.9)] == [4.0, 2.0, 1.0]
+    assert [score for _, score in drop_duplicates(ranked, 1.0)] == [4.0, 3.0, 2.0, 1.0]
+    assert [score for _, score in drop_duplicates(ranked, 0.0)] == [4.0, 3.0, 2.0, 1.0, 0.5]
     short = [(Passage.make("", "aspirin"), 2.0), (Passage.make("", "heparin"), 1.0)]
-    assert len(list(without_repeats(short, 0.9))) == 2
+    assert len(list(drop_duplicates(short, 0.9))) == 2
 
 
 def test_collapsed_hits_make_room_for_others(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.corpora import file_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import IndexBusyError, IndexMismatchError, RetrievalError
-from medagent.retrieval.filters import EVERYTHING, Filter
+from medagent.retrieval.filters import NO_FILTER, Filter
 from medagent.retrieval.index import build_index
 from medagent.retrieval.lexical import LENGTHS
 from medagent.retrieval.maintenance import rebuild_index, remove_from_index, restore_in_index
@@ -85,7 +85,7 @@ def told(found: list[list[Hit]]) -> list[list[tuple[str, float]]]:
 
 @pytest.mark.parametrize("names", ["a bc", "a b c", "whole"])
 @pytest.mark.parametrize(
-    "where", [EVERYTHING, Filter.of(sources=("PubMed*",), year_from=2000), Filter.of(year_to=1994)], ids=str
+    "where", [NO_FILTER, Filter.of(sources=("PubMed*",), year_from=2000), Filter.of(year_to=1994)], ids=str
 )
 def test_the_results_are_those_of_one_index(
     shards: dict[str, str], whole: HybridRetriever, queries: list[str], names: str, where: Filter
@@ -162,7 +162,7 @@ def test_of_an_id_in_two_indexes_the_first_stays(
     assert retriever.passage(twice.id) == twice
     assert retriever.passage(corpus[299].id) == corpus[299]
     assert retriever.passage("unknown") is None
-    for where in (EVERYTHING, Filter.of(sources=("WHO",))):
+    for where in (NO_FILTER, Filter.of(sources=("WHO",))):
         assert told(retriever.search_where([*queries, "Other words."], top_k=20, where=where)) == told(
             whole.search_where([*queries, "Other words."], top_k=20, where=where)
         )
@@ -307,7 +307,7 @@ def test_names_with_commas_open_several(
     reopened = open_spec(again, beside=tmp_path)
     assert reopened.search(["seen in trials"], top_k=5) == retriever.search(["seen in trials"], top_k=5)
     assert index_fingerprint(retriever) == index_fingerprint(reopened) != index_fingerprint(whole)
-    print_search("seen in trials", both, top_k=5, where=EVERYTHING, changed={}, reranker=None, as_json=True)
+    print_search("seen in trials", both, top_k=5, where=NO_FILTER, changed={}, reranker=None, as_json=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["id"] for line in lines] == [hit.passage.id for hit in whole.search(["seen in trials"], top_k=5)[0]]
     with pytest.raises(RetrievalError, match="address among several"):

@@ -13,7 +13,7 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.index import build_index
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
-from medagent.retrieval.query_match import Synonyms, Term, give_synonyms
+from medagent.retrieval.query_match import Synonyms, Term, set_synonyms
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.settings import IndexSettings, SearchSettings
 from medagent.retrieval.sharded import ShardedRetriever
@@ -77,7 +77,7 @@ def test_a_query_finds_what_has_another_term(tmp_path: Path, name: str, text: st
     shards = [
         str(built(tmp_path / part, names)) for part, names in (("a", ("mi", "stone")), ("b", ("fracture", "heart")))
     ]
-    give_synonyms(Path(shards[1]), file)
+    set_synonyms(Path(shards[1]), file)
     found = ShardedRetriever(shards).search(["renal calculi treatment"], top_k=3)
     assert [(hit.passage.id, hit.score) for hit in found[0]] == [(hit.passage.id, hit.score) for hit in whole[0]]
 
@@ -109,7 +109,7 @@ def test_the_ways_to_search_are_bounded() -> None:
 def test_abbreviations_count_in_capitals_only(tmp_path: Path) -> None:
     index, file = built(tmp_path / "index"), tmp_path / "mine.txt"
     file.write_text("ALL|acute lymphoblastic leukemia\nWHO|World Health Organization\nMI|myocardial infarction\n")
-    assert give_synonyms(index, file) == (3, 0)
+    assert set_synonyms(index, file) == (3, 0)
     known = HybridRetriever(str(index)).words
     assert known.searched("are all vaccines safe", near_words=False) == [["all", "vaccin", "safe"]]
     assert ["acut", "lymphoblast", "leukemia", "treatment"] in known.searched("ALL treatment", near_words=False)
@@ -130,7 +130,7 @@ def test_what_mesh_holds_beside_terms_of_one_meaning_is_left_out(tmp_path: Path)
         "</ConceptList></DescriptorRecord></DescriptorRecordSet>"
     )
     index = built(tmp_path / "index")
-    assert give_synonyms(index, xml)[0] == 1
+    assert set_synonyms(index, xml)[0] == 1
     known = HybridRetriever(str(index)).words
     assert len(known.searched("calcimycin", near_words=False)) == 2
     for other in ("blood transfusion", "anti-bacterial agents", "other substance"):
@@ -138,7 +138,7 @@ def test_what_mesh_holds_beside_terms_of_one_meaning_is_left_out(tmp_path: Path)
     lines = "MH = Neoplasms\nENTRY = Cancer|T191|NON|EQV\nENTRY = Benign Neoplasm|T191|NON|NRW\n"
     (tmp_path / "d.bin").write_text(f"*NEWRECORD\n{lines}")
     plain = built(tmp_path / "other")
-    give_synonyms(plain, tmp_path / "d.bin")
+    set_synonyms(plain, tmp_path / "d.bin")
     known = HybridRetriever(str(plain)).words
     assert len(known.searched("cancer", near_words=False)) == 2
     assert len(known.searched("benign neoplasm", near_words=False)) == 2, "neoplasm is a term itself"
@@ -149,12 +149,12 @@ def test_the_version_changes_with_the_terms_and_damage_is_told(tmp_path: Path) -
     index, file = built(tmp_path / "index"), tmp_path / "mine.txt"
     before = Manifest.read(index).version
     file.write_text("gout|podagra\n")
-    give_synonyms(index, file)
+    set_synonyms(index, file)
     after = Manifest.read(index).version
     assert after != before
     file.write_bytes("goître|goitre\n".encode("latin-1"))
     with pytest.raises(RetrievalError, match="no UTF-8 text"):
-        give_synonyms(index, file)
+        set_synonyms(index, file)
     assert Manifest.read(index).version == after
     (index / "synonyms.json").write_text("[[[")
     with pytest.raises(RetrievalError, match="medagent index synonyms"):
@@ -167,9 +167,9 @@ def test_a_synonym_covers_the_query(tmp_path: Path) -> None:
     retriever = HybridRetriever(str(index))
     assert first(retriever, "renal calculi") == []
     with pytest.raises(RetrievalError, match="open"):
-        give_synonyms(index, file)
+        set_synonyms(index, file)
     retriever.close()
-    give_synonyms(index, file)
+    set_synonyms(index, file)
     assert first(HybridRetriever(str(index)), "renal calculi") == ["stone"]
 
 
@@ -180,6 +180,6 @@ def test_a_file_without_synonyms_is_refused(tmp_path: Path, name: str, text: str
     index = built(tmp_path / "index")
     (tmp_path / name).write_text(text)
     with pytest.raises(RetrievalError, match=name):
-        give_synonyms(index, tmp_path / name)
+        set_synonyms(index, tmp_path / name)
     with pytest.raises(RetrievalError, match="cannot be read"):
-        give_synonyms(index, tmp_path / "absent.txt")
+        set_synonyms(index, tmp_path / "absent.txt")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from medagent.retrieval.analysis import Analyser
-from medagent.retrieval.chunking import Document, Section, cut_document, split_sentences
+from medagent.retrieval.chunking import Document, Section, chunk_document, split_sentences
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.settings import Chunking
@@ -74,7 +74,7 @@ def test_chunks_keep_sentences_titles_and_every_word() -> None:
         "A title of six words here", (Section("Dose", text), Section("Short", "Only this.")), "s", "d1", 2020, "CC"
     )
     chunking = Chunking(max_tokens=80, overlap_tokens=20)
-    passages = list(cut_document(document, chunking, count))
+    passages = list(chunk_document(document, chunking, count))
     assert [p.id for p in passages] == [f"d1#{n}" for n in range(1, len(passages) + 1)]
     assert {(p.title, p.source, p.document, p.year, p.licence) for p in passages} == {
         (document.title, "s", "d1", 2020, "CC")
@@ -92,18 +92,18 @@ def test_chunks_keep_sentences_titles_and_every_word() -> None:
         assert sum(count(found[:repeated])) <= 20
         seen = sentences[:first] + found
     assert seen == sentences
-    assert list(cut_document(document, chunking, count)) == passages
-    (whole, short) = cut_document(document, Chunking(0, 0), count)
+    assert list(chunk_document(document, chunking, count)) == passages
+    (whole, short) = chunk_document(document, Chunking(0, 0), count)
     assert whole.text == text
     assert short.section == "Short"
 
 
 def test_a_document_that_fits_keeps_its_id_and_one_without_gets_stable_ones() -> None:
     one = Document("t", (Section("", "Short text."),), id="mine", group="book")
-    (passage,) = cut_document(one, Chunking(), count)
+    (passage,) = chunk_document(one, Chunking(), count)
     assert (passage.id, passage.document) == ("mine", "book")
     long = Document("t", (Section("", "Many words here. " * 100),))
-    first, again = (list(cut_document(long, Chunking(40, 0), count)) for _ in range(2))
+    first, again = (list(chunk_document(long, Chunking(40, 0), count)) for _ in range(2))
     assert first == again
     assert len({p.document for p in first}) == 1
     assert first[0].document != ""
@@ -114,15 +114,15 @@ def test_long_texts_and_titles_cost_no_more_than_their_length() -> None:
     assert len(split_sentences("A. " * 40_000)) == 1
     assert len(split_sentences("x" * 200_000 + "! Yes")) == 2
     long = Document("word " * 5_000, (Section("head " * 500, "One two three. " * 40),), id="d")
-    passages = list(cut_document(long, Chunking(60, 10), count))
+    passages = list(chunk_document(long, Chunking(60, 10), count))
     assert max(count([p.indexed_text])[0] for p in passages) <= 70
     assert passages[0].title.endswith("...")
-    assert [p.text for p in cut_document(Document("A title", (Section("", "One two."),)), Chunking(1, 0), count)]
+    assert [p.text for p in chunk_document(Document("A title", (Section("", "One two."),)), Chunking(1, 0), count)]
 
 
 @pytest.mark.parametrize("text", ["x" * 1000, "word " * 500, "一" * 300, "a,b;c." * 100])
 def test_texts_without_sentences_are_cut_too(text: str) -> None:
-    passages = list(cut_document(Document("", (Section("", text),)), Chunking(30, 5), count))
+    passages = list(chunk_document(Document("", (Section("", text),)), Chunking(30, 5), count))
     assert "".join("".join(p.text.split()) for p in passages).replace(" ", "") == "".join(text.split())
     assert all(count([p.text])[0] <= 30 for p in passages)
 

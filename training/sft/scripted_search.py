@@ -20,7 +20,7 @@ from medagent.evaluation.grading.option_named import normalise
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.analysis import STOPWORDS, Analyser
 from medagent.retrieval.chunking import sentence_spans
-from medagent.retrieval.passages import Hit, Passage, shown_of
+from medagent.retrieval.passages import Hit, Passage, names_found
 from medagent.training.agent_data import AgentSettings
 from medagent.types import Question
 from medagent.untrusted_text import harmless, harmless_passages
@@ -250,7 +250,7 @@ def evidence_in(found: Shown, question: Question, golds: Sequence[str], query: s
     for number, (hit, text) in enumerate(found, start=1):
         passage = hit.passage
         topic = rarity.share(wanted, text)
-        if gold_ids and not shown_of(gold_ids, [passage]):
+        if gold_ids and not names_found(gold_ids, [passage]):
             continue
         if not gold_ids and topic < ON_TOPIC:
             continue

@@ -140,9 +140,9 @@ def index_synonyms(index: str, file: str) -> None:
         file: MeSH's descriptors (d2026.bin or desc2026.xml, also as .gz), or lines such as "heart attack|myocardial
             infarction".
     """
-    from medagent.retrieval.query_match import give_synonyms
+    from medagent.retrieval.query_match import set_synonyms
 
-    groups, left_out = give_synonyms(Path(index), Path(file))
+    groups, left_out = set_synonyms(Path(index), Path(file))
     print(f"{groups:,} groups of terms in {index}; {left_out:,} terms left out (no word, too long, or said twice).")
 
 
