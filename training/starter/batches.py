@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.data import IterableDataset
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import apply_rotary_pos_emb
 
-from medagent.errors import ConfigError
-from medagent.models.grouped_attention import GROUPED
 from medagent.training.starter.lessons import Lesson
 
 NUM_EXAM_BATCHES = 4
@@ -59,44 +57,14 @@ class LessonStream(IterableDataset[LessonBatch]):
                 yield collate(batch, pad_id=self._pad_id)
 
 
-def _refuse_other_layers(config: Qwen2Config) -> None:
-    """Refuse layers of another kind than the starter's.
-
-    `action_states` writes the top layer out, and leaves the causal mask of the others to torch's own attention.
-    """
-    found = {
-        "attention": "sdpa" if config._attn_implementation == GROUPED else config._attn_implementation,
-        "sliding windows": "sliding_attention" in (config.layer_types or ()),
-        "dropout": config.attention_dropout,
-        "heads for keys": config.num_key_value_heads,
-        "rotary embedding": (config.rope_parameters or {}).get("rope_type"),
-    }
-    wanted = {
-        "attention": "sdpa",
-        "sliding windows": False,
-        "dropout": 0.0,
-        "heads for keys": config.num_attention_heads,
-        "rotary embedding": "default",
-    }
-    for what, value in found.items():
-        if value != wanted[what]:
-            raise ConfigError(
-                f"warm start: found a base with {what}: {value}, wanted {wanted[what]}. Lessons are for bases that "
-                "`medagent starter build` makes; teach another by `medagent train` or supervised training."
-            )
-
-
 def action_states(model: Qwen2ForCausalLM, batch: LessonBatch) -> Tensor:
     """The last hidden states that predict action tokens: (number of action tokens, hidden size).
 
     They are in the order of the batch, and equal those of `model.model` up to rounding. Nothing reads the top layer's
     outputs elsewhere, so its queries and its MLP run at these positions alone. That saves much, as most tokens of a
-    lesson are read and not written.
-
-    Raises:
-        ConfigError: layers of another kind than the starter's.
+    lesson are read and not written. The layers are those of `build.make_model`: attention by torch over all positions,
+    without dropout, and as many heads for keys as for queries.
     """
-    _refuse_other_layers(model.config)
     body, top = model.model, model.model.layers[-1]
     attention, actions_BT = top.self_attn, batch.action_mask_BT[:, 1:]
     hidden_BTD = body.embed_tokens(batch.token_ids_BT[:, :-1])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -22,6 +23,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2
 from medagent.agent_folder import save_agent
 from medagent.agent_spec import AgentSpec
 from medagent.errors import ConfigError, MedagentError
+from medagent.models.base_models import STARTER, model_path
+from medagent.models.causal_lm import load_causal_lm
 from medagent.starter.templates import INHERITANCE, RELATIONS
 from medagent.training.execution import keep_freed_memory
 from medagent.training.starter.batches import LessonBatch, LessonStream, lookup_accuracy, loss_and_lookup, make_exam
@@ -35,7 +38,7 @@ from medagent.training.starter.lessons import (
     LessonMaker,
 )
 from medagent.training.starter.made_up_names import NameMaker
-from medagent.types import LETTERS
+from medagent.types import LETTERS, Limits
 
 PAD, END = "<pad>", "<end>"
 # Steps from one exam to the next; one costs as much as three steps, so they are frequent only where they decide when
@@ -43,6 +46,8 @@ PAD, END = "<pad>", "<end>"
 EXAM_EVERY = 250
 GATED_EXAM_EVERY = 50
 PROGRESS_FILE = "warm_start.json"
+MOST_THINKING = 128  # tokens per turn
+THINKING_SLACK = 16  # tokens: a turn stops thinking at the end of a sentence
 
 
 @dataclass(frozen=True)
@@ -207,12 +212,18 @@ def warm_start(
         minutes = figures.get("minutes", 0.0)
         figures = run_stage(model, stage, config, int(tokenizer.pad_token_id), first=number == 0, report=report)
         figures["minutes"] = round(figures["minutes"] + minutes, 2)
-        model.save_pretrained(out)
-        spec = AgentSpec(".", "float32", STARTER_PROTOCOL, STARTER_LIMITS, STARTER_TOP_K, retriever=None)
-        save_agent(out, spec, tokenizer)  # the format it was taught travels with the weights
         progress = {"config": asdict(config), "stages_done": number + 1, "figures": figures}
-        (out / PROGRESS_FILE).write_text(json.dumps(progress, indent=2) + "\n")
+        _save(out, model, tokenizer, STARTER_LIMITS, progress)
     return figures
+
+
+def _save(
+    out: Path, model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, limits: Limits, progress: dict[str, Any]
+) -> None:
+    """Write the weights, the format that they were taught, and how far the warm start has come."""
+    model.save_pretrained(out)
+    save_agent(out, AgentSpec(".", "float32", STARTER_PROTOCOL, limits, STARTER_TOP_K, retriever=None), tokenizer)
+    (out / PROGRESS_FILE).write_text(json.dumps(progress, indent=2) + "\n", encoding="utf-8")
 
 
 def _read_progress(out: Path, config: WarmStartConfig) -> tuple[int, dict[str, float]]:
@@ -272,3 +283,61 @@ def run_stage(
             f"{stage.gate:.0%}. The skill forms suddenly and not with every seed: try another --seed."
         )
     return {"minutes": round(minutes, 2), "lookup_accuracy": accuracy, "loss": loss.item()}
+
+
+def lengthen(
+    out: Path,
+    *,
+    thinking: int,
+    forbidden: frozenset[str],
+    steps: int = 800,
+    seed: int = 0,
+    report: Callable[[str], None] = print,
+) -> dict[str, float]:
+    """Teach the packaged base to think `thinking` tokens per turn, and save it with limits that leave room for them.
+
+    It makes the same decisions, spread among more tokens that decide nothing. Turn-level importance weights average
+    over these, so a comparison of weight levels needs turns of several lengths.
+
+    A turn thinks on to the end of the sentence, which takes eight to ten tokens more. The action takes ten. With
+    `thinking` 0 the base is only taught on, for as many steps: the control of a comparison of lengths. `forbidden` are
+    the names of the knowledge base, which no lesson may use. Returns the measured figures.
+
+    Raises:
+        ConfigError: `thinking` is out of range, or `out` is not empty.
+    """
+    if not 0 <= thinking <= MOST_THINKING:
+        raise ConfigError(f"thinking: found {thinking} tokens per turn, wanted 0 to {MOST_THINKING}.")
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out}: is not empty. Give a new folder with --out.")
+    keep_freed_memory()
+    model, tokenizer = load_causal_lm(STARTER, dtype="float32")
+    assert isinstance(model, Qwen2ForCausalLM)
+    model.requires_grad_(True).train()
+    built = json.loads((Path(model_path(STARTER)) / PROGRESS_FILE).read_text(encoding="utf-8"))["config"]
+    config = replace(WarmStartConfig(seed=seed), batch_size=built["batch_size"])
+    habits = replace(Habits(**built["habits"]), thinking=thinking)
+    diligent = replace(habits, first_search=1.0, second_search=1.0, useless_results=0.0, open_question=0.0)
+    pad_id = int(tokenizer.pad_token_id)
+
+    def lessons(number: int, taught: Habits) -> LessonMaker:
+        return LessonMaker(tokenizer, seed=seed + number, habits=taught, forbidden=forbidden)
+
+    stage = Stage(
+        "thinking",
+        lessons(5, habits).draw,
+        make_exam(lessons(999_991, diligent).draw, pad_id=pad_id),
+        learning_rate=1e-3,
+        steps=steps,
+        decay=True,
+    )
+    figures = run_stage(model, stage, config, pad_id, first=False, report=report)
+    room = thinking + THINKING_SLACK if thinking else 0
+    limits = replace(
+        STARTER_LIMITS,
+        max_turn_tokens=STARTER_LIMITS.max_turn_tokens + room,
+        max_total_tokens=STARTER_LIMITS.max_total_tokens + STARTER_LIMITS.max_turns * room,
+    )
+    progress = {"config": asdict(replace(config, habits=habits)), "steps": steps, "figures": figures}
+    _save(out, model, tokenizer, limits, progress)
+    return figures

@@ -104,7 +104,7 @@ def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, se
     import torch
 
     from medagent.starter.world import World
-    from medagent.training.starter.lengthen import lengthen
+    from medagent.training.starter.build import lengthen
 
     if threads:
         torch.set_num_threads(threads)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import medagent.training.starter.build as module
 from medagent.agent_spec import read_spec
@@ -92,29 +91,6 @@ def test_the_top_layer_at_action_positions_alone_gives_the_same_states_and_gradi
         assert (found - wanted).norm() < 1e-4 * wanted.norm()
 
 
-@pytest.mark.parametrize(
-    ("what", "settings"),
-    [
-        ("attention: eager", {"attn_implementation": "eager"}),
-        ("sliding windows: True", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}),
-        ("dropout: 0.5", {"attention_dropout": 0.5}),
-        ("heads for keys: 1", {"num_key_value_heads": 1}),
-        ("rotary embedding: linear", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
-    ],
-)
-def test_lessons_refuse_a_base_whose_layers_they_would_run_wrongly(starter, what: str, settings: dict) -> None:
-    tokenizer = starter[1]
-    config = Qwen2Config(
-        **{"vocab_size": len(tokenizer), "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-        | {"num_attention_heads": 2, "num_key_value_heads": 2}
-        | settings
-    )
-    model = Qwen2ForCausalLM(config)
-    batch = collate([LessonMaker(tokenizer, seed=5, habits=Habits()).draw()], pad_id=int(tokenizer.pad_token_id))
-    with pytest.raises(ConfigError, match=what):
-        action_states(model, batch)
-
-
 def test_the_loss_counts_action_tokens_alone(starter) -> None:
     model, tokenizer = starter
     maker = LessonMaker(tokenizer, seed=5, habits=Habits(first_search=1.0, second_search=1.0, open_question=0.0))
@@ -139,7 +115,7 @@ def test_the_packaged_base_learns_to_think_longer(tmp_path: Path, retriever) -> 
     from medagent.agent import Agent, Job
     from medagent.evaluation.benchmarks import StarterBenchmark
     from medagent.policies.huggingface import HFPolicy
-    from medagent.training.starter.lengthen import lengthen
+    from medagent.training.starter.build import lengthen
 
     out = tmp_path / "longer"
     lengthen(out, thinking=16, forbidden=frozenset(), steps=50, report=lambda line: None)
