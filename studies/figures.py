@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -17,7 +19,7 @@ from studies.statistics import half_interval
 
 matplotlib.use("svg")
 # Marks get the same names every time, and text stays text. So a figure drawn again is the same file, and small.
-matplotlib.rcParams.update({"svg.hashsalt": "medagent", "svg.fonttype": "none"})
+matplotlib.rcParams.update({"svg.hashsalt": "medagent", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]})
 PANELS = {
     "validation/accuracy": "held-out accuracy (greedy)",
     "reward/success": "success of sampled rollouts",
@@ -31,8 +33,11 @@ COLOURS = ("#1f4e9c", "#c2571a", "#2f7d4f", "#7a4fa3")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as SVG, without a date."""
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    """Write a figure as SVG, without a date and small: without indents, and with two digits behind the point."""
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    text = re.sub(r"(?m)^ +", "", drawn.getvalue())
+    path.write_text(re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", text), encoding="utf-8")
 
 
 def curves_figure(

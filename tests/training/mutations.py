@@ -61,10 +61,11 @@ SUITES = {
     ),
     "evaluation": ("tests/evaluation/test_plan_asks.py",),
     "sft": tuple(
-        f"tests/training/sft/test_{name}.py" for name in ("kept_dialogues", "dealing", "demonstrations", "given_rows")
+        f"tests/training/sft/test_{name}.py"
+        for name in ("dialogues", "dealing", "tokenized_dialogues", "jsonl_dialogues")
     ),
     "scripts": tuple(
-        f"tests/training/sft/test_{name}.py" for name in ("queries", "evidence", "scripted", "mixed", "held_out")
+        f"tests/training/sft/test_{name}.py" for name in ("scripted_search", "scripted", "mixed", "held_out")
     ),
     "text": (
         *(f"tests/medagent/test_{name}.py" for name in ("untrusted_text", "hostile_doors")),

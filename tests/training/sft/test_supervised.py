@@ -126,7 +126,7 @@ def test_dialogues_by_hand(tokenizer, tmp_path: Path) -> None:
         ],
     }
     path = tmp_path / "own.jsonl"
-    path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "verdict": "wrong"}) + "\n")
+    path.write_text(json.dumps(row) + "\n")
     told = GivenDialogues(str(path)).read(tmp_path, TagProtocol())
     (rollout,), _ = encoded(told, AGENT, tokenizer)
     text = tokenizer.decode(rollout.token_ids)
@@ -134,13 +134,6 @@ def test_dialogues_by_hand(tokenizer, tmp_path: Path) -> None:
     assert "Allopurinol treats gout [1]." in text
     acted = [token for token, acts in zip(rollout.token_ids, rollout.loss_mask, strict=True) if acts]
     assert tokenizer.decode(acted) == "<search>gout drug</search><answer>allopurinol [1] (B)</answer>"
-    assert len(GivenDialogues(str(path), all_verdicts=True).read(tmp_path, TagProtocol())) == 2
-    assert GivenDialogues(str(path), min_searches=2).read(tmp_path, TagProtocol()) == []
-    path.write_text('{"question": "x"}\n')
-    with pytest.raises(ConfigError, match="line 1: found .* wanted a JSON object with question and turns"):
-        GivenDialogues(str(path)).read(tmp_path, TagProtocol())
-    with pytest.raises(ConfigError, match="no such file"):
-        GivenDialogues(str(tmp_path / "none"))
 
 
 def test_too_little_is_refused_before_training(train_index: Path, tmp_path: Path) -> None:

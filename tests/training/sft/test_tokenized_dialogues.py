@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tokenizers import AddedToken
 
 from medagent.errors import ConfigError
-from medagent.evaluation.benchmarks import StarterBenchmark
-from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.agent_data import AgentSettings
-from medagent.training.sft.dialogues import RejectionSampled
-from medagent.training.sft.jsonl_dialogues import GivenDialogues
 from medagent.training.sft.tokenized_dialogues import LeftOut, encoded, in_words
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
 
@@ -179,31 +173,3 @@ def test_a_template_that_opens_a_thought_is_not_opened_twice(tokenizer) -> None:
     read = tokenizer.decode(kept.token_ids)
     assert "A:<think>\n\n</think>\n\n<search>a</search>" in read
     assert read.count("<think>") == 2
-
-
-def write(path: Path, *rows: dict[str, object]) -> GivenDialogues:
-    path.write_text("".join(json.dumps({"question": "x", **row}) + "\n" for row in rows))
-    return GivenDialogues(str(path))
-
-
-def test_given_wrong_answers_are_never_kept(tmp_path: Path) -> None:
-    right, wrong = [{"text": "<answer>one (A)</answer>"}], [{"text": "<answer>two (B)</answer>"}]
-    graded = {"options": {"A": "one", "B": "two"}, "gold": "A"}
-    kept = [{"turns": right}, {"turns": right, "verdict": "correct"}, {"turns": right, **graded}]
-    verdicts = ["wrong", "unparsed", "multiple", "abstained", "no_answer", None, ""]
-    left = [{"turns": wrong, **graded}, *({"turns": right, **graded, "verdict": each} for each in verdicts)]
-    assert len(write(tmp_path / "own.jsonl", *kept, *left).read(tmp_path, TagProtocol())) == 3
-    everything = GivenDialogues(str(tmp_path / "own.jsonl"), all_verdicts=True).read
-    (tmp_path / "own.jsonl").write_text(json.dumps({"question": "x", "turns": wrong, **graded}) + "\n")
-    assert len(everything(tmp_path, TagProtocol())) == 1
-
-
-def test_sampled_wrong_answers_are_never_kept(tmp_path: Path) -> None:
-    sampled = RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", min_searches=0, keep=9)
-    question = Question("q", "What?", ("one", "two"), "A")
-    for number, text in enumerate(("one (A)", "two (B)", "(A) (B)", "none")):
-        turn = Turn((), (), f"<answer>{text}</answer>", None, text)
-        rollout = Rollout(question, (), (turn,), StopReason.ANSWERED, sample=number)
-        PredictionLog(tmp_path / "predictions.jsonl").append(Prediction("search", 0, rollout, None))
-    kept = sampled.read(tmp_path, TagProtocol())
-    assert [rollout.answer for rollout in kept] == ["one (A)"]

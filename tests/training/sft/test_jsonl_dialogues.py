@@ -146,3 +146,15 @@ def test_a_turn_may_go_on_with_the_thought_that_the_template_opened(tokenizer, t
     (rollout,) = read(tmp_path, {**ROW, "turns": [{**SEARCH, "text": "a thought</think><search>q</search>"}, RIGHT]})
     ((kept,), _) = encoded([rollout], settings, own)
     assert "A:<think>\na thought</think><search>q</search>" in own.decode(kept.token_ids)
+
+
+def test_few_searches_and_wrong_verdicts_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    rows = [{**ROW, "turns": [SEARCH] * searches + [RIGHT]} for searches in range(1, 4)]
+    rows.append({**ROW, "verdict": "wrong"})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for settings, searches in (({}, [1, 2, 3]), ({"min_searches": 2}, [2, 3]), ({"all_verdicts": True}, [1, 2, 3, 1])):
+        found = GivenDialogues(str(path), **settings).read(tmp_path, SETTINGS.protocol)
+        assert [rollout.num_searches for rollout in found] == searches
+    with pytest.raises(ConfigError, match="no such file"):
+        GivenDialogues(str(tmp_path / "none"))

@@ -15,14 +15,12 @@ from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.predictions import Prediction, PredictionLog
-from medagent.evaluation.rollout_files import write_records
 from medagent.protocol import TagProtocol
 from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.agent_data import AgentSettings
 from medagent.training.sft import dialogues
 from medagent.training.sft.dialogues import RejectionSampled
-from medagent.training.sft.jsonl_dialogues import GivenDialogues
 from medagent.types import Limits, Question, Rollout, StopReason, Turn
 from tests.recording import RecordingPolicy
 
@@ -109,22 +107,6 @@ def test_a_share_of_the_dialogues_ends_in_silence(tmp_path: Path) -> None:
         RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", abstentions=1.0)
     with pytest.raises(ConfigError, match="keeps the agent's own searches"):
         RejectionSampled(StarterBenchmark("train", limit_per_kind=1), "starter", abstentions=0.5, force_search=True)
-
-
-@pytest.mark.parametrize("all_verdicts", [False, True])
-def test_given_dialogues_with_another_verdict_are_left_out(tmp_path: Path, all_verdicts: bool) -> None:
-    path = tmp_path / "given.jsonl"
-    write_records(path, [dialogue(f"q{n}", 0, verdict) for n, verdict in enumerate(Verdict)])
-    found = GivenDialogues(str(path), all_verdicts=all_verdicts).read(tmp_path, TagProtocol())
-    assert [grade(rollout).verdict for rollout in found] == (list(Verdict) if all_verdicts else [Verdict.CORRECT])
-
-
-@pytest.mark.parametrize("least", range(4))
-def test_of_given_dialogues_too_a_lucky_guess_is_none_unless_asked_for(tmp_path: Path, least: int) -> None:
-    path = tmp_path / "given.jsonl"
-    write_records(path, [dialogue(f"q{searches}", 0, Verdict.CORRECT, searches) for searches in range(4)])
-    found = GivenDialogues(str(path), min_searches=least).read(tmp_path, TagProtocol())
-    assert [rollout.num_searches for rollout in found] == list(range(least, 4))
 
 
 @pytest.mark.parametrize("name", ["starter", "https://chat.example/v1"])
