@@ -21,9 +21,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from medagent.errors import PolicyError
 from medagent.models.causal_lm import hidden_states, project
-from medagent.policies.decoder_shape import DecoderShape
+from medagent.policies.decoder_shape import BufferCache, DecoderShape
 from medagent.policies.inversion import sample_tokens
-from medagent.policies.kv_cache import BufferCache
 from medagent.policies.turn_ends import TurnEnds
 from medagent.policy import SampledTurn
 from medagent.routing import Routers

@@ -1,4 +1,4 @@
-"""A remote policy against a small endpoint that speaks the chat protocol, and misbehaves on demand."""
+"""A remote policy against a small endpoint that speaks the chat protocol, and misbehaves as real ones do."""
 
 from __future__ import annotations
 
@@ -11,23 +11,37 @@ from typing import Any
 import pytest
 
 from medagent.agent import Agent, Job
+from medagent.cli.main import main
 from medagent.errors import PolicyError
+from medagent.evaluation.grading.grade import Verdict, grade
+from medagent.policies import http_endpoint
 from medagent.policies.chat_endpoint import RemotePolicy, _closed, byte_tokenizer
 from medagent.protocol import TagProtocol
+from medagent.retrieval.controls import NoRetriever
 from medagent.retrieval.passages import Hit, Passage
-from medagent.types import Limits, Question, StopReason
+from medagent.types import Limits, Question, Rollout, StopReason
 
-QUESTION = Question("q", "What treats gout?", ("aspirin", "allopurinol"), "B")
+QUESTION = Question("q", "Which drug lowers urate?", ("aspirin", "allopurinol"), "B")
+RIGHT = {"choices": [{"message": {"content": "<answer>(B)"}, "finish_reason": "stop"}]}
 
 
-class Endpoint(ThreadingHTTPServer):
-    """Answers each request with the next of `replies`: (status, text, finish reason)."""
+def chat(*texts: str) -> list[tuple[int, dict[str, str], Any]]:
+    """A reply for each text."""
+    return [(200, {}, said(content=text)) for text in texts]
+
+
+def said(finish_reason: str = "stop", **message: Any) -> dict[str, Any]:
+    return {"choices": [{"message": message, "finish_reason": finish_reason}]}
+
+
+class ReplayedEndpoint(ThreadingHTTPServer):
+    """Answers each request with the next of `replies`, the last one again and again: (status, headers, body)."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.replies: list[tuple[int, str, str]] = []
+        super().__init__(("127.0.0.1", 0), ReplayHandler)
+        self.replies: list[tuple[int, dict[str, str], Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
 
@@ -36,24 +50,31 @@ class Endpoint(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Endpoint
+class ReplayHandler(BaseHTTPRequestHandler):
+    server: ReplayedEndpoint
 
     def do_POST(self) -> None:
         self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.server.keys.append(self.headers.get("Authorization"))
-        status, text, reason = self.server.replies.pop(0)
-        body = (
-            json.dumps({"choices": [{"message": {"content": text}, "finish_reason": reason}]})
-            if status == 200
-            else text
-        )
+        replies = self.server.replies
+        status, headers, body = replies.pop(0) if len(replies) > 1 else replies[0]
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body.encode())
+        self.wfile.write(json.dumps(body).encode())
 
     def log_message(self, *arguments: object) -> None:
         """Be silent."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ReplayedEndpoint]:
+    server = ReplayedEndpoint()
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
 
 
 class Finds:
@@ -61,17 +82,162 @@ class Finds:
         return [[Hit(Passage("p", "gout", "Allopurinol is for gout."), 1.0)] for _ in queries]
 
 
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    server = Endpoint()
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
+def asked(endpoint: ReplayedEndpoint, **settings: Any) -> Rollout:
+    policy = RemotePolicy(endpoint.url, "m", backoff_s=0.001, **settings)
+    (rollout,) = Agent(policy, NoRetriever(), TagProtocol(), Limits(2, 64, 2_000, 20_000)).run_all([Job(QUESTION)])
+    return rollout
 
 
-def agent(endpoint: Endpoint, **settings: Any) -> Agent:
+@pytest.mark.parametrize("headers", [{"Retry-After": "0.01"}, {"retry-after-ms": "10"}])
+def test_what_says_when_to_ask_again_is_asked_then_however_often(endpoint, headers) -> None:
+    endpoint.replies = [(429, headers, {})] * 9 + [(200, {}, RIGHT)]
+    assert asked(endpoint, retries=1).answer == "(B)"
+    assert len(endpoint.requests) == 10
+
+
+def test_the_wait_is_the_one_that_is_told(endpoint, monkeypatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(http_endpoint.asyncio, "sleep", sleep)
+    past = "Wed, 21 Oct 2015 07:28:00 GMT"
+    endpoint.replies = [
+        (429, {"Retry-After": "40"}, {}),
+        (429, {"Retry-After": past}, {}),
+        (529, {"Retry-After": "soon"}, {}),
+        (200, {}, RIGHT),
+    ]
+    assert asked(endpoint).answer == "(B)"
+    assert slept == [40.0, 0.001, 0.002]
+    slept.clear()
+    endpoint.replies = [(429, {"Retry-After": "700"}, {})]
+    with pytest.raises(PolicyError, match="no answer after 2 attempts"):
+        asked(endpoint, retries=1)
+    assert slept == [700.0, 700.0, 0.001]  # no more than half an hour in all
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "0"}, {"retry-after-ms": "nan"}])
+def test_what_asks_for_no_wait_is_not_asked_without_end(endpoint, headers) -> None:
+    endpoint.replies = [(429, headers, {})]
+    with pytest.raises(PolicyError, match="no answer after 3 attempts"):
+        asked(endpoint, retries=2)
+    assert len(endpoint.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Provider returned error", "code": 502}},
+        {"error": {"message": "overloaded", "code": "529"}},
+        {"error": "upstream"},
+        {"choices": [{"error": {"code": 503}, "finish_reason": "error", "message": {"content": ""}}]},
+        {"choices": [{"error": {"code": 429}, "finish_reason": None, "message": {"content": None}}]},
+        said("error", content="The answer is A if"),
+    ],
+)
+def test_an_error_inside_a_success_is_asked_again(endpoint, body) -> None:
+    endpoint.replies = [(200, {}, body), (200, {}, RIGHT)]
+    assert asked(endpoint).answer == "(B)"
+    assert len(endpoint.requests) == 2
+
+
+def test_an_error_inside_a_success_that_does_not_pass_is_said(endpoint) -> None:
+    endpoint.replies = [(200, {}, {"error": {"message": "no such model", "code": 404}})]
+    with pytest.raises(PolicyError, match="no such model"):
+        asked(endpoint)
+    assert len(endpoint.requests) == 1
+
+
+def test_a_refused_parameter_is_left_out_from_then_on(endpoint, capsys) -> None:
+    def unsupported(name: str) -> tuple[int, dict[str, str], Any]:
+        return 400, {}, {"error": {"message": f"Unsupported parameter: '{name}' is not supported.", "param": name}}
+
+    endpoint.replies = [unsupported("max_tokens"), unsupported("temperature"), unsupported("stop"), (200, {}, RIGHT)]
+    assert asked(endpoint, parameters={"reasoning_effort": "low"}).answer == "(B)"
+    first, *_, last = endpoint.requests
+    assert {"max_tokens", "temperature", "stop", "seed", "reasoning_effort"} <= first.keys()
+    assert last.keys() == {"model", "messages", "max_completion_tokens", "seed", "reasoning_effort"}
+    assert last["max_completion_tokens"] == first["max_tokens"]
+    told = capsys.readouterr().err
+    assert "m takes no max_tokens; max_completion_tokens is sent" in told
+    assert "m takes no temperature; it is left out" in told
+    endpoint.replies = [unsupported("seed"), unsupported("seed")]
+    with pytest.raises(PolicyError, match="Unsupported parameter: 'seed'"):
+        asked(endpoint)
+
+
+def test_requests_at_once_all_learn_what_one_of_them_learns_first(endpoint) -> None:
+    refusal = {"error": {"message": "Unsupported value: 'temperature' does not support 0."}}
+    endpoint.replies = [(400, {}, refusal)] * 3 + [(200, {}, RIGHT)]
+    policy = RemotePolicy(endpoint.url, "m", backoff_s=0.001)
+    agent = Agent(policy, NoRetriever(), TagProtocol(), Limits(2, 64, 2_000, 20_000))
+    rollouts = agent.run_all([Job(QUESTION, sample=sample) for sample in range(3)])
+    assert [rollout.answer for rollout in rollouts] == ["(B)"] * 3
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (200, {}, {"error": {"code": 403, "message": "input flagged by moderation"}}),
+        (400, {}, {"error": {"code": "invalid_prompt", "message": "flagged as violating the usage policy"}}),
+        (400, {}, {"error": {"code": "content_filter", "message": "The response was filtered"}}),
+        (200, {}, said("content_filter", content="")),
+        (200, {}, said("content_filter", content="<answer>(B)</answer>")),
+    ],
+)
+def test_a_filter_is_this_questions_fate_and_counts_as_refused(endpoint, reply) -> None:
+    endpoint.replies = [reply]
+    rollout = asked(endpoint)
+    assert rollout.stop_reason is StopReason.REFUSED
+    result = grade(rollout)
+    assert (result.verdict, result.refused, result.lenient_correct) == (Verdict.ABSTAINED, True, False)
+
+
+def test_a_models_own_refusal_is_read(endpoint) -> None:
+    endpoint.replies = [(200, {}, said(content=None, refusal="I'm sorry, but I can't help with that."))]
+    assert grade(asked(endpoint)).refused
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (400, {}, {"error": {"code": "context_length_exceeded", "message": "maximum context"}}),
+        (200, {}, {"error": {"code": 400, "message": "maximum context length exceeded"}}),
+        (200, {}, {"choices": [{"message": {"role": "assistant"}, "finish_reason": "length"}]}),
+    ],
+)
+def test_a_text_that_is_too_long_is_cut_off_and_not_refused(endpoint, reply) -> None:
+    endpoint.replies = [reply]
+    rollout = asked(endpoint)
+    assert rollout.stop_reason.truncated
+    assert grade(rollout).verdict is Verdict.NO_ANSWER
+
+
+def test_thoughts_that_come_apart_are_no_answer(endpoint) -> None:
+    endpoint.replies = [(200, {}, said(content="<answer>(B)", reasoning_content="Is it (A)?"))]
+    assert asked(endpoint).answer == "(B)"
+    parts = [{"type": "thinking", "thinking": ["A?"]}, {"type": "text", "text": "<answer>(B)"}]
+    endpoint.replies = [(200, {}, said(content=parts))]
+    assert asked(endpoint).answer == "(B)"
+    endpoint.replies = [(200, {}, said("length", content="", reasoning_content="The answer is (B), but"))]
+    rollout = asked(endpoint)
+    assert rollout.stop_reason.truncated
+    assert grade(rollout).lenient_letter is None
+
+
+def test_parameters_are_given_on_the_command_line(endpoint, tmp_path) -> None:
+    endpoint.replies = [(200, {}, RIGHT)]
+    (tmp_path / "q.jsonl").write_text('{"question": "Which drug?", "options": ["aspirin", "zinc"], "answer": "B"}\n')
+    command = ["evaluate", "--agent", endpoint.url, "--model", "m", "--benchmark", "jsonl", "--modes", "closed_book"]
+    command += ["--path", str(tmp_path / "q.jsonl"), "--out", str(tmp_path / "out")]
+    assert main([*command, "--parameters", '{"reasoning_effort": "low"}']) == 0
+    assert endpoint.requests[0]["reasoning_effort"] == "low"
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["parameters"] == {"reasoning_effort": "low"}
+
+
+def agent(endpoint: ReplayedEndpoint, **settings: Any) -> Agent:
     policy = RemotePolicy(endpoint.url, "m", api_key="secret", backoff_s=0.01, **settings)
     return Agent(policy, Finds(), TagProtocol(), Limits(4, 64, 2_000, 20_000))
 
@@ -82,8 +248,8 @@ def test_bytes_go_in_and_out_unchanged() -> None:
         assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
-def test_a_dialogue_over_the_chat_protocol(endpoint: Endpoint) -> None:
-    endpoint.replies = [(200, "<think>hm</think><search>gout drug", "stop"), (200, "<answer>(B) [1]", "stop")]
+def test_a_dialogue_over_the_chat_protocol(endpoint: ReplayedEndpoint) -> None:
+    endpoint.replies = chat("<think>hm</think><search>gout drug", "<answer>(B) [1]")
     (rollout,) = agent(endpoint).run_all([Job(QUESTION, seed=7, temperature=0.0)])
     assert (rollout.stop_reason, rollout.answer, rollout.num_searches) == (StopReason.ANSWERED, "(B) [1]", 1)
     first, second = endpoint.requests
@@ -103,69 +269,58 @@ def test_a_dialogue_over_the_chat_protocol(endpoint: Endpoint) -> None:
         ("<answer>(B)</answer>", "stop", StopReason.ANSWERED),
     ],
 )
-def test_how_a_turn_ends(endpoint: Endpoint, text: str, reason: str, stop: StopReason) -> None:
-    endpoint.replies = [(200, text, reason)]
+def test_how_a_turn_ends(endpoint: ReplayedEndpoint, text: str, reason: str, stop: StopReason) -> None:
+    endpoint.replies = [(200, {}, said(reason, content=text))]
     (rollout,) = agent(endpoint).run_all([Job(QUESTION)])
     assert rollout.stop_reason is stop
 
 
-def test_temporary_failures_are_retried(endpoint: Endpoint) -> None:
-    endpoint.replies = [(503, "busy", ""), (429, "slow down", ""), (200, "<answer>(B)", "stop")]
+def test_temporary_failures_are_retried(endpoint: ReplayedEndpoint) -> None:
+    endpoint.replies = [(503, {}, "busy"), (429, {}, "slow down"), (200, {}, RIGHT)]
     (rollout,) = agent(endpoint).run_all([Job(QUESTION)])
     assert rollout.answer == "(B)"
     assert len(endpoint.requests) == 3
 
 
-def test_lasting_failures_are_explained(endpoint: Endpoint) -> None:
-    endpoint.replies = [(503, "busy", "")] * 2
-    with pytest.raises(PolicyError, match=r"no answer after 2 attempts \(status 503: busy"):
+def test_lasting_failures_are_explained(endpoint: ReplayedEndpoint) -> None:
+    endpoint.replies = [(503, {}, "busy")]
+    with pytest.raises(PolicyError, match=r"no answer after 2 attempts \(status 503: .busy"):
         agent(endpoint, retries=1).run_all([Job(QUESTION)])
-    endpoint.replies = [(401, "who are you?", "")]
-    with pytest.raises(PolicyError, match="status 401: who are you"):
+    endpoint.replies = [(401, {}, "who are you?")]
+    with pytest.raises(PolicyError, match="status 401: .who are you"):
         agent(endpoint).run_all([Job(QUESTION)])
     gone = RemotePolicy("http://127.0.0.1:9/v1", "m", retries=1, backoff_s=0.01)
     with pytest.raises(PolicyError, match="ConnectError"):
         Agent(gone, Finds()).run_all([Job(QUESTION)])
 
 
-def test_a_chat_endpoint_cannot_have_its_turn_opened(endpoint: Endpoint) -> None:
+def test_a_chat_endpoint_cannot_have_its_turn_opened(endpoint: ReplayedEndpoint) -> None:
     with pytest.raises(PolicyError, match="forced_search"):
         agent(endpoint).run_all([Job(QUESTION, force_search=True)])
 
 
-def test_one_refused_question_is_recorded_and_the_run_goes_on(endpoint: Endpoint) -> None:
-    endpoint.replies = [
-        (400, "The response was filtered by our content management policy", ""),
-        (200, "<answer>(B)", "stop"),
-    ]
+def test_one_refused_question_is_recorded_and_the_run_goes_on(endpoint: ReplayedEndpoint) -> None:
+    endpoint.replies = [(400, {}, "The response was filtered by our content management policy"), (200, {}, RIGHT)]
     refused, answered = agent(endpoint).run_all([Job(QUESTION)], max_open=1) + agent(endpoint).run_all([Job(QUESTION)])
     assert (refused.stop_reason, refused.answer) == (StopReason.REFUSED, None)
     assert answered.stop_reason is StopReason.ANSWERED
 
 
-def test_the_tag_opened_last_is_the_one_that_is_closed(endpoint: Endpoint) -> None:
-    endpoint.replies = [(200, "<think>I could use <search> but no</think><answer>(B)", "stop")]
+def test_the_tag_opened_last_is_the_one_that_is_closed(endpoint: ReplayedEndpoint) -> None:
+    endpoint.replies = chat("<think>I could use <search> but no</think><answer>(B)")
     (rollout,) = agent(endpoint).run_all([Job(QUESTION)])
     assert rollout.answer == "(B)"
 
 
-def test_endpoints_without_a_chat_completion_are_explained(endpoint: Endpoint) -> None:
-    endpoint.replies = [(200, "", "")]
-    endpoint.RequestHandlerClass = Strange  # type: ignore[assignment]
+def test_endpoints_without_a_chat_completion_are_explained(endpoint: ReplayedEndpoint) -> None:
+    endpoint.replies = [(200, {}, {"choices": ["x"]})]
     with pytest.raises(PolicyError, match="wanted a chat completion"):
         agent(endpoint).run_all([Job(QUESTION)])
     with pytest.raises(PolicyError, match="Check the address"):
         Agent(RemotePolicy("http://localhost:notaport/v1", "m"), Finds()).run_all([Job(QUESTION)])
 
 
-class Strange(Handler):
-    def do_POST(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'{"choices": ["x"]}')
-
-
-@pytest.mark.parametrize("said", ["<answer>(A)", "<answer>(A)<", "<answer>(A)</answer", "<answer>(A)</answer>"])
-def test_an_end_tag_that_the_endpoint_cut_is_completed_once(said: str) -> None:
-    assert _closed(said, TagProtocol().blocks) == "<answer>(A)</answer>"
-    assert _closed(f"<search>x</search> {said}", TagProtocol().blocks) == "<search>x</search> <answer>(A)</answer>"
+@pytest.mark.parametrize("text", ["<answer>(A)", "<answer>(A)<", "<answer>(A)</answer", "<answer>(A)</answer>"])
+def test_an_end_tag_that_the_endpoint_cut_is_completed_once(text: str) -> None:
+    assert _closed(text, TagProtocol().blocks) == "<answer>(A)</answer>"
+    assert _closed(f"<search>x</search> {text}", TagProtocol().blocks) == "<search>x</search> <answer>(A)</answer>"
