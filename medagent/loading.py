@@ -17,7 +17,7 @@ from medagent.engines.in_process import InProcessEngine
 from medagent.errors import InputError
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
-from medagent.models.precision import AUTO, settled
+from medagent.models.precision import AUTO, resolve_precision
 from medagent.models.text_length import longest_text
 from medagent.policies.chat_endpoint import REMOTE_LIMITS, RemotePolicy
 from medagent.policies.huggingface import HFPolicy
@@ -80,7 +80,7 @@ def open_agent(
         device = fastest_device()
         base_model = name.removeprefix("hf:")
         refuse_unmerged(base_model)
-        precision = settled(AUTO, base_model, device=device)
+        precision = resolve_precision(AUTO, base_model, device=device)
         print(f"{base_model}: in {precision.dtype}, as {precision.reason}.", file=sys.stderr)
         weights, tokenizer = load_causal_lm(base_model, dtype=precision.dtype, device=device)
         protocol = TagProtocol(chat=bool(tokenizer.chat_template))

@@ -10,7 +10,7 @@ import torch
 from lightning import Trainer
 
 from medagent.errors import ConfigError
-from medagent.models.precision import Precision, settled
+from medagent.models.precision import Precision, resolve_precision
 from medagent.training.agent_data import rows_of_micro_batch
 from medagent.training.command import AgentParser
 from medagent.training.data import RolloutData
@@ -56,7 +56,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
 def precision_of(config: Any) -> Precision:
     """The dtype of the base on the device of a parsed configuration, and why."""
     device = "cpu" if config.trainer.accelerator == "cpu" else "cuda"
-    return settled(config.model.dtype, config.model.base_model, device=device)
+    return resolve_precision(config.model.dtype, config.model.base_model, device=device)
 
 
 def _is_sharded(strategy: Any) -> bool:

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from medagent.errors import ConfigError
 from medagent.models.base_models import STARTER
-from medagent.models.precision import AUTO, Precision, settled
+from medagent.models.precision import AUTO, Precision, resolve_precision
 
 DTYPE = "dtype"  # the key in a checkpoint
 
@@ -23,7 +23,7 @@ def settled_dtype(dtype: str, base_model: str, *, device: str, run: Path | None 
     if dtype != AUTO:
         return dtype
     before = _dtype_before(run) if run is not None else None
-    found = Precision(before, "the run began in it") if before else settled(AUTO, base_model, device=device)
+    found = Precision(before, "the run began in it") if before else resolve_precision(AUTO, base_model, device=device)
     if base_model != STARTER:
         say(f"model.dtype: {base_model} in {found.dtype}, as {found.reason}.")
     return found.dtype

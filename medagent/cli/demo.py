@@ -38,7 +38,7 @@ from medagent.evaluation.statistics import compare_paired
 from medagent.files import write_whole
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import fastest_device
-from medagent.models.precision import AUTO, settled
+from medagent.models.precision import AUTO, resolve_precision
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.controls import UnrelatedRetriever
 from medagent.retrieval.search import HybridRetriever
@@ -238,7 +238,7 @@ class _Demo:
         folder.mkdir(exist_ok=True)
         spec = AgentSpec(
             base_model=base,
-            dtype=settled(AUTO, base, device=fastest_device()).dtype,
+            dtype=resolve_precision(AUTO, base, device=fastest_device()).dtype,
             protocol=self._protocol,
             limits=Limits(**self._task["limits"]),
             top_k=self._task["top_k"],

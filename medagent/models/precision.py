@@ -1,7 +1,7 @@
-"""`dtype: auto`: a base computes in bfloat16 where that is faster, and in float32 elsewhere.
+"""`dtype: auto`: a base computes in bfloat16 if that is faster, else in float32.
 
-Without hardware for it a processor is slower in bfloat16 than in float32. Small bases gain nothing, and rounding costs
-them most.
+A processor without hardware for bfloat16 is slower in it than in float32. Small bases gain nothing, and lose most to
+rounding.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ FLAGS = ("avx512_bf16", "amx_bf16")  # processors whose matrix products take bfl
 
 @dataclass(frozen=True)
 class Precision:
-    """A dtype by torch's name, and in words why it was taken."""
+    """A dtype by torch's name, and the reason for it in words."""
 
     dtype: str
     reason: str
 
 
-def settled(dtype: str, base_model: str, *, device: str) -> Precision:
+def resolve_precision(dtype: str, base_model: str, *, device: str) -> Precision:
     """The dtype in which a base is loaded on a device, "cpu" or "cuda".
 
-    Any dtype but "auto" stays. A base that cannot be read gets float32, and loading it tells what is wrong. On "cuda"
-    without a GPU here, one that has bfloat16 is assumed.
+    Any dtype but "auto" stays. A base that cannot be read gets float32, and loading it then reports the error. For
+    "cuda" on a machine without a GPU, a GPU with bfloat16 is assumed.
     """
     if dtype != AUTO:
         return Precision(dtype, "as it is set")
@@ -51,7 +51,7 @@ def settled(dtype: str, base_model: str, *, device: str) -> Precision:
 
 
 def hardware(device: str) -> str:
-    """What of a device computes in bfloat16, in words; empty where nothing does."""
+    """The hardware of a device that computes in bfloat16, in words; empty if there is none."""
     if device != "cpu":
         here = torch.cuda.is_available()
         return "" if here and not torch.cuda.is_bf16_supported(including_emulation=False) else "the GPU has bfloat16"

@@ -54,7 +54,7 @@ SUITES = {
         *(f"tests/medagent/policies/test_{name}.py" for name in ("requests", "turn_ends")),
         "tests/training/test_temperature.py",
     ),
-    "doors": ("tests/medagent/test_doors_of_sampling.py",),
+    "sampling": ("tests/medagent/test_sampling_settings.py",),
     "bases": (
         *(f"tests/medagent/models/test_{name}.py" for name in ("base_models", "precision")),
         *(f"tests/training/test_{name}.py" for name in ("fitting", "settled", "gguf_base")),

@@ -10,7 +10,7 @@ from transformers import GPT2Config, LlamaConfig
 
 from medagent.loading import open_agent
 from medagent.models import precision
-from medagent.models.precision import AUTO, Precision, num_parameters, settled
+from medagent.models.precision import AUTO, Precision, num_parameters, resolve_precision
 
 WITH, WITHOUT = "flags\t\t: fpu avx512f avx512_bf16 amx_bf16", "flags : fpu avx512f avx512_bf16x"
 
@@ -51,10 +51,10 @@ def test_parameters_are_counted_without_weights(sizes, tmp_path: Path) -> None:
 
 def test_a_processor_with_bfloat16_gets_it_for_bases_of_size(sizes, flags) -> None:
     flags(WITH)
-    found = settled(AUTO, sizes[51], device="cpu")
+    found = resolve_precision(AUTO, sizes[51], device="cpu")
     assert found.dtype == "bfloat16"
     assert found.reason.startswith("this processor has bfloat16 (avx512_bf16, amx_bf16), and the base has 5")
-    small = settled(AUTO, sizes[49], device="cpu")
+    small = resolve_precision(AUTO, sizes[49], device="cpu")
     assert small.dtype == "float32"
     assert "M parameters is small" in small.reason
 
@@ -62,9 +62,11 @@ def test_a_processor_with_bfloat16_gets_it_for_bases_of_size(sizes, flags) -> No
 def test_a_processor_without_bfloat16_gets_float32(sizes, flags) -> None:
     for line in (WITHOUT, "Features : fp asimd bf16"):
         flags(line)
-        assert settled(AUTO, sizes[51], device="cpu") == Precision("float32", "this processor has no bfloat16")
+        assert resolve_precision(AUTO, sizes[51], device="cpu") == Precision(
+            "float32", "this processor has no bfloat16"
+        )
     precision.CPUINFO.unlink()
-    assert settled(AUTO, sizes[51], device="cpu").dtype == "float32", "no Linux"
+    assert resolve_precision(AUTO, sizes[51], device="cpu").dtype == "float32", "no Linux"
 
 
 @pytest.mark.parametrize(
@@ -73,16 +75,18 @@ def test_a_processor_without_bfloat16_gets_float32(sizes, flags) -> None:
 def test_a_gpu_gets_what_it_has(sizes, monkeypatch, there: bool, able: bool, dtype: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: able)
-    assert settled(AUTO, sizes[51], device="cuda").dtype == dtype
-    assert settled(AUTO, sizes[49], device="cuda").dtype == "float32"
+    assert resolve_precision(AUTO, sizes[51], device="cuda").dtype == dtype
+    assert resolve_precision(AUTO, sizes[49], device="cuda").dtype == "float32"
 
 
 def test_what_is_set_stays_and_the_starter_is_float32(sizes, flags) -> None:
     flags(WITH)
-    assert settled("float32", sizes[51], device="cpu").dtype == "float32"
-    assert settled("bfloat16", "starter", device="cpu").dtype == "bfloat16"
-    assert settled(AUTO, "starter", device="cpu").dtype == "float32"
-    assert settled(AUTO, "/no/such", device="cpu") == Precision("float32", "the size of the base is not known")
+    assert resolve_precision("float32", sizes[51], device="cpu").dtype == "float32"
+    assert resolve_precision("bfloat16", "starter", device="cpu").dtype == "bfloat16"
+    assert resolve_precision(AUTO, "starter", device="cpu").dtype == "float32"
+    assert resolve_precision(AUTO, "/no/such", device="cpu") == Precision(
+        "float32", "the size of the base is not known"
+    )
 
 
 def test_an_untrained_model_is_asked_in_it(monkeypatch, flags, index_folder: Path, capsys) -> None:
