@@ -145,7 +145,7 @@ def _refuse_taken(out: Path, overwrite: bool) -> None:
 
 
 def _empty_beside(out: Path) -> Path:
-    """Where the export is written before it takes its place."""
+    """The folder in which the export is written, before it is moved to its place."""
     fresh = out.with_name(out.name + ".part")
     shutil.rmtree(fresh, ignore_errors=True)
     return fresh

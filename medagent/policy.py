@@ -1,4 +1,4 @@
-"""The interface between the rollout loop and what writes the turns: a policy opens sessions, a session samples turns.
+"""The interface between the rollout loop and a policy: a policy opens sessions, and a session samples turns.
 
 A session is one dialogue. It takes token ids (prompt, observations) and gives token ids with log-probs. It lasts for
 the dialogue, so an engine can keep its KV cache from turn to turn.
@@ -56,7 +56,7 @@ class Session(Protocol):
 
 
 class Policy(Protocol):
-    """What writes the turns."""
+    """Writes the turns of dialogues."""
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:

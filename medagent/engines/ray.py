@@ -140,7 +140,7 @@ class RayEngine(Engine):
         if not there:
             raise PolicyError(
                 f"all {self._num_replicas} Ray replicas are gone, and none could be started again; of the "
-                f"last:\n{self._last_loss}\nOnce that is mended, the same command goes on."
+                f"last:\n{self._last_loss}\nMend that, and start the same command again."
             )
         self._num_there = len(there)
         return CompletionPolicy(there, MODEL, weights.tokenizer, seeded=self._seeded, end_ids=weights.end_ids)
@@ -162,16 +162,16 @@ class RayEngine(Engine):
 
     def _pushed(self, stored: Any, probe: list[int], weights: PolicyWeights) -> dict[int, Held]:
         """Replica -> its state, for all that took the weights. A dead one is replaced once."""
-        heard: dict[int, Held] = {}
+        found: dict[int, Held] = {}
         for attempt in range(2):
             asked = {
                 number: actor.push.remote(self._num_syncs, stored, probe)
                 for number, actor in self._actors.items()
-                if number not in heard
+                if number not in found
             }
             for number, answer in asked.items():
                 try:
-                    heard[number] = self._ray.get(answer, timeout=self._start_timeout_s)
+                    found[number] = self._ray.get(answer, timeout=self._start_timeout_s)
                 except (self._ray.exceptions.RayError, TimeoutError) as error:
                     self._last_loss = "\n".join(str(error).splitlines()[-SHOWN_LINES:])
                     log.warning("Ray replica %d is gone:\n%s", number, self._last_loss)
@@ -179,7 +179,7 @@ class RayEngine(Engine):
                     if not attempt:
                         self._ray.kill(self._actors[number])
                         self._begin(number, weights)
-        return heard
+        return found
 
     def metrics(self) -> dict[str, float]:
         """See `Engine.metrics`: those of the replica that agrees least."""

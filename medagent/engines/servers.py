@@ -57,7 +57,9 @@ class ServersEngine(Engine):
         if not urls:
             raise ConfigError("engine servers: urls is empty. Name one server or more, such as http://node1:8000.")
         if not model:
-            raise ConfigError("engine servers: which model they serve is not said. Give its name with --model.")
+            raise ConfigError(
+                "engine servers: model is empty. Give the name of the model that they serve with --model."
+            )
         self._urls, self._model, self._adapters, self._seeded = urls, model, adapters, seeded
         self._timeout_s, self._retries, self._backoff_s = timeout_s, retries, backoff_s
         self._key = os.environ.get("MEDAGENT_API_KEY", "")
@@ -133,9 +135,7 @@ class ServersEngine(Engine):
         there = [server for server in self._servers if server.adapter]
         self._remove_folders(but={name, *(server.adapter for server in there)})
         if not there:
-            raise PolicyError(
-                f"all {len(self._servers)} servers are gone. Start them again; then the same command goes on."
-            )
+            raise PolicyError(f"all {len(self._servers)} servers are gone. Start them and the same command again.")
         return CompletionPolicy(
             [HttpCompletions(server.endpoint) for server in there],
             name,

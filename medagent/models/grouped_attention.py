@@ -27,7 +27,7 @@ def grouped_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """What `sdpa_attention_forward` computes, in its interface; without a mask per row it is called.
+    """The result of `sdpa_attention_forward`, in its interface. Without a mask per row, that is called.
 
     Query [B, H, Q, D], key and value [B, G, K, D], mask [B or 1, 1, Q, K] boolean; the output is [B, Q, H, D].
     """

@@ -1,4 +1,4 @@
-"""Merging a LoRA adapter into its base, and what rounding loses of it.
+"""Merging a LoRA adapter into its base, and the share of it that rounding loses.
 
 A weight of 8 bits of mantissa cannot hold a change below 1/512 of itself. Early in training most of what a LoRA
 learns is smaller. So merges are computed in float32, and the lost share is measured after rounding to the base's dtype.
@@ -22,10 +22,9 @@ Form = Literal["merged", "adapter"]
 
 
 def form_for(dtype: str, *, quantised: bool = False) -> Form:
-    """How a policy is sampled where nobody says: merged where the base is in float32, else the adapter beside it.
+    """How a policy is sampled by default: merged if the base is in float32, else with the adapter beside the base.
 
-    Rounding to float32 takes a share of the weights that nothing can measure. A base in 4 bits cannot take a merge at
-    all.
+    Rounding to float32 loses a share that cannot be measured. Nothing can be merged into a base in 4 bits.
     """
     return "merged" if dtype == "float32" and not quantised else "adapter"
 
@@ -79,7 +78,7 @@ class MergeLoss:
 
 @torch.no_grad()
 def merge_into(model: nn.Module) -> MergeLoss:
-    """Replace every LoRA layer in `model` by its base layer with the change merged in; returns what rounding took.
+    """Replace every LoRA layer in `model` by its base layer with the change merged in; returns the loss.
 
     Layers of a base in 4 bits must be dequantised first. `models.plain_lora` says which adapters can be merged.
     """

@@ -42,7 +42,7 @@ _PIECE = re.compile(r"\d+|[^\W\d_]+|[^\w\s]|_")
 _GAP = r"\s{0,3}"
 _LINE_START = r"^[^\S\n]{0,8}(?:[-*_>#•\"'][^\S\n]{0,2}){0,6}"
 
-# Of a model behind an endpoint neither tokenizer nor template is known: these marks are those of the common families.
+# Neither tokenizer nor template of a model behind an endpoint is known. These are the marks of the common families.
 _ROLES = "assistant|user|human|system"
 _WIDESPREAD = re.compile(
     r"<\s?\|\s?[^<>|\s]{1,40}\s?(?:\|\s?)?>|<[^<>|\s]{1,40}\|>|\[\|[^\[\]|\s]{1,40}\|\]"  # bars on one side or both
@@ -191,7 +191,7 @@ def _of_tools(tokenizer: PreTrainedTokenizerBase) -> Iterator[RoleMark]:
 
 
 def _gaps(tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, bool]]:
-    """What a template writes around messages, and whether it stands between two of them."""
+    """The texts that a template writes around messages, and whether each stands between two of them."""
     for roles in (
         ("user",),
         ("user", "assistant", "user"),

@@ -1,4 +1,4 @@
-"""How long a text may grow before a model reads it otherwise, or not at all.
+"""The length at which a model begins to read a text differently, or not at all.
 
 Positions that are rotated by frequencies of the text's length (rope types dynamic and longrope) change with one more
 token. The keys of a cache were rotated by the former ones. A table of positions simply ends.
@@ -66,10 +66,10 @@ def check_text_length(config: PretrainedConfig, max_total_tokens: int, name: str
 
 
 def check_trained_text(config: PretrainedConfig, limits: Limits, name: str) -> None:
-    """The same for a trainer, which reads more than a sampler: the passages after which a dialogue ends, and a token.
+    """The same for a trainer, which also reads the passages after which a dialogue ends, and one token more.
 
-    The total is asked for before a turn. So what the last search shows may go over it. The critic's value after the
-    last token needs one position more.
+    The total is checked before a turn, so the passages of the last search may exceed it. The critic's value after the
+    last token needs one more position.
 
     Raises:
         ConfigError: a rollout within `limits` can be longer than the model reads.
@@ -89,7 +89,7 @@ def check_trained_text(config: PretrainedConfig, limits: Limits, name: str) -> N
 def room_on_server(config: PretrainedConfig, max_total_tokens: int, name: str) -> int:
     """How long a text a server must hold for texts of `max_total_tokens`: one token more, where the model allows it.
 
-    Where the model's positions end at `max_total_tokens`, one more would make vLLM rotate every text otherwise
+    If the model's positions end at `max_total_tokens`, vLLM would rotate every text differently with one more
     (longrope), or refuse to start.
 
     Raises:

@@ -28,15 +28,15 @@ from medagent.policy import SampledTurn
 from medagent.routing import Routers
 from medagent.routing_record import RoutingRecord
 
-LEAST_COMMON = 16  # tokens at the beginning of all texts, to read them by themselves
-# Slots are read in groups of like length: so many tokens at most, and 10% of padding where there are enough of them.
+LEAST_COMMON = 16  # tokens that all texts must begin with, to be read once
+# Slots are read in groups of similar length: at most MOST_READ tokens, and 10% of padding above ENOUGH_READ tokens.
 MOST_READ, ENOUGH_READ, PADDING = 8192, 512, 1.1
-ENDED_SHARE = 1 / 8  # of the slots, from which on those that go on are moved together
+ENDED_SHARE = 1 / 8  # of the slots; above it, those that still run are moved together
 
 
 @dataclass(eq=False)
 class Dialogue:
-    """What a batch needs to know of one dialogue."""
+    """The state of one dialogue in a batch."""
 
     seed: int
     temperature: float
@@ -63,7 +63,7 @@ class Dialogue:
 
 @dataclass(eq=False)
 class TurnRow:
-    """A turn being sampled. `tell` takes the turn, or what went wrong."""
+    """A turn being sampled. `tell` takes the turn, or the error."""
 
     dialogue: Dialogue
     max_tokens: int
@@ -217,7 +217,7 @@ class Batch:
         )
 
     def _move_together(self) -> None:
-        """Move the slots that go on into the places of ended ones, so that a step reads no more than it must."""
+        """Move the slots that still run into the places of ended ones, so that a step reads no ended rows."""
         going_on = {self._slots[id(row)] for row in self._rows if not row.ended}
         number = len(going_on)
         if len(self._lengths) - number < max(1, ENDED_SHARE * len(self._lengths)):
@@ -236,7 +236,7 @@ class Batch:
         del self._lengths[number:], self._temperatures[number:]
 
     def _read_common_prefix(self) -> None:
-        """Read once what all texts begin with, such as instructions, where nothing was read yet."""
+        """Read the common beginning of all texts once, such as instructions, if nothing was read yet."""
         rows = [row for row in self._rows if not row.ended]
         if len(self._lengths) < 2 or any(self._lengths):
             return
@@ -261,7 +261,7 @@ class Batch:
                 row.dialogue.experts.append(experts_1QLK[0])
 
     def _part(self) -> None:
-        """Give rows a slot of their own where they go on with other tokens than those that they share it with."""
+        """Give rows a slot of their own if their next tokens differ from those of the rows that share it."""
         first: dict[int, list[int]] = {}
         new: dict[tuple[int, tuple[int, ...]], int] = {}
         for row in self._rows:

@@ -1,8 +1,8 @@
 """A policy behind an OpenAI-compatible chat endpoint (vLLM, llama.cpp, Ollama, a commercial one).
 
-It is measured as any other, and never trained. Such an endpoint neither takes nor gives token ids, so bytes stand in
-for tokens between the loop and this policy. The limits on prompt, observation and total length count bytes. Only
-`max_turn_tokens` counts the endpoint's tokens. It gives no log-probs, so all are 0 and there is no calibration.
+It is evaluated like any other policy, and never trained. Such an endpoint neither takes nor gives token ids, so bytes
+stand in for tokens between the loop and this policy. The limits on prompt, observation and total length count bytes.
+Only `max_turn_tokens` counts the endpoint's tokens. It gives no log-probs, so all are 0 and there is no calibration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from medagent.protocol import Block, TagProtocol
 from medagent.types import Limits
 
 REMOTE_LIMITS = Limits(max_turns=6, max_turn_tokens=1024, max_observation_tokens=8_000, max_total_tokens=120_000)
-# What a provider says of one question; the others are asked on.
+# Words of a provider that refuses one question. The run goes on with the others.
 _FILTERED = re.compile(
     r"content[_ ](?:filter|management|policy)|invalid_prompt|usage policy|flagged|moderation|safety", re.IGNORECASE
 )
@@ -45,7 +45,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 @dataclass
 class Usage:
-    """What an endpoint has been asked for: requests answered, and their tokens where it counts them."""
+    """The requests that an endpoint answered, and their tokens if it counts them."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -68,7 +68,7 @@ class RemotePolicy:
     """Samples turns at a chat endpoint; `url` ends before "/chat/completions" (such as http://localhost:8000/v1).
 
     Failures are retried with back-off, then raise `PolicyError`. A parameter that the model refuses is left out from
-    then on, and said so. `parameters` are sent with every request, such as {"reasoning_effort": "low"}.
+    then on, with a message. `parameters` are sent with every request, such as {"reasoning_effort": "low"}.
     """
 
     url: str
@@ -161,7 +161,7 @@ class RemotePolicy:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What an endpoint wrote, what it thought before (where it says), and why it stopped."""
+    """The text that an endpoint wrote, its thought before (if it tells), and why it stopped."""
 
     text: str
     thought: str
@@ -175,7 +175,7 @@ def _valid(text: object) -> str:
 class RemoteSession:
     """A dialogue with a `RemotePolicy`.
 
-    What the loop appends is the user's message. What the endpoint writes is the assistant's.
+    The loop appends the user's messages, and the endpoint writes the assistant's.
     """
 
     def __init__(self, policy: RemotePolicy, seed: int, temperature: float, blocks: tuple[Block, ...]) -> None:

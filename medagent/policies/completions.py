@@ -1,7 +1,7 @@
 """A policy behind token-level completion endpoints (vLLM's server, one or many).
 
 Token ids go in; token ids and log-probs come out. Nothing is decoded and encoded again, so what such a policy samples
-can be trained on. Every dialogue stays with one replica, whose prefix cache holds it. Where that replica goes away,
+can be trained on. Every dialogue stays with one replica, whose prefix cache holds it. If that replica is lost,
 another reads the dialogue from the beginning.
 """
 
@@ -24,8 +24,8 @@ from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 from medagent.routing_record import RoutingRecord, RoutingShape
 
-# All are given: a server takes a missing one from the model's generation_config.json. Log-probs would then be of
-# another distribution.
+# All are sent: a server takes a missing one from the model's generation_config.json, and would sample from another
+# distribution than the trainer computes.
 UNTRUNCATED = {
     "top_p": 1.0,
     "top_k": 0,
@@ -53,7 +53,7 @@ class Completions(Protocol):
         ...
 
     def forget(self, dialogue: str) -> None:
-        """A dialogue has ended, so what is kept for its `session_id` may be freed."""
+        """A dialogue has ended: free whatever is kept for its `session_id`."""
         ...
 
     async def disconnect(self) -> None:
@@ -112,7 +112,7 @@ class CompletionPolicy:
     only as far as their arithmetic does.
 
     `end_ids` are the model's end-of-turn ids: `end_token_ids` of a loaded model, or `stored_end_token_ids` of a folder
-    or hub name. None is the tokenizer's alone. Servers need them said, as ours ignore generation_config.json.
+    or hub name. None means the tokenizer's alone. Our servers ignore generation_config.json, so they must be sent.
 
     With `routing`, turns carry the experts that the server chose. It must return them.
     """
@@ -148,7 +148,7 @@ class CompletionPolicy:
             await source.disconnect()
 
     def take(self) -> Replica:
-        """The answering replica with fewest dialogues. Where none answers, it is the one that has rested longest."""
+        """The answering replica with fewest dialogues. If none answers, it is the one that has rested longest."""
         now = time.monotonic()
         awake = [replica for replica in self.replicas if replica.resting_until <= now]
         chosen = (
@@ -160,7 +160,7 @@ class CompletionPolicy:
         return chosen
 
     async def complete(self, replica: Replica, body: dict[str, Any]) -> tuple[Replica, dict[str, Any]]:
-        """The first choice for a body, and the replica that gave it. Where a replica is gone, the next is asked."""
+        """The first choice for a body, and the replica that gave it. If a replica is gone, the next is asked."""
         last: EndpointGoneError | None = None
         for _ in self.replicas:
             try:

@@ -21,7 +21,7 @@ from medagent.models.text_length import LongestText, longest_text
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 PROBE_TOKENS = 4
-# Settings of attention that limits what a token sees in another way. Only texts beyond them would show it.
+# Settings of other kinds of limited attention. Only texts longer than them would differ.
 OTHER_LIMITS = (
     "attention_chunk_size",
     "attention_window_size",

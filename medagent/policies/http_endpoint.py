@@ -1,4 +1,4 @@
-"""An HTTP endpoint that may be slow, busy or gone for a while. Requests are retried with back-off."""
+"""An HTTP endpoint that may be slow, busy or unreachable for a while. Requests are retried with back-off."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from medagent.errors import PolicyError
 
 RETRY_STATUS = {408, 409, 425, 429, *range(500, 505), *range(520, 525), 529}
 LONGEST_WAIT_S = 60.0
-PATIENCE_S = 1800.0  # waited in all where answers say when to ask again
+PATIENCE_S = 1800.0  # the longest total wait for answers that say when to ask again
 
 
 class EndpointGoneError(PolicyError):
@@ -42,8 +42,8 @@ class Endpoint:
     async def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         """The answer to one request, whatever its status. Temporary failures are retried first.
 
-        An answer that says when to ask again (`Retry-After`) is no attempt: what it says is waited, up to `PATIENCE_S`
-        in all. An error inside an answer of status 200 counts as the status that it names, or as 502.
+        An answer that says when to ask again (`Retry-After`) is no attempt. The client waits that long, up to
+        `PATIENCE_S` in all. An error inside an answer of status 200 counts as the status that it names, or as 502.
 
         Raises `EndpointGoneError` after the last attempt, and `PolicyError` where the address itself is wrong.
         """
@@ -65,7 +65,7 @@ class Endpoint:
                 told_s = _retry_after_s(answer)
                 if told_s is not None and waited_s + told_s <= PATIENCE_S:
                     wait_s, counted = max(told_s, self.backoff_s), told_s >= self.backoff_s
-                    # What asks for no wait is an attempt like any other, or a server would be asked without end.
+                    # An answer that asks for no wait counts as an attempt, or the retries would never end.
                     attempt, waited_s = attempt - counted, waited_s + wait_s
             if attempt <= self.retries:
                 await asyncio.sleep(wait_s)
@@ -98,7 +98,7 @@ class Endpoint:
 
 
 def status_of(answer: httpx.Response) -> int:
-    """The status of an answer; of an error inside a 200, as routers send it, the status that it names."""
+    """The status of an answer. Routers send errors inside a 200: the status is then the one that the error names."""
     if answer.status_code != 200:
         return answer.status_code
     try:

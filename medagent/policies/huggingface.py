@@ -181,7 +181,7 @@ class HFPolicy:
                 row.fail(error)
 
     def _read_apart(self, joining: list[TurnRow]) -> list[TurnRow]:
-        """The rows that go on after their first token. Where reading fails, only they fail."""
+        """The rows that have not ended after their first token. If reading fails, only they fail."""
         try:
             apart = Batch(self._sampler, joining)
             reading = apart.step(joining)

@@ -1,7 +1,7 @@
-"""Whether a model that is read in batches, through the policy's own cache, scores as it does in one plain pass.
+"""Checks that a model read in batches, through the policy's own cache, scores as it does in one plain pass.
 
-Families differ in how they take positions, masks and caches, and some ignore what they are given. So each model is
-tried when its policy is made: two rows of different lengths, read in steps as a dialogue is.
+Families differ in how they take positions, masks and caches, and some ignore their inputs. So each model is tried when
+its policy is made: two rows of different lengths are read in steps, as dialogues are.
 """
 
 from __future__ import annotations
@@ -105,5 +105,5 @@ def _share(found_TV: Tensor, wanted_TV: Tensor) -> Tensor:
     """[T]: the root mean square of the difference over that of the scores, both without their means."""
     found, wanted = (scores - scores.mean(dim=-1, keepdim=True) for scores in (found_TV, wanted_TV))
     share = (found - wanted).square().mean(dim=-1).sqrt() / (wanted.square().mean(dim=-1).sqrt() + 1e-6)
-    # Plain scores that are not finite tell nothing. Where only the batch's are not, it is wrong.
+    # Plain scores that are not finite say nothing. If only the batch's are not finite, the batch is wrong.
     return share.nan_to_num(nan=torch.inf).where(wanted.isfinite().all(dim=-1), torch.zeros_like(share))

@@ -1,13 +1,13 @@
-"""Where a sampled turn ends: the one rule of every policy.
+"""The one rule of every policy for the end of a sampled turn.
 
 A turn ends at the first token at which one of these holds; the first in this order names the stop.
 
-TAG           the turn's text holds one of the protocol's end strings, whatever else that token's text goes on with
+TAG           the turn's text holds one of the protocol's end strings, even if the token continues after it
 END_OF_TEXT   the token is one of the model's end-of-turn ids
 LENGTH        the turn has as many tokens as it may
 
-The token that ends a turn is one of its actions: its id and log-prob stay. The text is cut right after the end string.
-It leaves out an end-of-turn id.
+The token that ends a turn is one of its actions: its id and log-prob stay. The text is truncated right after the end
+string, and leaves out an end-of-turn id.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from transformers import AutoConfig, GenerationConfig, PretrainedConfig, PreTrai
 from medagent.policy import SampledTurn, TurnStop
 from medagent.protocol import Block
 
-# An end string is looked for in the text of so many last tokens beside one per byte: some tokens have no text.
+# An end string is searched in as many last tokens as it has bytes, and these more: some tokens have no text.
 SPARE_TOKENS = 16
 
 
 @dataclass(frozen=True)
 class TurnEnds:
-    """Where the turns of one dialogue end: at the protocol's end strings and the model's end-of-turn ids."""
+    """The ends of one dialogue's turns: the protocol's end strings and the model's end-of-turn ids."""
 
     tokenizer: PreTrainedTokenizerBase
     strings: tuple[str, ...]
@@ -41,7 +41,7 @@ class TurnEnds:
         return TurnEnds(tokenizer, tuple(block.end for block in blocks), frozenset(token_ids))
 
     def stop(self, sampled: Sequence[int], max_tokens: int) -> TurnStop | None:
-        """Why the turn ends at its last token, None where it goes on. No earlier token may have ended it."""
+        """Why the turn ends at its last token, None if it does not. No earlier token may have ended it."""
         if self._completes(sampled):
             return TurnStop.TAG
         if sampled[-1] in self.token_ids:
@@ -59,7 +59,7 @@ class TurnEnds:
     def cut(
         self, sampled: Sequence[int], logprobs: Sequence[float], *, max_tokens: int, otherwise: TurnStop
     ) -> SampledTurn:
-        """The turn that these tokens begin with; one that nothing ends is whole and stops with `otherwise`."""
+        """The turn that these tokens begin with. If nothing ends it, it is all of them and stops with `otherwise`."""
         for count in range(1, len(sampled) + 1):
             stop = self.stop(sampled[:count], max_tokens)
             if stop is not None:
@@ -84,7 +84,7 @@ class TurnEnds:
 
 
 def first_end(text: str, ends: tuple[str, ...]) -> int | None:
-    """Where the first of the end strings is complete in `text`, None where none is.
+    """The index after the first end string in `text`, None if there is none.
 
     >>> first_end("<search>q</search>. x", ("</search>", "</answer>"))
     18

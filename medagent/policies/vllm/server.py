@@ -164,7 +164,7 @@ class VllmServer:
     def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite weights by their names in the checkpoint, through shared memory, and forget all cached prefixes.
 
-        `like` tells names, types and shapes. `weights` yields the values one at a time, so they never all exist twice.
+        `like` gives names, types and shapes. `weights` yields the values one at a time, so they never all exist twice.
         """
         layout: dict[str, tuple[str, list[int], int]] = {}
         size = 0

@@ -1,4 +1,4 @@
-"""Takes new weights out of shared memory, and tells what the worker holds.
+"""Takes new weights out of shared memory, and reports which weights the worker holds.
 
 It runs inside vLLM's worker processes, which load it by name. So it imports only torch, which they have loaded, and
 `medagent.models.checksums`, which needs no more.
@@ -46,8 +46,8 @@ class WeightReceiver:
     def held_weights(self) -> dict[str, Checksum]:
         """Checksums of the weights that came last, by their names in the checkpoint.
 
-        A weight whose place in the model holds something else is left out. Where vLLM has packed a weight for the
-        processor's own kernels, or holds a part of it alone, what was received stands for it.
+        A weight whose place in the model holds something else is left out. If vLLM has packed a weight for the
+        processor's own kernels, or holds only a part of it, the checksum is that of the weight received.
         """
         model = self.model_runner.get_model()
         there = {name.replace(".base_layer.", "."): value for name, value in model.named_parameters()}
