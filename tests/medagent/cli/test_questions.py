@@ -55,7 +55,7 @@ def test_open_questions_with_their_sample(index: str, tmp_path: Path, capsys) ->
 
 def test_multiple_choice(index: str, tmp_path: Path, capsys) -> None:
     out = tmp_path / "mc.jsonl"
-    ran(capsys, "questions", "make", index, "--out", str(out), "--options", "2", "--sample", "0", "--top_k", "2")
+    ran(capsys, "questions", "make", index, "--out", str(out), "--options", "2", "--sample", "0", "--top_k", "1")
     questions = JsonlBenchmark(str(out)).questions()
     assert questions
     assert all(len(question.options) == 2 and question.answer in "AB" for question in questions)
