@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 from jsonargparse import lazy_instance  # type: ignore[attr-defined]
-from lightning import Callback, LightningModule, Trainer
+from lightning import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -22,11 +22,10 @@ from medagent.training.agent_data import AgentSettings
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, rollout_name, tensorize
 from medagent.training.fitting import Work
-from medagent.training.passes import rows_of_passes
+from medagent.training.module import AgentModule
 from medagent.training.preference.module import PreferenceModule, pair_metrics
 from medagent.training.preference.pairs import Pairs, PreferencePair
-from medagent.training.ranks import over_ranks
-from medagent.training.sft.data import EpochLine, PassData, log_held_out, question_key, split
+from medagent.training.sft.data import EpochLine, HeldOutMetrics, PassData, question_key, split
 from medagent.training.sft.supervised import to_imitate
 
 HELD_OUT = {"preference/loss": "preference/held_out_loss", "preference/accuracy": "preference/held_out_accuracy"}
@@ -162,37 +161,23 @@ def to_prefer(pairs: Sequence[PreferencePair], *, pad_id: int, weight: float) ->
     )
 
 
-class HeldOutPairs(Callback):
+class HeldOutPairs(HeldOutMetrics):
     """Logs loss and accuracy on held-out pairs after each epoch, as `medagent.training.preference.module` has them.
 
     Training accuracy rises for as long as pairs are repeated. Held-out loss rises where the model learns them by heart.
     """
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure what the epoch left."""
-        assert isinstance(pl_module, PreferenceModule)
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        assert isinstance(data, PreferenceData)
-        if not data.held_out:
-            return
-        sums = torch.zeros(len(HELD_OUT), dtype=torch.float64)
-        own = sorted(data.held_out[trainer.global_rank :: trainer.world_size], key=lambda pair: pair.length)
-        at_a_time = max(1, data.batch_size // data.num_micro_batches)
-        parts = []
-        for start in range(0, len(own), at_a_time):
-            some = to_prefer(own[start : start + at_a_time], pad_id=pl_module.pad_id, weight=1.0)
-            groups = rows_of_passes(pl_module.execution, some.token_ids_BT, some.attention_BT, some.groups_B)
-            parts += [some.rows(rows) for rows in groups]
-        idle = to_prefer(data.held_out[:1], pad_id=pl_module.pad_id, weight=1.0).idle()
-        parts += [idle] * (pl_module.most_passes(len(parts)) - len(parts))
-        with torch.no_grad(), pl_module.roles.token_counts.paused():
-            for part in parts:
-                terms, _ = pl_module.pair_terms(part.to(pl_module.device))
-                found = pair_metrics(pl_module.preference_loss, terms)
-                sums += torch.stack([found[name].cpu() for name in HELD_OUT])
-        values = (over_ranks(trainer, sums, "sum") / len(data.held_out)).tolist()
-        metrics = dict(zip(HELD_OUT.values(), values, strict=True))
-        log_held_out(trainer, pl_module, metrics)
+    num_sums = len(HELD_OUT)
+
+    def sums_of(self, module: AgentModule, part: Experience) -> Tensor:
+        """[2] loss and accuracy, summed over pairs."""
+        assert isinstance(module, PreferenceModule)
+        found = pair_metrics(module.preference_loss, module.pair_terms(part)[0])
+        return torch.stack([found[name] for name in HELD_OUT])
+
+    def metrics_of(self, sums: list[float], count: int) -> dict[str, float]:
+        """See `HeldOutMetrics.metrics_of`."""
+        return dict(zip(HELD_OUT.values(), (each / count for each in sums), strict=True))
 
 
 class PreferenceProgress(EpochLine):

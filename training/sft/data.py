@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from medagent.agent import rollout_seed
@@ -20,6 +21,7 @@ from medagent.training.agent_data import AgentData, AgentSettings
 from medagent.training.engines import Engine
 from medagent.training.experience import Experience, consecutive, split_by_length, split_minibatches
 from medagent.training.module import AgentModule
+from medagent.training.passes import rows_of_passes
 from medagent.training.ranks import over_ranks
 from medagent.types import Question, Rollout
 
@@ -131,6 +133,22 @@ class PassData(AgentData, Generic[Item]):
                 "questions or samples, raise the limits, or lower data.batch_size or data.held_out."
             )
 
+    def held_out_passes(self, trainer: Trainer, module: AgentModule) -> list[Experience]:
+        """The held-out items of this rank, as many per pass as training takes.
+
+        Where the base is sharded, all ranks make equally many passes. Those that are left over read a row without
+        actions.
+        """
+        own = sorted(self.held_out[trainer.global_rank :: trainer.world_size], key=self.length_of)
+        at_a_time, parts = max(1, self.batch_size // self.num_micro_batches), []
+        for start in range(0, len(own), at_a_time):
+            some = self.step_of(own[start : start + at_a_time], pad_id=module.pad_id, total=1, factor=1.0)
+            together_B = some.groups_B if module.whole_groups else None
+            groups = rows_of_passes(module.execution, some.token_ids_BT, some.attention_BT, together_B)
+            parts += [some.rows(rows) for rows in groups]
+        idle = self.step_of(self.held_out[:1], pad_id=module.pad_id, total=1, factor=1.0).idle()
+        return parts + [idle] * (module.most_passes(len(parts)) - len(parts))
+
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields whole optimizer steps."""
         assert self.trainer is not None
@@ -165,11 +183,39 @@ class _Pass(IterableDataset[Experience], Generic[Item]):
             yield replace(step, micro_batches=consecutive(data.rows_of_item * len(part) for part in parts))
 
 
-def log_held_out(trainer: Trainer, module: LightningModule, metrics: Mapping[str, float]) -> None:
-    """Log metrics at once: Lightning writes an epoch's after its checkpoint, and a kill in between would lose them."""
-    module.log_dict(metrics, logger=False)
-    for logger in trainer.loggers:
-        logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+class HeldOutMetrics(Callback):
+    """Logs metrics of held-out items after each epoch; a subclass says which, from `num_sums` sums over the items."""
+
+    num_sums: ClassVar[int]
+
+    @abstractmethod
+    def sums_of(self, module: AgentModule, part: Experience) -> Tensor:
+        """[num_sums] float64: sums over the rows of a pass."""
+
+    @abstractmethod
+    def metrics_of(self, sums: list[float], count: int) -> dict[str, float]:
+        """The metrics, from the sums over `count` items of all ranks."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure what the epoch left."""
+        self.measure(trainer, pl_module)
+
+    def measure(self, trainer: Trainer, module: LightningModule) -> dict[str, float]:
+        """Log the metrics of the weights as they are; none where nothing is held out."""
+        assert isinstance(module, AgentModule)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, PassData)
+        if not data.held_out:
+            return {}
+        sums = torch.zeros(self.num_sums, dtype=torch.float64)
+        with torch.no_grad(), module.roles.token_counts.paused():
+            for part in data.held_out_passes(trainer, module):
+                sums += self.sums_of(module, part.to(module.device)).cpu()
+        metrics = self.metrics_of(over_ranks(trainer, sums, "sum").tolist(), len(data.held_out))
+        module.log_dict(metrics, logger=False)
+        for logger in trainer.loggers:  # at once: a kill between a checkpoint and an epoch's metrics would lose them
+            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+        return metrics
 
 
 class EpochLine(Callback):

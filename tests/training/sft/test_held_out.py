@@ -77,7 +77,7 @@ def measured(module: AgentModule, rollouts: list[Rollout], ranks: int = 1, **dat
         seen = pretend.trainer(rank, module, global_step=1, datamodule=held, loggers=[])
         callback, logged = HeldOutLoss(), {}
         quiet = pretend_module(module, logged)
-        callback._measure(seen, quiet)
+        callback.measure(seen, quiet)
         return logged
 
     return pretend.run(work)
@@ -174,9 +174,8 @@ class Counted(HeldOutLoss):
         super().__init__(every_steps)
         self.at: list[int] = []
 
-    def _measure(self, trainer: Trainer, pl_module: object) -> dict[str, float]:
+    def measure(self, trainer: Trainer, module: object) -> dict[str, float]:
         self.at.append(trainer.global_step)
-        self._measured_at = trainer.global_step
         return {}
 
 
