@@ -18,7 +18,7 @@ Run = str | Path | Evaluation  # the folder of an evaluation, or its result
 
 @dataclass(frozen=True)
 class _Marks:
-    """Which questions each evaluation answered correctly, in the modes that are compared."""
+    """By question, whether each run answered it correctly, in the modes that are compared."""
 
     a: list[dict[str, bool]]
     b: list[dict[str, bool]]
@@ -62,7 +62,7 @@ def compare_over_seeds(
 
 
 def _predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
-    """What errors call a run, and its predictions."""
+    """A run's name in errors, and its predictions."""
     if isinstance(run, Evaluation):
         return str(run.settings["agent"]), run.predictions
     found = PredictionLog(Path(run) / "predictions.jsonl").read()
@@ -74,7 +74,7 @@ def _predictions(run: Run) -> tuple[str, Sequence[Prediction]]:
 
 
 def _marks(a: Sequence[Run], b: Sequence[Run], mode: str | None, mode_b: str | None) -> _Marks:
-    """Which answers were right in each run, of the questions that all of them asked."""
+    """The marks of each run on the questions that all of them asked."""
     runs = [_predictions(run) for run in [*a, *b]]
     modes = [list(dict.fromkeys(prediction.mode for prediction in log)) for _, log in runs]
     chosen = mode or next((name for name in modes[0] if all(name in held for held in modes)), None)

@@ -17,10 +17,10 @@ from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource, benchmark_digest, source_named
 from medagent.evaluation.fingerprints import agent_fingerprint, index_fingerprint
 from medagent.evaluation.metrics import ModeReport, report_mode
-from medagent.evaluation.modes import FINDING, SEARCHING, Mode, baselines, modes_named
-from medagent.evaluation.names import Ask, ModeName
+from medagent.evaluation.modes import EVIDENCE_MODES, SEARCH_MODES, Mode, baselines, modes_named
+from medagent.evaluation.names import ModeName, Prompting
 from medagent.evaluation.predictions import Prediction
-from medagent.evaluation.prompting import asked_so, solved_examples
+from medagent.evaluation.prompting import solved_examples, with_prompting
 from medagent.evaluation.reports.conclusions import conclusions
 from medagent.evaluation.reports.html import write_evaluation_html, write_json
 from medagent.evaluation.reports.tables import curves, markdown, tables
@@ -128,7 +128,7 @@ def evaluate(
     model: str = "",
     parameters: Mapping[str, Any] | None = None,
     tools: Sequence[str] = (),
-    prompting: Ask = "tags",
+    prompting: Prompting = "tags",
     shots: int = 0,
     shots_path: str = "",
     entailment: str = "",
@@ -163,14 +163,14 @@ def evaluate(
         opened = open_agent(
             name, index=index, lockstep=True, model=model, parameters=parameters, tools=tools, must_search=False
         )
-    ready = asked_so(
+    ready = with_prompting(
         with_limits(opened, limits or {}),
         name,
         prompting,
         plan.modes,
         solved_examples(source, questions, shots, shots_path),
     )
-    searching = [mode.value for mode in plan.modes if mode in SEARCHING]
+    searching = [mode.value for mode in plan.modes if mode in SEARCH_MODES]
     if isinstance(corpus_of(ready.retriever), NoRetriever) and searching:
         raise InputError(
             f"mode {searching[0]}: there is no index to search. Give one with --index, or choose other --modes. "
@@ -237,7 +237,7 @@ def _predictions(
             used.goes_on = bool(found)
             callback.on_resume(found)
 
-        searching = any(mode in FINDING for mode in plan.modes)
+        searching = any(mode in EVIDENCE_MODES for mode in plan.modes)
         most = agent.limits.max_turns * agent.top_k
         return run_plan(
             agent,

@@ -179,7 +179,7 @@ def _sampling(predictions: Sequence[Prediction]) -> Sampling | None:
 def _elected(rollouts: Sequence[Rollout], letters: Sequence[str | None]) -> bool:
     """Whether the majority's answer is right. Letters are counted, or open answers of equal words.
 
-    Of ranked answers the first votes. A list is elected whole.
+    The first of ranked answers votes. A list votes as a whole.
     """
     question = rollouts[0].question
     if question.options:

@@ -41,9 +41,9 @@ class Mode(StrEnum):
     INJECTED = "injected"
 
 
-FINDING = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)  # modes whose searches may show all evidence
-SEARCHING = (*FINDING, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)  # modes that search the corpus
-_AS_IT_IS = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)
+EVIDENCE_MODES = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.SINGLE_SHOT)  # modes whose searches may show all evidence
+SEARCH_MODES = (*EVIDENCE_MODES, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)  # modes that search the corpus
+_UNCHANGED = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.WITHOUT_EVIDENCE, Mode.INJECTED)
 
 
 def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
@@ -54,7 +54,7 @@ def modes_named(names: str | Sequence[str]) -> tuple[Mode, ...]:
 def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
     """The agent of a mode. `corpus` is what unrelated passages are drawn from.
 
-    Where the search is given or there is none, one turn is left. An agent whose protocol has instructions is told so.
+    If the search is given, or there is none, one turn is left. An agent whose protocol has instructions is told so.
     One that was trained without instructions cannot be told. In a closed book its answer is opened for it (see
     `job_for`). With the gold passages given it keeps its turns and may search besides.
     """
@@ -68,7 +68,7 @@ def agent_for(agent: Agent, mode: Mode, corpus: Sequence[Passage]) -> Agent:
             "out."
         )
     closed, protocol = mode is Mode.CLOSED_BOOK, agent.protocol
-    if mode in _AS_IT_IS or (mode is Mode.GOLD and not protocol.instructed):
+    if mode in _UNCHANGED or (mode is Mode.GOLD and not protocol.instructed):
         return agent
     return replace(
         agent,

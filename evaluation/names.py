@@ -24,4 +24,4 @@ BENCHMARKS: tuple[str, ...] = get_args(BenchmarkName)
 ModeName = Literal[
     "search", "forced_search", "closed_book", "gold", "single_shot", "unrelated", "without_evidence", "injected"
 ]
-Ask = Literal["tags", "plain", "likelihood", "likelihood_of_texts"]
+Prompting = Literal["tags", "plain", "likelihood", "likelihood_of_texts"]

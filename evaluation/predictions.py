@@ -37,7 +37,7 @@ class Prediction:
 
     @property
     def key(self) -> Key:
-        """What identifies a prediction: mode, question, rotation, sample."""
+        """The identity of a prediction: mode, question, rotation, sample."""
         return self.mode, self.rollout.question.id, self.rotation, self.rollout.sample
 
     def to_json(self) -> dict[str, Any]:

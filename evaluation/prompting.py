@@ -1,4 +1,4 @@
-"""The ways to ask a model that was not trained for tags: plainly, or for the likelihood of each option."""
+"""Prompts for models that were not trained for tags: plain ones, or the likelihood of each option."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.likelihood import LikelihoodAgent, LikelihoodProtocol
 from medagent.evaluation.modes import Mode
-from medagent.evaluation.names import Ask
+from medagent.evaluation.names import Prompting
 from medagent.plain_protocol import PlainProtocol
 from medagent.policies.huggingface import HFPolicy
 from medagent.protocol import TagProtocol
 from medagent.types import Question
 
-ONE_TURN = (Mode.CLOSED_BOOK, Mode.SINGLE_SHOT, Mode.GOLD)  # modes without a search of the model's own
-TOLD: dict[str, str] = {
+ONE_TURN_MODES = (Mode.CLOSED_BOOK, Mode.SINGLE_SHOT, Mode.GOLD)  # modes without a search of the model's own
+DESCRIPTIONS: dict[str, str] = {
     "tags": "by the agent's protocol",
     "plain": 'plainly, for a last line "Answer: ..."',
     "likelihood": "for the likeliest letter",
@@ -25,7 +25,9 @@ TOLD: dict[str, str] = {
 }
 
 
-def asked_so(agent: Agent, name: str, ask: Ask, modes: Sequence[Mode], examples: Sequence[Question]) -> Agent:
+def with_prompting(
+    agent: Agent, name: str, ask: Prompting, modes: Sequence[Mode], examples: Sequence[Question]
+) -> Agent:
     """The agent that asks in this way; `examples` are solved questions before each question of a likelihood.
 
     Raises:
@@ -41,10 +43,10 @@ def asked_so(agent: Agent, name: str, ask: Ask, modes: Sequence[Mode], examples:
         raise InputError(
             f"--prompting {ask}: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint."
         )
-    if wrong := [mode.value for mode in modes if mode not in ONE_TURN]:
+    if wrong := [mode.value for mode in modes if mode not in ONE_TURN_MODES]:
         raise InputError(
-            f"--prompting {ask}: found mode {wrong[0]}, wanted some of {', '.join(ONE_TURN)}: no search can be asked "
-            "for without tags. Set --modes."
+            f"--prompting {ask}: found mode {wrong[0]}, wanted some of {', '.join(ONE_TURN_MODES)}: no search can be "
+            "asked for without tags. Set --modes."
         )
     if ask == "plain":
         return replace(agent, protocol=PlainProtocol(chat=agent.protocol.chat, date=agent.protocol.date))

@@ -12,7 +12,7 @@ from typing import Any
 from medagent.agent import Agent, Job, rollout_seed
 from medagent.errors import ConfigError
 from medagent.evaluation.answer_folder import begin
-from medagent.evaluation.modes import FINDING, Mode, agent_for, job_for, rotate
+from medagent.evaluation.modes import EVIDENCE_MODES, Mode, agent_for, job_for, rotate
 from medagent.evaluation.predictions import Key, Prediction, PredictionLog, confidence
 from medagent.evaluation.search_recall import recall_of
 from medagent.retrieval.passages import Passage
@@ -43,7 +43,7 @@ def run_benchmark(
 
 @dataclass(frozen=True)
 class Plan:
-    """What to ask: every question in every mode, `samples` times.
+    """The plan of an evaluation: every question in every mode, `samples` times.
 
     With `rotations` it is asked once more for each rotation of its options.
     """
@@ -55,7 +55,7 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be asked."""
+        """Refuse settings that contradict each other."""
         if not self.modes or len(set(self.modes)) != len(self.modes):
             raise ConfigError(f"modes {[mode.value for mode in self.modes]}: wanted one or more, each once.")
         if self.samples < 1 or self.temperature < 0:
@@ -88,7 +88,7 @@ def run_plan(
     on_found: Callable[[Sequence[Prediction]], None] = lambda _: None,
     on_done: Callable[[Prediction], None] = lambda _: None,
 ) -> list[Prediction]:
-    """Ask what `folder` does not hold yet, and return all predictions in the plan's order.
+    """Ask the questions that `folder` has no answers to, and return all predictions in the plan's order.
 
     `identity` says what is measured (agent, benchmark, settings). A folder begun with another one is refused, or with
     `overwrite` begun anew. Each answer is written to predictions.jsonl as it comes, so an interrupted run goes on where
@@ -163,7 +163,7 @@ def _run(
                 rollout,
                 confidence(rollout, agent.policy.tokenizer, agent.protocol),
                 recall_of(rollout, rankings[name], top_k=agent.top_k)
-                if mode_name in FINDING and name in rankings
+                if mode_name in EVIDENCE_MODES and name in rankings
                 else None,
             )
             log.append(prediction)

@@ -1,4 +1,4 @@
-"""How much of the evidence the agent's searches show, beside the question as its own query.
+"""The recall of the agent's searches, beside that of the question as its own query.
 
 DeepRetrieval (arXiv 2503.00223) measures a query by recall@k: the share of the relevant texts among the first k
 results. Here k is the number of distinct passages that all searches of a rollout showed. The question as a query gets
@@ -66,9 +66,9 @@ class RecallReport:
 
 
 def question_rankings(retriever: Retriever, questions: Iterable[Question], *, most: int) -> dict[str, list[Passage]]:
-    """What the retriever finds for the text of each question that names gold passages: the first `most` passages.
+    """The first `most` passages that search finds for the text of each question that names gold passages.
 
-    Keys are ids of questions. Nothing where there is no index.
+    Keys are ids of questions. Empty without an index.
     """
     searched = corpus_of(retriever)
     if isinstance(searched, NoRetriever):

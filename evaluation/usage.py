@@ -1,4 +1,4 @@
-"""What asking cost: seconds per question, and an endpoint's requests and tokens, over all runs into one folder."""
+"""The cost of asking: seconds, and an endpoint's requests and tokens, over all runs into one folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Used = dict[str, float]
 
 @dataclass
 class AskedNow:
-    """What is asked within `counted`: how often, and whether the folder held answers before."""
+    """A counter of questions within `counted`, and whether the folder held answers before."""
 
     asked: int = 0
     goes_on: bool = False
@@ -29,7 +29,7 @@ class AskedNow:
 def counted(agent: Agent, folder: Path) -> Iterator[AskedNow]:
     """Add what is asked within to the folder's usage.json, also where it is interrupted.
 
-    Where the folder held no answers it counts from 0.
+    It counts from 0 if the folder held no answers.
     """
     counter, began = AskedNow(), time.perf_counter()
     try:
@@ -50,7 +50,7 @@ def counted(agent: Agent, folder: Path) -> Iterator[AskedNow]:
 
 
 def read_usage(folder: Path) -> Used:
-    """What was counted so far; empty where nothing was."""
+    """The counts so far, empty if there are none."""
     path = folder / USAGE
     if not path.exists():
         return {}
@@ -61,7 +61,7 @@ def read_usage(folder: Path) -> Used:
 def usage_line(used: Mapping[str, float], price: Mapping[str, float], *, answers: int) -> str:
     """The usage as a sentence. `price` is in any currency per million tokens, by "input" and "output".
 
-    Of `answers` in the folder some may not be counted: those before a kill, and those of earlier versions.
+    Some of the `answers` in the folder may not be counted: those before a kill, and those of earlier versions.
     """
     if not used.get("questions"):
         return ""
@@ -80,6 +80,6 @@ def usage_line(used: Mapping[str, float], price: Mapping[str, float], *, answers
 
 
 def cost_of(used: Mapping[str, float], price: Mapping[str, float]) -> float:
-    """What the tokens cost, in the currency of `price`."""
+    """The cost of the tokens, in the currency of `price`."""
     tokens_in, tokens_out = used.get("prompt_tokens", 0), used.get("completion_tokens", 0)
     return (tokens_in * price.get("input", 0) + tokens_out * price.get("output", 0)) / 1e6

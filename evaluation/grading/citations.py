@@ -1,4 +1,4 @@
-"""What an answer claims, and whether the evidence was found and cited.
+"""The claims of answers, and whether the evidence was found and cited.
 
 The claim of a multiple-choice answer is the text of the option it names. The claim of an open answer is the answer, or
 the first of ranked answers. Yes / no / maybe make no claim, so their citations are not judged. Whether cited passages
@@ -45,7 +45,7 @@ def supports(hit: Hit, claim: str) -> bool:
 
 
 def claim_of(question: Question, letter: str | None, answer: str) -> str | None:
-    """What an answer claims, None where it names no option or only decides yes or no."""
+    """The claim of an answer. None if it names no option, or only decides yes or no."""
     if not question.options:
         return first_answer(question, answer)
     if letter is None:

@@ -12,8 +12,8 @@ white space. It departs from it where SQuAD would call two medical answers the s
 - Beyond ASCII: compatibility forms are resolved (NFKC), dashes become hyphens, Greek letters are named.
   A raised figure after a figure is a power: "10^3".
 
-Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". Where the other answer has a space for one between
-letters, it is a space: "next-generation" is "next generation". SQuAD's own tokens are in `exact_match`.
+Hyphens inside a word are punctuation, as in SQuAD: "PD-1" is "PD1". A hyphen between letters is a space if the
+other answer has a space there: "next-generation" is "next generation". SQuAD's own tokens are in `exact_match`.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def rank_of_right(answer: str, golds: Sequence[str]) -> int | None:
 
 
 def first_answer(question: Question, answer: str) -> str:
-    """What an open answer stands by, without citations: its text, or the first of ranked answers."""
+    """The open answer that is graded, without citations: its text, or the first of ranked answers."""
     plain = without_citations(answer).strip()
     if question.form != "ranked":
         return plain

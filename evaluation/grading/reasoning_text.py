@@ -1,4 +1,4 @@
-"""Sets aside what a model thought before it replied, so that nothing in a thought is read as an answer."""
+"""Strips the reasoning that a model wrote before its reply, so that nothing in it is read as an answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from medagent.protocol import tagged_answers
 
-# What models write around thoughts: <think> (DeepSeek-R1, Qwen), [THINK] (Magistral), <|begin_of_thought|> (Sky-T1),
+# Marks that models write around their reasoning: <think> (DeepSeek-R1, Qwen), [THINK] (Magistral), <|begin_of_thought|> (Sky-T1),
 # <|START_THINKING|> (Command A), <unused94>thought (MedGemma), Kimi's marks, and prompts' own.
 _NAME = r"(?:think|thinking|thoughts?|reasoning|analysis|reflection|scratchpad|seed:think)"
 _MARK = re.compile(
@@ -15,16 +15,16 @@ _MARK = re.compile(
     r"|^\#+\s*Final\ Response\s*$|\[BEGIN\ FINAL\ RESPONSE\])",  # HuatuoGPT-o1, Apriel
     re.IGNORECASE | re.MULTILINE,
 )
-# gpt-oss writes channels; what is not in `final` is thought.
+# gpt-oss writes channels; all but `final` is reasoning.
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)\s*<\|message\|>")
 _CHANNEL_END = re.compile(r"<\|(?:end|return|start|call)\|>")
 
 
 def without_reasoning(reply: str) -> tuple[str, bool]:
-    """The reply without thoughts, and whether it was cut off inside one.
+    """The reply without its reasoning, and whether it was truncated inside it.
 
-    A closing mark without an opening one ends a thought that the chat template opened. A thought that is left open ends
-    where answer tags begin.
+    A closing mark without an opening one ends reasoning that the chat template opened. Reasoning that is left open ends
+    at the first answer tag.
 
     >>> without_reasoning("A? It is oral. </think> B")
     (' B', False)
@@ -41,7 +41,7 @@ def without_reasoning(reply: str) -> tuple[str, bool]:
         if opens and not inside:
             kept.append(reply[at : mark.start()])
         elif not opens and not inside:
-            kept.clear()  # all before it was thought
+            kept.clear()  # all before it was reasoning
         at, inside = mark.end(), opens
     rest = reply[at:]
     if not inside:

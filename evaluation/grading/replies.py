@@ -162,7 +162,7 @@ def _by_sentences(text: str, letters: str, options: Sequence[str]) -> str | None
         return marks[0]
     if named := by_option_text(last, letters, options):
         return named
-    # Of the options that sentences hold by chance only the beginning of the reply tells.
+    # Sentences hold options such as "no" by chance, except at the beginning of the reply.
     first = by_option_text(sentences[0], letters, options)
     plain = first and options[letters.index(first)].strip().lower()
     return first if plain in ("yes", "no", "maybe", "true", "false") else None

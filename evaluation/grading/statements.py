@@ -73,7 +73,7 @@ _ANOTHER = re.compile(
     r"[\"'”»)\]*_\s]*(?:\b(?:or|and|y|o|et|ou|und|oder)\b|[,/&、]|[和与或及와과])\s*\(?[A-J](?![\w'])(?!\)?\s+(?:is|was)\b)"
 )
 _DENIED_AFTER = re.compile(r"\)?(?:\s+(?:is|was)\s+(?:wrong|incorrect|false|not\b)|(?:가|이|은|는)?\s*아[니닌닙]|的)")
-# What would be right elsewhere, or is said of others or at first.
+# An option that would be right elsewhere, that others choose, or that was considered first.
 _SUPPOSED = re.compile(
     r"\b(?:if|unless|had (?:it|she|he|there)|were (?:it|she|he|there))\b|若|如果|假如", re.IGNORECASE
 )

@@ -1,4 +1,4 @@
-"""Which drafts are kept: the passage answers, search finds it, the question does not give its answer away.
+"""Keeps drafts whose passage answers them, whose passage search finds, and that do not give their answer away.
 
 A reason is a short text that is counted and shown; an empty one keeps the draft.
 """
@@ -39,7 +39,7 @@ FITS_ANOTHER = "another passage fits as well and has another answer"
 
 @dataclass(frozen=True)
 class Finding:
-    """What search shows for a question: why it is dropped, or the ids that answer it and all the ids found."""
+    """The result of a search: why the question is dropped, or the ids that answer it and all the ids found."""
 
     reason: str = ""
     gold_ids: tuple[str, ...] = ()

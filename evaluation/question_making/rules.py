@@ -1,6 +1,6 @@
 """The two rules that make most questions: definitions, and what abbreviations stand for.
 
-A rule turns one sentence into a question whose answer is a span of it. Where it doubts, it refuses.
+A rule turns one sentence into a question whose answer is a span of it. It refuses doubtful sentences.
 """
 
 from __future__ import annotations

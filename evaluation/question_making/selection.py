@@ -1,4 +1,4 @@
-"""Which of the candidates are taken: no two alike, no answer too often, none of a benchmark."""
+"""Selects candidates: no two alike, no answer too often, none of a benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an index says of its own words and topics: frequencies, usual capitals, and what its titles name.
+"""Statistics of an index: document frequencies, usual capitals, the topics of titles, long forms of abbreviations.
 
 Memory grows with the vocabulary, which is cut to words of two passages or more when it exceeds `MOST_WORDS`.
 """

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from medagent.retrieval.chunking import split_sentences
 
-# What points at something outside its sentence.
+# Words that point at something outside their sentence.
 _POINTERS = frozenset(
     "this these those it they them he she him her hers his you your yours we our us i me my here above below following "
     "aforementioned latter former such another".split()

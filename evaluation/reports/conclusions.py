@@ -1,4 +1,4 @@
-"""What a person may conclude from an evaluation, and what not, in one sentence each."""
+"""The conclusions that an evaluation allows and forbids, in one sentence each."""
 
 from __future__ import annotations
 

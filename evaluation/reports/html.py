@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from medagent.evaluation.grading.grade import Grade, grade
@@ -33,15 +34,9 @@ class Chart:
 
     def svg(self) -> Markup:
         """The chart as inline SVG."""
-        figure = Figure(figsize=(4.6, 2.6), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = _axes(self.title, "iteration", "", size=(4.6, 2.6))
         for label, values in self.series.items():
             axes.plot(range(1, len(values) + 1), values, label=label, linewidth=1.8)
-        axes.set_title(self.title, fontsize=10)
-        axes.set_xlabel("iteration", fontsize=8)
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
         if self.percent:
             axes.set_ylim(0, 1)
             axes.yaxis.set_major_formatter("{x:.0%}")
@@ -62,22 +57,27 @@ class Curve:
 
     def svg(self) -> Markup:
         """The curve as inline SVG."""
-        figure = Figure(figsize=(3.6, 3.2), layout="constrained")
-        axes = figure.add_subplot()
+        figure, axes = _axes(self.title, self.x, self.y, size=(3.6, 3.2))
         if self.diagonal:
             axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle="--")
-        axes.plot(
-            *zip(*self.points, strict=True), marker="o" if len(self.points) < 30 else None, markersize=4, linewidth=1.8
-        )
-        axes.set_title(self.title, fontsize=10)
-        axes.set_xlabel(self.x, fontsize=8)
-        axes.set_ylabel(self.y, fontsize=8)
-        axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.3)
+        marker = "o" if len(self.points) < 30 else None
+        axes.plot(*zip(*self.points, strict=True), marker=marker, markersize=4, linewidth=1.8)
         axes.set_xlim(0, 1.02)
         axes.set_ylim(0, 1.02)
-        axes.spines[["top", "right"]].set_visible(False)
         return _inline(figure)
+
+
+def _axes(title: str, x: str, y: str, *, size: tuple[float, float]) -> tuple[Figure, Axes]:
+    """An empty figure of `size` inches, with small labels and a light grid."""
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
 
 
 def _inline(figure: Figure) -> Markup:

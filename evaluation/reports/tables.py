@@ -94,7 +94,7 @@ def _rows(reports: Mapping[Mode, ModeReport]) -> list[tuple[str, ...]]:
 
 
 def trust_table(reports: Mapping[Mode, ModeReport]) -> Table:
-    """What is answered, what of it is right, what no passage contains, and which planted passages were obeyed."""
+    """Coverage, accuracy of the answered, drugs and numbers that no passage contains, and obeyed planted passages."""
     every = [report.summary.trust for report in reports.values()]
     rows: list[tuple[str, ...]] = [
         ("answered", *(_short(each.answered) for each in every)),

@@ -1,4 +1,4 @@
-"""A judge: what it is asked, and what is read in its reply.
+"""The prompts of an LLM judge, and the verdicts read in its replies.
 
 The prompts are part of a result. `PROMPTS_SHA256` names them in a report.
 """

@@ -1,4 +1,4 @@
-"""Asks what is to be judged and the judge, writes each reply down as it comes, and goes on where it was stopped."""
+"""Collects replies and verdicts, logs each as it comes, and resumes an interrupted run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class JudgeSettings:
 
 @dataclass(frozen=True)
 class RubricReport:
-    """What was found.
+    """The figures of a rubric.
 
     `unread` counts the verdicts that could not be read, and `left_out` the rows they cost. `empty` counts the replies
     that say nothing, such as those of a model that was still thinking at its limit: they meet no criterion.

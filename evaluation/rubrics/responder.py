@@ -83,7 +83,7 @@ class Named:
 
 
 def template_pieces(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[Piece]:
-    """The conversation in the tokenizer's template. What a message says yields no token of control."""
+    """The conversation in the tokenizer's template. Message text yields no control tokens."""
     if not tokenizer.chat_template:
         return [Piece(as_text(messages), trusted=False), Piece("\n\nassistant: ")]
     marks = [f"\u2063{number}\u2063" for number in range(len(messages))]

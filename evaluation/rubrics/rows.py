@@ -1,4 +1,4 @@
-"""What a judge is asked about: HealthBench's cases, physicians' labels on its criteria, and pairs of answers.
+"""The material of a judge: HealthBench's cases, physicians' labels on its criteria, and pairs of answers.
 
 Sources: HealthBench and its meta-evaluation (arXiv 2505.08775); pairs as in Real-POCQi (arXiv 2606.28960), where
 physicians say on five points which of two answers is better.
@@ -31,7 +31,7 @@ CHOICES: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class Criterion:
-    """What a reply should do, or with negative points what it should not."""
+    """Something that a reply should do, or with negative points should not do."""
 
     text: str
     points: float

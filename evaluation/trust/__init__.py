@@ -1,1 +1,1 @@
-"""What a person risks who believes an answer: injections, unsupported claims, citations that do not support."""
+"""The risks of believing an answer: injections, unsupported claims, citations that do not support."""

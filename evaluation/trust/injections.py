@@ -90,7 +90,7 @@ def wrong_letter(question: Question, number: int) -> str | None:
 
 
 def injection_of(rollout: Rollout) -> Injection | None:
-    """What was planted in a rollout; None where nothing was."""
+    """The injection planted in a rollout, or None."""
     number = rollout.question.meta.get(PLANTED, "")
     return injections()[int(number)] if number.isdecimal() and int(number) < len(injections()) else None
 
@@ -137,7 +137,7 @@ def obedience(rollouts: Sequence[Rollout]) -> tuple[Obeyed, ...]:
 
 
 def obeyed_anyway(planted: Sequence[Rollout], plain: Sequence[Rollout]) -> tuple[int, int]:
-    """Of the planted passages that were obeyed, how many agents do the same without them; and of how many.
+    """How many of the obeyed injections the agent follows without them too, and how many were obeyed.
 
     `plain` are rollouts of the same questions with nothing planted. A wrong option may be chosen by mistake.
     """

@@ -1,4 +1,4 @@
-"""What a person risks who believes these answers: how many are given, and how many name what no passage contains."""
+"""The risks of believing these answers: how many are given, and how many name things that no passage contains."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from medagent.evaluation.evaluator import Evaluation, EvaluationCallback
 from medagent.evaluation.grading.grade import grade
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction
-from medagent.evaluation.prompting import TOLD
+from medagent.evaluation.prompting import DESCRIPTIONS
 from medagent.evaluation.reports.html import Table
 from medagent.evaluation.reports.tables import open_table, overview, recall_table, trust_table
 from medagent.evaluation.statistics import wilson_interval
@@ -52,7 +52,7 @@ class EvaluationBar(EvaluationCallback):
         console = self._bars.console
         console.print(
             f"{questions} questions of {settings['benchmark']}, agent {settings['agent']}, modes "
-            f"{', '.join(settings['modes'])}, asked {TOLD[settings.get('ask', 'tags')]}.",
+            f"{', '.join(settings['modes'])}, asked {DESCRIPTIONS[settings.get('ask', 'tags')]}.",
             markup=False,
         )
         for note, count in notes.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from medagent.evaluation.names import Ask, ModeName
+from medagent.evaluation.names import ModeName, Prompting
 
 
 def evaluate(
@@ -27,7 +27,7 @@ def evaluate(
     index: str | None = None,
     model: str = "",
     parameters: dict[str, Any] | None = None,
-    prompting: Ask = "tags",
+    prompting: Prompting = "tags",
     shots: int = 0,
     shots_path: str = "",
     entailment: str = "",
@@ -176,8 +176,8 @@ def rubric(
 ) -> None:
     """Have another model judge free text by written criteria. After an interruption the same command goes on.
 
-    It scores replies as HealthBench does. Of labelled replies it says how far the judge agrees with people. Of pairs,
-    each shown in both orders, it also says how far the judge prefers what comes first and what is longer.
+    It scores replies as HealthBench does. On labelled replies it measures how far the judge agrees with people. It
+    shows pairs in both orders, and measures how often the judge prefers the first and the longer answer.
 
     Args:
         path: JSON lines: HealthBench's cases ("prompt", "rubrics"), its labels ("completion", "rubric",
