@@ -26,35 +26,35 @@ DESCRIPTIONS: dict[str, str] = {
 
 
 def with_prompting(
-    agent: Agent, name: str, ask: Prompting, modes: Sequence[Mode], examples: Sequence[Question]
+    agent: Agent, name: str, way: Prompting, modes: Sequence[Mode], examples: Sequence[Question]
 ) -> Agent:
     """The agent that asks in this way; `examples` are solved questions before each question of a likelihood.
 
     Raises:
         InputError: a trained agent, a mode in which the model would have to search, or a likelihood at an endpoint.
     """
-    if examples and not ask.startswith("likelihood"):
+    if examples and not way.startswith("likelihood"):
         raise InputError(
-            f"--shots: found it with --prompting {ask}, wanted --prompting likelihood or likelihood_of_texts."
+            f"--shots: found it with --prompting {way}, wanted --prompting likelihood or likelihood_of_texts."
         )
-    if ask == "tags":
+    if way == "tags":
         return agent
     if not isinstance(agent.protocol, TagProtocol) or not name.startswith(("hf:", "http://", "https://")):
         raise InputError(
-            f"--prompting {ask}: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint."
+            f"--prompting {way}: found the agent {name}, wanted an untrained model (hf:MODEL) or an endpoint."
         )
     if wrong := [mode.value for mode in modes if mode not in ONE_TURN_MODES]:
         raise InputError(
-            f"--prompting {ask}: found mode {wrong[0]}, wanted some of {', '.join(ONE_TURN_MODES)}: no search can be "
+            f"--prompting {way}: found mode {wrong[0]}, wanted some of {', '.join(ONE_TURN_MODES)}: no search can be "
             "asked for without tags. Set --modes."
         )
-    if ask == "plain":
+    if way == "plain":
         return replace(agent, protocol=PlainProtocol(chat=agent.protocol.chat, date=agent.protocol.date))
     if not isinstance(agent.policy, HFPolicy):
         raise InputError(
-            f"--prompting {ask}: found an endpoint, wanted hf:MODEL: endpoints tell no likelihoods of options."
+            f"--prompting {way}: found an endpoint, wanted hf:MODEL: endpoints tell no likelihoods of options."
         )
-    by, shown = "letters" if ask == "likelihood" else "texts", tuple(examples)
+    by, shown = "letters" if way == "likelihood" else "texts", tuple(examples)
     return LikelihoodAgent(
         agent.policy,
         agent.retriever,

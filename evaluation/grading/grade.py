@@ -63,8 +63,8 @@ class Grade:
 def grade(rollout: Rollout) -> Grade:
     """Grade a rollout against its question.
 
-    Open questions (no options) are graded by exact match with any right answer (`open_answers.same`). The
-    first of ranked answers decides, and the lenient reading takes any of the five. A list is correct where it names every item and
+    Open questions (no options) are graded by exact match with any right answer (`open_answers.same`). The first of
+    ranked answers decides, and the lenient reading takes any of the five. A list is correct if it names every item and
     nothing else.
 
     A last turn outside the protocol is never right. Its whole text is read leniently, as models write that were not
