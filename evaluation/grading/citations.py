@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from medagent.evaluation.grading.grade import Grade, grade
 from medagent.evaluation.grading.open_answers import first_answer
-from medagent.evidence.support import Entailment, LexicalRule, Support, content_words, statements_of, support_of
+from medagent.evidence.support import (
+    Entailment,
+    LexicalRule,
+    Statement,
+    Support,
+    content_words,
+    statements_of,
+    support_of,
+)
 from medagent.retrieval.passages import Hit, names_found
 from medagent.types import LETTERS, Question, Rollout
 
@@ -40,8 +48,7 @@ class Grounding:
 
 def supports(hit: Hit, claim: str) -> bool:
     """Whether the passage contains every content word of the claim."""
-    wanted = content_words(claim)
-    return bool(wanted) and wanted <= content_words(hit.passage.indexed_text)
+    return LexicalRule()([(hit.passage.indexed_text, Statement(claim, (), name=True))])[0]
 
 
 def claim_of(question: Question, letter: str | None, answer: str) -> str | None:

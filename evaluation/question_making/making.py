@@ -1,4 +1,4 @@
-"""Makes questions from an index: passages to drafts, and drafts to checked candidates.
+"""Makes questions from an index: passages to drafts, drafts to checked candidates, candidates to rows of a file.
 
 The passages are read twice, as a stream: once for the index's statistics, once for the questions.
 """
@@ -9,18 +9,28 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from medagent.errors import InputError
 from medagent.evaluation.question_making.checks import Checks
 from medagent.evaluation.question_making.drafts import Candidate, Draft, Maker
+from medagent.evaluation.question_making.options import with_options
+from medagent.evaluation.question_making.output import question_row, sample_rows
+from medagent.evaluation.question_making.rules import RuleMaker
+from medagent.evaluation.question_making.selection import select
 from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.retriever import Retriever
+from medagent.types import LETTERS, Question
 
 BATCH = 512  # passages whose drafts are searched together
 REPEATED = "the same question was made before"
 Progress = Callable[[str, int, int], None]  # stage, done, total (passages)
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Show nothing."""
 
 
 class SearchedIndex(Retriever, Protocol):
@@ -31,9 +41,77 @@ class SearchedIndex(Retriever, Protocol):
         """All passages, in row order."""
         ...
 
+    def passage(self, id_: str) -> Passage | None:
+        """The passage of an id."""
+        ...
 
-def no_progress(stage: str, done: int, total: int) -> None:
-    """Show nothing."""
+
+@dataclass(frozen=True)
+class Making:
+    """Settings of question making; see `medagent questions make`."""
+
+    top_k: int = 10
+    per_answer: int = 50
+    options: int = 0
+    limit: int = 0
+    sample: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range, before anything is read."""
+        if self.top_k < 1 or self.per_answer < 1 or min(self.limit, self.sample) < 0:
+            raise InputError(
+                f"questions: found --top_k {self.top_k}, --per_answer {self.per_answer}, --limit {self.limit} and "
+                f"--sample {self.sample}, wanted at least 1 for the first two and at least 0 for the others."
+            )
+        if self.options and not 2 <= self.options <= len(LETTERS):
+            raise InputError(f"--options {self.options}: wanted 0 for open questions, or 2 to {len(LETTERS)}.")
+
+
+@dataclass(frozen=True)
+class Made:
+    """Questions as rows of `JsonlBenchmark`, a sample of them to label, and how many drafts were dropped and why."""
+
+    rows: list[dict[str, Any]]
+    sample: list[dict[str, Any]]
+    drafts: int
+    dropped: Counter[str]
+
+
+def make_questions(
+    index: SearchedIndex,
+    analyser: Analyser,
+    making: Making,
+    *,
+    without: Sequence[Question] = (),
+    progress: Progress = no_progress,
+) -> Made:
+    """Make questions by rules. Those that repeat one of `without`, the questions of benchmarks, are dropped."""
+    statistics = CorpusStatistics(analyser)
+    count_index(index, statistics, progress)
+    found = find_candidates(index, RuleMaker(statistics), Checks(statistics), top_k=making.top_k, progress=progress)
+    chosen, dropped = select(
+        found.candidates,
+        seed=making.seed,
+        per_answer=making.per_answer,
+        limit=making.limit,
+        without=without,
+        analyser=analyser,
+    )
+
+    def texts_of(ids: Sequence[str]) -> str:
+        passages = [index.passage(id_) for id_ in ids]
+        return "\n".join(passage.indexed_text for passage in passages if passage is not None)
+
+    rows = [question_row(each) for each in chosen]
+    if making.options:
+        choices, without_options = with_options(
+            chosen, making.options, statistics=statistics, texts_of=texts_of, seed=making.seed
+        )
+        dropped += without_options
+        rows = [question_row(each) for each in choices]
+    sample = sample_rows(rows, making.sample, seed=making.seed, text_of=lambda id_: texts_of([id_]))
+    return Made(rows, sample, found.drafts, dropped + found.dropped)
 
 
 @dataclass
@@ -58,8 +136,6 @@ def find_candidates(
     index: SearchedIndex, maker: Maker, checks: Checks, *, top_k: int, progress: Progress = no_progress
 ) -> Found:
     """Make and check the questions of all passages. Search must find a question's passage among `top_k`."""
-    if top_k < 1:
-        raise InputError(f"--top_k {top_k}: wanted at least 1.")
     found, asked = Found(), set[str]()
     passages, total = index.passages, len(index.passages)
     for start in range(0, total, BATCH):

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from medagent.errors import InputError
 from medagent.evaluation.question_making.checks import holds
 from medagent.evaluation.question_making.drafts import Candidate
 from medagent.evaluation.question_making.selection import normal
@@ -47,8 +46,6 @@ def with_options(
 
     `texts_of` gives the text of passages by their ids.
     """
-    if not 2 <= size <= len(LETTERS):
-        raise InputError(f"--options {size}: wanted 0 for open questions, or 2 to {len(LETTERS)}.")
     pools: dict[str, list[str]] = defaultdict(list)
     for each in candidates:
         pools[each.family].append(each.answers[0])

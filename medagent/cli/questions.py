@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,8 @@ from medagent.cli.safe_text import escape
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.names import BENCHMARKS
-from medagent.evaluation.question_making.checks import Checks
-from medagent.evaluation.question_making.making import count_index, find_candidates
-from medagent.evaluation.question_making.options import with_options
-from medagent.evaluation.question_making.output import lines_of, question_row, read_ratings, sample_rows
-from medagent.evaluation.question_making.rules import RuleMaker
-from medagent.evaluation.question_making.selection import select
-from medagent.evaluation.question_making.statistics import CorpusStatistics
+from medagent.evaluation.question_making.making import Making, make_questions
+from medagent.evaluation.question_making.output import lines_of, read_ratings
 from medagent.evaluation.statistics import Accuracy
 from medagent.files import write_whole
 from medagent.retrieval.analysis import Analyser
@@ -33,84 +27,39 @@ from medagent.types import Question
 PRINTED = 5  # questions of the sample that are also printed
 
 
-@dataclass(frozen=True)
-class Making:
-    """How questions are made; see `medagent questions make`."""
-
-    top_k: int
-    per_answer: int
-    options: int
-    limit: int
-    sample: int
-    seed: int
-    without: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse values out of range, before anything is read."""
-        if self.top_k < 1 or self.per_answer < 1 or min(self.limit, self.sample) < 0:
-            raise InputError(
-                f"questions: found --top_k {self.top_k}, --per_answer {self.per_answer}, --limit {self.limit} and "
-                f"--sample {self.sample}, wanted at least 1 for the first two and at least 0 for the others."
-            )
-        if self.options and not 2 <= self.options <= 10:
-            raise InputError(f"--options {self.options}: wanted 0 for open questions, or 2 to 10.")
-
-
-def make_with_progress(index: str, out: Path, making: Making) -> None:
+def make_with_progress(index: str, out: Path, making: Making, without: Sequence[str]) -> None:
     """Make questions with progress, and say what was dropped and why."""
     _check_target(out, sampled=making.sample > 0)
-    barred = [question for each in making.without for question in _benchmark(each)]
+    barred = [question for each in without for question in _benchmark(each)]
     if not (Path(index) / "manifest.json").exists():
         raise InputError(f"{index}: holds no index. Build one with: medagent index build CORPUS --out {index}")
     begun = time.monotonic()
-    with closing(HybridRetriever(index)) as retriever:
-
-        def texts_of(ids: Sequence[str]) -> str:
-            passages = [retriever.passage(id_) for id_ in ids]
-            return "\n".join(passage.indexed_text for passage in passages if passage is not None)
-
-        statistics = CorpusStatistics(Analyser(retriever.manifest.settings.analyser))
-        with index_bars() as bars:
-
-            def show(stage: str, done: int, total: int) -> None:
-                bars(stage, done, total, done)
-
-            count_index(retriever, statistics, show)
-            maker, checks = RuleMaker(statistics), Checks(statistics)
-            found = find_candidates(retriever, maker, checks, top_k=making.top_k, progress=show)
-        chosen, dropped = select(
-            found.candidates,
-            seed=making.seed,
-            per_answer=making.per_answer,
-            limit=making.limit,
+    with closing(HybridRetriever(index)) as retriever, index_bars() as bars:
+        made = make_questions(
+            retriever,
+            Analyser(retriever.manifest.settings.analyser),
+            making,
             without=barred,
-            analyser=statistics.analyser,
+            progress=lambda stage, done, total: bars(stage, done, total, done),
         )
-        dropped += found.dropped
-        rows = [question_row(each) for each in chosen]
-        if making.options:
-            choices, without_options = with_options(
-                chosen, making.options, statistics=statistics, texts_of=texts_of, seed=making.seed
-            )
-            dropped += without_options
-            rows = [question_row(each) for each in choices]
-        _print_counts(found.drafts, dropped, len(rows))
-        if not rows:
-            raise InputError(
-                f"{index}: no question is left. Its texts may lack definitions and abbreviations; the counts above say "
-                "what was dropped."
-            )
-        sample = sample_rows(rows, making.sample, seed=making.seed, text_of=lambda id_: texts_of([id_]))
-    write_whole(out, lines_of(rows))
-    if sample:
-        write_whole(sample_path(out), lines_of(sample))
-    _print_sample(sample)
-    kinds = ", ".join(f"{kind} {number:,}" for kind, number in Counter(row["kind"] for row in rows).most_common())
-    print(f"{out}: {len(rows):,} questions ({kinds}) in {time.monotonic() - begun:.0f} s.")
-    if sample:
+    print(f"{made.drafts:,} drafts, {len(made.rows):,} kept. Dropped:")
+    for reason, number in made.dropped.most_common():
+        print(f"  {number:7,}  {reason}")
+    if not made.rows:
+        raise InputError(
+            f"{index}: no question is left. Its texts may lack definitions and abbreviations; the counts above say "
+            "what was dropped."
+        )
+    write_whole(out, lines_of(made.rows))
+    if made.sample:
+        write_whole(sample_path(out), lines_of(made.sample))
+    _print_sample(made.sample)
+    kinds = ", ".join(f"{kind} {number:,}" for kind, number in Counter(row["kind"] for row in made.rows).most_common())
+    print(f"{out}: {len(made.rows):,} questions ({kinds}) in {time.monotonic() - begun:.0f} s.")
+    if made.sample:
         print(
-            f"{sample_path(out)}: {len(sample)} of them with their passages. Read them, set well_formed and answered "
-            f"to true or false, then: medagent questions rate {sample_path(out)}"
+            f"{sample_path(out)}: {len(made.sample)} of them with their passages. Read them, set well_formed and "
+            f"answered to true or false, then: medagent questions rate {sample_path(out)}"
         )
 
 
@@ -155,12 +104,6 @@ def _benchmark(name: str) -> list[Question]:
     if not colon or benchmark not in BENCHMARKS:
         benchmark, path = "jsonl", name
     return BenchmarkSource(benchmark, path=path or None).questions()[0]
-
-
-def _print_counts(drafts: int, dropped: Counter[str], kept: int) -> None:
-    print(f"{drafts:,} drafts, {kept:,} kept. Dropped:")
-    for reason, number in dropped.most_common():
-        print(f"  {number:7,}  {reason}")
 
 
 def _print_sample(sample: Sequence[dict[str, Any]]) -> None:

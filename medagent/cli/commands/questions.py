@@ -32,9 +32,10 @@ def questions_make(
         seed: Seed of the order, the options and the sample.
         without: Benchmarks whose questions are left out, as '[bioasq:FILE, medqa:FILE, mine.jsonl]'.
     """
-    from medagent.cli.questions import Making, make_with_progress
+    from medagent.cli.questions import make_with_progress
+    from medagent.evaluation.question_making.making import Making
 
-    make_with_progress(index, Path(out), Making(top_k, per_answer, options, limit, sample, seed, tuple(without or ())))
+    make_with_progress(index, Path(out), Making(top_k, per_answer, options, limit, sample, seed), without or [])
 
 
 def questions_rate(sample: str) -> None:

@@ -162,9 +162,6 @@ def test_options_are_of_one_kind_and_none_stands_in_what_search_finds() -> None:
 
 def test_a_question_without_enough_options_is_dropped() -> None:
     assert with_options(many(2), 4, statistics=counted(), texts_of=lambda _: "", seed=0) == ([], Counter({TOO_FEW: 2}))
-    for size in (1, 11):
-        with pytest.raises(InputError, match=f"--options {size}: wanted 0"):
-            with_options(many(), size, statistics=counted(), texts_of=lambda _: "", seed=0)
 
 
 def test_options_come_from_one_family() -> None:

@@ -65,9 +65,13 @@ def test_the_drafts_of_any_maker_pass_the_same_checks() -> None:
     assert found.dropped == {GIVEN_AWAY: 1}
 
 
-def test_a_top_k_below_one_is_refused_and_no_passages_give_no_questions() -> None:
-    statistics = CorpusStatistics()
-    with pytest.raises(InputError, match="--top_k 0: wanted at least 1"):
-        find_candidates(Searched([]), RuleMaker(statistics), Checks(statistics), top_k=0)
+def test_no_passages_give_no_questions_and_wrong_settings_are_refused() -> None:
     found = found_in(Searched([]))
     assert (found.candidates, found.drafts) == ([], 0)
+    for settings, message in (
+        ({"top_k": 0}, "--top_k 0"),
+        ({"options": 1}, "--options 1"),
+        ({"options": 11}, "wanted 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            making.Making(**settings)
