@@ -41,7 +41,7 @@ class SearchedIndex(Retriever, Protocol):
         """All passages, in row order."""
         ...
 
-    def passage(self, id_: str) -> Passage | None:
+    def passage(self, id: str) -> Passage | None:
         """The passage of an id."""
         ...
 
