@@ -105,42 +105,6 @@ def raw(path: Path, text: str) -> str:
         ),
         (PubMedQABenchmark, "p.json", json.dumps({"1": {**PUBMEDQA, "CONTEXTS": [""]}}), "wanted PubMedQA"),
         (PubMedQABenchmark, "p.json", "3", "found a int"),
-        (
-            JsonlBenchmark,
-            "o.jsonl",
-            json.dumps({"question": "q", "answer": "A", "options": 4}),
-            "line 1: found options 4",
-        ),
-        (
-            JsonlBenchmark,
-            "o.jsonl",
-            json.dumps({"question": "q", "answer": "x", "options": ["x", None]}),
-            "wanted texts",
-        ),
-        (
-            JsonlBenchmark,
-            "o.jsonl",
-            json.dumps({"question": "q", "answer": "A", "options": ["B", "A", "AB"]}),
-            "a letter and the text of option B",
-        ),
-        (
-            JsonlBenchmark,
-            "o.jsonl",
-            json.dumps({"question": "q", "answer": ["A", "B"], "options": ["x", "y"]}),
-            "wanted one",
-        ),
-        (
-            JsonlBenchmark,
-            "o.jsonl",
-            json.dumps({"question": "q", "answer": "x", "options": ["x", "x"]}),
-            "several of them",
-        ),
-        (
-            JsonlBenchmark,
-            "o.jsonl",
-            '{"question": "q", "question": "r", "answer": "x"}',
-            "line 1: .* 'question' occurs twice",
-        ),
         (JsonlBenchmark, "o.jsonl", "[" * 100_000, "line 1"),
         (JsonlBenchmark, "o.jsonl", '{"question": ' + "9" * 5_000 + "}", "line 1"),
         (OpenQABenchmark, "o.jsonl", json.dumps({**OPEN, "golden_answers": [None]}), "line 1: found golden_answers"),
@@ -157,6 +121,31 @@ def test_unreadable_rows_are_input_errors(
 ) -> None:
     with pytest.raises(InputError, match=message):
         kind(raw(tmp_path / name, text)).questions()
+
+
+def test_wrong_questions_of_your_own_are_explained(tmp_path: Path) -> None:
+    for row, message in (
+        ({"options": 4, "answer": "A"}, "line 1: found options 4"),
+        ({"options": ["x", None], "answer": "x"}, "wanted texts"),
+        ({"options": ["B", "A", "AB"], "answer": "A"}, "a letter and the text of option B"),
+        ({"options": ["x", "y"], "answer": ["A", "B"]}, "wanted one"),
+        ({"options": ["x", "x"], "answer": "x"}, "several of them"),
+        ({"options": ["x"], "answer": "z"}, "neither"),
+        ({"options": list("abcdefghijk"), "answer": "a"}, "at most 10"),
+        ({"options": {"B": "x", "C": "y"}, "answer": "B"}, "without a gap"),
+        ({}, "answer"),
+    ):
+        with pytest.raises(InputError, match=message):
+            JsonlBenchmark(lines(tmp_path / "o.jsonl", {"question": "q", **row})).questions()
+    for text, message in (
+        ('{"question": "q", "question": "r", "answer": "x"}', "line 1: .* 'question' occurs twice"),
+        ("nonsense", "line 1"),
+        ("", "no question"),
+    ):
+        with pytest.raises(InputError, match=message):
+            JsonlBenchmark(raw(tmp_path / "o.jsonl", text)).questions()
+    with pytest.raises(InputError, match="cannot be read"):
+        JsonlBenchmark(str(tmp_path / "missing.jsonl")).questions()
 
 
 def test_an_answer_may_be_a_letter_or_a_text(tmp_path: Path) -> None:
