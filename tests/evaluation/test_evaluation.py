@@ -31,10 +31,10 @@ def answered(text: str, question: Question = QUESTION, *, searched: bool = True)
 
 
 def test_strict_parsing_never_defaults_to_a_letter() -> None:
-    named = "B|(B)|B.|B) allopurinol|B: allopurinol|allopurinol (B) [1]|allopurinol (B), not otherwise (B)|vitamin A and iron (B)"
+    named = "B|(B)|B.|B) allopurinol|B: allopurinol|allopurinol (B) [1]|allopurinol (B), not otherwise (B)"
     for text in named.split("|"):
         assert read_answer(text, QUESTION.letters, QUESTION.options).strict == "B", text
-    unnamed = "allopurinol|(B) or (C)|(E)|E|A patient needs allopurinol|I think so|b||both|B. or C.|B) or C) or D)|C. (B)|B, C:"
+    unnamed = "allopurinol|(B) or (C)|(E)|E|A patient needs it|I think so|b||both|B. or C.|B) or C) or D)|C. (B)|B, C:"
     for text in unnamed.split("|"):
         assert read_answer(text, QUESTION.letters, QUESTION.options).strict is None, text
 
