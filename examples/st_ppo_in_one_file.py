@@ -4,7 +4,7 @@
 
 The packaged starter policy learns to search the starter corpus. The weights are bit for bit those of
 
-    medagent train --config configs/starter.yaml --config configs/algorithms/st_ppo.yaml
+    medagent train --config configs/experiments/starter.yaml --config configs/algorithms/st_ppo.yaml
 
 as tests/examples/test_one_file.py shows. There is no trainer, no module hook and no callback. What is imported are
 the agent's loop, the model with its adapters, and pure functions over tensors.
@@ -55,7 +55,7 @@ LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=160, max
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of configs/starter.yaml and configs/algorithms/st_ppo.yaml."""
+    """The values of configs/experiments/starter.yaml and configs/algorithms/st_ppo.yaml."""
 
     seed: int = 0
     num_questions: int = 192  # per iteration, one rollout of each

@@ -121,8 +121,9 @@ class Study:
         return [*self.task, *(name for arm in arms for name in arm.configs), *firsts]
 
     def path(self, name: str) -> Path:
-        """A configuration file by its path from the study's folder, configs/ or the working folder, in that order."""
-        for path in (self.folder / name, CONFIGS / name, Path(name)):
+        """A configuration file by its path from the study's folder, configs/, configs/experiments/ or the working folder."""
+        for folder in (self.folder, CONFIGS, CONFIGS / "experiments", Path()):
+            path = folder / name
             if path.is_file():
                 return path
         raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from pydoc import locate
 from typing import get_args
 
 import pytest
@@ -14,7 +15,6 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from medagent.agent_spec import read_spec
 from medagent.cli.commands.evaluate import evaluate
-from medagent.cli.demo_stages import demo_configs
 from medagent.evaluation.benchmarks.source import BenchmarkSource
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.names import BenchmarkName
@@ -26,11 +26,14 @@ from medagent.training.module import AgentModule
 from medagent.training.preference.data import PreferenceData
 from medagent.training.preference.module import PreferenceModule
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
-from tests.support import ROOT
+from tests.support import CONFIGS
 from tests.training.support import parser
 
-CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
-ALGORITHMS = sorted((ROOT / "configs" / "algorithms").glob("*.yaml"))
+EXPERIMENTS = sorted((CONFIGS / "experiments").glob("*.yaml"))
+COMPLETE = ("demo", "starter-smollm2", "bioasq-smollm2")  # which have their algorithm
+TASKS = [path for path in EXPERIMENTS if path.stem not in COMPLETE]
+ALGORITHMS = sorted((CONFIGS / "algorithms").glob("*.yaml"))
+STARTER_TASK = CONFIGS / "experiments" / "starter.yaml"
 
 
 def parsed_from(*files: Path) -> Namespace:
@@ -38,7 +41,7 @@ def parsed_from(*files: Path) -> Namespace:
 
 
 def test_a_configuration_parses_and_its_batches_fit() -> None:
-    for path in CONFIGS:
+    for path in EXPERIMENTS:
         parsed = parsed_from(path)
         assert parsed.trainer.accumulate_grad_batches == 1, path
         names = [callback.class_path.rsplit(".", 1)[1] for callback in parsed.trainer.callbacks]
@@ -61,21 +64,21 @@ def resolved_callbacks(*files: Path, sft: bool = False) -> list[str]:
 
 
 def test_what_is_measured_is_there_before_it_is_kept_and_printed() -> None:
-    for path in CONFIGS:
+    for path in TASKS:
         measured = ["HeldOutEvaluation"] if path.stem != "pubmedqa" else []
         kept = ["RolloutRecords", "AgentExport", "ProgressLine"]
         algorithm = ["TurnLevelSampling", "ClippingBiasCorrection"]
-        found = resolved_callbacks(path, ROOT / "configs" / "algorithms" / "st_ppo.yaml")
+        found = resolved_callbacks(path, CONFIGS / "algorithms" / "st_ppo.yaml")
         assert found == measured + kept + algorithm, path
 
 
 def test_a_list_of_ones_own_replaces_the_default_callbacks(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("trainer:\n  callbacks:\n    - class_path: training.callbacks.ProgressLine\n")
-    assert resolved_callbacks(ROOT / "configs" / "starter.yaml", mine) == ["ProgressLine"]
+    assert resolved_callbacks(STARTER_TASK, mine) == ["ProgressLine"]
     mine.write_text("trainer:\n  callbacks:\n    class_path: training.callbacks.ProgressLine\n")
-    assert resolved_callbacks(ROOT / "configs" / "starter.yaml", mine) == ["ProgressLine"], "one, without a list"
-    assert resolved_callbacks(ROOT / "configs" / "sft" / "own_model.yaml", sft=True) == [
+    assert resolved_callbacks(STARTER_TASK, mine) == ["ProgressLine"], "one, without a list"
+    assert resolved_callbacks(CONFIGS / "sft" / "own_model.yaml", sft=True) == [
         "HeldOutLoss",
         "AgentExport",
         "SupervisedProgress",
@@ -86,24 +89,25 @@ def test_a_default_callback_that_is_named_again_stands_once_with_its_own_setting
     def named(class_path: str, **settings: int) -> Namespace:
         return Namespace(class_path=class_path, init_args=Namespace(**settings))
 
-    export, line = named("my.AgentExport", every=1), named("my.ProgressLine")
-    other, held_out = named("my.Other"), named("medagent.training.callbacks.HeldOutEvaluation", every=2)
-    mine = named("my.AgentExport", every=10)
-    defaults = ("my.AgentExport", "my.ProgressLine")
+    ours = "medagent.training.callbacks"
+    export, line = named(f"{ours}.AgentExport", every=1), named(f"{ours}.ProgressLine")
+    other, held_out = named("lightning.pytorch.callbacks.ModelSummary"), named(f"{ours}.HeldOutEvaluation", every=2)
+    mine = named("medagent.training.AgentExport", every=10)
+    defaults = (f"{ours}.AgentExport", f"{ours}.ProgressLine")
     assert in_order([export, line, other, mine, held_out, other], defaults) == [held_out, mine, line, other, other]
 
 
 def test_no_configuration_names_a_file_outside_a_users_reach() -> None:
-    for path in (ROOT / "configs").rglob("*.yaml"):
+    for path in (CONFIGS).rglob("*.yaml"):
         assert "../" not in path.read_text(encoding="utf-8"), path
 
 
 def test_every_algorithm_goes_with_every_task() -> None:
-    for task, algorithm in product(CONFIGS, ALGORITHMS):
+    for task, algorithm in product(TASKS, ALGORITHMS):
         alone, parsed = parsed_from(task), parsed_from(task, algorithm)
-        own, both = ([callback.class_path for callback in made.trainer.callbacks] for made in (alone, parsed))
+        own, both = ([locate(callback.class_path) for callback in made.trainer.callbacks] for made in (alone, parsed))
         settings = yaml.safe_load(algorithm.read_text())
-        added = [item["class_path"] for item in settings.get("trainer", {}).get("callbacks+", [])]
+        added = [locate(item["class_path"]) for item in settings.get("trainer", {}).get("callbacks+", [])]
         assert both == own + added, (task, algorithm)
         assert parsed.model.base_model == alone.model.base_model
         critic_free = parsed.data.advantage.class_path.rsplit(".", 1)[1] != "GAE"
@@ -111,27 +115,25 @@ def test_every_algorithm_goes_with_every_task() -> None:
 
 
 def test_engines_and_hardware_go_with_every_task() -> None:
-    overlays = [path for folder in ("engines", "hardware") for path in (ROOT / "configs" / folder).glob("*.yaml")]
-    for task, overlay in product(CONFIGS, overlays):
+    overlays = [path for folder in ("engines", "hardware") for path in (CONFIGS / folder).glob("*.yaml")]
+    for task, overlay in product(TASKS, overlays):
         parsed = parsed_from(task, overlay)
         wanted = yaml.safe_load(overlay.read_text())["data"]["engine"]["class_path"]
-        assert parsed.data.engine.class_path == wanted, (task, overlay)
+        assert locate(parsed.data.engine.class_path) is locate(wanted), (task, overlay)
         assert parsed.data.off_policy.importance == "decoupled", (task, overlay)
         assert parsed.model == parsed_from(task).model, (task, overlay)
 
 
 def test_a_critic_that_sees_the_evidence_goes_with_every_task() -> None:
-    for task, (name, sees) in product(CONFIGS, (("evidence", "evidence"), ("group", "evidence_and_group"))):
-        parsed = parsed_from(
-            task, ROOT / "configs" / "algorithms" / "st_ppo.yaml", ROOT / "configs" / "critic" / f"{name}.yaml"
-        )
+    for task, (name, sees) in product(TASKS, (("evidence", "evidence"), ("group", "evidence_and_group"))):
+        parsed = parsed_from(task, CONFIGS / "algorithms" / "st_ppo.yaml", CONFIGS / "critic" / f"{name}.yaml")
         assert (parsed.model.critic_sees, parsed.data.num_critic_epochs) == (sees, 4), task
         assert parsed.model.critic_lora is None
         assert parsed.data.num_samples > 1 or sees == "evidence"
 
 
-SFT = [(path, SupervisedModule, SupervisedData) for path in sorted((ROOT / "configs" / "sft").glob("*.yaml"))]
-PREFERENCE = [(path, PreferenceModule, PreferenceData) for path in sorted((ROOT / "configs" / "preference").glob("*"))]
+SFT = [(path, SupervisedModule, SupervisedData) for path in sorted((CONFIGS / "sft").glob("*.yaml"))]
+PREFERENCE = [(path, PreferenceModule, PreferenceData) for path in sorted((CONFIGS / "preference").glob("*"))]
 
 
 def test_a_configuration_of_examples_or_pairs_parses() -> None:
@@ -147,29 +149,29 @@ def test_a_configuration_of_examples_or_pairs_parses() -> None:
 
 def test_a_collapse_monitor_goes_with_a_task_and_an_algorithm() -> None:
     for action in ("report", "stop", "rollback"):
-        names = ("own_model.yaml", "algorithms/ppo.yaml", f"collapse/{action}.yaml")
-        monitor = parsed_from(*(ROOT / "configs" / name for name in names)).trainer.callbacks[-1]
-        assert monitor.class_path == "medagent.training.callbacks.CollapseMonitor"
+        names = ("experiments/own_model.yaml", "algorithms/ppo.yaml", f"collapse/{action}.yaml")
+        monitor = parsed_from(*(CONFIGS / name for name in names)).trainer.callbacks[-1]
+        assert monitor.class_path.endswith(".CollapseMonitor")
         assert monitor.init_args.action == action
 
 
 def test_turn_rewards_go_with_the_starter_task() -> None:
-    files = [ROOT / "configs" / name for name in ("starter.yaml", "algorithms/st_ppo.yaml", "rewards/turns.yaml")]
+    files = [CONFIGS / name for name in ("experiments/starter.yaml", "algorithms/st_ppo.yaml", "rewards/turns.yaml")]
     parsed = parser().parse_args([argument for file in files for argument in ("--config", str(file))])
     reward = parsed.data.reward
-    assert reward.class_path == "medagent.training.rewards.TurnRewards"
+    assert reward.class_path.endswith(".TurnRewards")
     assert reward.init_args.outcome.init_args.well_formed == 0.2
 
 
 def test_a_misspelt_setting_is_refused(tmp_path: Path) -> None:
-    text = (ROOT / "configs" / "starter.yaml").read_text().replace("policy_lr", "policy_learning_rate")
+    text = (STARTER_TASK).read_text().replace("policy_lr", "policy_learning_rate")
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(SystemExit):
         parser().parse_args(["--config", str(tmp_path / "bad.yaml")])
 
 
 def test_the_demo_uses_protocol_and_limits_of_its_base() -> None:
-    agent = yaml.safe_load((ROOT / "configs" / "starter.yaml").read_text())["data"]["agent"]
+    agent = yaml.safe_load((STARTER_TASK).read_text())["data"]["agent"]
     spec = read_spec(Path(model_path(STARTER)))
     named = spec.to_json()["protocol"]
     assert agent["protocol"]["class_path"] == named["class_path"]
@@ -181,7 +183,7 @@ def test_the_demo_uses_protocol_and_limits_of_its_base() -> None:
 def test_every_evaluation_file_is_one_that_the_command_takes() -> None:
     evaluation = ArgumentParser()
     evaluation.add_function_arguments(evaluate)
-    for path in (ROOT / "configs" / "eval").glob("*.yaml"):
+    for path in (CONFIGS / "eval").glob("*.yaml"):
         settings = evaluation.parse_path(str(path))
         assert settings.benchmark in get_args(BenchmarkName), path
         source = BenchmarkSource(settings.benchmark, settings.path, settings.hub, settings.subset, settings.split)
@@ -189,11 +191,14 @@ def test_every_evaluation_file_is_one_that_the_command_takes() -> None:
         Plan(tuple(Mode(mode) for mode in settings.modes))
 
 
-def test_the_demo_has_a_collapse_monitor_and_its_own_rate() -> None:
-    given = [argument for path in demo_configs() for argument in ("--config", str(path))]
-    parsed = parser().parse_args(given)
-    assert parsed.trainer.max_epochs < parsed.model.lr_decay_iterations
-    assert parsed.trainer.callbacks[-1].class_path == "medagent.training.callbacks.CollapseMonitor"
-    assert parsed.model.policy_loss.class_path == "medagent.training.objectives.ClippedSurrogate"
-    assert parsed.model.policy_loss.init_args.as_dict() == {"clip_low": 0.05, "clip_high": 0.05, "dual_clip": None}
-    assert (parsed.model.critic_sees, parsed.model.critic_lora) == ("evidence_and_group", None)
+def test_a_complete_experiment_is_a_task_with_its_algorithm_and_critic() -> None:
+    for name in COMPLETE:
+        parsed = parsed_from(CONFIGS / "experiments" / f"{name}.yaml")
+        names = [callback.class_path.rsplit(".", 1)[1] for callback in parsed.trainer.callbacks]
+        assert {"TurnLevelSampling", "ClippingBiasCorrection"} < set(names)
+        assert ("CollapseMonitor" in names) == (name == "demo")
+        assert parsed.trainer.max_epochs < parsed.model.lr_decay_iterations
+        assert parsed.model.policy_loss.init_args.as_dict() == {"clip_low": 0.05, "clip_high": 0.05, "dual_clip": None}
+        critic = yaml.safe_load((CONFIGS / "critic" / "group.yaml").read_text())["model"]
+        assert {setting: parsed.model[setting] for setting in critic} == critic
+        assert (parsed.data.num_samples, parsed.data.num_critic_epochs) == (8, 4)

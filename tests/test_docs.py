@@ -128,7 +128,7 @@ def parse(words: tuple[str, ...]) -> None:
 
 
 OWN_FILE = "mine.yaml"
-TASK = str(ROOT / "configs" / "own_model.yaml")
+TASK = str(ROOT / "configs" / "experiments" / "own_model.yaml")
 GIVEN = [(name, command) for name in PAGES for command in markdown.commands_of(text_of(name))]
 
 
@@ -163,7 +163,7 @@ def test_a_wrong_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         "evaluate --agnet x",
         "evaluate --config configs/eval/nowhere.yaml",
         "index biuld papers/",
-        "train --config configs/own_model.yaml --model.policy_rate 1",
+        "train --config configs/experiments/own_model.yaml --model.policy_rate 1",
         "train --config configs/nowhere.yaml",
         "serve --port eighty",
     ):

@@ -17,9 +17,8 @@ pytest.importorskip("setuptools")
 FOLDERS = ("medagent", "training", "retrieval", "evaluation", "configs")
 CONFIGS_WORK = """
 import medagent
-from medagent.cli.demo_stages import demo_configs
-found = demo_configs()
-assert found and all(path.is_file() for path in found), found
+from medagent.config_files import config_path
+assert config_path("demo.yaml").is_file()
 print(medagent.__file__)
 """
 

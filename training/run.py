@@ -225,9 +225,12 @@ def _claim(
 
 
 def _refuse_changes(run: Path, before: dict[str, Any], resolved: dict[str, Any]) -> None:
-    """Refuse to go on with other settings; only trainer.max_epochs may change."""
+    """Refuse to go on with other settings; only trainer.max_epochs may change.
+
+    Earlier versions repeated data.num_micro_batches as trainer.accumulate_grad_batches.
+    """
     known, wanted = _flat(before), _flat(resolved)
-    names = sorted({*known, *wanted} - {"trainer.max_epochs"})
+    names = sorted({*known, *wanted} - {"trainer.max_epochs", "trainer.accumulate_grad_batches"})
     if changed := [name for name in names if not _same(known.get(name), wanted.get(name))]:
         raise ConfigError(
             f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder "

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from medagent.cli.demo_report import PERMUTED, SAMPLED
+from medagent.config_files import packaged_configs
 from medagent.errors import ConfigError
 from medagent.evaluation.modes import Mode
 from medagent.files import write_whole
 from medagent.training.run import RUN_PARTS
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = packaged_configs()
 QUESTIONS_PER_KIND = 200
 LEAST_DEMONSTRATIONS = 8  # of an optimizer step
 # What a resumable demonstration writes beside its training run.
@@ -45,25 +46,18 @@ class Stage:
 
 CONTROLS = (Mode.SEARCH, SAMPLED, Mode.FORCED_SEARCH, Mode.UNRELATED)
 AFTER = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.UNRELATED, PERMUTED)
-TASK = ("starter.yaml", "algorithms/st_ppo.yaml", "schedules/demo.yaml", "critic/group.yaml", "collapse/report.yaml")
-PRETRAINED_TASK = ("starter-smollm2.yaml", "algorithms/st_ppo.yaml", "critic/group.yaml", "schedules/smollm2.yaml")
 STARTER_STAGES = (
     Stage("before training", "base", column="before", parts=CONTROLS),
-    Stage("training with ST-PPO", ".", configs=TASK),
+    Stage("training with ST-PPO", ".", configs=("experiments/demo.yaml",)),
     Stage("after training", "agent", column="after", parts=(*CONTROLS, PERMUTED)),
 )
 PRETRAINED_STAGES = (
     Stage("the untrained model", "base", column="untrained", parts=(Mode.SEARCH, Mode.SINGLE_SHOT)),
     Stage("learning from examples", "examples", configs=("sft/starter-smollm2.yaml",)),
     Stage("after examples", "examples/agent", column="examples", parts=AFTER),
-    Stage("reinforcement learning", ".", configs=PRETRAINED_TASK),
+    Stage("reinforcement learning", ".", configs=("experiments/starter-smollm2.yaml",)),
     Stage("after reinforcement learning", "agent", column="trained", parts=AFTER),
 )
-
-
-def demo_configs() -> list[Path]:
-    """The starter's configuration files: task, algorithm, rate and length, critic, collapse monitor."""
-    return [CONFIGS / name for name in TASK]
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ def demo(
         seed: Seed of questions, sampling and initialisation.
         demonstrations: Questions that examples are written for, half of each kind. By default as in
             configs/sft/starter-smollm2.yaml.
-        iterations: Training iterations. By default it is the number in configs/schedules. Many more need a longer decay
-            than that file has.
+        iterations: Training iterations. By default as in configs/experiments. Many more need a longer decay than the
+            file there has.
         threads: Torch threads; 0 keeps torch's own choice.
         overwrite: Begin the demo of a pretrained model anew.
     """

@@ -17,7 +17,7 @@ from medagent.training.command import train_command
 from medagent.training.run import newest_checkpoint
 from tests.support import ROOT
 
-CONFIGS = ("configs/starter.yaml", "configs/algorithms/st_ppo.yaml")
+CONFIGS = ("configs/experiments/starter.yaml", "configs/algorithms/st_ppo.yaml")
 ITERATIONS = 2
 
 

@@ -46,7 +46,7 @@ def test_files_beside_the_study_come_before_those_under_configs(tmp_path: Path) 
     (tmp_path / "mine" / "parts" / "measured.yaml").write_text(MEASURED.read_text())
     study = load_study(str(plan))
     assert study.path("parts/measured.yaml") == plan.parent / "parts" / "measured.yaml"
-    assert study.path("starter.yaml") == CONFIGS / "starter.yaml"
+    assert study.path("starter.yaml") == CONFIGS / "experiments" / "starter.yaml"
     (tmp_path / "mine" / "starter.yaml").write_text("seed_everything: 7\n")
     assert study.path("starter.yaml") == plan.parent / "starter.yaml"
 

@@ -10,7 +10,6 @@ from lightning import Trainer
 from lightning.pytorch.cli import LightningArgumentParser
 from torch.utils.data import DataLoader, Dataset
 
-from medagent.cli.demo_stages import demo_configs
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.advantages import GAE
 from medagent.training.callbacks.export import read_metrics
@@ -23,9 +22,10 @@ from medagent.training.module import AgentModule, StepCallback
 from medagent.training.prepare import prepare
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from medagent.types import Question, Rollout, StopReason, Turn
+from tests.support import CONFIGS
 
 AGENT = AgentSettings(STARTER_PROTOCOL, STARTER_LIMITS, top_k=2)
-ALGORITHMS = demo_configs()[1].parent
+ALGORITHMS = CONFIGS / "algorithms"
 
 
 def make_module(**kwargs) -> AgentModule:
@@ -133,7 +133,7 @@ def arguments(run: Path, index: Path, *, epochs: int, algorithm: str = "st_ppo",
         "data.num_minibatches": 2,
         **overrides,
     }
-    config, task = index / "test-config.yaml", demo_configs()[0]
+    config, task = index / "test-config.yaml", CONFIGS / "experiments" / "starter.yaml"
     config.write_text(
         task.read_text().replace("every: 5", "every: 2").replace("limit_per_kind: 40", "limit_per_kind: 8")
     )

@@ -247,7 +247,9 @@ def test_the_sizes_of_every_family_are_found(family: str, tmp_path: Path) -> Non
 
 def test_plan_reads_a_config_of_gpt2s_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     FAMILIES["gpt2"].save_pretrained(tmp_path)
-    assert main(["plan", "--config", str(CONFIGS / "starter.yaml"), f"--model.base_model={tmp_path}"]) == 0
+    assert (
+        main(["plan", "--config", str(CONFIGS / "experiments" / "starter.yaml"), f"--model.base_model={tmp_path}"]) == 0
+    )
     assert "2 layers, vocabulary 96" in capsys.readouterr().out
 
 
@@ -257,7 +259,7 @@ def test_a_config_without_sizes_says_so() -> None:
 
 
 def test_plan_prints_what_the_run_would_settle(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["plan", "--config", str(CONFIGS / "starter.yaml")]
+    given = ["plan", "--config", str(CONFIGS / "experiments" / "starter.yaml")]
     assert main([*given, "--memory_gib", "64"]) == 0
     said = capsys.readouterr().out
     assert "model.dtype: float32, as the starter was made in it" in said

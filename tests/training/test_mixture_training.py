@@ -94,7 +94,12 @@ def test_minirl_is_reinforce_against_the_sampler_with_clipped_tokens_left_out() 
     """The gradient is sum M pi / mu A grad log pi (arXiv 2512.01374), where M drops what leaves the range."""
     written = yaml.safe_load((CONFIGS / "algorithms" / "minirl.yaml").read_text(encoding="utf-8"))
     parsed = parser().parse_args(
-        ["--config", str(CONFIGS / "starter.yaml"), "--config", str(CONFIGS / "algorithms" / "minirl.yaml")]
+        [
+            "--config",
+            str(CONFIGS / "experiments" / "starter.yaml"),
+            "--config",
+            str(CONFIGS / "algorithms" / "minirl.yaml"),
+        ]
     )
     assert (parsed.data.reduction, parsed.data.off_policy.importance) == ("rollout-sum", "decoupled")
     clip = written["model"]["policy_loss"]["init_args"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from pydoc import locate
 
 import pytest
 
@@ -159,9 +160,10 @@ def test_turns_are_paid_beside_an_open_answer() -> None:
 @pytest.mark.parametrize("name", ["F1", "ExactMatch", "ContainsAnswer"])
 def test_a_yaml_names_a_reward_with_its_settings(name: str) -> None:
     named = f"medagent.training.rewards.{name}"
-    given = ["--config", "configs/starter.yaml", f"--data.reward={named}", "--data.reward.well_formed=-0.5"]
+    given = ["--config", "configs/experiments/starter.yaml", f"--data.reward={named}", "--data.reward.well_formed=-0.5"]
     parsed = parser().parse_args(given)
-    assert (parsed.data.reward.class_path, parsed.data.reward.init_args.well_formed) == (named, -0.5)
+    assert locate(parsed.data.reward.class_path) is locate(named)
+    assert parsed.data.reward.init_args.well_formed == -0.5
 
 
 def test_a_score_of_ones_own_is_two_methods() -> None:

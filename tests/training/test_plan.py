@@ -18,7 +18,7 @@ from medagent.training.plan import report
 from medagent.types import Limits
 from tests.support import CONFIGS
 
-CONFIG = CONFIGS / "starter.yaml"
+CONFIG = CONFIGS / "experiments" / "starter.yaml"
 SEVEN_B = Qwen2Config(
     vocab_size=152064,
     hidden_size=3584,

@@ -33,7 +33,6 @@ from lightning import Callback, LightningModule, Trainer
 
 from benchmarks.common import describe_machine
 from medagent.agent import Agent, Job, rollout_seed
-from medagent.cli.demo_stages import demo_configs
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.starter.index import build_starter_index
@@ -46,6 +45,7 @@ from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
 from medagent.training.rewards import Reward
 from medagent.types import Question, Rollout
+from studies.design import CONFIGS, STUDIES
 
 SAMPLES = 16
 
@@ -215,7 +215,14 @@ def main() -> None:
         f"seed_everything={options.seed}",
         *options.set,
     ]
-    demo = [path for path in demo_configs() if not (options.context and path.parent.name == "critic")]
+    critic = [] if options.context else [CONFIGS / "critic" / "group.yaml"]
+    demo = [
+        CONFIGS / "experiments" / "starter.yaml",
+        CONFIGS / "algorithms" / "st_ppo.yaml",
+        STUDIES / "budget" / "configs" / "parts" / "schedule.yaml",
+        *critic,
+        CONFIGS / "collapse" / "report.yaml",
+    ]
     cli = AgentCLI(
         AgentModule,
         RolloutData,

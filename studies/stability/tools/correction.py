@@ -44,7 +44,7 @@ def main() -> None:
         build_starter_index(folder / "index", World.load().passages(("train", "validation")))
         for repeat in range(options.repeats):
             for arm, correction in ARMS.items():
-                configs = [CONFIGS / "starter.yaml", PARTS / "reuse.yaml"]
+                configs = [CONFIGS / "experiments" / "starter.yaml", PARTS / "reuse.yaml"]
                 if correction:
                     configs.append(PARTS / "correction" / f"{correction}.yaml")
                 run = train_command(

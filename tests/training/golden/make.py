@@ -20,7 +20,6 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from medagent.cli.demo_stages import demo_configs
 from medagent.policy import Policy
 from medagent.retrieval.passages import Hit
 from medagent.training.callbacks.export import read_metrics
@@ -30,10 +29,11 @@ from medagent.training.experience import tensorize
 from medagent.training.module import AgentModule
 from medagent.training.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn
+from tests.support import CONFIGS
 
 HERE = Path(__file__).parent
 ROLLOUTS, METRICS = HERE / "rollouts.jsonl", HERE / "metrics.json"
-ALGORITHMS = demo_configs()[1].parent
+ALGORITHMS = CONFIGS / "algorithms"
 NAMES = sorted(path.stem for path in ALGORITHMS.glob("*.yaml"))
 VOCABULARY, SAMPLES, QUESTIONS = 48, 4, 6
 LEFT_OUT = ("compute/", "time/", "throughput/", "sampler/", "update/", "epoch", "step")
