@@ -121,7 +121,7 @@ class Study:
         return [*self.task, *(name for arm in arms for name in arm.configs), *firsts]
 
     def path(self, name: str) -> Path:
-        """A configuration file by its path from the study's folder, configs/, configs/experiments/ or the working folder."""
+        """A configuration file by its path from the study's folder, configs/, its experiments or the working folder."""
         for folder in (self.folder, CONFIGS, CONFIGS / "experiments", Path()):
             path = folder / name
             if path.is_file():
