@@ -35,6 +35,18 @@ SMALL = {
 }
 
 
+class FakeSource:
+    """The rest of a source of completions: nothing is kept, and nothing is connected."""
+
+    name = "server"
+
+    def forget(self, dialogue: str) -> None:
+        """Keep nothing."""
+
+    async def disconnect(self) -> None:
+        """Nothing to do."""
+
+
 def tiny_model(family: str, vocab_size: int, *, attention: str = "sdpa", **settings: Any) -> PreTrainedModel:
     """A random model of a family. A wrapper's decoder has its settings under `text_config`."""
     torch.manual_seed(0)

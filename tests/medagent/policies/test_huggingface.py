@@ -9,11 +9,13 @@ import torch
 
 from medagent.agent import Agent, Job
 from medagent.errors import PolicyError
+from medagent.policies import batch
 from medagent.policies.huggingface import HFPolicy
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
 from medagent.training.starter.lessons import STARTER_LIMITS, STARTER_PROTOCOL
 from medagent.types import Limits
+from tests.medagent.policies.support import one_turn
 
 
 @pytest.fixture
@@ -72,20 +74,15 @@ def test_each_row_of_a_batch_is_sampled_at_its_own_temperature(starter, retrieve
 
 
 def test_each_token_of_the_context_is_read_once(starter, retriever, jobs, monkeypatch) -> None:
-    read = 0
-    import medagent.policies.batch as module
-
-    original = module.hidden_states
+    original = batch.hidden_states
 
     def counting(model, **inputs):
-        nonlocal read
-        read = max(read, 0)
         widths.append(inputs["input_ids"].shape[1])
         return original(model, **inputs)
 
     widths: list[int] = []
     agent = make_agent(starter, retriever)
-    monkeypatch.setattr(module, "hidden_states", counting)
+    monkeypatch.setattr(batch, "hidden_states", counting)
     rollout = agent.run_all([Job(jobs[0].question, seed=1, force_search=True)])[0]
     # Every token but the very last is read exactly once.
     unread = 1 if rollout.turns[-1].answer is not None or not rollout.turns[-1].observation_ids else 0
@@ -93,9 +90,7 @@ def test_each_token_of_the_context_is_read_once(starter, retriever, jobs, monkey
 
 
 def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypatch) -> None:
-    import medagent.policies.batch as module
-
-    original, shapes, waits = module.hidden_states, [], Event()
+    original, shapes, waits = batch.hidden_states, [], Event()
 
     def recording(model, **inputs):
         shapes.append(tuple(inputs["input_ids"].shape))
@@ -104,7 +99,7 @@ def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypat
         return original(model, **inputs)
 
     policy = HFPolicy(*starter, lockstep=False)
-    monkeypatch.setattr(module, "hidden_states", recording)
+    monkeypatch.setattr(batch, "hidden_states", recording)
     prompts = [STARTER_PROTOCOL.encode_prompt(policy.tokenizer, job.question) for job in jobs[:2]]
 
     async def run() -> None:
@@ -126,9 +121,7 @@ def test_a_row_that_joins_does_not_widen_those_that_run(starter, jobs, monkeypat
 
 
 def test_a_row_that_cannot_be_read_fails_alone(starter, jobs, monkeypatch) -> None:
-    import medagent.policies.batch as module
-
-    original, seen = module.hidden_states, []
+    original, seen = batch.hidden_states, []
 
     def failing(model, **inputs):
         seen.append(inputs["input_ids"].shape[1])
@@ -137,7 +130,7 @@ def test_a_row_that_cannot_be_read_fails_alone(starter, jobs, monkeypatch) -> No
         return original(model, **inputs)
 
     policy = HFPolicy(*starter, lockstep=False)
-    monkeypatch.setattr(module, "hidden_states", failing)
+    monkeypatch.setattr(batch, "hidden_states", failing)
 
     async def run() -> None:
         first, second = (policy.open(seed=seed, temperature=1.0, blocks=TagProtocol().blocks) for seed in range(2))
@@ -155,20 +148,11 @@ def test_a_row_that_cannot_be_read_fails_alone(starter, jobs, monkeypatch) -> No
     asyncio.run(run())
 
 
-def test_a_turn_ends_at_its_tag_and_at_its_limit(starter, retriever, jobs) -> None:
+def test_a_turn_ends_at_its_tag_and_at_its_limit(starter, jobs) -> None:
     policy = HFPolicy(*starter)
-
-    async def one(max_tokens: int):
-        session = policy.open(seed=0, temperature=1.0, blocks=TagProtocol().blocks)
-        session.append(STARTER_PROTOCOL.encode_prompt(policy.tokenizer, jobs[0].question))
-        try:
-            return await session.sample(max_tokens=max_tokens)
-        finally:
-            session.close()
-
-    short = asyncio.run(one(2))
+    prompt = STARTER_PROTOCOL.encode_prompt(policy.tokenizer, jobs[0].question)
+    short, whole = (one_turn(policy, prompt, max_tokens=most) for most in (2, 48))
     assert (len(short.token_ids), short.stop) == (2, TurnStop.LENGTH)
-    whole = asyncio.run(one(48))
     assert whole.stop is TurnStop.TAG
     assert whole.text.endswith(("</search>", "</answer>"))
     assert whole.token_ids[:2] == short.token_ids
@@ -210,13 +194,11 @@ def test_weights_cannot_change_under_an_open_session(starter) -> None:
 
 
 def test_a_failure_reaches_every_caller(starter, retriever, jobs, monkeypatch) -> None:
-    import medagent.policies.batch as module
-
     def broken(model, **inputs):
         raise RuntimeError("out of memory")
 
     agent = make_agent(starter, retriever)
-    monkeypatch.setattr(module, "hidden_states", broken)
+    monkeypatch.setattr(batch, "hidden_states", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
         agent.run_all(jobs)
     monkeypatch.undo()
@@ -291,17 +273,8 @@ def test_a_waiting_dialogue_that_closes_does_not_hold_up_the_rest(starter, jobs)
 
 
 def test_sampling_from_an_empty_context_is_refused(starter) -> None:
-    policy = HFPolicy(*starter)
-
-    async def go() -> None:
-        session = policy.open(seed=0, temperature=1.0, blocks=TagProtocol().blocks)
-        try:
-            await session.sample(max_tokens=1)
-        finally:
-            session.close()
-
     with pytest.raises(PolicyError, match="append the prompt"):
-        asyncio.run(go())
+        one_turn(HFPolicy(*starter), [])
 
 
 def test_limits_hold_for_many_turns(starter, retriever, jobs) -> None:

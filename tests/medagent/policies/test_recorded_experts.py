@@ -21,6 +21,7 @@ from medagent.policies.completions import CompletionPolicy
 from medagent.policies.huggingface import HFPolicy
 from medagent.routing import Routers
 from medagent.routing_record import RoutingShape
+from tests.medagent.policies.support import FakeSource
 from tests.mixtures import FAMILIES, dialogues, make_mixture
 
 QUESTIONS = StarterBenchmark("train", limit_per_kind=1).questions()
@@ -54,12 +55,11 @@ def test_nothing_is_recorded_unless_asked_for(tmp_path: Path, starter) -> None:
 
 
 @dataclass
-class Server:
+class Server(FakeSource):
     """Answers with two tokens more than the turn keeps, and with experts that tell their token's place."""
 
     tokens: tuple[int, ...] = (20, 21, 22)
     missing: int = 0
-    name: str = "server"
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -76,12 +76,6 @@ class Server:
             "finish_reason": "stop",
             "routed_experts": sent,
         }
-
-    def forget(self, dialogue: str) -> None:
-        pass
-
-    async def disconnect(self) -> None:
-        pass
 
 
 SHAPE = RoutingShape((0, 2), "uint8")

@@ -18,6 +18,7 @@ from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
 from medagent.retrieval.passages import Hit, Passage
 from medagent.types import Limits, Question
+from tests.medagent.policies.support import FakeSource
 from tests.recording import RecordingPolicy
 
 BLOCKS = TagProtocol().blocks
@@ -29,10 +30,8 @@ class OnePassage:
         return [[Hit(Passage("p", "gout", "Allopurinol."), 1.0)] for _ in queries]
 
 
-class RecordedCompletions:
+class RecordedCompletions(FakeSource):
     """Searches in a dialogue's first turn and answers in its second; keeps every body."""
-
-    name = "recorded"
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -44,12 +43,6 @@ class RecordedCompletions:
         text = "<answer>(A) [1]</answer>" if searched else "<search>gout</search>"
         ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
         return {"token_ids": ids, "logprobs": {"token_logprobs": [-0.25] * len(ids)}, "finish_reason": "stop"}
-
-    def forget(self, dialogue: str) -> None:
-        """Nothing is kept."""
-
-    async def disconnect(self) -> None:
-        """Nothing is connected."""
 
 
 class RecordedChat(RemotePolicy):

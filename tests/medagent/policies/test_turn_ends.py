@@ -17,7 +17,7 @@ from medagent.policies.scripted import ScriptedPolicy
 from medagent.policies.turn_ends import end_token_ids, first_end, stored_end_token_ids
 from medagent.policy import TurnStop
 from medagent.protocol import Block
-from tests.medagent.policies.support import SMALL, TAGS, forced, one_turn, tiny_model, word_tokenizer
+from tests.medagent.policies.support import SMALL, TAGS, FakeSource, forced, one_turn, tiny_model, word_tokenizer
 
 WORDS = word_tokenizer(
     "<other>", "<", "</", "search", "answer", ">", "q", "><", ">.", ">\n", " ", "\n", "></answer>", "</search>"
@@ -83,10 +83,8 @@ def model_of(tokenizer):
     return model
 
 
-class Saying:
+class Saying(FakeSource):
     """A completion server that knows no stop, and says all it is given up to the limit."""
-
-    name = "server"
 
     def __init__(self, ids: list[int], *, reason: str = "length", logprobs: list[Any] | None = None) -> None:
         self.ids, self.reason, self.logprobs, self.bodies = ids, reason, logprobs, []
@@ -96,12 +94,6 @@ class Saying:
         ids = self.ids[: body["max_tokens"]]
         values = self.logprobs or [-0.5] * len(ids)
         return {"token_ids": ids, "logprobs": {"token_logprobs": values}, "finish_reason": self.reason}
-
-    def forget(self, dialogue: str) -> None:
-        pass
-
-    async def disconnect(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from medagent.errors import ConfigError, PolicyError
+from medagent.policies.vllm.api import VllmApi
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, ModuleWeights, ServersEngine, VllmEngine
@@ -85,15 +86,6 @@ def test_a_server_that_ignores_its_adapter_is_caught(module, servers, tmp_path: 
         engine.sync_weights(ModuleWeights(module), version=1)
 
 
-def test_a_server_that_ignores_adapters_is_caught_after_a_resumption(module, servers, tmp_path: Path) -> None:
-    perturb(module, scale=0.003)
-    engine = engine_for(servers, tmp_path)
-    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
-    servers[0].forgetful = True
-    with pytest.raises(PolicyError, match=f"{servers[0].url}: the weight sync failed"):
-        engine.sync_weights(ModuleWeights(module), version=7)
-
-
 def test_a_failing_server_is_left_out_until_it_answers_again(module, servers, tmp_path: Path) -> None:
     engine = engine_for(servers, tmp_path)
     engine.start(ModuleWeights(module), setup_of(module, tmp_path))
@@ -129,6 +121,34 @@ def test_a_server_that_comes_back_is_judged_anew(module, servers, tmp_path: Path
     servers[0].failing = False
     assert len(engine.sync_weights(ModuleWeights(module), version=2).replicas) == 2
     assert engine.metrics()["sampler/measurable"] == 0.0
+
+
+def test_servers_must_list_the_adapter_as_read_from_its_folder(module, servers, tmp_path: Path, monkeypatch) -> None:
+    engine = engine_for(servers[:1], tmp_path)
+    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
+    roots = VllmApi.roots
+    monkeypatch.setattr(VllmApi, "roots", lambda api: dict.fromkeys(roots(api), "/of/another/run"))
+    with pytest.raises(PolicyError, match=r"Found policy-.* served from /of/another/run, wanted"):
+        engine.sync_weights(ModuleWeights(module), version=0)
+    monkeypatch.setattr(VllmApi, "roots", lambda api: {"base": ""})
+    with pytest.raises(PolicyError, match="served from nowhere"):
+        engine.sync_weights(ModuleWeights(module), version=0)
+    monkeypatch.setattr(VllmApi, "roots", lambda api: {n: str(tmp_path / n) for n in roots(api)})
+    assert engine.sync_weights(ModuleWeights(module), version=0).model in servers[0].models
+
+
+def test_of_several_servers_the_one_that_agrees_least_is_logged(module, servers, tmp_path: Path, monkeypatch) -> None:
+    engine = engine_for(servers, tmp_path)
+    engine.start(ModuleWeights(module), setup_of(module, tmp_path))
+    found, off = VllmApi.logprobs, iter([4e-3, 1e-3])
+
+    def shifted(api: VllmApi, token_ids: list[int], *, model: str) -> list[float]:
+        apart = 0.0 if model == "base" else next(off)
+        return [value + apart for value in found(api, token_ids, model=model)]
+
+    monkeypatch.setattr(VllmApi, "logprobs", shifted)
+    engine.sync_weights(ModuleWeights(module), version=0)
+    assert engine.metrics()["sampler/probe_gap"] == pytest.approx(4e-3, rel=0.05)
 
 
 def test_wrong_servers_and_engines_that_were_not_started_are_refused(module, servers, tmp_path: Path) -> None:

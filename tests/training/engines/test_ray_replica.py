@@ -14,15 +14,13 @@ from medagent.errors import PolicyError
 from medagent.policies import batch
 from medagent.policies.completions import CompletionPolicy
 from medagent.policy import SampledTurn, TurnStop
-from tests.medagent.policies.support import SMALL, TAGS, forced, one_turn, tiny_model, word_tokenizer
+from tests.medagent.policies.support import SMALL, TAGS, FakeSource, forced, one_turn, tiny_model, word_tokenizer
 
 WORDS = word_tokenizer("<other>", "<", "</", "search", ">", "q", "><", ">.", ">\n")
 
 
-class Source:
+class Source(FakeSource):
     """The replica as a source of completions, without Ray."""
-
-    name = "replica"
 
     def __init__(self, folder: Path) -> None:
         settings = ReplicaSettings("huggingface", str(folder), "float32", 64)
@@ -33,9 +31,6 @@ class Source:
 
     def forget(self, dialogue: str) -> None:
         asyncio.get_running_loop().create_task(self.replica.forget(dialogue))
-
-    async def disconnect(self) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")

@@ -146,15 +146,6 @@ def test_each_sync_serves_its_own_adapter_and_drops_the_one_before(tmp_path: Pat
     assert not folders[-1].parent.exists()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_turns_end_at_every_end_of_the_model(dtype: str, tmp_path: Path) -> None:
-    module = make_module(dtype=dtype)
-    module.roles.base.generation_config.eos_token_id = [7, 9]
-    engine, _ = started(module, tmp_path)
-    assert set(engine.sync_weights(ModuleWeights(module), version=0).end_ids) == {7, 9, module.tokenizer.eos_token_id}
-    engine.close()
-
-
 def test_merged_weights_are_pushed_under_one_name(tmp_path: Path) -> None:
     module = make_module()
     engine, server = started(module, tmp_path)

@@ -1,4 +1,4 @@
-"""The probe judges only what it can measure, and checksums tell one weight from another."""
+"""The probe judges only what it can measure, checksums tell one weight from another, and merges count their loss."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from medagent.engines.weight_sync_check import WeightSyncCheck, require_synced
-from medagent.errors import PolicyError
+from medagent.errors import ConfigError, PolicyError
+from medagent.models import checksums
 from medagent.models.checksums import checksum, combined
+from medagent.models.merging import MergeLoss, form_for
 
 
 class Probe:
@@ -130,3 +132,71 @@ def test_a_sampler_that_ignores_adapters_is_caught_at_the_first_sync_of_a_traine
         else:
             with pytest.raises(PolicyError, match="weight sync failed"):
                 check(heard, base.trainer + learnt, where="x")
+
+
+def test_only_a_whole_base_in_float32_takes_a_merge() -> None:
+    for dtype in ("float32", "bfloat16", "float16"):
+        for quantised in (False, True):
+            merges = form_for(dtype, quantised=quantised) == "merged"
+            assert merges == (dtype == "float32" and not quantised)
+
+
+def test_a_merge_loses_the_share_of_all_layers_together() -> None:
+    loss = MergeLoss()
+    loss.merge(torch.ones(4, dtype=torch.bfloat16), torch.full((4,), 1e-3))  # below half a step: all of it is lost
+    assert loss.share == pytest.approx(1.0)
+    merged = loss.merge(torch.ones(4, dtype=torch.bfloat16), torch.full((4,), 0.25))  # a whole number of steps
+    assert merged.tolist() == [1.25] * 4
+    assert loss.share == pytest.approx(1e-3 / (1e-6 + 0.25**2) ** 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e6])
+def test_a_merge_that_is_not_finite_is_refused(dtype: torch.dtype, value: float) -> None:
+    loss = MergeLoss()
+    loss.merge(torch.ones(3, dtype=dtype), torch.tensor([0.25, value, 0.25]))
+    if math.isfinite(value) and dtype is torch.float32:
+        loss.require(0.05, where="x", remedy="y")
+        return
+    with pytest.raises(ConfigError, match="x: found merged weights that are not finite"):
+        loss.require(1e9, where="x", remedy="y")
+
+
+@pytest.mark.parametrize("place", [0, 6, 7, 13, 19])
+def test_a_checksum_counts_every_chunk(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(20, generator=torch.Generator().manual_seed(0))
+    wanted = checksum(weight)
+    monkeypatch.setattr(checksums, "CHUNK", 7)
+    assert checksum(weight) == wanted
+    weight[place] += 1
+    assert checksum(weight) != wanted
+
+
+def test_the_largest_gap_so_far_says_what_can_be_measured() -> None:
+    """A gap that was large once may be so again, so a move within it tells nothing."""
+    noise = torch.randn(256, generator=torch.Generator().manual_seed(0)).double()
+    trainer, check = torch.zeros(256).double(), WeightSyncCheck("float32")
+    check((trainer + 5e-3 * noise).tolist(), trainer, where="x")
+    largest = check.redrawn
+    check((trainer + 5e-3 * noise).tolist(), trainer, where="x")
+    assert check.redrawn == largest > 5e-3
+    check((trainer + 5e-3 * noise).tolist(), trainer + largest * noise.sign(), where="x")
+    assert check.verdict == "not measurable"
+
+
+def test_the_gap_of_the_base_too_says_what_can_be_measured() -> None:
+    """A resumed policy within it of the base, whose gap is drawn anew, has arrived for all that can be told."""
+    before, now = torch.randn(2, 256, generator=torch.Generator().manual_seed(2)).double()
+    reference, check = torch.zeros(256).double(), WeightSyncCheck("float32")
+    check.compare_base((reference + 5e-3 * before).tolist(), reference)
+    check((reference + 5e-3 * now).tolist(), reference + 5e-3 * before, where="x")
+    assert check.verdict == "not measurable"
+
+
+def test_the_slope_is_the_share_that_was_followed() -> None:
+    move = torch.randn(256, generator=torch.Generator().manual_seed(1)).double()
+    for share in (0.6, 1.0, 2.0):
+        check = WeightSyncCheck("bfloat16")
+        check(torch.zeros(256).tolist(), torch.zeros(256).double(), where="x")
+        check((0.5 * share * move).tolist(), 0.5 * move, where="x")
+        assert check.slope == pytest.approx(share)
