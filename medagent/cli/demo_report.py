@@ -123,6 +123,11 @@ def table_rows(columns: Columns) -> list[tuple[str, ...]]:
     return [row for row in rows if any(row[1:])]
 
 
+def headings(columns: Columns) -> list[str]:
+    """The columns as people read them."""
+    return [{"examples": "after examples", "trained": "after RL"}.get(name, name) for name in columns]
+
+
 def comparison(report: Mapping[str, Any]) -> str:
     """RL against examples alone, in a sentence; empty where there were no examples."""
     if (found := report.get("trained_against_examples")) is None:
@@ -135,7 +140,8 @@ def comparison(report: Mapping[str, Any]) -> str:
 
 def print_table(console: Console, columns: Columns, report: Mapping[str, Any]) -> None:
     """The table and the comparison."""
-    table = RichTable("test questions, conditions never trained on", *columns)
+    halved = "; half of them in a control" if comparison(report) else ""
+    table = RichTable(f"test questions, conditions never trained on{halved}", *headings(columns))
     for row in table_rows(columns):
         table.add_row(*(cell.replace("[", "\\[") for cell in row))
     console.print(table)
@@ -179,7 +185,7 @@ def write_page(
         title="medagent demo" if base == "starter" else f"medagent demo: {base}",
         summary=f"{base} learnt to search a medical corpus. Test questions are about conditions that no training "
         f"saw. {comparison(report)} {describe_alarms(out)}",
-        tables=[Table("Before and after training", ("", *columns), table_rows(columns))],
+        tables=[Table("Before and after training", ("", *headings(columns)), table_rows(columns))],
         charts=charts,
         rollouts={"One question": [chosen], "Answered rightly": right, "Answered wrongly": wrong},
     )
