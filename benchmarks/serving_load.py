@@ -30,10 +30,10 @@ import numpy as np
 import psutil
 
 from benchmarks.common import describe_machine
+from medagent.agent_folder import open_agent
 from medagent.evaluation.run import run_benchmark
 from medagent.evidence.answers import checked
 from medagent.evidence.check import EvidenceCheck, names_of
-from medagent.loading import open_agent
 from medagent.serving.background import EVERY_S
 from medagent.starter.index import build_starter_index
 from medagent.starter.world import World

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from medagent.agent import Agent, Limits
+from medagent.agent_folder import open_agent
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.api import LoadedAgent
 from medagent.errors import InputError
@@ -29,7 +30,6 @@ from medagent.evaluation.search_recall import question_rankings
 from medagent.evaluation.statistics import Accuracy
 from medagent.evaluation.usage import counted, read_usage
 from medagent.evidence.support import Entailment, LexicalRule, NLIModel
-from medagent.loading import open_agent
 from medagent.models.base_models import STARTER
 from medagent.models.text_length import check_text_length
 from medagent.policies.huggingface import HFPolicy

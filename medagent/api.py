@@ -22,11 +22,11 @@ from types import MappingProxyType
 from typing import Any
 
 from medagent.agent import Agent, Job
+from medagent.agent_folder import open_agent
 from medagent.errors import InputError
 from medagent.evidence import Shown
 from medagent.evidence.answers import Answer, answer_job
 from medagent.evidence.check import EvidenceCheck
-from medagent.loading import open_agent
 from medagent.retrieval.filters import Filter
 from medagent.retrieval.retriever import Retriever
 from medagent.types import LETTERS, Question

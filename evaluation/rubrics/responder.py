@@ -10,9 +10,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Job
+from medagent.agent_folder import open_agent
 from medagent.evaluation.fingerprints import agent_fingerprint
 from medagent.evaluation.rubrics.rows import Message
-from medagent.loading import open_agent
 from medagent.models.base_models import STARTER
 from medagent.models.chat_template import day_of, render
 from medagent.policies.chat_endpoint import RemotePolicy

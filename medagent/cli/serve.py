@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from medagent.agent import Agent
+from medagent.agent_folder import open_agent
 from medagent.agent_spec import SPEC_FILE, AgentSpec, read_spec
 from medagent.cli.ask import rewriter_of
 from medagent.engines.base import Engine
@@ -27,7 +28,6 @@ from medagent.errors import ConfigError
 from medagent.evidence import Shown
 from medagent.evidence.check import EvidenceCheck
 from medagent.evidence.emergencies import NUMBER
-from medagent.loading import open_agent
 from medagent.policies.vllm.server import VllmSettings
 from medagent.protocol import NOT_ADVICE
 from medagent.retrieval.retriever import Retriever

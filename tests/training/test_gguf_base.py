@@ -14,12 +14,11 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from medagent.agent import Job
-from medagent.agent_folder import load_agent
+from medagent.agent_folder import load_agent, open_agent
 from medagent.agent_spec import AgentSpec, read_spec, write_spec
 from medagent.errors import ConfigError
 from medagent.evaluation.fingerprints import agent_fingerprint
 from medagent.export import export_adapter, export_merged
-from medagent.loading import open_agent
 from medagent.models.base_models import PACKAGED, SMOLLM2, base_sha256, model_path
 from medagent.training.command import train_command
 from medagent.training.engines import EngineSetup, ModuleWeights, ServersEngine, VllmEngine

@@ -9,8 +9,8 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM
 
+from medagent.agent_folder import open_agent
 from medagent.export import export_merged
-from medagent.loading import open_agent
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.execution import Execution

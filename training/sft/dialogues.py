@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent
+from medagent.agent_folder import open_agent
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.evaluation.grading.citations import gold_texts, supports
@@ -28,7 +29,6 @@ from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.modes import Mode
 from medagent.evaluation.predictions import Prediction, PredictionLog
 from medagent.evaluation.run import Plan, run_plan
-from medagent.loading import open_agent
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.opening import URL
 from medagent.retrieval.retriever import Retriever

@@ -43,10 +43,10 @@ def ask(
 
     from rich.console import Console
 
+    from medagent.agent_folder import open_agent
     from medagent.api import question_of
     from medagent.cli.ask import answer_as_json, print_answer
     from medagent.evidence.check import EvidenceCheck
-    from medagent.loading import open_agent
     from medagent.retrieval.filters import Filter
 
     asked, wanted = question_of(question, options or ()), Filter.parse(where)
@@ -90,9 +90,9 @@ def chat(
         rewriter_model: Name of the model at that endpoint.
         json: Read one question per line without a prompt, and print one line of JSON for each.
     """
+    from medagent.agent_folder import open_agent
     from medagent.cli.ask import chat_loop, rewriter_of
     from medagent.evidence.check import EvidenceCheck
-    from medagent.loading import open_agent
     from medagent.retrieval.filters import Filter
 
     wanted = Filter.parse(where)

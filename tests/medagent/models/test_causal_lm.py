@@ -11,11 +11,10 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from medagent.agent_folder import load_agent
+from medagent.agent_folder import load_agent, open_agent
 from medagent.agent_spec import read_spec, write_spec
 from medagent.errors import ConfigError, PolicyError
 from medagent.export import export_merged
-from medagent.loading import open_agent
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import check_projection, load_causal_lm, plain_attention
 from medagent.training.module import AgentModule

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig
 
-from medagent.loading import open_agent
+from medagent.agent_folder import open_agent
 from medagent.models import precision
 from medagent.models.precision import AUTO, Precision, num_parameters, resolve_precision
 

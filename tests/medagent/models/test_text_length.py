@@ -13,12 +13,11 @@ import torch
 from lightning import Trainer
 from transformers import Gemma3TextConfig
 
-from medagent.agent_folder import load_agent
+from medagent.agent_folder import load_agent, open_agent
 from medagent.agent_spec import read_spec
 from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.evaluation.evaluator import with_limits
-from medagent.loading import open_agent
 from medagent.models.base_models import STARTER, model_path
 from medagent.models.text_length import check_text_length, check_trained_text, longest_text, room_on_server
 from medagent.policies.huggingface import HFPolicy
