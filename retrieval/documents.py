@@ -144,8 +144,13 @@ class DocumentTables:
         return list(self._db.execute(query, (limit,)))
 
     def _in(self, query: str, values: Sequence[str]) -> list[Any]:
-        found: list[Any] = []
-        for start in range(0, len(values), _VARIABLES):
-            some = values[start : start + _VARIABLES]
-            found += self._db.execute(f"{query} ({', '.join('?' * len(some))})", tuple(some)).fetchall()
-        return found
+        return select_in(self._db, query, values)
+
+
+def select_in(database: sqlite3.Connection, query: str, values: Sequence[str | int | bytes]) -> list[Any]:
+    """The rows of a query that ends in "IN", some values at a time."""
+    found: list[Any] = []
+    for start in range(0, len(values), _VARIABLES):
+        some = values[start : start + _VARIABLES]
+        found += database.execute(f"{query} ({', '.join('?' * len(some))})", tuple(some)).fetchall()
+    return found

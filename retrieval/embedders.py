@@ -27,6 +27,7 @@ PREFIXES = (
 )
 DEFAULT_EMBEDDER = "hashed-ngrams:1024:3-5"
 NEURAL_WEIGHT = 1.25  # measured with MiniLM on three collections (docs/retrieval.md)
+CACHED_WORDS = 100_000
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
 
@@ -72,9 +73,10 @@ class Embedder(Protocol):
 
 
 class HashedNgramEmbedder:
-    """Hashed character n-grams.
+    """Character n-grams of words, hashed into a fixed number of places (Weinberger et al., arXiv 0902.2206).
 
-    It needs no model and no download, and is robust to spelling variants.
+    It needs no model and no download, and is robust to spelling variants. The vectors are those of scikit-learn's
+    `HashingVectorizer(analyzer="char_wb")`, which takes seconds to import.
     """
 
     space: Space = "cosine"
@@ -83,14 +85,9 @@ class HashedNgramEmbedder:
 
     def __init__(self, dimension: int = 1024, min_n: int = 3, max_n: int = 5) -> None:
         """`dimension` is the number of hash buckets; n-grams of `min_n` to `max_n` characters inside word borders."""
-        self._dimension = dimension
+        self.dimension, self._min_n, self._max_n = dimension, min_n, max_n
         self.identity = f"hashed-ngrams:{dimension}:{min_n}-{max_n}"
-        self._ngrams = HashedNgrams(dimension, min_n, max_n)
-
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        return self._dimension
+        self._places = lru_cache(maxsize=CACHED_WORDS)(self._hashed)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Words and marks."""
@@ -101,8 +98,26 @@ class HashedNgramEmbedder:
         return self.embed_queries([passage.indexed_text for passage in passages])
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """[N, D] unit vectors."""
-        return self._ngrams.vectors(texts)
+        """[N, D] unit vectors; zero for a text without words."""
+        found = np.zeros((len(texts), self.dimension), dtype=np.float64)
+        for row, text in enumerate(texts):
+            words = [self._places(word) for word in text.lower().split()]
+            if words:
+                places, signs = (np.concatenate(parts) for parts in zip(*words, strict=True))
+                found[row] = np.bincount(places, weights=signs, minlength=self.dimension)
+        norms = np.sqrt((found**2).sum(axis=1, keepdims=True))
+        return np.asarray(found / np.where(norms == 0, 1, norms), dtype=np.float32)
+
+    def _hashed(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The places and signs of a word's n-grams; the sign keeps collisions from adding up."""
+        padded = f" {word} "
+        grams: list[str] = []
+        for n in range(self._min_n, self._max_n + 1):
+            grams += [padded[at : at + n] for at in range(max(1, len(padded) - n + 1))]
+            if len(padded) <= n:  # a short word counts once
+                break
+        hashes = np.array([mmh3.hash(gram.encode("utf-8", "surrogatepass")) for gram in grams], dtype=np.int64)
+        return np.abs(hashes) % self.dimension, np.where(hashes >= 0, 1.0, -1.0)
 
 
 class SentenceTransformerEmbedder:
@@ -147,17 +162,9 @@ class SentenceTransformerEmbedder:
         self._passage_prefix = known_passage if passage_prefix is None else passage_prefix
         self._batch_size = batch_size
         self.identity = "|".join(("sentence-transformers", model, self._query_prefix, self._passage_prefix))
-
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        return int(self._model.get_embedding_dimension() or 0)
-
-    @property
-    def max_tokens(self) -> int | None:
-        """What the model reads of a passage, without special tokens and prefix."""
-        longest = self._model.max_seq_length
-        return longest - 2 - self.count_tokens([self._passage_prefix])[0] if longest else None
+        self.dimension = int(self._model.get_embedding_dimension() or 0)
+        longest = self._model.max_seq_length  # with two special tokens and the prefix
+        self.max_tokens = longest - 2 - self.count_tokens([self._passage_prefix])[0] if longest else None
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of the model's own tokenizer."""
@@ -206,6 +213,7 @@ class MedCPTEmbedder:
     space: Space = "ip"
     dense_weight = NEURAL_WEIGHT
     QUERY_TOKENS, ARTICLE_TOKENS = 64, 512
+    max_tokens: int | None = ARTICLE_TOKENS - 3  # of title and text together, without [CLS] and two [SEP]
 
     def __init__(
         self,
@@ -232,16 +240,7 @@ class MedCPTEmbedder:
                 f"the embedder {self.identity!r} cannot be loaded ({str(error).splitlines()[0][:200]}). "
                 "Give the folders of both encoders as 'medcpt|QUERY_FOLDER|ARTICLE_FOLDER', or make the hub reachable."
             ) from error
-
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        return int(self._article[1].config.hidden_size)
-
-    @property
-    def max_tokens(self) -> int | None:
-        """Tokens of title and text together: 512 less [CLS] and two [SEP]."""
-        return self.ARTICLE_TOKENS - 3
+        self.dimension = int(self._article[1].config.hidden_size)
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of the article encoder's tokenizer."""
@@ -304,36 +303,3 @@ def embedder_from_identity(identity: str, *, device: str | None = None) -> Embed
         "'medcpt|QUERY_MODEL|ARTICLE_MODEL', the name or folder of a sentence-transformers model (with a '/'), or "
         "'sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX'."
     )
-
-
-REMEMBERED_WORDS = 100_000
-
-
-class HashedNgrams:
-    """Texts to unit vectors of `dimension` places; n-grams of `min_n` to `max_n` characters within words."""
-
-    def __init__(self, dimension: int, min_n: int, max_n: int) -> None:
-        self._dimension, self._min_n, self._max_n = dimension, min_n, max_n
-        self._places = lru_cache(maxsize=REMEMBERED_WORDS)(self._hashed)
-
-    def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """[N, D] unit vectors; zero for a text without words."""
-        found = np.zeros((len(texts), self._dimension), dtype=np.float64)
-        for row, text in enumerate(texts):
-            words = [self._places(word) for word in text.lower().split()]
-            if words:
-                places, signs = (np.concatenate(parts) for parts in zip(*words, strict=True))
-                found[row] = np.bincount(places, weights=signs, minlength=self._dimension)
-        norms = np.sqrt((found**2).sum(axis=1, keepdims=True))
-        return np.asarray(found / np.where(norms == 0, 1, norms), dtype=np.float32)
-
-    def _hashed(self, word: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The places and signs of a word's n-grams; the sign keeps collisions from adding up."""
-        padded = f" {word} "
-        grams: list[str] = []
-        for n in range(self._min_n, self._max_n + 1):
-            grams += [padded[at : at + n] for at in range(max(1, len(padded) - n + 1))]
-            if len(padded) <= n:  # a short word counts once
-                break
-        hashes = np.array([mmh3.hash(gram.encode("utf-8", "surrogatepass")) for gram in grams], dtype=np.int64)
-        return np.abs(hashes) % self._dimension, np.where(hashes >= 0, 1.0, -1.0)

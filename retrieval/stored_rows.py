@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medagent.retrieval.bibliography import Bibliography, plain_doi
+from medagent.retrieval.documents import select_in
 from medagent.retrieval.errors import IndexMismatchError
 from medagent.retrieval.filters import (
     KINDS,
@@ -33,7 +34,6 @@ from medagent.retrieval.filters import (
 from medagent.retrieval.passages import Passage
 
 COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
-_VARIABLES = 500  # values of one "IN (...)"
 
 
 @dataclass(frozen=True)
@@ -216,11 +216,7 @@ class StoredRows:
         return str(self._db.execute("PRAGMA integrity_check(1)").fetchone()[0])
 
     def _select_in(self, query: str, values: Sequence[str | int | bytes]) -> list[Any]:
-        found: list[Any] = []
-        for start in range(0, len(values), _VARIABLES):
-            some = values[start : start + _VARIABLES]
-            found += self._db.execute(f"{query} ({', '.join('?' * len(some))})", tuple(some)).fetchall()
-        return found
+        return select_in(self._db, query, values)
 
 
 def stored_passage(values: Sequence[Any]) -> Passage:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from medagent.retrieval.embedders import HashedNgrams
+from medagent.retrieval.embedders import HashedNgramEmbedder
 
 TEXTS = [
     "Which drug is given first for acute gout?",
@@ -26,7 +26,7 @@ TEXTS = [
 @pytest.mark.parametrize(("dimension", "least", "most"), [(1024, 3, 5), (64, 3, 5), (100, 2, 2), (512, 1, 6)])
 def test_the_vectors_are_scikit_learns(dimension: int, least: int, most: int) -> None:
     theirs = HashingVectorizer(analyzer="char_wb", ngram_range=(least, most), n_features=dimension).transform(TEXTS)
-    ours = HashedNgrams(dimension, least, most).vectors(TEXTS)
+    ours = HashedNgramEmbedder(dimension, least, most).embed_queries(TEXTS)
     assert ours.dtype == np.float32
     assert np.array_equal(ours, np.asarray(theirs.toarray(), dtype=np.float32))
 

@@ -115,7 +115,7 @@ def test_a_failing_disk_stops_the_build_and_a_damaged_file_does_not(
     monkeypatch.undo()
     (tmp_path / "d.txt").unlink()
     with pytest.raises(CorpusError, match="No such file"):
-        print(corpus.parts[0].fingerprint)
+        list(corpus.parts[0].read())
 
 
 def test_only_a_real_index_hides_its_folder_from_a_corpus(tmp_path: Path) -> None:
