@@ -32,6 +32,14 @@ from medagent.retrieval.readers.pdf_lines import (
 from medagent.retrieval.readers.pdf_words import PlacedPage, Word, placed_page
 from medagent.retrieval.readers.text import expand_ligatures, title_from_name
 
+SMALL = 0.88  # of the size of a page's letters, from which text at the foot of a column is a footnote
+_GRID = "\x00grid"
+_RUBBISH = re.compile(
+    r"^\W*$|^untitled|^microsoft (word|powerpoint|excel)|^powerpoint|^(document|presentation|slide|layout|title)\W*\d*$"
+    r"|^\(?(anonymous|unspecified|none|unknown|temp|test|draft)\)?$|^\S*(_|\d{3})\S*$|[\\/]\S+[\\/]"
+    r"|\.(docx?|pdf|indd|qxd|qxp|tex|dvi|rtf|odt|pptx?|xlsx?)\b",
+    re.IGNORECASE,
+)
 _YEAR = re.compile(r"(?:D:)?(1[89]\d\d|20\d\d)\d*")
 
 
@@ -55,7 +63,7 @@ def read_pdf(file: OpenFile) -> Iterator[Item]:
         skipped: list[Skipped] = []
         pages = [read_page(page) for page in without_running(_pages(document, file.name, skipped))]
     yield from skipped
-    hyphenated = hyphenated_words(line for page in pages for block in page.blocks for line in block.lines)
+    hyphenated = hyphenated_words(line for page in pages for block in page.blocks for line in block)
     sections = [
         Section(f"page {page.number}", text)
         for page in pages
@@ -93,21 +101,7 @@ def _metadata(document: pypdfium2.PdfDocument, key: str) -> str:
     return replace_surrogates(str(document.get_metadata_value(key) or "").replace("\x00", ""))
 
 
-SMALL = 0.88  # of the size of a page's letters, from which text at the foot of a column is a footnote
-_GRID = "\x00grid"
-_RUBBISH = re.compile(
-    r"^\W*$|^untitled|^microsoft (word|powerpoint|excel)|^powerpoint|^(document|presentation|slide|layout|title)\W*\d*$"
-    r"|^\(?(anonymous|unspecified|none|unknown|temp|test|draft)\)?$|^\S*(_|\d{3})\S*$|[\\/]\S+[\\/]"
-    r"|\.(docx?|pdf|indd|qxd|qxp|tex|dvi|rtf|odt|pptx?|xlsx?)\b",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True)
-class TextBlock:
-    """Lines of one paragraph, or a row of a table."""
-
-    lines: list[str]
+TextBlock = list[str]  # lines of one paragraph, or a row of a table
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ class ReadPage:
 
     def text(self, hyphenated: frozenset[str]) -> str:
         """The blocks, one per line."""
-        return "\n".join(text for block in self.blocks if (text := joined(block.lines, hyphenated)))
+        return "\n".join(text for block in self.blocks if (text := joined(block, hyphenated)))
 
 
 def read_page(page: PlacedPage) -> ReadPage:
@@ -152,7 +146,7 @@ def _blocks(pieces: Sequence[LinePart], grids: Sequence[Grid], size: float) -> t
     held: Paragraph | None = None  # the last paragraph, which may go on in the next column
     for part in in_order(pieces):
         if isinstance(part, PlainTable):
-            blocks += _held(held) + [TextBlock([row]) for row in _plain_rows(part)]
+            blocks += _held(held) + _table_rows(part.rows)
             held = None
             continue
         lines += part.lines
@@ -163,7 +157,7 @@ def _blocks(pieces: Sequence[LinePart], grids: Sequence[Grid], size: float) -> t
         for number, paragraph in enumerate(found):
             if paragraph.begins.startswith(_GRID):
                 grid = grids[int(paragraph.begins.removeprefix(_GRID))]
-                blocks += _held(held) + [TextBlock([row]) for row in _grid_rows(grid)]
+                blocks += _held(held) + _table_rows([[pieces_of(cell) for cell in row] for row in grid.cells])
                 held = None
             elif number == 0 and held is not None and held.goes_on_in(paragraph):
                 held = Paragraph([*held.lines, *paragraph.lines], paragraph.full)
@@ -171,12 +165,12 @@ def _blocks(pieces: Sequence[LinePart], grids: Sequence[Grid], size: float) -> t
                 blocks += _held(held)
                 held = paragraph
     blocks += _held(held)
-    blocks += [TextBlock([line.text for line in note.lines]) for note in notes]
+    blocks += [[line.text for line in note.lines] for note in notes]
     return blocks, lines
 
 
 def _held(paragraph: Paragraph | None) -> list[TextBlock]:
-    return [TextBlock([line.text for line in paragraph.lines])] if paragraph is not None else []
+    return [[line.text for line in paragraph.lines]] if paragraph is not None else []
 
 
 def _is_note(paragraph: Paragraph, size: float) -> bool:
@@ -194,21 +188,10 @@ def _paragraphs(column: Column) -> Iterator[Paragraph]:
     yield from paragraphs_of(column.lines[begun:])
 
 
-def _plain_rows(table: PlainTable) -> list[str]:
-    cells = [[_cell([line.text for line in lines_of(cell)]) if cell else "" for cell in row] for row in table.rows]
-    bold = [all(piece.bold for cell in row for piece in cell) for row in table.rows]
-    return table_lines(cells, named=has_header(cells, bold))
-
-
-def _grid_rows(grid: Grid) -> list[str]:
-    lines = [[[line.text for line in lines_of(pieces_of(cell))] for cell in row] for row in grid.cells]
-    bold = [all(word.bold for cell in row for word in cell) for row in grid.cells]
-    cells = [[_cell(cell) for cell in row] for row in lines]
-    return table_lines(cells, named=has_header(cells, bold))
-
-
-def _cell(lines: Sequence[str]) -> str:
-    return joined(lines, frozenset())
+def _table_rows(rows: Sequence[Sequence[Sequence[LinePart]]]) -> list[TextBlock]:
+    cells = [[joined((line.text for line in lines_of(cell)), frozenset()) for cell in row] for row in rows]
+    bold = [all(piece.bold for cell in row for piece in cell) for row in rows]
+    return [[line] for line in table_lines(cells, named=has_header(cells, bold))]
 
 
 def title_on(pages: Sequence[ReadPage]) -> str:

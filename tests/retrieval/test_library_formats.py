@@ -177,17 +177,6 @@ PAGE = """<html><head><title>Gout guideline</title></head><body><nav><ul><li><a 
 </article></main><footer>Copyright. All rights reserved. Imprint.</footer></body></html>"""
 
 
-def test_the_main_text_of_a_page(tmp_path: Path) -> None:
-    (document,), _ = read(tmp_path, "gout.html", PAGE)
-    assert document.title == "Gout guideline"
-    assert [section.heading for section in document.sections] == ["", "Treatment", "Follow-up"]
-    text = "\n".join(section.text for section in document.sections)
-    assert "Drug: colchicine; Dose: 0.5 mg" in text
-    assert "Cookies" not in text
-    assert "Imprint" not in text
-    assert "no main text" in read(tmp_path, "b.html", "<html><body></body></html>")[1][0].reason
-
-
 def test_word_files(tmp_path: Path) -> None:
     word = docx.Document()
     word.add_heading("Ward guide", 0)

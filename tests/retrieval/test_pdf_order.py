@@ -27,76 +27,11 @@ RIGHT = [
 BOTH = [" ".join(LEFT), " ".join(RIGHT)]
 
 
-@pytest.mark.parametrize(
-    "draws",
-    [
-        (lines(LEFT), lines(RIGHT, x=250)),
-        (lines(RIGHT, x=250), lines(LEFT)),
-        (lines(LEFT), lines(RIGHT, x=250, y=695)),
-        (lines(LEFT), lines(RIGHT, x=250, y=688)),
-        (lines(LEFT[::-1], leading=-12, y=652), lines(RIGHT, x=215)),
-        tuple(lines([text], x=x, y=700 - 12 * at) for at in range(5) for x, text in ((50, LEFT[at]), (250, RIGHT[at]))),
-    ],
-    ids=["as read", "right first", "not on one line", "lower", "from below, near", "row by row"],
-)
-def test_columns_are_read_one_after_the_other(draws: Sequence[Draw], tmp_path: Path) -> None:
-    assert read_drawn(tmp_path / "a.pdf", *draws) == BOTH
-
-
-def test_a_right_column_may_be_short(tmp_path: Path) -> None:
-    drawn = (
-        lines(LEFT * 2),
-        lines(["Three lines are enough to see", "that the right side of the page", "is a column."], 250),
-    )
-    whole = " ".join(LEFT)
-    assert read_drawn(tmp_path / "a.pdf", *drawn) == [
-        whole,
-        whole,
-        "Three lines are enough to see that the right side of the page is a column.",
-    ]
-
-
-def test_what_spans_columns_parts_what_is_above_it_from_what_is_below(tmp_path: Path) -> None:
-    heading = "Treatment of the disease in the long run, over both columns"
-    found = read_drawn(
-        tmp_path / "a.pdf",
-        lines(["Words above both columns that reach from one side of the page to the other."], y=740),
-        *(lines(LEFT), lines(RIGHT, x=250)),
-        lines([heading], y=610, size=14),
-        *(lines(RIGHT, y=580), lines(LEFT, x=250, y=580)),
-    )
-    assert found == [
-        "Words above both columns that reach from one side of the page to the other.",
-        *BOTH,
-        heading,
-        *BOTH[::-1],
-    ]
-
-
 def test_a_sentence_goes_on_in_the_next_column_and_a_word_too(tmp_path: Path) -> None:
     first = [*LEFT[:3], "who were seen before they got anti-"]
     second = ["biotics in the ward. Then a new", "sentence begins, and it ends at", "the foot of the page."]
     (whole,) = read_drawn(tmp_path / "a.pdf", lines(first), lines(second, x=260))
     assert "seen before they got antibiotics in the ward. Then a new sentence" in whole
-
-
-def test_footnotes_come_after_all_columns(tmp_path: Path) -> None:
-    notes = (lines(["1 A note at the foot."], y=560, size=7), lines(["2 Another one."], x=250, y=560, size=7))
-    found = read_drawn(tmp_path / "a.pdf", lines(LEFT), lines(RIGHT, x=250), *notes)
-    assert found == [*BOTH, "1 A note at the foot.", "2 Another one."]
-
-
-@pytest.mark.parametrize(("box", "text"), [((45, 640, 110, 80), 170), ((390, 640, 110, 80), 50)])
-def test_a_box_beside_the_text_comes_after_it(box: tuple[int, ...], text: int, tmp_path: Path) -> None:
-    def grey(canvas: Canvas) -> None:
-        canvas.setFillGray(0.9)
-        canvas.rect(*box, fill=1, stroke=0)
-        canvas.setFillGray(0)
-
-    inside = lines(["Ask about falls", "at every visit."], x=box[0] + 5, size=9)
-    assert (
-        read_drawn(tmp_path / "a.pdf", grey, inside, lines(LEFT * 2, x=text))[-1] == "Ask about falls at every visit."
-    )
 
 
 def test_a_frame_around_the_page_changes_nothing(tmp_path: Path) -> None:
@@ -145,21 +80,6 @@ WANTED = [" ".join(body) for body in BODIES]
 
 def headed(header: str, footer: str, body: Sequence[str], *, x: float = 50) -> Draw:
     return together(lines([header], x=x, y=770, size=8), lines([footer], x=x, y=30, size=8), lines(body))
-
-
-@pytest.mark.parametrize(
-    ("headers", "footers"),
-    [
-        (["County hospital"] * 4, ["Page 1 of 4", "Page 2 of 4", "Page 3 of 4", "Page 4 of 4"]),
-        (["Handbook", "On emergencies"] * 2, ["12", "13", "14", "15"]),
-        (["Handbook 9"] * 4, ["i", "ii", "iii", "iv"]),
-        ([f"{number} | Version 3 of 2024" for number in range(7, 11)], ["Not controlled when printed"] * 4),
-        (["- 1 -", "- 2 -", "- 3 -", "- 4 -"], ["Seite 1/4", "Seite 2/4", "Seite 3/4", "Seite 4/4"]),
-    ],
-)
-def test_running_lines_are_left_out(headers: list[str], footers: list[str], tmp_path: Path) -> None:
-    pages = [headed(*each, x=50 + 200 * (at % 2)) for at, each in enumerate(zip(headers, footers, BODIES, strict=True))]
-    assert read_pages(write(tmp_path / "a.pdf", *pages)) == WANTED
 
 
 def test_running_lines_of_two_pages_and_the_number_of_one(tmp_path: Path) -> None:

@@ -104,28 +104,6 @@ def test_wrong_encodings_and_cut_archives(tmp_path: Path) -> None:
     assert items(tmp_path / "d.csv")[0][-1].sections[0].text == "Gef\ufffd\ufffd", "what is wrong is marked"
 
 
-def test_pdf_pages_titles_and_hyphens(tmp_path: Path) -> None:
-    path = tmp_path / "ward_guide.pdf"
-    write_pdf(path, ["Sepsis needs anti-\nbiotics within the hour.", "Give fluids early."], title="Ward guide")
-    (document,), skipped = items(path)
-    assert not skipped
-    assert document.title == "Ward guide"
-    assert [s.heading for s in document.sections] == ["page 1", "page 2"]
-    assert "antibiotics within the hour" in document.sections[0].text
-    whole = path.read_bytes()
-    (tmp_path / "half.pdf").write_bytes(whole[: len(whole) // 2])
-    documents, skipped = items(tmp_path / "half.pdf")
-    assert len(documents) + len(skipped) >= 1
-    blank = PdfWriter()
-    blank.add_blank_page(200, 200)
-    blank.write(tmp_path / "scan.pdf")
-    assert "text recognition" in items(tmp_path / "scan.pdf")[1][0].reason
-    locked = PdfWriter(clone_from=PdfReader(path))
-    locked.encrypt("secret", algorithm="RC4-128")
-    locked.write(tmp_path / "locked.pdf")
-    assert "encrypted" in items(tmp_path / "locked.pdf")[1][0].reason
-
-
 def test_medrag_layout_in_csv_and_tsv(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('id,title,content\nS1,Gout,"It hurts, at night."\n')
     (tmp_path / "a.tsv").write_text('ID\tTitle\tContent\tYear\nS2\tHeart\tsays "lub dub"\t2001\n')

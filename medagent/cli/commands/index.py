@@ -69,9 +69,9 @@ def index_add(index: str, corpus: str, device: str | None = None) -> None:
         corpus: As for `medagent index build`.
         device: Device to embed on.
     """
-    from medagent.cli.index import add_with_progress
+    from medagent.cli.index import update_with_progress
 
-    add_with_progress(corpus, Path(index), device=device)
+    update_with_progress(corpus, Path(index), device=device)
 
 
 def index_sync(index: str, corpus: str, dry_run: bool = False, device: str | None = None) -> None:
@@ -83,9 +83,9 @@ def index_sync(index: str, corpus: str, dry_run: bool = False, device: str | Non
         dry_run: Say what would change, and change nothing.
         device: Device to embed on.
     """
-    from medagent.cli.index import sync_with_progress
+    from medagent.cli.index import update_with_progress
 
-    sync_with_progress(corpus, Path(index), dry_run=dry_run, device=device)
+    update_with_progress(corpus, Path(index), device=device, sync=True, dry_run=dry_run)
 
 
 def index_restore(index: str, names: list[str]) -> None:
