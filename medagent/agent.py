@@ -26,7 +26,7 @@ from medagent.untrusted_text import harmless, harmless_passages, harmless_questi
 class GivenSearch:
     """A first turn that the environment writes.
 
-    It searches for `query`, and `hits` answer it. Where `hits` is None, the retriever answers.
+    It searches for `query`, and `hits` answer it. If `hits` is None, the retriever answers.
     """
 
     query: str
@@ -57,7 +57,7 @@ class Job:
     planted: tuple[Passage, ...] = ()
 
     def opening(self, protocol: TurnProtocol) -> str:
-        """What the policy's first turn is opened with; empty where it opens its own."""
+        """The text that opens the policy's first turn; empty if the policy opens it."""
         return protocol.answer.start if self.force_answer else protocol.search.start if self.force_search else ""
 
 
@@ -113,7 +113,7 @@ class Agent:
     def stream(self, jobs: Sequence[Job], *, max_open: int, on_done: Callable[[Job, Rollout], None]) -> None:
         """Roll out all jobs, `max_open` at once without a barrier.
 
-        Where one ends, the next begins, and `on_done` is called with it at once. The first failure stops the rest. Do
+        As soon as one ends, `on_done` gets it and the next begins. The first failure stops the rest. Do
         not call it from a running event loop.
         """
 
@@ -241,7 +241,7 @@ class Agent:
         return ids, [Turn((), (), "", query, hits=tuple(hits[:shown]))]  # the passages stand in the prompt
 
     async def _search(self, job: Job, query: str, batcher: SearchBatcher, *, first: bool) -> list[Hit]:
-        """What a search shows, without what is withheld from the job and with what is planted in it."""
+        """The hits of a search, without the job's withheld documents and with its planted passages."""
         found = await batcher.search(query, without=job.withheld)
         if first and job.planted:
             return [*(Hit(passage, 0.0) for passage in job.planted), *found]

@@ -76,7 +76,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class ParsedTurn:
-    """What a turn asks for: a query, an answer, or neither (malformed)."""
+    """A turn, read: a query, an answer, or neither (malformed)."""
 
     think: str
     query: str | None
@@ -128,11 +128,11 @@ class TurnProtocol(ABC):
         """
 
     def opened(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        """What the end of the prompt already writes of the first turn, such as an open thought; nothing here."""
+        """The part of the first turn that the prompt's end already writes, such as an open thought; nothing here."""
         return ""
 
     def rest_of_first_turn(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-        """What follows the prompt where the first turn is `text`, which may or may not begin as `opened` says."""
+        """The text after the prompt if the first turn is `text`, which may begin with `opened`."""
         return text
 
     @abstractmethod
@@ -314,7 +314,7 @@ class TagProtocol(TurnProtocol):
 
 
 def tagged_answers(reply: str) -> list[str]:
-    """What stands between answer tags anywhere in a raw reply, in order: ['B'] of "So <Answer>B</Answer>."."""
+    """The texts between answer tags anywhere in a raw reply, in order: ['B'] of "So <Answer>B</Answer>."."""
     return [str(found) for found in _TAGGED_ANSWER.findall(reply)]
 
 

@@ -25,7 +25,7 @@ from medagent.types import Question, Turn
 
 
 def rewriter_of(name: str, *, model: str, policy: Policy) -> Rewriter:
-    """What completes follow-up questions, by the settings of a command: "rules", "agent" or an endpoint's address.
+    """The rewriter of follow-up questions, by the settings of a command: "rules", "agent" or an endpoint's address.
 
     Raises:
         ConfigError: there is no such rewriter, or the agent's model cannot be one.

@@ -1,8 +1,8 @@
-"""What a corpus says of an answer, judged by the program: its subject, its words, its option and its doses."""
+"""Judges by program whether a corpus states an answer: its subject, its words, its option and its doses."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Shown = Literal["stated", "partly", "all"]
-"""Which answers people are shown, by their verdict."""
+"""The least verdict of an answer that people are shown."""

@@ -1,4 +1,4 @@
-"""What a caller is told of a rollout: its steps as they end, and an answer whose citations were checked."""
+"""The answer of a rollout with its citations checked, and the rollout's steps as they end."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SearchStep:
 class Answer:
     """A checked answer, as people are shown it.
 
-    `text` cites only passages that were shown. Where the answer is `withheld`, it is the verdict's text instead, and
+    `text` cites only passages that were shown. If the answer is `withheld`, it is the verdict's text instead, and
     `nearest` are passages on the question's subject. `removed_citations` counts the citations that were removed.
     `letter` is the option named: None where none or several are, or where the answer says another thing. `urgent` is
     the line that belongs above the answer to a person in danger. `logprob` is the policy's mean log-prob of the tokens
@@ -142,7 +142,7 @@ async def answer_job(
     history: Sequence[str] = (),
     on_turn: Callable[[Turn], None] | None = None,
 ) -> Answer:
-    """Roll out one job and check its answer: what the library, the command line and the service do.
+    """Roll out one job and check its answer. The library, the command line and the service all use this.
 
     `history` is what the asker said before, as far as it may tell of an emergency.
     """
@@ -152,7 +152,7 @@ async def answer_job(
 async def answered(
     rollout: Rollout, check: EvidenceCheck, search: SearchBatcher, *, history: Sequence[str] = ()
 ) -> Answer:
-    """The answer of a rollout. Where it is withheld, passages are searched for that may help, else further questions.
+    """The answer of a rollout. One more search finds passages near a withheld answer, else questions to ask next.
 
     `history` as in `answer_job`.
     """

@@ -1,4 +1,4 @@
-"""What a person is shown of an answer: the answer where the evidence states it, else what the corpus does say."""
+"""Decides whether people are shown an answer, and what the corpus offers instead."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def nearest_of(passages: Sequence[Passage], asked: Asked) -> tuple[Passage, ...]
 def names_of(retriever: Retriever) -> Names:
     """The titles of what a retriever searches, where it is an index of this process; else none are known.
 
-    Of an index with more than `MOST_TITLES` none are taken: those left out would be missed without a word.
+    An index with more than `MOST_TITLES` titles gives none: nobody would notice the ones left out.
     """
     while isinstance(retriever, Toolbox):
         retriever = retriever.retriever

@@ -96,7 +96,7 @@ class Named:
     numbers: frozenset[tuple[str, str]]
 
     def beyond(self, other: Named) -> Named:
-        """What `other` does not name. A number without a unit is named by the same number with any."""
+        """The drugs and numbers that `other` does not name. A number without a unit matches any unit."""
         values = {value for value, _ in other.numbers}
         return Named(
             self.drugs - other.drugs,

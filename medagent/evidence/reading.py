@@ -1,4 +1,4 @@
-"""What a question asks for and of what, and what an answer to it states."""
+"""Reads the subject and the kind of a question, and the statements of an answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MARK = re.compile(r"\s*\([A-J]\)")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a question asks for, and of what: the forms of its subject's words, each as it is written."""
+    """The kinds of thing that a question asks for, and the forms of its subject's words, each as it is written."""
 
     subject: dict[str, str]
     kinds: tuple[QuestionKind, ...]
@@ -63,7 +63,7 @@ class Said:
 
 
 def read_answer(answer: str, question: Question, *, shown: int) -> Said:
-    """What an answer states: its sentences, or the name that it gives; the text of its option where it is a letter."""
+    """The statements of an answer: its sentences, the name that it gives, or the text of the option that it marks."""
     answer, decides = _LEADING_DECISION.subn("", answer, count=1)
     letters = [letter for letter in marked_letters(answer) if letter in question.letters]
     letter = letters[0] if len(letters) == 1 else None

@@ -113,9 +113,9 @@ _ARTICLES = r"(?:an?\s+|the\s+)?"
 
 
 def names_a_gene(answer: str, sentence: str, question: str) -> bool:
-    """Where a question asks which gene: whether the sentence calls the answer one; else true.
+    """Whether the sentence calls the answer a gene. True if the question does not ask which gene.
 
-    In "the CGG triplet in the FMR1 gene" FMR1 is the gene. Of a list of genes each must be one.
+    In "the CGG triplet in the FMR1 gene" FMR1 is the gene. In a list of genes each must be one.
     """
     if not _ASKS_FOR_A_GENE.search(question):
         return True
@@ -143,9 +143,9 @@ def _is_called_a_gene(answer: str, plain: str, sentence: str) -> bool:
 
 
 def gives_a_name(answer: str, sentence: str, question: str) -> bool:
-    """Where a question asks for another name: whether the sentence gives the answer as one; else true.
+    """Whether the sentence gives the answer as another name. True if the question asks for no name.
 
-    What an abbreviation stands for must have its letters.
+    The long form of an abbreviation must have its letters.
     """
     if not any(kind.name == "a name" for kind in asked_for(question)):
         return True
@@ -293,7 +293,7 @@ def breaks_off(answer: str) -> bool:
 
 
 def defines(answer: str, sentence: str, question: str, subject: frozenset[str]) -> bool:
-    """Where a question asks what a thing is: false where the sentence says the answer before it names the thing.
+    """False if the question asks what a thing is, and the sentence says the answer before it names the thing.
 
     "Collapse of the lung occurs in endometriosis" does not say what endometriosis is. "... is called anosmia" does.
     """
@@ -311,8 +311,8 @@ def defines(answer: str, sentence: str, question: str, subject: frozenset[str]) 
 def echoes(answer: str, title: str, question: str, subject: frozenset[str]) -> bool:
     """Whether an answer only names the question's subject, or another disease of that name where none is asked for.
 
-    "Sickle cell anemia" answers nothing that is asked of sickle cell disease. Where the question describes its subject,
-    or asks for a name or for what a drug treats, the name is what it asks for.
+    "Sickle cell anemia" answers nothing that is asked of sickle cell disease. A question that describes its subject,
+    or asks for a name or for what a drug treats, asks for that name.
     """
     said = forms(answer)
     kinds = {kind.name for kind in asked_for(question)}

@@ -68,7 +68,7 @@ class Entailment(Protocol):
 
     @property
     def label(self) -> str:
-        """What a report calls it."""
+        """Its name in reports."""
         ...
 
     def __call__(self, pairs: Sequence[tuple[str, Statement]]) -> list[bool]:
@@ -184,7 +184,7 @@ class NLIModel:
 
 
 def statements_of(answer: str, claim: str, question: str, *, shown: int) -> list[Statement]:
-    """What an answer says, sentence by sentence; where it is a name alone, `claim` with all its citations.
+    """The statements of an answer, one per sentence. An answer that is only a name is `claim` with all its citations.
 
     Numbers above `shown` cite nothing. A sentence cites what stands in it.
     """

@@ -3,7 +3,7 @@
 Two matches decide. *Subject*: every word by which the question names its subject stands in the passage, or in another
 one that was shown and that names the passage's subject. *Answer*: the passage entails what is said, by words or by a
 model (`medagent.evidence.support`). The passage must also tell the kind of thing that was asked for, such as a
-treatment. What the model says of its sources counts for nothing.
+treatment. The model's own words on its sources do not count.
 
 Words decide strictly, so the verdict errs towards less. docs/serving-figures.md says how often.
 """
@@ -54,7 +54,7 @@ _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above
 
 
 class EvidenceKind(StrEnum):
-    """What the corpus says of an answer."""
+    """How far the corpus states an answer."""
 
     STATED = "stated"
     PARTLY = "partly"
@@ -251,7 +251,7 @@ class _Judgement:
         return all(check(number) for check in (self._answers, self._tells, self._states_it_closely))
 
     def _partly_stated(self) -> EvidenceVerdict | None:
-        """Where some statements of several are entailed, on the subject."""
+        """The verdict if only some of the statements are entailed, on the subject; else None."""
         stated = [each for each in self.said.statements if each.cited and self._entailed(each, each.cited)]
         numbers = sorted({number for each in stated for number in each.cited})
         if not any(self._asked.named_in(self._words_around(number)) for number in numbers):
@@ -263,7 +263,7 @@ class _Judgement:
         )
 
     def _of_a_decision(self) -> EvidenceVerdict:
-        """Of "yes" or "no": words cannot tell whether a passage says it."""
+        """The verdict on "yes" or "no": words cannot tell whether a passage says it."""
         on_subject = [number for number in self._cited if self._asked.share_in(self._words_around(number)) >= 0.5]
         if not on_subject:
             return self._of_another_subject(self._cited) if self._cited else self._not_said("The answer cites nothing.")

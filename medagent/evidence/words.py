@@ -271,8 +271,8 @@ class Names:
         """Titles that the subject of a question may mean, the nearest first, three at most.
 
         `subject` are the question's words by their forms. `missing` are the forms that a passage lacks. Those that no
-        title spells so may be misspelt. A title counts that has a word near one. Of equally near titles those with more
-        of the other words come first, then the shorter.
+        title spells so may be misspelt. A title counts that has a word near one. Among equally near titles, those with
+        more of the other words come first, then the shorter.
         """
         known = {form for form, word in subject.items() if folded(word) in self._spelt}
         ranked: dict[str, tuple[float, int, int, str]] = {}

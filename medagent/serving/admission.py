@@ -32,7 +32,7 @@ USUAL_S = 10.0  # an answer's time before any was given
 
 @dataclass(frozen=True)
 class Event:
-    """What happens to a question: it waits behind `ahead` others, a turn has ended, or the answer is there.
+    """One step of a question: it waits behind `ahead` others, a turn has ended, or the answer is there.
 
     `data` is plain data: `{"ahead": n}`, a turn's event of `Steps`, or `Answer.to_json`.
     """
@@ -74,7 +74,7 @@ class Answering:
     queue: asyncio.Queue[Event | None]
 
     async def events(self) -> AsyncGenerator[Event]:
-        """What happens to the question: waiting where no place was free, each turn as it ends, and the answer.
+        """The steps of the question: waiting if no place was free, each turn as it ends, and the answer.
 
         Leaving the iteration stops the rollout. Raises `TooSlowError` when the time is over, and what the rollout
         raises.

@@ -21,7 +21,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 def stamp(folder: Path) -> Stamp:
-    """What changes when the folder's files do: names, sizes and times. Empty while the folder is being replaced."""
+    """Names, sizes and times of the folder's files. Empty while the folder is being replaced."""
     found = []
     try:
         for path in sorted(folder.rglob("*")):
@@ -37,7 +37,7 @@ async def watch(
 ) -> None:
     """Look every `every_s` seconds, and exchange the agent once a change has come to rest.
 
-    `served` is the stamp of the open agent. Where the new agent cannot be opened, the reason is logged and the former
+    `served` is the stamp of the open agent. If the new agent cannot be opened, the reason is logged and the former
     one stays.
     """
     seen = served

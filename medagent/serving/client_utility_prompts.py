@@ -1,4 +1,4 @@
-"""What chat programs ask of a model besides questions: titles, tags, follow-ups and search queries of a conversation.
+"""Answers what chat programs send besides questions: prompts for titles, tags, follow-ups and search queries.
 
 They are answered here in a few words of the conversation itself, without the agent. LibreChat and Open WebUI send them
 as messages in English, known by their words.
@@ -83,7 +83,7 @@ def _only_a_title(system: str) -> bool:
 
 
 def _kind_of(instruction: str) -> str | None:
-    """What a utility prompt asks for; None where it is none."""
+    """The kind of a utility prompt; None for other messages."""
     if _TITLE.search(instruction):
         return "title"
     if _SUMMARY.match(instruction):

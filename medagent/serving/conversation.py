@@ -1,8 +1,8 @@
 """The last question of a conversation, made to stand on its own.
 
-An agent is trained on single questions. Rules by words do what they can: "And how is it treated?" after a question on
+An agent is trained on single questions. Rules complete it by words: "And how is it treated?" after a question on
 gout becomes "And how is gout treated?". A question that names its own subject and asks for something stays as it is.
-What was answered is not read, so nothing that a model said can steer the next question.
+Earlier answers are not read, so nothing that a model said can steer the next question.
 """
 
 from __future__ import annotations

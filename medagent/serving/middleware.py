@@ -86,7 +86,7 @@ class Guards:
     """ASGI middleware that guards the service.
 
     It refuses requests to other host names than `hosts` (against DNS rebinding; "*" allows any), and bodies over
-    `max_body_bytes` or slower than `BODY_TIMEOUT_S`. Where digests of tokens are given, it refuses requests without a
+    `max_body_bytes` or slower than `BODY_TIMEOUT_S`. If digests of tokens are given, it refuses requests without a
     token. It logs each request without its text, with the first digits of its token's digest.
     """
 

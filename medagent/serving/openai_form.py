@@ -21,7 +21,7 @@ MAX_CHARACTERS, MOST_BEFORE = 8_000, 12  # characters of a question; earlier one
 HEARD = 3  # messages that may tell of an emergency
 _MARKUP = re.compile(r"([\\`*|~_$])")
 _AT_LINE = re.compile(r"^[#=+-]|^\d+(?=[.)])|^>", re.MULTILINE)  # headings, lists, quotes
-# What programs make links of by themselves. A joiner that is not seen breaks it; an entity alone is read first.
+# Text that programs turn into links by themselves. A joiner that is not seen breaks it; an entity alone is read first.
 _LINKED = re.compile(r"(?<=[a-z]):(?=//)|(?<=/)/|(?<=[\w-])\.(?=[a-z]{2,})|(?<=\bwww)\.|@", re.IGNORECASE)
 _JOINER = "&#8288;"
 _UNSEEN = frozenset({"Cc", "Cf"})  # of Unicode's categories: they turn text around, or hide it
@@ -95,8 +95,9 @@ class StreamOptions(BaseModel):
 class ChatRequest(BaseModel):
     """The body of POST /v1/chat/completions.
 
-    Settings of sampling that an agent does not have are ignored. What would change the shape of an answer is refused.
-    Null means absent. `where` is not OpenAI's: it says which passages may be found, see `medagent.retrieval.filters`.
+    Settings of sampling that an agent does not have are ignored. Fields that would change the shape of an answer are
+    refused. Null means absent. `where` is not OpenAI's: it says which passages may be found, see
+    `medagent.retrieval.filters`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -123,7 +124,7 @@ class ChatRequest(BaseModel):
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a conversation asks: its last question with those before it, or the answer to a utility prompt.
+    """The last question of a conversation with those before it, or the answer to a utility prompt.
 
     `history` are the user's last messages, which may tell of an emergency.
     """
@@ -135,7 +136,7 @@ class Conversation:
 
 
 def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversation:
-    """What a request asks.
+    """Read the question of a request.
 
     Only the user's questions are read: the last, and those before it that may complete it
     (`medagent.serving.rewriting`). System messages are left out: the agent has instructions of its own.
@@ -236,7 +237,7 @@ def usage_chunk(id: str, model: str, usage: dict[str, int]) -> dict[str, Any]:
 def content_of(answer: dict[str, Any]) -> str:
     """The answer as Markdown with its verdict and sources below, for clients that show only text.
 
-    What comes from the model and the corpus is escaped, so that nothing in it is an image, a link or a paragraph.
+    Text of the model and the corpus is escaped, so that nothing in it is an image, a link or a paragraph.
     """
     lines = [f"**{escaped(answer['urgent'])}**", ""] if answer["urgent"] else []
     if answer["asked_as"]:

@@ -1,6 +1,6 @@
 """The page, and what only the page uses: examples, the quiz of its study mode, and reports of wrong answers.
 
-The page is a few files, read once. It loads nothing from elsewhere. What is right in the quiz is never taken from the
+The page is a few files, read once. It loads nothing from elsewhere. The quiz never takes its right answers from the
 agent. A reported answer becomes a JSON line; with its `answer` filled in, it is a question for training or evaluation.
 """
 
@@ -58,7 +58,7 @@ def read_examples(path: Path) -> list[Example]:
 
 
 def corpus_of(retriever: Retriever) -> dict[str, Any] | None:
-    """What an index of this process holds: passages, the largest sources, years. None of what is elsewhere.
+    """The passages, largest sources and years of an index in this process. None for one elsewhere.
 
     `sources` are for a sentence, `names` for a search that is limited to one.
     """
@@ -135,7 +135,7 @@ class QuizItem(BaseModel):
 
 
 class Try(BaseModel):
-    """What somebody chose."""
+    """The letter that somebody chose."""
 
     choice: Annotated[str, Field(pattern=r"^[A-J]$")]
 

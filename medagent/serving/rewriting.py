@@ -63,7 +63,7 @@ class RuleRewriter:
 
 @dataclass
 class ModelRewriter:
-    """By a model: the agent's own, or `model`. Where it fails, is late or its reply does not count, by the rules.
+    """By a model: the agent's own, or `model`. If it fails, is late or its reply does not count, the rules complete it.
 
     The first question of a conversation asks no model.
     """
@@ -107,14 +107,14 @@ class ModelRewriter:
 
 
 def _told(error: Exception, questions: Sequence[str]) -> str:
-    """What the log says of a failure: its kind, and its text where that repeats no name from the questions."""
+    """The log's words on a failure: its kind, and its text if that repeats no name from the questions."""
     kind, text = type(error).__name__, str(error)
     repeats = subject_words(without_kinds(" ".join(questions))).keys() & forms(text)
     return kind if repeats or not text else f"{kind}: {text}"
 
 
 def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list[int]:
-    """Token ids that ask to rewrite the last of `questions`. What people typed has no special tokens."""
+    """Token ids that ask to rewrite the last of `questions`. Text that people typed gets no special tokens."""
     pieces = [Piece(_HEAD)]
     for number, question in enumerate(questions, start=1):
         mark = "Last question" if number == len(questions) else f"Question {number}"

@@ -50,7 +50,7 @@ class ShownShape(ResponseShape):
 
 
 class TurnShape(ResponseShape):
-    """What the agent thought, what it searched for (null for nothing), and what it was shown.
+    """The agent's thought, its query (null for none), and the passages that it was shown.
 
     `replaced` names words of the query that no passage has, and the near ones that were searched instead.
     """
@@ -81,7 +81,7 @@ class UsageShape(BaseModel):
 
 
 class VerdictShape(ResponseShape):
-    """What the corpus says of the answer: its kind, in a sentence, and the numbers of the passages that state it.
+    """The verdict on the answer: its kind, a sentence, and the numbers of the passages that state the answer.
 
     `missing` are words of the question that the passages lack, and `did_you_mean` are names near a misspelt one.
     """
@@ -96,7 +96,7 @@ class VerdictShape(ResponseShape):
 class AnswerShape(ResponseShape):
     """A checked answer, see docs/serving.md.
 
-    `supported`: the verdict is "stated". Where the answer is `withheld`, `text` says what the evidence lacks, and
+    `supported`: the verdict is "stated". If the answer is `withheld`, `text` says what the evidence lacks, and
     `nearest` has passages on the subject.
     """
 
@@ -188,8 +188,8 @@ Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 class AnswerRequest(BaseModel):
     """The body of POST /v1/answers. With `options` the question is multiple choice.
 
-    `earlier` questions of the conversation complete one that leaves something unsaid ("How is it treated?"). Of long
-    conversations the last few count. `where` says which passages may be found, see `medagent.retrieval.filters`.
+    `earlier` questions of the conversation complete one that leaves something unsaid ("How is it treated?"). The last
+    few count. `where` says which passages may be found, see `medagent.retrieval.filters`.
     """
 
     model_config = ConfigDict(extra="forbid")  # a misspelt filter would filter nothing

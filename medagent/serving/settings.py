@@ -8,7 +8,7 @@ from typing import Literal
 from medagent.errors import ConfigError
 
 EngineName = Literal["in_process", "vllm", "servers"]
-"""What samples the turns."""
+"""The engine that samples the turns."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class AdmissionLimits:
 
 @dataclass(frozen=True)
 class PageSettings:
-    """What the page offers besides questions.
+    """Files of the page.
 
     Args:
         examples: JSON lines of questions that the page offers. By default it is examples.jsonl in the agent's folder.

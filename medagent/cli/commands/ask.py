@@ -34,7 +34,7 @@ def ask(
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         where: Search only passages that fit these conditions, as --where 'year>=2020 type=guideline'; see search.
         temperature: Sampling temperature; 0 is greedy.
-        evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
+        evidence: The answers that are shown: those that a passage states, also partly stated ones, or all.
         entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
         emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
         json: Print turns and answer as JSON, as POST /v1/answers has them.
@@ -82,11 +82,11 @@ def chat(
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         where: Search only passages that fit these conditions, as --where 'year>=2020 type=guideline'; see search.
         temperature: Sampling temperature; 0 is greedy.
-        evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
+        evidence: The answers that are shown: those that a passage states, also partly stated ones, or all.
         entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
         emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
-        rewriter: What completes a question that leaves something unsaid: rules, agent (its own model) or the address of
-            an endpoint, whose key is read from MEDAGENT_API_KEY. What a model writes is checked.
+        rewriter: Completes a question that leaves something unsaid: rules, agent (its own model) or the address of
+            an endpoint, whose key is read from MEDAGENT_API_KEY. Questions that a model writes are checked.
         rewriter_model: Name of the model at that endpoint.
         json: Read one question per line without a prompt, and print one line of JSON for each.
     """
@@ -141,19 +141,19 @@ def serve(
         root_path: Path below which a proxy shows the service, such as /medagent.
         auth: Who may ask.
         limits: How many questions are answered, wait, and for how long.
-        page: What the page offers besides questions.
-        engine: What samples the turns. in_process loads the weights here, vllm starts a vLLM server, servers uses
-            running ones.
+        page: Files of the page.
+        engine: The engine that samples the turns. in_process loads the weights here, vllm starts a vLLM server,
+            servers uses running ones.
         servers: Addresses of vLLM servers, as --servers '[http://gpu-1:8000/v1]'. --model names what they serve.
         vllm: How vLLM runs, e.g. --vllm '{"gpu_memory": 0.6, "tensor_parallel": 2}'.
         poll_interval_s: Seconds between checks of the agent's folder. A new export there is opened. 0 never checks.
         log_questions: Write questions into the log.
-        evidence: Which answers are shown: stated by a passage, also those that are partly stated, or all.
+        evidence: The answers that are shown: those that a passage states, also partly stated ones, or all.
         entailment: A model that judges whether passages state an answer, as in evaluate. By default words decide.
         emergencies: File of patterns and lines for questions that may be emergencies, instead of the packaged one.
-        emergency_number: Whom those lines tell to call.
-        rewriter: What completes a question that leaves something unsaid: rules, agent (its own model) or the address of
-            an endpoint, whose key is read from MEDAGENT_API_KEY. What a model writes is checked.
+        emergency_number: The number that those lines tell people to call.
+        rewriter: Completes a question that leaves something unsaid: rules, agent (its own model) or the address of
+            an endpoint, whose key is read from MEDAGENT_API_KEY. Questions that a model writes are checked.
         rewriter_model: Name of the model at that endpoint.
     """
     from medagent.cli.serve import Settings, serve_agent

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ STATED, PARTLY, OTHER, NOT_SAID = (
 TRACHOMA = Passage.make("trachoma", "The usual first-line drug is oral azithromycin.", id="t:drug")
 SIGN = Passage.make("trachoma", "The classic sign is inturned eyelashes.", id="t:sign")
 GOUT = Passage.make("gout", "The first-line drug is colchicine. Give colchicine 0.5 mg twice daily.", id="g:drug")
-TRIAD = Passage.make("insulinoma", "The classic sign is Whipple triad.", id="i:sign")
+LABELS = Path(__file__).with_name("verdict_labels.jsonl")
 
 
 class Corpus:
@@ -56,60 +58,17 @@ def said(
     return Rollout(Question("q", question, options), (5,), turns, stop)
 
 
-@pytest.mark.parametrize(
-    ("question", "answer", "shown", "kind"),
-    [
-        ("What is the first-line drug for trachoma?", "oral azithromycin [1]", (TRACHOMA,), STATED),
-        ("first-line treatment of Trachoma", "Oral azithromycin [1].", (TRACHOMA,), STATED),
-        ("What is the first-line drug for trachoma?", "oral azithromycin [2]", (TRACHOMA, GOUT), STATED),
-        ("What is the first-line drug for trachoma?", "oral azithromycin", (TRACHOMA,), STATED),
-        # a drug whose name was garbled, and an empty answer
-        ("What is the first-line drug for trachoma?", "larcortisone [1]", (TRACHOMA,), NOT_SAID),
-        ("What is the first-line drug for trachoma?", " [1]", (TRACHOMA,), NOT_SAID),
-        # another subject, made up or of the corpus
-        ("What is the first-line drug for flurbitosis?", "colchicine [1]", (GOUT,), OTHER),
-        ("What is the capital of France?", "colchicine [1]", (GOUT,), OTHER),
-        ("Can I take ibuprofen with warfarin?", "colchicine [1]", (GOUT,), OTHER),
-        # the right subject and another kind of thing
-        ("What is the first-line drug for trachoma?", "inturned eyelashes [1]", (SIGN,), OTHER),
-        # the subject stands in the answer alone
-        ("Which sign points to Whipple disease?", "Whipple triad [1]", (TRIAD,), OTHER),
-        # two hops: the first passage names the subject of the second
-        (
-            "Which drug treats the disease whose classic sign is inturned eyelashes?",
-            "oral azithromycin [2]",
-            (SIGN, TRACHOMA),
-            STATED,
-        ),
-        ("Which drug treats the disease whose sign is blue nails?", "oral azithromycin [2]", (SIGN, TRACHOMA), OTHER),
-        ("Which drug treats inturned eyelashes?", "inturned eyelashes [1]", (SIGN,), NOT_SAID),  # only repeats
-        ("What treats it?", "colchicine [1]", (GOUT,), NOT_SAID),  # of nothing
-        ("Is colchicine a drug for gout?", "yes [1]", (GOUT,), PARTLY),  # words cannot tell
-        ("Is warfarin a drug for measles?", "yes [1]", (GOUT,), OTHER),
-        # spelling alone does not matter
-        ("What is the drug for tr\u00e1choma's?", "oral azithromycin [1]", (TRACHOMA,), STATED),
-        (
-            "Which drug for oesophageal tumours?",
-            "x-statin [1]",
-            (Passage.make("esophageal tumor", "Drug: x-statin."),),
-            STATED,
-        ),
-        (
-            "What is the drug for hepatitis A?",
-            "rest [1]",
-            (Passage.make("hepatitis A", "The treatment is rest."),),
-            STATED,
-        ),
-        (
-            "What is the drug for hepatitis B?",
-            "rest [1]",
-            (Passage.make("hepatitis A", "The treatment is rest."),),
-            OTHER,
-        ),
-    ],
-)
-def test_what_a_passage_states(question: str, answer: str, shown: tuple[Passage, ...], kind: EvidenceKind) -> None:
-    assert judge(said(question, answer, *shown)).kind is kind
+def test_verdicts_agree_with_the_labels() -> None:
+    """A kind with "!" before it is any other kind. Wrong answers have their words in a passage that is shown."""
+    rows = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
+    wrong = []
+    for row in rows:
+        shown = [Passage.make(title, text) for title, text in row["passages"]]
+        found = judge(said(row["question"], row["answer"], *shown, options=tuple(row.get("options", ())))).kind
+        if (found == row["kind"].removeprefix("!")) == row["kind"].startswith("!"):
+            wrong.append((found.value, row))
+    assert len(rows) > 100
+    assert not wrong
 
 
 def test_the_passages_that_state_it_are_named_whatever_was_cited() -> None:
@@ -119,14 +78,14 @@ def test_the_passages_that_state_it_are_named_whatever_was_cited() -> None:
 
 def test_a_letter_must_belong_to_what_is_said() -> None:
     options = ("colchicine", "oral azithromycin")
-    rollout = said("What is the drug for gout?", "colchicine [1] (B)", GOUT, options=options)
-    found = judge(rollout)
-    assert (found.kind, found.contradicts) == (PARTLY, True)
-    answer = checked(rollout, EvidenceCheck())
-    assert (answer.letter, answer.withheld) == (None, False)
-    assert judge(said("What is the drug for gout?", "colchicine [1] (A)", GOUT, options=options)).kind is STATED
-    assert judge(said("What is the drug for gout?", "(A) [1]", GOUT, options=options)).kind is STATED
-    assert judge(said("What is the drug for gout?", "(B) [1]", GOUT, options=options)).kind is NOT_SAID
+    answer = checked(said("What is the drug for gout?", "colchicine [1] (B)", GOUT, options=options), EvidenceCheck())
+    assert (answer.verdict.contradicts, answer.letter, answer.withheld) == (True, None, False)
+
+
+def test_a_passage_that_tells_less_hides_none_that_tells_all() -> None:
+    texts = ("Hemophilia A is treated with factor VIII.", "In hemophilia A factor VIII is missing.")
+    shown = [Passage.make("Hemophilia A", text, id=str(at)) for at, text in enumerate(texts)]
+    assert judge(said("What is missing in hemophilia A?", "factor VIII [1]", *shown)).stated_in == (2,)
 
 
 def test_a_case_is_stated_as_far_as_the_passage_mentions_it() -> None:
