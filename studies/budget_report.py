@@ -1,4 +1,4 @@
-"""What a study with a budget found: a row per cell, a table, and one sentence that follows from them.
+"""The report of a study with a budget: a row per cell, a table, and one sentence that follows from them.
 
 The accuracy on a kind of question of a measured set is a column SET/KIND, such as seen/one_hop.
 """
@@ -36,7 +36,7 @@ class Spent:
 
 
 def spent_by(run: Path) -> Spent:
-    """What a run has spent according to its metrics; nothing where there is no run."""
+    """The tokens that a run has spent according to its metrics; zero without a run."""
     rows = read_metrics(run)
     return (
         Spent(rows[-1]["compute/forward_tokens"], rows[-1]["compute/backward_tokens"], len(rows)) if rows else Spent()
@@ -44,7 +44,7 @@ def spent_by(run: Path) -> Spent:
 
 
 def units_of(row: Row) -> float:
-    """What a cell spent, in tokens read forward."""
+    """The compute that a cell spent, in tokens read forward."""
     return budget_units(row["sft_forward"] + row["rl_forward"], row["sft_backward"] + row["rl_backward"])
 
 

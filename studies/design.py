@@ -1,4 +1,4 @@
-"""What a study compares: a grid of arms and seeds, each cell a run in a folder of its own."""
+"""The design of a study: a grid of arms and seeds, each cell a run in a folder of its own."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Study:
-    """What is compared: every arm is trained with every seed on the same task.
+    """A comparison: every arm is trained with every seed on the same task.
 
     - `task`: configuration files that all arms begin with.
     - `compared`: pairs of arms whose accuracies are tested against each other, seed by seed.
@@ -132,7 +132,7 @@ class Study:
         )
 
     def contents(self, names: list[str]) -> list[dict[str, Any]]:
-        """What configuration files say."""
+        """The contents of configuration files."""
         return [yaml.safe_load(self.path(name).read_text(encoding="utf-8")) or {} for name in names]
 
     @property

@@ -1,4 +1,4 @@
-"""What a study found, computed from its runs' metrics alone: a row per run, a table with intervals over seeds, tests.
+"""The report of a study, computed from its runs' metrics alone: a row per run, a table with intervals, tests.
 
 A run has collapsed if its last two held-out accuracies average less than three quarters of the best two in a row. The
 collapse starts at the first iteration after that best from which held-out accuracy stays below three quarters of it.
@@ -176,7 +176,7 @@ def _compared(study: Study, arms: Mapping[str, Mapping[int, Row]]) -> list[str]:
 
 
 def origins(cells: Iterable[Cell]) -> list[str]:
-    """What the runs were made with, and a caution where they differ in it."""
+    """The code and machine that made the runs, and a caution if they differ."""
     starts = (
         {k: v for k, v in start.items() if k not in ("wall_s", "returncode")} for c in cells for start in c.starts
     )

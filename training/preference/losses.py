@@ -20,19 +20,19 @@ from medagent.errors import ConfigError
 
 @dataclass(frozen=True)
 class PairTerms:
-    """What a loss is made of, each [P] and a sum over the action tokens of one rollout of each pair, in nats."""
+    """The inputs of a loss, each [P] and a sum over the action tokens of one rollout of each pair, in nats."""
 
     chosen_logratio_P: Tensor
-    """Of the right rollouts: log pi - log pi_ref, with gradient."""
+    """log pi - log pi_ref of the right rollouts, with gradient."""
     rejected_logratio_P: Tensor
-    """The same of the wrong ones."""
+    """The same of the wrong rollouts."""
     chosen_kl_P: Tensor
-    """Of the right rollouts: KL(pi_ref || pi) at each action token, over the whole vocabulary, with gradient.
+    """KL(pi_ref || pi) of the right rollouts at each action token, over the whole vocabulary, with gradient.
 
     0 where the loss does not read the vocabulary.
     """
     rejected_kl_P: Tensor
-    """The same of the wrong ones."""
+    """The same of the wrong rollouts."""
 
 
 class PreferenceLoss(ABC):

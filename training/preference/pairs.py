@@ -43,7 +43,7 @@ class PreferencePair:
 
     @property
     def question(self) -> Question:
-        """What both answer."""
+        """The question that both answer."""
         return self.chosen.question
 
     @property
@@ -65,7 +65,7 @@ class Pairs(ABC):
 
     @abstractmethod
     def questions(self, protocol: TurnProtocol) -> list[Question]:
-        """What the pairs are about, known before anything is sampled."""
+        """The questions of the pairs, known before anything is sampled."""
 
     def sample(self, agent: Agent, folder: Path, *, temperature: float, rank: int, ranks: int) -> None:
         """Write this rank's share of the rollouts to `folder`, where it is not there yet."""
@@ -139,8 +139,8 @@ class GivenPairs(Pairs):
     are paired. Or it has "chosen" and "rejected", each such a rollout, and is a pair as it is. A rollout has at least
     "question" and "turns". Its "verdict", or else its "gold" answer, says whether it is right.
 
-    Texts are encoded anew for the model that learns. What it could not have said under its limits is left out. So are
-    predictions of modes in which the agent did not search as it does here.
+    Texts are encoded anew for the model that learns. Rollouts that exceed its limits are left out. So are predictions
+    of modes in which the agent did not search as it does here.
     """
 
     def __init__(self, path: str, per_question: int = 1, min_searches: int = 0, seed: int = 0) -> None:

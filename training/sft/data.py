@@ -1,4 +1,4 @@
-"""What `medagent sft` and `medagent preference` share: held-out questions, passes over the data, a line per epoch."""
+"""Shared by `medagent sft` and `medagent preference`: held-out questions, epochs over items, a line per epoch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QuestionKey = tuple[str, ...]
 
 
 def question_key(question: Question) -> QuestionKey:
-    """What tells questions apart, whatever their ids: text and options, in any case, spacing and order of options."""
+    """A key equal for equal questions: text and options, whatever their case, spacing, order of options and ids."""
     text, *options = (" ".join(each.lower().split()) for each in (question.text, *question.options))
     return (text, *sorted(options))
 
@@ -115,7 +115,7 @@ class PassData(AgentData, Generic[Item]):
 
     @abstractmethod
     def weight_of(self, item: Item) -> int:
-        """What an item counts in the mean over an optimizer step."""
+        """The weight of an item in the mean over an optimizer step."""
 
     @abstractmethod
     def step_of(self, items: Sequence[Item], *, pad_id: int, total: int, factor: float) -> Experience:
@@ -136,8 +136,7 @@ class PassData(AgentData, Generic[Item]):
     def held_out_passes(self, trainer: Trainer, module: AgentModule) -> list[Experience]:
         """The held-out items of this rank, as many per pass as training takes.
 
-        Where the base is sharded, all ranks make equally many passes. Those that are left over read a row without
-        actions.
+        With a sharded base all ranks make equally many passes. Surplus passes read a row without actions.
         """
         own = sorted(self.held_out[trainer.global_rank :: trainer.world_size], key=self.length_of)
         at_a_time, parts = max(1, self.batch_size // self.num_micro_batches), []

@@ -76,8 +76,8 @@ class RejectionSampled(Demonstrations):
     endpoint. An endpoint needs `model`, and its key is read from MEDAGENT_API_KEY. The agent follows this run's
     protocol and searches this run's index.
 
-    Of a question's right answers the `keep` with fewest turns count. Only those with `min_searches` count at all, as a
-    lucky guess is no demonstration. A run that was stopped goes on with what it has.
+    For each question the `keep` right answers with the fewest turns are kept. An answer with fewer than `min_searches`
+    searches is dropped, since a lucky guess is no demonstration. A run that was stopped goes on with what it has.
 
     The share `abstentions` of all dialogues ends in "not found": the agent is asked again while no search shows the
     evidence, and its answer is replaced, as in R-Tuning (arXiv 2311.09677). Its searches stay its own.
@@ -242,10 +242,10 @@ class MixedDemonstrations(Demonstrations):
     """Draws from several sources.
 
     Shares are of the whole mix, so they sum up to 1, or to less beside parts without a share. The mix is as large as
-    the parts allow. Where a part has too few dialogues for its share, all of them count.
+    the parts allow. A part with too few dialogues for its share gives all of them.
 
     A question counts in the first part that draws it, unless `repeat_questions`. Questions are told apart by their
-    texts and options, not by their ids. What a part itself repeats, such as several samples, stays.
+    texts and options, not by their ids. Repetitions within a part, such as several samples, stay.
     """
 
     def __init__(self, parts: list[Part], repeat_questions: bool = False, seed: int = 0) -> None:

@@ -79,12 +79,12 @@ class _Case:
 class ScriptedDemonstrations(Demonstrations):
     """Writes a dialogue for every question whose gold answer a search shows.
 
-    The first query is the question's words that say something. Where its passages do not show the answer, a second one
+    The first query is the content words of the question. If its passages do not show the answer, a second query
     joins a name from them to what is still asked. Up to `tries` such queries are tried, and at the end other wordings
     of the question. The answer is worded as the passage words it, with the letter of its option, and cites the passage.
 
-    Of the questions whose answer no search shows, some end in an abstention: the share `abstentions` of all dialogues.
-    Which ones `seed` draws. The others give no dialogue. For the share `withheld` of the questions no search shows the
+    Some questions whose answer no search shows end in an abstention: the share `abstentions` of all dialogues, drawn by
+    `seed`. The others give no dialogue. For the share `withheld` of the questions no search shows the
     documents with their evidence, so that there are such questions.
 
     With `thoughts` each turn first says briefly why it does what it does, as the instructions of `TagProtocol` ask. It

@@ -25,12 +25,12 @@ from medagent.training.agent_data import AgentSettings
 from medagent.types import Question
 from medagent.untrusted_text import harmless, harmless_passages
 
-# What stands in a question beside what it asks about.
+# Words of a question that say nothing about its subject.
 _SAYS_NOTHING = STOPWORDS | frozenset(
     "after also among any because before best between both during each following give given he her his likely "
     "list me most name no not please she show shows so some than used usual usually very you your".split()
 )
-# What a description is of ("the disease caused by ..."): a name takes its place in the next query.
+# Nouns that a description begins with ("the disease caused by ..."): the next query has a name in its place.
 _DESCRIBED = frozenset(
     "condition disease disorder illness infection man patient people person syndrome thing woman".split()
 )
@@ -65,7 +65,7 @@ def _analyser() -> Analyser:
 
 @lru_cache(maxsize=100_000)
 def stems(text: str) -> frozenset[str]:
-    """What a text is compared by."""
+    """The stems by which texts are compared."""
     return frozenset(_analyser().tokens(text))
 
 
@@ -98,7 +98,7 @@ class Rarity:
     def share(self, wanted: frozenset[str], text: str) -> float:
         """The share of the wanted stems, by weight, that a text holds.
 
-        What no text holds is not wanted: it is a word of the question alone.
+        Stems that no text holds are ignored: they are words of the question alone.
         """
         known = [stem for stem in sorted(wanted) if self.holding[stem]]
         total = sum(map(self.weight, known))
@@ -119,7 +119,7 @@ class Rarity:
 def first_query(question: str, rarity: Rarity, most_words: int) -> str:
     """The words of a question, of a long one the rarest among all questions; the text where it has none.
 
-    Where the question describes a thing that must be found first, the words of the description.
+    A question that describes a thing to be found first gives the words of the description.
 
     >>> first_query("Which drug treats the disease caused by V. cholerae?", Rarity(), 9)
     'caused V cholerae'
@@ -130,7 +130,7 @@ def first_query(question: str, rarity: Rarity, most_words: int) -> str:
 
 
 def bridges(question: str, title: str, text: str, rarity: Rarity) -> list[str]:
-    """What a passage names that the question does not, most telling first.
+    """Names and terms of a passage that the question lacks, most telling first.
 
     Its title, then names and rare words of its sentence that shares most with the question.
     """
@@ -202,7 +202,7 @@ class Evidence:
 
 
 def shown(hits: Sequence[Hit], settings: AgentSettings, tokenizer: PreTrainedTokenizerBase) -> Shown:
-    """What `settings` let an agent see of a search's hits; the last passage may be cut."""
+    """The hits that an agent is shown under `settings`, with their texts; the last passage may be truncated."""
     protocol, room = settings.protocol, settings.limits.max_observation_tokens
     passages = harmless_passages(tokenizer, [hit.passage for hit in hits])
 
@@ -238,7 +238,7 @@ def golds_of(question: Question, protocol: TurnProtocol, tokenizer: PreTrainedTo
 def evidence_in(found: Shown, question: Question, golds: Sequence[str], query: str, rarity: Rarity) -> Evidence | None:
     """The passage of a search that shows the answer best.
 
-    Where the question names gold passages, only these count, and pieces of these documents. Elsewhere a passage must be
+    If the question names gold passages, only these count, and pieces of these documents. Otherwise a passage must be
     about the query: the same words stand in texts on other things.
 
     A wording that grading takes for right goes first, then what shares more with the query, then the better rank.
@@ -279,7 +279,7 @@ def _wording(text: str, golds: Sequence[str], right: set[str], *, judged: bool) 
 
 @lru_cache(maxsize=20_000)
 def _pattern(answer: str) -> re.Pattern[str]:
-    """What says an answer: its words in any case, joined by spaces or hyphens alike, the last one in either number.
+    """A pattern that finds an answer in any case, joined by spaces or hyphens, its last word in singular or plural.
 
     "Non-Hodgkin lymphoma" does not say "Hodgkin lymphoma", nor "Rh+" "Rh", nor "12.5" "12".
     """

@@ -137,7 +137,7 @@ class SupervisedData(PassData[Rollout]):
         self.counts: dict[str, float] = {}  # metrics; every process reads all dialogues, so they are those of all ranks
 
     def setup(self, stage: str) -> None:
-        """Collect the dialogues, or take up those that the run's folder holds."""
+        """Collect the dialogues, or read those that the run's folder holds."""
         trainer = self.trainer
         if trainer is None or not isinstance(trainer.lightning_module, SupervisedModule):
             raise ConfigError("SupervisedData serves a trainer that fits a SupervisedModule.")
@@ -252,7 +252,7 @@ class HeldOutLoss(HeldOutMetrics):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Measure after every so many optimizer steps."""
+        """Measure every `every_steps` optimizer steps."""
         if self._every and trainer.global_step % self._every == 0:
             self._measured_at = trainer.global_step
             metrics = self.measure(trainer, pl_module)

@@ -54,7 +54,7 @@ class LeftOut(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """What such a question or dialogue does."""
+        """The reason as a phrase after a count."""
         return {
             LeftOut.NO_GOLD: "have no gold answer",
             LeftOut.NOT_FOUND: "ask for what no search shows",

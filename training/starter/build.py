@@ -141,8 +141,8 @@ def make_model(config: WarmStartConfig, tokenizer: PreTrainedTokenizerBase) -> Q
 class Stage:
     """A part of the curriculum.
 
-    It ends after `steps` steps. Where `gate` is given, it ends at the first exam that reaches the gate, within so many
-    steps. `decay` lets the rate fall linearly to zero over the steps.
+    It ends after `steps` steps. With a `gate` it ends at the first exam that reaches the gate, within these steps.
+    `decay` lets the rate fall linearly to zero over the steps.
     """
 
     name: str

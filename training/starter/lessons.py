@@ -24,7 +24,7 @@ STARTER_LIMITS = Limits(max_turns=4, max_turn_tokens=48, max_observation_tokens=
 STARTER_TOP_K = 2
 NUM_OPTIONS = 4
 NOT_FOUND = "not found"
-# What is thought where `Habits.thinking` asks for it: nothing of it depends on the question.
+# Thoughts for `Habits.thinking`; none depends on the question.
 MUSINGS = (
     "Let me read the question again.",
     "The options are close to one another.",
@@ -51,8 +51,8 @@ class Habits:
     after another try. Or it believes what is said of a stranger, and names a letter blindly.
 
     `open_question`: no options are given, and the search is always made. `akin`: names share words or stems with one
-    another. `thinking`: each turn first thinks aloud, as large models do, for about so many tokens that decide nothing
-    (0: not at all).
+    another. `thinking`: each turn first thinks aloud, as large models do, for about this many tokens that decide
+    nothing; 0 means not at all.
     """
 
     first_search: float = 0.45

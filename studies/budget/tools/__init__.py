@@ -1,1 +1,1 @@
-"""What the runs of the budget study say."""
+"""Tools of the budget study."""

@@ -1,1 +1,1 @@
-"""What the critic explains, and what it could."""
+"""Tools of the critic study."""

@@ -11,8 +11,8 @@ share both form a group at each turn. The ceiling is 1 - (mean variance within g
 turn weighs as much as its group's turns have action tokens on average, here and in what the critic explains. How long
 a rollout's turn became is known only after it.
 
-The critic is read at each turn's first token, where it knows of the rollout what the ceiling knows. Where it has a
-value per token, it is also read at all action tokens. There it sees what the policy has begun to write, too.
+The critic is read at each turn's first token, where it knows as much of the rollout as the ceiling does. A critic with
+a value per token is also read at all action tokens. There it also sees what the policy has begun to write.
 
 Training takes the demo's configuration. For a critic that sees its group, a question's 16 rollouts are dealt into
 groups of `data.num_samples`. In training the rollouts of a group also share which queries fail, here they do not.

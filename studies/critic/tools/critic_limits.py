@@ -38,7 +38,7 @@ from studies.critic.tools.critic import SAMPLES, ceiling, explained, repeated
 
 
 def features(rollout: Rollout, turn: int) -> list[float]:
-    """What an observer knows before a turn, as numbers.
+    """The knowledge of an observer before a turn, as numbers.
 
     They are the question, how much was written, the last query, and whether the results name an option.
     """

@@ -1,4 +1,4 @@
-"""What the clipping-bias correction costs: an iteration with it, in each space and normaliser, beside one without.
+"""The cost of the clipping-bias correction: an iteration with it, in each space and normaliser, beside one without.
 
 python -m studies.stability.tools.correction --repeats 3
 
