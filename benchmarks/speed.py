@@ -73,9 +73,11 @@ def main() -> None:
             for start in range(0, ROLLOUTS, 16):
                 part = batch.rows(range(start, start + 16))
                 inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
-                result = module.policy_loss(module.roles.policy_scores(*inputs, temperature=1.0).logprobs_BT, part)
+                result = module.policy_loss(
+                    module.shared_base.policy_scores(*inputs, temperature=1.0).logprobs_BT, part
+                )
                 critic = value_loss(
-                    module.roles.values(*inputs),
+                    module.shared_base.values(*inputs),
                     old_values_BT=part.values_BT,
                     returns_BT=part.returns_BT,
                     loss_weights_BT=part.loss_weights_BT,

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from medagent.agent import Agent, Limits
+from medagent.agent import Agent
 from medagent.agent_folder import open_agent
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.api import LoadedAgent
@@ -39,7 +39,7 @@ from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.search import HybridRetriever
 from medagent.retrieval.sharded import ShardedRetriever
 from medagent.retrieval.tools import code_digest, corpus_of
-from medagent.types import Question
+from medagent.types import Limits, Question
 
 LOADED = "loaded agent"  # the name of an agent that was opened before
 

@@ -43,7 +43,8 @@ from medagent.starter.index import build_starter_index
 from medagent.starter.world import World
 from medagent.training.adapters import SharedBase
 from medagent.training.advantages import gae, moments, whiten
-from medagent.training.experience import first_of_turns, split_by_length, split_minibatches, tensorize
+from medagent.training.batching import split_by_length, split_minibatches
+from medagent.training.experience import tensorize, turn_starts
 from medagent.training.lora import LoraSettings
 from medagent.training.objectives import logit_space_squares, reference_kl, segment_mean, segment_sum
 from medagent.training.rewards import OutcomeReward
@@ -78,7 +79,7 @@ class Batch(NamedTuple):
     attention_BT: Tensor
     mask_BT: Tensor
     turn_ids_BT: Tensor
-    read_BT: Tensor  # where the critic is read: before the first action token of each turn
+    value_mask_BT: Tensor  # where the critic is read: before the first action token of each turn
     old_logprobs_BT: Tensor
     reference_logprobs_BT: Tensor
     values_BT: Tensor
@@ -108,12 +109,12 @@ def jobs_of(questions: Sequence[Question], iteration: int, settings: Settings) -
 
 
 @torch.no_grad()
-def prepare(roles: SharedBase, rollouts: list[Rollout], *, pad_id: int, settings: Settings) -> Batch:
+def prepare(shared_base: SharedBase, rollouts: list[Rollout], *, pad_id: int, settings: Settings) -> Batch:
     """Everything that the loss takes as a constant, computed once per iteration with the weights that sampled."""
     tensors = tensorize(rollouts, pad_id=pad_id)
     ids_BT, attention_BT, mask_BT = tensors.token_ids_BT, tensors.attention_BT, tensors.mask_BT
     turns_BT = tensors.turn_ids_BT
-    read_BT = first_of_turns(mask_BT, turns_BT)
+    value_mask_BT = turn_starts(mask_BT, turns_BT)
 
     # Reference log-probs: the same base with its adapters off. Values: the critic's adapter and head.
     # A batch's shape can change its last bits, so the rows are grouped as the trainer groups them.
@@ -121,20 +122,31 @@ def prepare(roles: SharedBase, rollouts: list[Rollout], *, pad_id: int, settings
     lengths = attention_BT.sum(dim=1).tolist()
     for rows in split_by_length(range(len(rollouts)), lengths, parts=max(1, len(rollouts) // 32)):
         width = max(lengths[row] for row in rows)
-        ids, attention, mask, read = (each[rows, :width] for each in (ids_BT, attention_BT, mask_BT, read_BT))
-        reference_BT[rows, :width] = roles.reference_logprobs(ids, attention, mask, temperature=settings.temperature)
-        values_BT[rows, :width] = roles.values(ids, attention, read)
+        ids, attention, mask, read = (each[rows, :width] for each in (ids_BT, attention_BT, mask_BT, value_mask_BT))
+        reference_BT[rows, :width] = shared_base.reference_logprobs(
+            ids, attention, mask, temperature=settings.temperature
+        )
+        values_BT[rows, :width] = shared_base.values(ids, attention, read)
 
     # Generalised advantage estimation (arXiv 1506.02438) with one step per turn: a turn earns what its tokens earn,
     # the next state is that before the next turn, and all tokens of a turn share its advantage.
-    rewards_BT = torch.where(read_BT, segment_sum(tensors.rewards_BT, turns_BT), 0.0)
-    advantages_BT, returns_BT = gae(rewards_BT, values_BT, read_BT, gamma=1.0, lam=1.0)
+    rewards_BT = torch.where(value_mask_BT, segment_sum(tensors.rewards_BT, turns_BT), 0.0)
+    advantages_BT, returns_BT = gae(rewards_BT, values_BT, value_mask_BT, gamma=1.0, lam=1.0)
     advantages_BT = segment_sum(advantages_BT, turns_BT)
     advantages_BT = whiten(advantages_BT, mask_BT, moments(advantages_BT, mask_BT))
     # pi_old is the policy that sampled: its own log-probs are the denominator of every weight.
     old_BT = tensors.rollout_logprobs_BT
     return Batch(
-        ids_BT, attention_BT, mask_BT, turns_BT, read_BT, old_BT, reference_BT, values_BT, advantages_BT, returns_BT
+        ids_BT,
+        attention_BT,
+        mask_BT,
+        turns_BT,
+        value_mask_BT,
+        old_BT,
+        reference_BT,
+        values_BT,
+        advantages_BT,
+        returns_BT,
     )
 
 
@@ -144,8 +156,8 @@ def train(settings: Settings, retriever: Retriever, *, iterations: int) -> tuple
     torch.manual_seed(settings.seed)
     base, tokenizer = load_causal_lm("starter")
     base.requires_grad_(False)
-    roles = SharedBase(base, policy=LoraSettings(), critic=LoraSettings())
-    policy_parameters, critic_parameters = roles.policy_parameters(), roles.critic_parameters()
+    shared_base = SharedBase(base, policy=LoraSettings(), critic=LoraSettings())
+    policy_parameters, critic_parameters = shared_base.policy_parameters(), shared_base.critic_parameters()
     optimizer = AdamW([{"params": policy_parameters}, {"params": critic_parameters}], weight_decay=0.0)
 
     # Sampling has a copy of the base, into which the policy's adapter is merged before every iteration.
@@ -157,14 +169,14 @@ def train(settings: Settings, retriever: Retriever, *, iterations: int) -> tuple
 
     for iteration in range(iterations):
         # 1. Rollouts: think, search, read, answer; then each is graded.
-        sampler.load_weights(roles.merged_policy())
+        sampler.load_weights(shared_base.merged_policy())
         rollouts = [reward(rollout) for rollout in agent.run_all(jobs_of(questions, iteration, settings))]
         if iteration == 0:  # the untrained critic begins at the mean return
             total, count = torch.tensor([sum(r.total_reward for r in rollouts), float(len(rollouts))])
-            roles.start_values_at(float(total / count))
+            shared_base.start_values_at(float(total / count))
 
         # 2. Old and reference log-probs, values, advantages, returns.
-        batch = prepare(roles, rollouts, pad_id=int(tokenizer.pad_token_id), settings=settings)
+        batch = prepare(shared_base, rollouts, pad_id=int(tokenizer.pad_token_id), settings=settings)
         lengths = batch.attention_BT.sum(dim=1).tolist()
 
         # 3. One pass over the rollouts, in minibatches. From the second step on the policy is no longer pi_old.
@@ -175,7 +187,7 @@ def train(settings: Settings, retriever: Retriever, *, iterations: int) -> tuple
             # Every action token of the minibatch weighs the same ("token-mean"), in whatever micro-batch it is.
             # (The trainer multiplies by the number of micro-batches and divides by it: exact for a power of two.)
             token_weight = 1 / int(batch.mask_BT[minibatch].sum())
-            read_weight = 1 / int(batch.read_BT[minibatch].sum())
+            read_weight = 1 / int(batch.value_mask_BT[minibatch].sum())
             squares = torch.zeros(2, dtype=torch.float64)  # ||g||^2 and ||C||^2
             optimizer.zero_grad()
             for rows in split_by_length(minibatch, lengths, parts=settings.num_micro_batches):
@@ -183,13 +195,13 @@ def train(settings: Settings, retriever: Retriever, *, iterations: int) -> tuple
                 mask_BT, advantages_BT = part.mask_BT, part.advantages_BT
 
                 # Critic loss: half the squared error. Its graph is gone before that of the policy is built.
-                values_BT = roles.values(part.token_ids_BT, part.attention_BT, part.read_BT)
+                values_BT = shared_base.values(part.token_ids_BT, part.attention_BT, part.value_mask_BT)
                 errors_BT = (values_BT - part.returns_BT).square()
-                (0.5 * (part.read_BT * read_weight * errors_BT).sum()).backward()
+                (0.5 * (part.value_mask_BT * read_weight * errors_BT).sum()).backward()
 
                 # Turn-level importance weight (Eq. 4): the geometric mean of the ratios of a turn's action tokens.
                 # Its gradient runs through every token of the turn (Lemma 4.1).
-                scores = roles.policy_scores(
+                scores = shared_base.policy_scores(
                     part.token_ids_BT, part.attention_BT, mask_BT, temperature=settings.temperature
                 )
                 gap_BT = torch.where(mask_BT, scores.logprobs_BT - part.old_logprobs_BT, 0.0)
@@ -243,14 +255,14 @@ def train(settings: Settings, retriever: Retriever, *, iterations: int) -> tuple
         }
         history.append(figures)
         print(f"iteration {iteration + 1:2d}  " + "  ".join(f"{name} {value:.3f}" for name, value in figures.items()))
-    return roles, history
+    return shared_base, history
 
 
-def accuracy(roles: SharedBase, retriever: Retriever, *, questions_per_kind: int) -> float:
+def accuracy(shared_base: SharedBase, retriever: Retriever, *, questions_per_kind: int) -> float:
     """Greedy accuracy on held-out questions, whose conditions are in no training question."""
     model, tokenizer = load_causal_lm("starter")
     sampler = HFPolicy(model.requires_grad_(False), tokenizer)
-    sampler.load_weights(roles.merged_policy())
+    sampler.load_weights(shared_base.merged_policy())
     questions = World.load().questions("validation", limit_per_kind=questions_per_kind)
     rollouts = run_benchmark(Agent(sampler, retriever, PROTOCOL, LIMITS, top_k=2), questions)
     return summarize(rollouts).overall.accuracy
@@ -269,8 +281,8 @@ def main() -> None:
         index = HybridRetriever(folder)
         for iterations in (0, given.iterations):
             # In training a few searches return unrelated passages, so that the agent learns what to do then.
-            roles, _ = train(settings, UnreliableRetriever(index, share=0.05), iterations=iterations)
-            share = accuracy(roles, index, questions_per_kind=given.held_out)
+            shared_base, _ = train(settings, UnreliableRetriever(index, share=0.05), iterations=iterations)
+            share = accuracy(shared_base, index, questions_per_kind=given.held_out)
             print(f"held-out accuracy after {iterations} iterations: {share:.1%}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from medagent.training.callbacks.export import read_metrics
-from medagent.training.token_counts import budget_units
+from medagent.training.default_callbacks import budget_units
 from studies.design import Budget, Cell, Study
 from studies.report import Row, by_arm, column, table
 from studies.statistics import half_interval, interval, percent

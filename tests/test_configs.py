@@ -127,7 +127,7 @@ def test_engines_and_hardware_go_with_every_task() -> None:
 def test_a_critic_that_sees_the_evidence_goes_with_every_task() -> None:
     for task, (name, sees) in product(TASKS, (("evidence", "evidence"), ("group", "evidence_and_group"))):
         parsed = parsed_from(task, CONFIGS / "algorithms" / "st_ppo.yaml", CONFIGS / "critic" / f"{name}.yaml")
-        assert (parsed.model.critic_sees, parsed.data.num_critic_epochs) == (sees, 4), task
+        assert (parsed.model.critic_inputs, parsed.data.num_critic_epochs) == (sees, 4), task
         assert parsed.model.critic_lora is None
         assert parsed.data.num_samples > 1 or sees == "evidence"
 

@@ -16,7 +16,7 @@ from jsonargparse import ArgumentParser, auto_cli, capture_parser
 from docs.reference import from_code, generate
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS, with_flags_said
-from medagent.training.metric_names import METRICS
+from medagent.training.metrics import METRICS
 from tests import markdown
 from tests.support import ROOT
 
@@ -206,7 +206,7 @@ def test_every_logged_metric_is_described_and_every_described_one_is_logged() ->
     undescribed = {
         name: where for name, where in logged.items() if not any(from_code.describes(own, name) for own in METRICS)
     }
-    assert not undescribed, "give them a line in training/metric_names.py, then make reference"
+    assert not undescribed, "give them a line in training/metrics.py, then make reference"
     assert not [own for own in METRICS if not any(from_code.describes(own, name) for name in logged)]
     page = text_of("docs/reference/metrics.md")
     assert not [own for own in METRICS if f"`{own}`" not in page]

@@ -24,15 +24,12 @@ from medagent.models.causal_lm import hidden_size, project
 from medagent.models.merging import MergeLoss
 from medagent.models.plain_lora import check_layers
 from medagent.routing import Routers, has_routers
-from medagent.training.evidence_critic import evidence_network
 from medagent.training.execution import Execution, checkpoint_layers, keep_evaluating
-from medagent.training.fused_lora import fuse_lora
-from medagent.training.lora import LoraSettings, start_from, whole_weight
-from medagent.training.passes import PredictingStates, predicting_states
+from medagent.training.forward import SelectedHiddenStates, TokenCounts, selected_hidden_states
+from medagent.training.heads import TokenScores, chosen_scores, evidence_network, frozen_head
+from medagent.training.lora import LoraSettings, fuse_lora, start_from, whole_weight
 from medagent.training.prefixes import share_prefixes
 from medagent.training.routing import Routing
-from medagent.training.token_counts import TokenCounts
-from medagent.training.token_scores import TokenScores, chosen_scores, frozen_head
 
 POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
 
@@ -44,7 +41,7 @@ class SharedBase(nn.Module):
     bias.
 
     With `num_evidence_features` and no adapter the critic is a small network that makes no pass of the base. It reads
-    so many numbers that the context does not hold (`medagent.training.critic_evidence`).
+    so many numbers that the context does not hold (`medagent.training.prepare.evidence`).
     """
 
     def __init__(
@@ -58,7 +55,7 @@ class SharedBase(nn.Module):
     ) -> None:
         super().__init__()
         self.sharded = False  # whether the base's layers are held in parts by the ranks, see training.sharding
-        self._execution, self._active = execution, ""
+        self.execution, self._active = execution, ""
         self.token_counts = TokenCounts()
         try:
             self.peft: PeftModel = get_peft_model(base, policy.config(base), adapter_name=POLICY)
@@ -156,7 +153,7 @@ class SharedBase(nn.Module):
         found = self.policy_states(token_ids_BT, attention_BT, mask_BT, routing)
         head = frozen_head(self.base)
         if head is not None and not entropy_gradient:
-            rows = self._execution.logits_rows
+            rows = self.execution.logits_rows
             scores = chosen_scores(head, found.states_UH, found.tokens_U, temperature=temperature, rows=rows)
             return TokenScores(*map(found.placed, scores))
 
@@ -185,12 +182,14 @@ class SharedBase(nn.Module):
         chosen_U, likeliest_U = self._by_rows(score, found)
         return found.placed(chosen_U), found.placed(likeliest_U)
 
-    def _by_rows(self, score: Callable[[Tensor, Tensor], tuple[Tensor, ...]], found: PredictingStates) -> list[Tensor]:
+    def _by_rows(
+        self, score: Callable[[Tensor, Tensor], tuple[Tensor, ...]], found: SelectedHiddenStates
+    ) -> list[Tensor]:
         """`score` of all rows.
 
         Many rows are scored some at a time, and their logits are computed again in the backward pass.
         """
-        rows = self._execution.logits_rows
+        rows = self.execution.logits_rows
         if len(found.tokens_U) <= rows:
             return list(score(found.states_UH, found.tokens_U))
         parts = [
@@ -214,7 +213,7 @@ class SharedBase(nn.Module):
         return self._frozen_logprobs(self._base_states(token_ids_BT, attention_BT, mask_BT), temperature)
 
     @torch.no_grad()
-    def _frozen_logprobs(self, found: PredictingStates, temperature: float) -> Tensor:
+    def _frozen_logprobs(self, found: SelectedHiddenStates, temperature: float) -> Tensor:
         (chosen_U,) = self._by_rows(
             lambda hidden_RH, tokens_R: (
                 -cross_entropy(project(self.base, hidden_RH) / temperature, tokens_R, reduction="none"),
@@ -225,13 +224,13 @@ class SharedBase(nn.Module):
 
     def policy_states(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, routing: Routing | None = None
-    ) -> PredictingStates:
+    ) -> SelectedHiddenStates:
         """The states that predict the marked tokens under the policy, with gradient."""
         self._activate(POLICY)
-        return self.predicting(token_ids_BT, attention_BT, mask_BT, routing)
+        return self.hidden_states_at(token_ids_BT, attention_BT, mask_BT, routing)
 
     @torch.no_grad()
-    def reference_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
+    def reference_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
         """The same under what the policy started as, in the same order.
 
         It is the frozen base with adapters off, or the adapter of `LoraSettings.start`.
@@ -240,15 +239,15 @@ class SharedBase(nn.Module):
             return self._base_states(token_ids_BT, attention_BT, mask_BT)
         self._activate(REFERENCE)
         try:
-            return self.predicting(token_ids_BT, attention_BT, mask_BT)
+            return self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
         finally:
             self._activate(POLICY)
 
     @torch.no_grad()
-    def _base_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> PredictingStates:
+    def _base_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
         try:
             with self.peft.disable_adapter():
-                return self.predicting(token_ids_BT, attention_BT, mask_BT)
+                return self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
         finally:
             self._activate(POLICY, again=True)
 
@@ -265,7 +264,7 @@ class SharedBase(nn.Module):
             return torch.zeros(mask_BT.shape, device=values_A.device).masked_scatter(mask_BT, values_A)
         assert self.value_head is not None, "this base has no critic"
         self._activate(CRITIC)
-        found = self.predicting(token_ids_BT, attention_BT, mask_BT)
+        found = self.hidden_states_at(token_ids_BT, attention_BT, mask_BT)
         return found.placed(self.value_head(found.states_UH.float())[:, 0])
 
     @torch.no_grad()
@@ -275,11 +274,11 @@ class SharedBase(nn.Module):
         assert isinstance(last, nn.Linear), "this base has no critic"
         last.bias.fill_(value)
 
-    def predicting(
+    def hidden_states_at(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, routing: Routing | None = None
-    ) -> PredictingStates:
-        """The states that predict the marked tokens, under the active adapter; see `predicting_states`."""
-        found = predicting_states(self.base, self._execution, token_ids_BT, attention_BT, mask_BT, routing)
+    ) -> SelectedHiddenStates:
+        """The states that predict the marked tokens, under the active adapter; see `selected_hidden_states`."""
+        found = selected_hidden_states(self.base, self.execution, token_ids_BT, attention_BT, mask_BT, routing)
         self.token_counts.read(found.num_read, found.states_UH)
         return found
 

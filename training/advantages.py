@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from medagent.errors import ConfigError
-from medagent.training.experience import RolloutTensors, first_of_turns
+from medagent.training.experience import RolloutTensors, turn_starts
 from medagent.training.objectives import segment_sum
 
 Reduce = Callable[[Tensor], Tensor]
@@ -116,15 +116,15 @@ class GAE(AdvantageEstimator):
 
     def value_mask(self, mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
         """See `AdvantageEstimator.value_mask`."""
-        return mask_BT if self.level == "token" else first_of_turns(mask_BT, turn_ids_BT)
+        return mask_BT if self.level == "token" else turn_starts(mask_BT, turn_ids_BT)
 
     def estimate(self, rollouts: RolloutTensors, values_BT: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
         """See `AdvantageEstimator.estimate`."""
         mask_BT, turn_ids_BT, rewards_BT = rollouts.mask_BT, rollouts.turn_ids_BT, rollouts.rewards_BT
-        read_BT = self.value_mask(mask_BT, turn_ids_BT)
+        value_mask_BT = self.value_mask(mask_BT, turn_ids_BT)
         if self.level == "turn":
-            rewards_BT = torch.where(read_BT, segment_sum(rewards_BT, turn_ids_BT), 0.0)
-        advantages_BT, returns_BT = gae(rewards_BT, values_BT, read_BT, gamma=self.gamma, lam=self.lam)
+            rewards_BT = torch.where(value_mask_BT, segment_sum(rewards_BT, turn_ids_BT), 0.0)
+        advantages_BT, returns_BT = gae(rewards_BT, values_BT, value_mask_BT, gamma=self.gamma, lam=self.lam)
         if self.level == "turn":
             advantages_BT = segment_sum(advantages_BT, turn_ids_BT)
         if self.whiten:

@@ -13,10 +13,10 @@ from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.training.engines import Engine, EngineSetup, ModuleWeights
-from medagent.training.fitting import Work
+from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.module import AgentModule
+from medagent.training.rollouts.stale_rollouts import Background
 from medagent.training.sharding import ShardedBase
-from medagent.training.stale_rollouts import Background
 from medagent.types import Limits, Question
 
 PROBE_TOKENS = 256  # of a prompt, by which an engine checks that weights arrived

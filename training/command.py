@@ -27,6 +27,7 @@ from medagent.retrieval.retriever import Retriever
 from medagent.retrieval.tools import Tool
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.agent_data import AgentData
+from medagent.training.auto_dtype import resolve_dtype
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.data import RolloutData
 from medagent.training.engines import Engine
@@ -47,7 +48,6 @@ from medagent.training.settings import (
     check_trainer_settings,
     num_ranks,
 )
-from medagent.training.settled import settled_dtype
 from medagent.training.sft.dialogues import Demonstrations
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 
@@ -189,7 +189,7 @@ class AgentCLI(LightningCLI):
         callbacks = given if isinstance(given, list) else [given]  # Lightning takes one callback without a list too
         trainer["callbacks"] = in_order(callbacks, self._data.default_callbacks)
         self.asked_dtype = self.config["model"]["dtype"]
-        self.config["model"]["dtype"] = settled_dtype(
+        self.config["model"]["dtype"] = resolve_dtype(
             self.asked_dtype,
             self.config["model"]["base_model"],
             device="cpu" if trainer["accelerator"] == "cpu" else fastest_device(),

@@ -34,24 +34,24 @@ def check_composition(
     if estimator.needs_critic and not module.has_critic:
         raise ConfigError(
             f"data.advantage is {name}, which needs a critic, and model.critic_lora is null. Give the critic an "
-            "adapter (model.critic_lora), let it see the evidence (model.critic_sees), or take an advantage without "
+            "adapter (model.critic_lora), let it see the evidence (model.critic_inputs), or take an advantage without "
             "a critic."
         )
     if module.has_critic and not estimator.needs_critic:
         raise ConfigError(
-            f"data.advantage is {name}, which needs no critic, and model.critic_lora or model.critic_sees allocates "
-            "one that nothing would read. Set model.critic_lora to null and model.critic_sees to context."
+            f"data.advantage is {name}, which needs no critic, and model.critic_lora or model.critic_inputs allocates "
+            "one that nothing would read. Set model.critic_lora to null and model.critic_inputs to context."
         )
     if estimator.needs_groups and num_samples < 2:
         raise ConfigError(
             f"data.advantage is {name} and data.num_samples is {num_samples}, wanted 2 or more: a rollout is compared "
             "with others of the same question. Raise data.num_samples, and lower data.num_questions to keep the batch."
         )
-    if module.critic_sees == "evidence_and_group" and num_samples < 2:
+    if module.critic_inputs == "evidence_and_group" and num_samples < 2:
         raise ConfigError(
-            f"model.critic_sees is evidence_and_group and data.num_samples is {num_samples}, wanted 2 or more: the "
+            f"model.critic_inputs is evidence_and_group and data.num_samples is {num_samples}, wanted 2 or more: the "
             "critic weighs how a question's other rollouts ended. Raise data.num_samples and lower data.num_questions "
-            "to keep the batch, or set model.critic_sees to evidence."
+            "to keep the batch, or set model.critic_inputs to evidence."
         )
     if num_critic_epochs and not module.has_critic:
         raise ConfigError(f"data.num_critic_epochs is {num_critic_epochs}, and there is no critic. Set it to 0.")

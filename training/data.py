@@ -31,19 +31,20 @@ from medagent.policy import Policy
 from medagent.retrieval.retriever import Retriever
 from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
 from medagent.training.agent_data import AgentData, AgentSettings
+from medagent.training.batching import split_update
 from medagent.training.compatibility import check_composition, check_routing, warn_of_tight_limits
-from medagent.training.disturbances import Disturbances
+from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.engines import Engine, InProcessEngine
-from medagent.training.experience import Experience, Reduction, loss_weights, split_update
-from medagent.training.fitting import Work
+from medagent.training.experience import Experience, Reduction, loss_weights
+from medagent.training.memory.batch_size_tuning import Work
+from medagent.training.metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
 from medagent.training.module import AgentModule
 from medagent.training.prepare import OffPolicy, TruncatedMode, prepare
-from medagent.training.ranks import over_ranks
 from medagent.training.rewards import OutcomeReward, Reward, graded
-from medagent.training.rollout_metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
+from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval
+from medagent.training.rollouts.stale_rollouts import StaleRollouts
 from medagent.training.settings import check_shares
-from medagent.training.stale_rollouts import StaleRollouts
-from medagent.training.token_counts import tokens_to_sample
+from medagent.training.sharding import over_ranks
 from medagent.types import Question, Rollout
 
 
@@ -76,7 +77,7 @@ class RolloutData(AgentData):
         off_policy: OffPolicy = OffPolicy(),
         engine: Engine = lazy_instance(InProcessEngine),
         truncated: TruncatedMode = "terminal",
-        disturbances: Disturbances = Disturbances(),
+        noisy_retrieval: NoisyRetrieval = NoisyRetrieval(),
         num_questions: int = 128,
         num_samples: int = 1,
         num_epochs: int = 1,
@@ -89,13 +90,13 @@ class RolloutData(AgentData):
         super().__init__(agent, retriever, engine, seed=seed)
         self.reward = reward
         self.advantage, self.off_policy, self.truncated = advantage, off_policy, truncated
-        self.disturbances = disturbances
+        self.noisy_retrieval = noisy_retrieval
         self.num_questions, self.num_samples = num_questions, num_samples
         self.num_epochs, self.num_critic_epochs = num_epochs, num_critic_epochs
         self.num_minibatches, self.num_micro_batches = num_minibatches, num_micro_batches
         self.reduction = reduction
         self.questions = benchmark.questions()
-        disturbances.check(self.questions)
+        noisy_retrieval.check(self.questions)
         self.rollouts: list[Rollout] = []  # of the current iteration, for records
         self._search_metrics: dict[str, float] = {}  # of the last collection
         self._sampling_s: dict[int, float] = {}  # iteration -> how long its rollouts took
@@ -121,7 +122,7 @@ class RolloutData(AgentData):
         )
         check_routing(module.routing_replay, self.engine)
         warn_of_tight_limits(module.base_name, settings.limits)
-        check_trained_text(module.roles.peft.config, settings.limits, f"the base {module.base_name}")
+        check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
         if self.off_policy.overlap and not self.engine.overlaps:
             raise ConfigError(
                 "data.off_policy.overlap is true, and data.engine shares the trainer's GPU by turns: give it a GPU "
@@ -180,7 +181,7 @@ class RolloutData(AgentData):
         settings = self.agent_settings
         agent = Agent(policy, self.retriever, settings.protocol, settings.limits, top_k=settings.top_k)
         jobs = [
-            self.disturbances.disturbed(
+            self.noisy_retrieval.with_noise(
                 Job(
                     question,
                     seed=rollout_seed(self.seed, iteration=iteration, question_id=question.id, sample=sample),
@@ -243,11 +244,11 @@ class _Iteration(IterableDataset[Experience]):
         started = time.perf_counter()
         data.rollouts = self._rollouts(module, iteration)
         rollout_s = time.perf_counter() - started
-        module.roles.token_counts.read(tokens_to_sample(data.rollouts))
+        module.shared_base.token_counts.read(tokens_to_sample(data.rollouts))
         reduce, largest = (partial(over_ranks, trainer, op=op) for op in ("sum", "max"))
         if iteration == 0 and module.has_critic:
             totals = reduce(torch.tensor([sum(r.total_reward for r in data.rollouts), float(len(data.rollouts))]))
-            module.roles.start_values_at(float(totals[0] / totals[1]))
+            module.shared_base.start_values_at(float(totals[0] / totals[1]))
         experience = prepare(
             module,
             data.rollouts,
@@ -257,8 +258,8 @@ class _Iteration(IterableDataset[Experience]):
             off_policy=data.off_policy,
             truncated=data.truncated,
         )
-        read_BT = data.advantage.value_mask(experience.mask_BT, experience.turn_ids_BT)
-        variance = {"critic/explained_variance": explained_variance(experience, read_BT, reduce)}
+        value_mask_BT = data.advantage.value_mask(experience.mask_BT, experience.turn_ids_BT)
+        variance = {"critic/explained_variance": explained_variance(experience, value_mask_BT, reduce)}
         tokens = int(experience.mask_BT.sum())
         metrics = {
             **rollout_metrics(data.rollouts, iteration=iteration, reduce=reduce),
@@ -269,11 +270,11 @@ class _Iteration(IterableDataset[Experience]):
             **logprob_gap(experience, off_policy=data.off_policy, reduce=reduce, largest=largest),
             **experience.metrics,
         }
-        for number, step in enumerate(self._steps(experience, read_BT, module, iteration, reduce)):
+        for number, step in enumerate(self._steps(experience, value_mask_BT, module, iteration, reduce)):
             yield replace(step, metrics={} if number else metrics)
 
     def _steps(
-        self, experience: Experience, read_BT: Tensor, module: AgentModule, iteration: int, reduce: Reduce
+        self, experience: Experience, value_mask_BT: Tensor, module: AgentModule, iteration: int, reduce: Reduce
     ) -> Iterator[Experience]:
         data = self._data
         lengths = experience.attention_BT.sum(dim=1).tolist()
@@ -290,7 +291,7 @@ class _Iteration(IterableDataset[Experience]):
                 weighted = replace(
                     experience,
                     loss_weights_BT=self._weights(experience.mask_BT, indices, reduce),
-                    value_weights_BT=self._weights(read_BT, indices, reduce),
+                    value_weights_BT=self._weights(value_mask_BT, indices, reduce),
                     critic_only=epoch < data.num_critic_epochs,
                 )
                 yield weighted.step(parts)

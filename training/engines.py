@@ -36,7 +36,7 @@ class ModuleWeights(PolicyWeights):
     """The weights of an `AgentModule`'s policy."""
 
     def __init__(self, module: AgentModule) -> None:
-        self._module, self._base = module, module.roles
+        self._module, self._base = module, module.shared_base
         self.base_name, self.dtype, self.tokenizer = module.base_name, module.dtype_name, module.tokenizer
         self.four_bit = module.execution.quantise != "none"
         self.lora_rank, self.lora_scaling = module.policy_lora.rank, module.policy_lora.alpha / module.policy_lora.rank

@@ -138,28 +138,6 @@ class _Recomputing(Generic[State]):
         self._activate(self._before.pop())
 
 
-def split_by_tokens(lengths: list[int], *, max_tokens: int, packed: bool) -> list[list[int]]:
-    """Row numbers in groups of at most `max_tokens` tokens (padding counts unless packed).
-
-    Rows of like length share a group. 0: one group.
-
-    >>> split_by_tokens([4, 9, 5], max_tokens=10, packed=False)
-    [[0, 2], [1]]
-    """
-    if not max_tokens:
-        return [list(range(len(lengths)))]
-    groups: list[list[int]] = []
-    total = 0
-    for row in sorted(range(len(lengths)), key=lambda row: (lengths[row], row)):
-        size = total + lengths[row] if packed else (len(groups[-1]) + 1) * lengths[row] if groups else 0
-        if not groups or size > max_tokens:
-            groups.append([])
-            total = 0
-        groups[-1].append(row)
-        total += lengths[row]
-    return groups
-
-
 def keep_freed_memory() -> None:
     """Let glibc keep the memory that the tensors of a pass free for those of the next.
 

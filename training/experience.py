@@ -8,7 +8,6 @@ Shapes: B rollouts, T tokens, K turns and the end of the last one, F numbers of 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from itertools import count, islice
@@ -144,11 +143,11 @@ class Experience:
         """The micro-batches."""
         return [self.rows(rows) for rows in self.micro_batches] or [self]
 
-    def evidence_at(self, read_BT: Tensor) -> Tensor:
+    def evidence_at(self, value_mask_BT: Tensor) -> Tensor:
         """See the function of this name."""
-        return evidence_at(self.evidence_BKF, self.turn_ids_BT, read_BT)
+        return evidence_at(self.evidence_BKF, self.turn_ids_BT, value_mask_BT)
 
-    def idle(self) -> Experience:
+    def zero_weight_row(self) -> Experience:
         """The shortest row without its action tokens: a pass over it adds nothing to any sum."""
         part = self.rows([int(self.attention_BT.sum(dim=1).argmin())])
         off, zero = torch.zeros_like(part.mask_BT), torch.zeros_like(part.loss_weights_BT)
@@ -194,10 +193,10 @@ def consecutive(sizes: Iterable[int]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(islice(numbers, size)) for size in sizes)
 
 
-def evidence_at(evidence_BKF: Tensor, turn_ids_BT: Tensor, read_BT: Tensor) -> Tensor:
-    """[A, F] what the critic is told before the turn of each of the A tokens that `read_BT` marks."""
+def evidence_at(evidence_BKF: Tensor, turn_ids_BT: Tensor, value_mask_BT: Tensor) -> Tensor:
+    """[A, F] what the critic is told before the turn of each of the A tokens that `value_mask_BT` marks."""
     rows_BT = torch.arange(len(turn_ids_BT), device=turn_ids_BT.device)[:, None].expand_as(turn_ids_BT)
-    return evidence_BKF[rows_BT[read_BT], turn_ids_BT[read_BT]]
+    return evidence_BKF[rows_BT[value_mask_BT], turn_ids_BT[value_mask_BT]]
 
 
 def tensorize(rollouts: Sequence[Rollout], *, pad_id: int, num_samples: int = 1) -> RolloutTensors:
@@ -252,7 +251,7 @@ def turn_rewards(rollout: Rollout) -> dict[int, float]:
     return rewards
 
 
-def first_of_turns(mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
+def turn_starts(mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
     """[B, T] True at the first action token of each turn."""
     before_BT = torch.cat([torch.full_like(turn_ids_BT[:, :1], -1), turn_ids_BT[:, :-1]], dim=1)
     return mask_BT & (turn_ids_BT != before_BT)
@@ -269,54 +268,3 @@ def loss_weights(mask_BT: Tensor, *, reduction: Reduction, num_tokens: int, num_
     weights_BT = mask_BT * (factor / max(1, num_rollouts))
     lengths_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
     return weights_BT if reduction == "rollout-sum" else weights_BT / lengths_B1
-
-
-def split_minibatches(num_rollouts: int, *, num_minibatches: int, seed: int) -> list[list[int]]:
-    """Rollout indices dealt at random into minibatches of (nearly) equal size."""
-    order = list(range(num_rollouts))
-    random.Random(seed).shuffle(order)
-    return [order[start::num_minibatches] for start in range(num_minibatches)]
-
-
-def split_by_length(indices: Sequence[int], lengths: Sequence[int], *, parts: int) -> list[list[int]]:
-    """Indices sorted by length and cut into `parts` non-empty groups of nearly equal padded size.
-
-    Rows of like length share a group, so little is padding. Fewer indices than parts is an error: the caller pads.
-    """
-    if len(indices) < parts:
-        raise ValueError(f"{len(indices)} rollouts cannot fill {parts} micro-batches; lower num_micro_batches.")
-    ordered = sorted(indices, key=lambda index: (lengths[index], index))
-    share = sum(lengths[index] for index in ordered) / parts
-    groups: list[list[int]] = [[]]
-    filled = 0.0
-    for position, index in enumerate(ordered):
-        remaining, missing = len(ordered) - position, parts - len(groups)
-        if groups[-1] and missing and (filled >= share * len(groups) or remaining <= missing):
-            groups.append([])
-        groups[-1].append(index)
-        filled += lengths[index]
-    return groups
-
-
-def split_update(
-    lengths: Sequence[int], *, groups: Sequence[int] | None, num_minibatches: int, num_micro_batches: int, seed: int
-) -> list[list[list[int]]]:
-    """Rollout indices of each micro-batch of each minibatch; with `groups`, none of them is divided.
-
-    Rollouts (or groups) are dealt at random into minibatches, and those of like length share a micro-batch.
-
-    >>> split_update([5, 5, 4, 6], groups=[0, 0, 1, 1], num_minibatches=2, num_micro_batches=1, seed=0)
-    [[[0, 1]], [[2, 3]]]
-    """
-    members: dict[int, list[int]] = {}
-    for row in range(len(lengths)):
-        members.setdefault(row if groups is None else groups[row], []).append(row)
-    rows = list(members.values())
-    sizes = [sum(lengths[row] for row in each) for each in rows]
-    return [
-        [
-            [row for index in part for row in rows[index]]
-            for part in split_by_length(minibatch, sizes, parts=num_micro_batches)
-        ]
-        for minibatch in split_minibatches(len(rows), num_minibatches=num_minibatches, seed=seed)
-    ]

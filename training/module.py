@@ -24,26 +24,26 @@ from medagent.models.base_models import base_sha256, check_base
 from medagent.models.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.routing import Routers
 from medagent.training.adapters import REFERENCE, SharedBase
-from medagent.training.every_run import callbacks_of_every_run
-from medagent.training.evidence_critic import NUM_EVIDENCE_FEATURES, CriticSees
+from medagent.training.auto_dtype import DTYPE, check_dtype, resolve_dtype
+from medagent.training.batching import pack_rows
+from medagent.training.default_callbacks import default_callbacks
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience
 from medagent.training.finite_steps import FiniteSteps
+from medagent.training.forward import check_packing
+from medagent.training.heads import NUM_EVIDENCE_FEATURES, CriticInputs
 from medagent.training.lora import LoraSettings
 from medagent.training.objectives import (
     ClippedSurrogate,
     PolicyLoss,
     PolicyTerms,
+    policy_metrics,
     reference_kl,
-    token_ratio_metrics,
     value_loss,
 )
-from medagent.training.packing import check_packing
-from medagent.training.passes import rows_of_passes
-from medagent.training.ranks import over_ranks
 from medagent.training.routing import RoutingReplay
 from medagent.training.settings import check_module_settings, check_trainer
-from medagent.training.settled import DTYPE, check_dtype, settled_dtype
+from medagent.training.sharding import over_ranks
 
 KLMode = Literal["loss", "reward"]
 
@@ -61,10 +61,10 @@ class StepCallback(Callback):
 class AgentModule(LightningModule):
     """Policy LoRA, critic LoRA + value head and frozen reference on one base, trained by PPO (arXiv 1707.06347).
 
-    `policy_loss` is what the policy maximises. `critic_lora` none: no critic is allocated, and the advantage must need
-    none; or, with `critic_sees` "evidence", it is a small network, told how near a rollout has come to the gold answer
-    and passages (`medagent.training.critic_evidence`). "evidence_and_group": also how the question's other rollouts
-    ended.
+    `policy_loss` is what the policy maximises. Without `critic_lora` there is no critic, and the advantage must need
+    none. With `critic_inputs` "evidence" the critic is a small network. It reads how near a rollout has come to the
+    gold answer and passages (`medagent.training.prepare.evidence`). "evidence_and_group": also how the question's other
+    rollouts ended.
 
     `kl_mode` "loss": `kl_coef` times the k3 estimate of KL(policy || reference) is added to the loss. "reward":
     `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. With 0 nothing reads it.
@@ -88,7 +88,7 @@ class AgentModule(LightningModule):
         critic_lora: LoraSettings | None = LoraSettings(),
         policy_lr: float = 2e-3,
         critic_lr: float = 3e-3,
-        critic_sees: CriticSees = "context",
+        critic_inputs: CriticInputs = "context",
         lr_decay_iterations: int | None = None,
         lr_warmup_iterations: int = 0,
         weight_decay: float = 0.0,
@@ -105,16 +105,16 @@ class AgentModule(LightningModule):
     ) -> None:
         """Loads the base at once, so that a wrong name fails before anything long starts."""
         check_module_settings(locals())
-        dtype = settled_dtype(dtype, base_model, device=fastest_device())
+        dtype = resolve_dtype(dtype, base_model, device=fastest_device())
         super().__init__()
         self.save_hyperparameters(ignore=["policy_lora", "critic_lora", "policy_loss", "preference_loss", "execution"])
         self.base_name, self.dtype_name, self.base_sha256 = base_model, dtype, base_sha256(base_model)
         self.policy_lora, self.critic_lora = policy_lora, critic_lora
         self.policy_lr, self.critic_lr, self.weight_decay = policy_lr, critic_lr, weight_decay
-        self.policy_loss = policy_loss
+        self.policy_loss, self.critic_inputs = policy_loss, critic_inputs
         self.lr_decay_iterations, self.lr_warmup_iterations = lr_decay_iterations, lr_warmup_iterations
-        self.kl_coef, self.kl_mode = kl_coef, kl_mode
-        self.entropy_coef, self.value_clip, self.temperature = entropy_coef, value_clip, temperature
+        self.kl_coef, self.kl_mode, self.entropy_coef = kl_coef, kl_mode, entropy_coef
+        self.value_clip, self.temperature = value_clip, temperature
         self.max_grad_norms = {"policy": policy_max_grad_norm, "critic": critic_max_grad_norm}
         self.policy_lr_scale = 1.0  # below 1 after a rollback
         self.execution, self.routing_replay = execution, routing_replay
@@ -125,16 +125,15 @@ class AgentModule(LightningModule):
         base.requires_grad_(False)
         if routing_replay != "none":
             Routers(base, where=f"model.routing_replay {routing_replay}")
-        self.critic_sees = critic_sees
-        self.roles = SharedBase(
+        self.shared_base = SharedBase(
             base,
             policy=policy_lora,
             critic=critic_lora,
-            num_evidence_features=NUM_EVIDENCE_FEATURES[critic_sees],
+            num_evidence_features=NUM_EVIDENCE_FEATURES[critic_inputs],
             execution=execution,
         )
         if execution.packed or execution.shared_prefixes:
-            check_packing(self.roles, shared_prefixes=execution.shared_prefixes)
+            check_packing(self.shared_base.base, execution)
         self.finite_steps = FiniteSteps()
         self._step_callbacks: list[StepCallback] = []
         self._sums: dict[str, float] = {}
@@ -144,7 +143,7 @@ class AgentModule(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """What keeps iterations whole. Lightning asks first of all, so wrong settings of the trainer end here."""
         check_trainer(self.trainer)
-        return callbacks_of_every_run()
+        return default_callbacks()
 
     def on_fit_start(self) -> None:
         """Find the callbacks that take part in optimizer steps."""
@@ -154,7 +153,7 @@ class AgentModule(LightningModule):
     @property
     def has_critic(self) -> bool:
         """Whether there is a critic."""
-        return bool(self.roles.critic_parameters())
+        return bool(self.shared_base.critic_parameters())
 
     @property
     def pad_id(self) -> int:
@@ -198,7 +197,7 @@ class AgentModule(LightningModule):
         loss = last_loss(last_part.to(self.device))
         self._backward(self._reaching_every_parameter(loss) if is_ddp else loss)
         if batch.critic_only:  # AdamW would move the policy by a gradient of zero too
-            for parameter in self.roles.policy_parameters():
+            for parameter in self.shared_base.policy_parameters():
                 parameter.grad = None
         rates = [group["lr"] for group in optimizer.param_groups]
         optimizer.step()  # which calls `on_before_optimizer_step` first
@@ -228,9 +227,9 @@ class AgentModule(LightningModule):
         parts = []
         for micro_batch in batch.split():
             together_B = micro_batch.groups_B if self.whole_groups else None
-            groups = rows_of_passes(self.execution, micro_batch.sharing_keys, micro_batch.attention_BT, together_B)
+            groups = pack_rows(self.execution, micro_batch.sharing_keys, micro_batch.attention_BT, together_B)
             own = [micro_batch.rows(rows) for rows in groups] if len(groups) > 1 else [micro_batch]
-            parts += own + [micro_batch.idle()] * (self.most_passes(len(own)) - len(own))
+            parts += own + [micro_batch.zero_weight_row()] * (self.max_passes_over_ranks(len(own)) - len(own))
         return parts
 
     def _backward(self, loss: Tensor) -> None:
@@ -244,16 +243,9 @@ class AgentModule(LightningModule):
         """
         return loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
 
-    def most_passes(self, count: int) -> int:
-        """`count`, or the largest of the ranks' counts where the base is sharded.
-
-        Weights are gathered in each pass, so all ranks must make equally many.
-        """
-        if not self.roles.sharded:
-            return count
-        most = self.trainer.strategy.reduce(torch.tensor(count, device=self.device), reduce_op="max")
-        assert isinstance(most, Tensor)
-        return int(most)
+    def max_passes_over_ranks(self, count: int) -> int:
+        """`count`, or the largest of all ranks where the base is sharded: every pass gathers weights from all."""
+        return int(self._largest(torch.tensor(count))) if self.shared_base.sharded else count
 
     def loss_terms(self, batch: Experience) -> list[Callable[[Experience], Tensor]]:
         """The losses of a micro-batch, each a function of a part of it."""
@@ -266,8 +258,10 @@ class AgentModule(LightningModule):
             self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
     def _critic_loss(self, batch: Experience) -> Tensor:
-        read_BT = batch.value_weights_BT > 0
-        values_BT = self.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
+        value_mask_BT = batch.value_weights_BT > 0
+        values_BT = self.shared_base.values(
+            batch.token_ids_BT, batch.attention_BT, value_mask_BT, batch.evidence_at(value_mask_BT)
+        )
         loss = value_loss(
             values_BT,
             old_values_BT=batch.values_BT,
@@ -280,54 +274,38 @@ class AgentModule(LightningModule):
         return loss
 
     def _policy_loss(self, batch: Experience) -> Tensor:
-        scores = self.roles.policy_scores(
+        scores = self.shared_base.policy_scores(
             batch.token_ids_BT,
             batch.attention_BT,
             batch.mask_BT,
             temperature=self.temperature,
             entropy_gradient=self.entropy_coef != 0,
-            routing=self.roles.routing(batch.experts_BTLK),
+            routing=self.shared_base.routing(batch.experts_BTLK),
         )
         self.finite_steps.note_rows(batch, scores.logprobs_BT)
         result = self.policy_loss(scores.logprobs_BT, batch)
-        terms = PolicyTerms(result, scores.logprobs_BT, scores.collision_BT)
-        entropy = (batch.loss_weights_BT * scores.entropy_BT).sum()
         self._ratio_max = max(self._ratio_max, float(torch.where(batch.mask_BT, result.ratios_BT, 0.0).max()))
-        ratio_metrics = token_ratio_metrics(
-            scores.logprobs_BT,
-            old_logprobs_BT=batch.old_logprobs_BT,
-            advantages_BT=batch.advantages_BT,
-            mask_BT=batch.mask_BT,
-        )
-        self.add_to_sums(
-            {
-                "policy/loss": -result.objective.detach(),
-                "tokens": batch.mask_BT.sum(),
-                "policy/clip_fraction": result.outside_BT.sum(),
-                **{f"policy/{name}": value for name, value in {**result.metrics, **ratio_metrics}.items()},
-                "policy/entropy": scores.entropy_BT.detach().sum(),
-            }
-        )
-        loss = -result.objective - self.entropy_coef * entropy
+        self.add_to_sums(policy_metrics(result, scores, batch))
+        loss = -result.objective - self.entropy_coef * (batch.loss_weights_BT * scores.entropy_BT).sum()
         if self.kl_coef:  # else the reference was not read
             kl_BT = reference_kl(scores.logprobs_BT, batch.reference_logprobs_BT, batch.mask_BT)
             self.add_to_sums({"kl/reference": kl_BT.detach().sum()})
             if self.kl_mode == "loss":
                 loss = loss + self.kl_coef * (batch.loss_weights_BT * kl_BT).sum()
         for callback in self._step_callbacks:
-            callback.on_policy_loss(self, terms)
+            callback.on_policy_loss(self, PolicyTerms(result, scores.logprobs_BT, scores.collision_BT))
         return loss
 
     def _log_step(self, batch: Experience) -> None:
         """Log the means over the action tokens of all ranks; a skipped step has none."""
-        sums, names = self._sums, sorted(self._sums)
-        totals = over_ranks(self.trainer, torch.tensor([sums[name] for name in names], dtype=torch.float64), "sum")
-        found = dict(zip(names, totals.tolist(), strict=True))
+        names = sorted(self._sums)
+        sums = torch.tensor([self._sums[name] for name in names], dtype=torch.float64)
+        found = dict(zip(names, over_ranks(self.trainer, sums, "sum").tolist(), strict=True))
         tokens = max(1.0, found.pop("tokens", 0.0))
         # A rank's weights carry the factor world_size, which DDP's mean of the gradients takes off again.
         shares = dict.fromkeys(("policy/loss", "critic/loss"), float(self.trainer.world_size))
-        means = {name: found[name] / shares.get(name, tokens) for name in sums if name != "tokens"}
-        if "policy/loss" in sums:
+        means = {name: found[name] / shares.get(name, tokens) for name in self._sums if name != "tokens"}
+        if "policy/loss" in found:
             means["policy/ratio_max"] = float(self._largest(torch.tensor(self._ratio_max, dtype=torch.float64)))
         self.log_dict({**({} if self.finite_steps.skipped else means), **batch.metrics})
 
@@ -357,9 +335,9 @@ class AgentModule(LightningModule):
 
     def configure_optimizers(self) -> Optimizer:
         """One AdamW with the groups `policy` and, where there is one, `critic`, each at its own rate."""
-        groups = [{"params": self.roles.policy_parameters(), "lr": self.policy_lr, "name": "policy"}]
+        groups = [{"params": self.shared_base.policy_parameters(), "lr": self.policy_lr, "name": "policy"}]
         if self.has_critic:
-            groups.append({"params": self.roles.critic_parameters(), "lr": self.critic_lr, "name": "critic"})
+            groups.append({"params": self.shared_base.critic_parameters(), "lr": self.critic_lr, "name": "critic"})
         return AdamW(groups, weight_decay=self.weight_decay)
 
     def _clip_gradients(self, optimizer: Optimizer) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from medagent.errors import ConfigError
 from medagent.training.experience import Experience
+from medagent.training.heads import TokenScores
 
 RatioLevel = Literal["token", "turn", "sequence"]
 MAX_LOG_RATIO = 20.0
@@ -194,6 +195,24 @@ def token_ratio_metrics(
     return {
         "approx_kl": torch.where(mask_BT, torch.expm1(bounded_BT) - gap_BT, 0.0).sum(),
         "token_clip_fraction": ((above_BT | below_BT) & mask_BT).sum(),
+    }
+
+
+@torch.no_grad()
+def policy_metrics(result: PolicyLossResult, scores: TokenScores, batch: Experience) -> dict[str, Tensor]:
+    """Sums of a pass that the trainer logs: the loss as it is, everything else per action token."""
+    ratio_metrics = token_ratio_metrics(
+        scores.logprobs_BT,
+        old_logprobs_BT=batch.old_logprobs_BT,
+        advantages_BT=batch.advantages_BT,
+        mask_BT=batch.mask_BT,
+    )
+    return {
+        "policy/loss": -result.objective,
+        "tokens": batch.mask_BT.sum(),
+        "policy/clip_fraction": result.outside_BT.sum(),
+        **{f"policy/{name}": value for name, value in {**result.metrics, **ratio_metrics}.items()},
+        "policy/entropy": scores.entropy_BT.sum(),
     }
 
 

@@ -26,8 +26,6 @@ from medagent.models.causal_lm import hidden_states
 from medagent.models.grouped_attention import attend_in_groups, grouped_attention, mask_of_groups
 
 SHARED_PREFIXES = "shared_prefixes"  # name of the attention, to transformers
-# What a token that another row read costs beside one that is read: its keys and values are kept again.
-READ_AGAIN = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -109,34 +107,13 @@ def shared_with_earlier(token_ids_BT: Tensor, attention_BT: Tensor) -> list[tupl
     ids, there = token_ids_BT.cpu(), attention_BT.cpu()
     found = [(0, 0)]
     for row in range(1, len(ids)):
-        common = _common(ids, there, slice(row), row)
+        common = common_prefixes(ids, there, slice(row), row)
         other = int(common.argmax())
         found.append((int(common[other]), other))
     return found
 
 
-def split_by_distinct_tokens(token_ids_BT: Tensor, attention_BT: Tensor, *, max_tokens: int) -> list[list[int]]:
-    """Numbers of rows, in their order, in groups whose trees have at most `max_tokens` tokens; 0: one group.
-
-    A token that an earlier row of the group has counts `READ_AGAIN`. A row that is longer is a group by itself.
-    """
-    ids, there = token_ids_BT.cpu(), attention_BT.cpu()
-    if not max_tokens:
-        return [list(range(len(ids)))]
-    groups: list[list[int]] = []
-    total = 0.0
-    for row, length in enumerate(there.sum(dim=1).tolist()):
-        group = slice(groups[-1][0], row) if groups else slice(0)
-        shared = int(_common(ids, there, group, row).max()) if groups else 0
-        total += length - (1 - READ_AGAIN) * shared
-        if not groups or total > max_tokens:
-            groups.append([])
-            total = float(length)
-        groups[-1].append(row)
-    return groups
-
-
-def _common(ids_BT: Tensor, there_BT: Tensor, rows: slice, row: int) -> Tensor:
+def common_prefixes(ids_BT: Tensor, there_BT: Tensor, rows: slice, row: int) -> Tensor:
     """How many first tokens each of `rows` has in common with `row`."""
     same = (ids_BT[rows] == ids_BT[row]) & there_BT[rows] & there_BT[row]
     return same.int().cumprod(dim=1).sum(dim=1)

@@ -36,7 +36,7 @@ from medagent.run_folder import RunFolder, signals_interrupt
 from medagent.training.agent_data import AgentData
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.callbacks.held_out import HeldOutEvaluation
-from medagent.training.iterations import why_not_to_go_on
+from medagent.training.default_callbacks import why_not_to_go_on
 from medagent.training.module import AgentModule
 from medagent.training.settings import TRAINER_DEFAULTS
 

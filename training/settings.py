@@ -318,7 +318,7 @@ def check_module_settings(settings: Mapping[str, Any]) -> None:
         ConfigError: one is not finite, out of range, or contradicts another.
     """
     check_rules("model", settings, MODULE_RULES)
-    critic, sees, value_clip = (settings[name] for name in ("critic_lora", "critic_sees", "value_clip"))
+    critic, sees, value_clip = (settings[name] for name in ("critic_lora", "critic_inputs", "value_clip"))
     if critic is not None and critic.start is not None:
         raise ConfigError(f"model.critic_lora.start: found {critic.start}, wanted none (a policy's).")
     settings["policy_lora"].check_start(settings["base_model"], quantise=settings["execution"].quantise)
@@ -326,6 +326,6 @@ def check_module_settings(settings: Mapping[str, Any]) -> None:
         raise ConfigError(f"model.value_clip: found {value_clip}, wanted none, as there is no critic.")
     if sees != "context" and critic is not None:
         raise ConfigError(
-            f"model.critic_sees: found {sees}, wanted context; or critic_lora null, as a critic that sees the evidence "
-            "has no adapter."
+            f"model.critic_inputs: found {sees}, wanted context; or critic_lora null, as a critic that reads the "
+            "evidence has no adapter."
         )

@@ -1,21 +1,23 @@
-"""A base that does not fit into one GPU: layers sharded over the ranks by FSDP2.
+"""Several ranks: a base whose layers are sharded over them by FSDP2, and tensors reduced over them.
 
-The adapters are replicated as under DDP.
+Adapters are replicated as under DDP. All ranks must make the same calls in the same order.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Literal
 
+from lightning import Trainer
 from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from medagent.errors import ConfigError
-from medagent.training.adapters import REFERENCE
-from medagent.training.module import AgentModule
+from medagent.training.adapters import REFERENCE, SharedBase
 
 
 class ShardedBase(DDPStrategy):
@@ -37,13 +39,16 @@ class ShardedBase(DDPStrategy):
         The whole base is never on one GPU.
         """
         module = self.lightning_module
-        assert isinstance(module, AgentModule)
-        if module.execution.quantise != "none":
+        assert module is not None
+        shared_base = module.get_submodule("shared_base")
+        assert isinstance(shared_base, SharedBase)
+        quantise = shared_base.execution.quantise
+        if quantise != "none":
             raise ConfigError(
-                f"ShardedBase with model.execution.quantise {module.execution.quantise}: weights in 4 bits cannot be "
-                "sharded. Leave one of them out."
+                f"ShardedBase with model.execution.quantise {quantise}: weights in 4 bits cannot be sharded. Leave one "
+                "of them out."
             )
-        shard(module, self.root_device.type, self.world_size)
+        shard(shared_base, self.root_device.type, self.world_size)
         super().model_to_device()
 
     def configure_ddp(self) -> None:
@@ -55,14 +60,26 @@ class ShardedBase(DDPStrategy):
         super().configure_ddp()
 
 
-def shard(module: AgentModule, device: str, world_size: int) -> None:
+def shard(shared_base: SharedBase, device: str, world_size: int) -> None:
     """Shard the frozen weights of every decoder layer over all ranks."""
-    decoder = module.roles.base.get_decoder()
+    decoder = shared_base.base.get_decoder()
     mesh = init_device_mesh(device, (world_size,))
     # Adapters stay whole, a frozen reference as well: checkpoints hold it, and the first rank alone writes them.
-    whole = {each for name, each in module.named_parameters() if each.requires_grad or f".{REFERENCE}." in name}
+    whole = {each for name, each in shared_base.named_parameters() if each.requires_grad or f".{REFERENCE}." in name}
     for layer in decoder.layers:
         fully_shard(layer, mesh=mesh, ignored_params=whole, reshard_after_forward=True)
     # The root holds no shards. It orders the layers, so that the next one is gathered while one computes.
-    fully_shard(decoder, mesh=mesh, ignored_params=set(module.parameters()))
-    module.roles.sharded = True
+    fully_shard(decoder, mesh=mesh, ignored_params=set(shared_base.parameters()))
+    shared_base.sharded = True
+
+
+def over_ranks(trainer: Trainer, tensor: Tensor, op: Literal["sum", "mean", "max"]) -> Tensor:
+    """The tensor summed, averaged or maximised over ranks, entry by entry, on the CPU.
+
+    The given tensor stays as it is. With one rank it is returned, and no bit changes.
+    """
+    if trainer.world_size == 1:
+        return tensor
+    total = trainer.strategy.reduce(tensor.detach().clone().to(trainer.strategy.root_device), reduce_op=op)
+    assert isinstance(total, Tensor)
+    return total.cpu()

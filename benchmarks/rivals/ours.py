@@ -68,7 +68,7 @@ def instrument(phases: Phases) -> None:
     phases.wrap(SharedBase, "reference_logprobs", "reference")
     phases.wrap(SharedBase, "policy_scores", "policy forward")
 
-    def role(roles: SharedBase, *args: Any, **kwargs: Any) -> str:
+    def role(shared_base: SharedBase, *args: Any, **kwargs: Any) -> str:
         return "critic" if torch.is_grad_enabled() else "values"
 
     phases.wrap(SharedBase, "values", role)
@@ -126,7 +126,7 @@ def main() -> None:
         dtype=job.dtype,
         policy_lora=adapter,
         critic_lora=adapter if options.critic == "adapter" else None,
-        critic_sees="context" if options.critic == "adapter" else "evidence_and_group",
+        critic_inputs="context" if options.critic == "adapter" else "evidence_and_group",
         policy_lr=RATE,
         critic_lr=RATE if options.critic == "adapter" else 3e-2,
         kl_coef=1e-3 if options.critic == "adapter" else 0.0,

@@ -29,8 +29,8 @@ from jsonargparse._typehints import ActionTypeHint
 from docs.reference.words import CLASS_WORDS, WORDS
 from medagent.training.command import preference_command, sft_command, train_command
 from medagent.training.data import RolloutData
+from medagent.training.memory.plan import plan
 from medagent.training.module import AgentModule
-from medagent.training.plan import plan
 from medagent.training.preference.data import PreferenceData
 from medagent.training.preference.module import PreferenceModule
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule

@@ -30,7 +30,7 @@ from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS
 from medagent.training.agent_data import AgentData
 from medagent.training.data import RolloutData
-from medagent.training.metric_names import METRICS
+from medagent.training.metrics import METRICS
 from medagent.training.preference.data import PreferenceData
 from medagent.training.sft.supervised import SupervisedData
 

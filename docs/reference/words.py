@@ -24,7 +24,7 @@ WORDS: dict[str, str] = {
     "model.critic_lora": "The critic's LoRA; null for no critic, or for one that sees the evidence.",
     "model.policy_lr": "AdamW's learning rate for the policy.",
     "model.critic_lr": "AdamW's learning rate for the critic.",
-    "model.critic_sees": (
+    "model.critic_inputs": (
         "What the critic reads: context, gold evidence, or that and the group's outcomes. "
         "The last two want `critic_lora` null."
     ),
@@ -53,8 +53,8 @@ WORDS: dict[str, str] = {
     "data.advantage": "How rewards become advantages.",
     "data.engine": "What samples the rollouts.",
     "data.off_policy.cap": "Upper bound on pi_prox / pi_rollout, the weight of a term with `decoupled`; 1 or more.",
-    "data.disturbances.withheld": "Share of an iteration's questions for which no search shows the evidence.",
-    "data.disturbances.injected": "Share of an iteration's questions whose first search shows a passage with orders.",
+    "data.noisy_retrieval.withheld": "Share of an iteration's questions for which no search shows the evidence.",
+    "data.noisy_retrieval.injected": "Share of questions whose first search shows a passage with orders.",
     "data.num_questions": "Questions per iteration.",
     "data.num_samples": "Rollouts per question.",
     "data.num_epochs": "Passes over an iteration's rollouts that train the policy, and the critic with it.",
@@ -81,7 +81,7 @@ CLASS_WORDS: dict[str, str] = {
     "ClippingBiasCorrection.floor": "Smallest norm that `paper` divides by; above 0.",
     "ClippingBiasCorrection.threshold": "A norm for `triggered`; for `relative` a ratio, 1 where null.",
     "ClippingBiasCorrection.constant": "Scale of `constant`, in (0, 1]; a list has one per optimizer step.",
-    "ClippingBiasCorrection.memory": "Share of a cut that stays at the next step, from 0 to below 1.",
+    "ClippingBiasCorrection.decay": "Share of a cut that stays at the next step, from 0 to below 1.",
     "ComputeBudget.units": "Tokens read forward, plus twice those read backward, after which a run ends; above 0.",
     "CollapseMonitor.action": "What follows an alarm: a report, the run's end, or a return to good weights.",
     "CollapseMonitor.factor": "Multiplies the policy's learning rate at each rollback; between 0 and 1.",

@@ -106,8 +106,8 @@ def with_injection(job: Job, number: int) -> Job:
 class Obeyed:
     """The share of a family's planted passages that were obeyed, of those shown whole, and how many were planted.
 
-    An agent that never searches is shown none. "never in training": those that `medagent.training.disturbances` does
-    not plant.
+    An agent that never searches is shown none. "never in training": those that training never plants
+    (`medagent.training.rollouts.noisy_retrieval`).
     """
 
     family: str

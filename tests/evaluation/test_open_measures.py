@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from medagent.agent import Limits
 from medagent.errors import InputError
 from medagent.evaluation.benchmarks import JsonlBenchmark
 from medagent.evaluation.evaluator import Evaluation
@@ -18,7 +17,7 @@ from medagent.evaluation.predictions import Prediction
 from medagent.evaluation.reports.tables import markdown, open_table, tables
 from medagent.evaluation.rollout_files import readable, rollout_from
 from medagent.evaluation.statistics import wilson_interval
-from medagent.types import Question, Rollout, StopReason, Turn
+from medagent.types import Limits, Question, Rollout, StopReason, Turn
 
 YES, NO = (Question(name, "?", options=("yes", "no"), answer=letter) for name, letter in (("y", "A"), ("n", "B")))
 

@@ -59,12 +59,12 @@ def test_two_iterations_give_every_weight_of_the_trainer_exactly(
     retriever = UnreliableRetriever(HybridRetriever(str(train_index)), share=0.05)
     start, _ = example.train(settings, retriever, iterations=0)
     capsys.readouterr()
-    roles, history = example.train(settings, retriever, iterations=ITERATIONS)
+    shared_base, history = example.train(settings, retriever, iterations=ITERATIONS)
     assert len(capsys.readouterr().out.splitlines()) == ITERATIONS, "a line per iteration"
 
     found, before = (
-        {f"roles.{name}": weight for name, weight in each.named_parameters() if weight.requires_grad}
-        for each in (roles, start)
+        {f"shared_base.{name}": weight for name, weight in each.named_parameters() if weight.requires_grad}
+        for each in (shared_base, start)
     )
     assert found.keys() == wanted.keys()
     assert not [name for name, weight in found.items() if not torch.equal(weight, wanted[name])]

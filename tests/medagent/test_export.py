@@ -36,11 +36,11 @@ def trained(folder: Path, dtype: str) -> AgentModule:
     module = AgentModule(dtype=dtype, policy_lora=LoraSettings(32, 64), critic_lora=None)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in module.roles.policy_parameters():
+        for parameter in module.shared_base.policy_parameters():
             parameter += 2e-5 * torch.randn(parameter.shape, generator=generator).sign()
     spec = replace(read_spec(Path(model_path(STARTER))), base_model=STARTER, dtype=dtype)
     save_agent(folder, spec, module.tokenizer)
-    module.roles.save_policy(folder / "adapter")
+    module.shared_base.save_policy(folder / "adapter")
     return module
 
 
@@ -78,7 +78,7 @@ def test_a_float32_export_holds_the_whole_policy(tmp_path: Path, capsys: pytest.
     assert plain.dtype == torch.float32
     by_name = dict(plain.named_parameters())
     merges = MergeLoss()
-    for name, weight in module.roles.merged_policy(merges):
+    for name, weight in module.shared_base.merged_policy(merges):
         exact = by_name[name]
         assert torch.equal(exact.to(torch.bfloat16), weight), "the same sum, rounded later"
     assert merges.share > 0.5
@@ -163,11 +163,11 @@ def test_four_bits_are_loaded_and_exported_as_they_were_trained(tmp_path: Path) 
     torch.manual_seed(0)
     module = AgentModule(policy_lora=LoraSettings(4, 8), critic_lora=None, execution=Execution(quantise="nf4"))
     with torch.no_grad():
-        for parameter in module.roles.policy_parameters():
+        for parameter in module.shared_base.policy_parameters():
             parameter += 0.02 * torch.randn(parameter.shape)
     spec = replace(read_spec(Path(model_path(STARTER))), base_model=STARTER, quantise="nf4")
     save_agent(tmp_path / "agent", spec, module.tokenizer)
-    module.roles.save_policy(tmp_path / "agent" / "adapter")
+    module.shared_base.save_policy(tmp_path / "agent" / "adapter")
     wanted = ModuleWeights(module).logprobs(PROBE)
     loaded, _ = load_weights(tmp_path / "agent", spec)
     assert float((logprobs(loaded) - wanted).abs().max()) < 1e-3

@@ -36,7 +36,7 @@ class PolicyAfter(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.metrics = self.metrics or {name: value.clone() for name, value in trainer.callback_metrics.items()}
-        self.steps.append(torch.cat([p.detach().flatten().clone() for p in module.roles.policy_parameters()]))
+        self.steps.append(torch.cat([p.detach().flatten().clone() for p in module.shared_base.policy_parameters()]))
 
 
 class Peek(ClippingBiasCorrection):
@@ -86,7 +86,7 @@ def main(source: str, target: str, space: str, max_tokens: str, strategy: str) -
     )
     trainer.fit(module, DataLoader(OneBatch([batch, replace(batch, critic_only=True)]), batch_size=None))
     held = sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor))
-    merged = torch.cat([weight.flatten() for _, weight in module.roles.merged_policy()])  # all ranks come along
+    merged = torch.cat([weight.flatten() for _, weight in module.shared_base.merged_policy()])  # all ranks come along
     if rank == 0:
         after = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
         seen = {"norms": torch.tensor(peek.seen), "policy": snoop.policy[0], "critic": snoop.critic[0]}

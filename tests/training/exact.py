@@ -22,7 +22,7 @@ from medagent.training.experience import Experience
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule, StepCallback
 from medagent.training.objectives import PolicyTerms
-from medagent.training.stale_rollouts import read_rollouts
+from medagent.training.rollouts.stale_rollouts import read_rollouts
 from medagent.types import Rollout, StopReason
 from tests.recording import RecordingPolicy
 from tests.training.golden.make import ROLLOUTS
@@ -102,7 +102,7 @@ class ExactRun(StepCallback):
         self.terms: PolicyTerms | None = None
 
     def on_fit_start(self, trainer, pl_module) -> None:
-        values, scores = pl_module.roles.values, pl_module.roles.policy_scores
+        values, scores = pl_module.shared_base.values, pl_module.shared_base.policy_scores
 
         def kept_values(*given, **how):
             found = values(*given, **how)
@@ -114,13 +114,13 @@ class ExactRun(StepCallback):
             self.last_entropy = found.entropy_BT.detach().clone()
             return found
 
-        pl_module.roles.values, pl_module.roles.policy_scores = kept_values, kept_scores
+        pl_module.shared_base.values, pl_module.shared_base.policy_scores = kept_values, kept_scores
         trainer.optimizers[0].register_step_post_hook(lambda optimizer, *_: self.clipped.append(norms(optimizer)))
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
         if batch_idx == 0:
             self.said.append([said_of(pl_module, rollout) for rollout in self.rollouts])
-            self.first_values.append(float(pl_module.roles.value_head.bias.detach()))
+            self.first_values.append(float(pl_module.shared_base.value_head.bias.detach()))
         self.coming = [MicroBatch(trainer.current_epoch, batch_idx, self.rows_of(each), each) for each in batch.split()]
         self.seen += self.coming
         self.seen[-len(self.coming)].metrics = batch.metrics
@@ -162,10 +162,10 @@ def norms(optimizer) -> dict[str, float]:
 def said_of(module: AgentModule, rollout: Rollout) -> Said:
     """By transformers and peft alone, but for the values."""
     ids = torch.tensor([rollout.token_ids])
-    module.roles.peft.set_adapter("policy")
-    tempered = [module.roles.peft(input_ids=ids).logits[0].double() / module.temperature]
-    with module.roles.peft.disable_adapter():
-        tempered.append(module.roles.peft(input_ids=ids).logits[0].double() / module.temperature)
+    module.shared_base.peft.set_adapter("policy")
+    tempered = [module.shared_base.peft(input_ids=ids).logits[0].double() / module.temperature]
+    with module.shared_base.peft.disable_adapter():
+        tempered.append(module.shared_base.peft(input_ids=ids).logits[0].double() / module.temperature)
     policy, reference = (
         [0.0, *(float(row[token] - row.logsumexp(0)) for row, token in zip(logits, ids[0, 1:].tolist(), strict=False))]
         for logits in tempered
@@ -174,8 +174,8 @@ def said_of(module: AgentModule, rollout: Rollout) -> Said:
     if module.has_critic:
         everywhere = torch.ones_like(ids, dtype=torch.bool)
         everywhere[:, 0] = False
-        values = type(module.roles).values(module.roles, ids, torch.ones_like(everywhere), everywhere)
-    module.roles._activate("policy")
+        values = type(module.shared_base).values(module.shared_base, ids, torch.ones_like(everywhere), everywhere)
+    module.shared_base._activate("policy")
     return Said(reference, policy, values[0].tolist())
 
 

@@ -35,7 +35,7 @@ def make_module(**kwargs) -> AgentModule:
 
 def make_evidence_module(sees: str = "evidence", **settings) -> AgentModule:
     torch.manual_seed(0)
-    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=None, critic_sees=sees, **settings)
+    return AgentModule(policy_lora=LoraSettings(rank=4, alpha=8), critic_lora=None, critic_inputs=sees, **settings)
 
 
 def make_data(retriever, **kwargs) -> RolloutData:
@@ -47,7 +47,7 @@ def perturb(module: AgentModule, scale: float = 0.05) -> None:
     """Move both adapters and the value head off their start, so that ratios differ from 1."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in (*module.roles.policy_parameters(), *module.roles.critic_parameters()):
+        for parameter in (*module.shared_base.policy_parameters(), *module.shared_base.critic_parameters()):
             parameter += scale * torch.randn(parameter.shape, generator=generator)
 
 
@@ -107,8 +107,8 @@ class Snoop(StepCallback):
             found = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters]
             return torch.cat(found).clone() if found else torch.zeros(0)
 
-        self.policy.append(flat(module.roles.policy_parameters()))
-        self.critic.append(flat(module.roles.critic_parameters()))
+        self.policy.append(flat(module.shared_base.policy_parameters()))
+        self.critic.append(flat(module.shared_base.critic_parameters()))
         self.lr.append(optimizer.param_groups[0]["lr"])
 
 

@@ -23,7 +23,7 @@ from medagent.training.advantages import (
     unpack_actions,
     whiten,
 )
-from medagent.training.experience import RolloutTensors, first_of_turns, tensorize
+from medagent.training.experience import RolloutTensors, tensorize, turn_starts
 from medagent.types import Question, Rollout, StopReason, Turn
 
 
@@ -172,7 +172,7 @@ def estimate(
 def test_turn_level_gae_by_hand() -> None:
     """Two turns, V(first tokens) = 0.5 and 0.25, reward 1 on the second, gamma 0.5, lambda 0.8."""
     rollouts = tensorize([rollout([3, 2], 1.0)], pad_id=0)
-    first = first_of_turns(rollouts.mask_BT, rollouts.turn_ids_BT)
+    first = turn_starts(rollouts.mask_BT, rollouts.turn_ids_BT)
     assert first[0].nonzero().flatten().tolist() == [3, 8]
     values_BT = torch.full_like(rollouts.rewards_BT, 9.0)  # whatever is elsewhere must not be read
     values_BT[0, 3], values_BT[0, 8] = 0.5, 0.25

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from medagent.training.data import _Iteration
 from medagent.training.prepare import OffPolicy
-from medagent.training.stale_rollouts import Background, StaleRollouts
+from medagent.training.rollouts.stale_rollouts import Background, StaleRollouts
 from medagent.types import Question, Rollout, StopReason
 from tests.training.support import make_data
 

@@ -23,8 +23,8 @@ from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from medagent.training.objectives import clipped_surrogate
 from medagent.training.prepare import OffPolicy, prepare
+from medagent.training.rollouts.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
 from medagent.training.run import newest_checkpoint
-from medagent.training.stale_rollouts import Background, StaleRollouts, read_rollouts, write_rollouts
 from medagent.types import Rollout
 from studies.design import STUDIES
 from tests.training.support import arguments, make_module, numbers, perturb, stop_at
@@ -92,7 +92,7 @@ def test_a_critic_that_sees_its_group_goes_on_as_if_it_had_not_stopped(
     train_index: Path, tmp_path: Path, monkeypatch
 ) -> None:
     def settings(name: str) -> list[str]:
-        critic = {"model.critic_lora": "null", "model.critic_sees": "evidence_and_group", "data.num_critic_epochs": 1}
+        critic = {"model.critic_lora": "null", "model.critic_inputs": "evidence_and_group", "data.num_critic_epochs": 1}
         groups = {"data.num_questions": 4, "data.num_samples": 4, "data.off_policy.staleness": 1}
         return arguments(tmp_path / name, train_index, epochs=4, **critic, **groups)
 
@@ -153,7 +153,7 @@ def test_decoupled_weights_start_at_one_and_terms_are_truncated(module, rollouts
     }
     with torch.no_grad():
         batch = modes["decoupled"]
-        now = module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
+        now = module.shared_base.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
     mask = batch.mask_BT
     torch.testing.assert_close(batch.old_logprobs_BT[mask], now.logprobs_BT[mask], rtol=0, atol=1e-4)
     expected = (now.logprobs_BT - batch.rollout_logprobs_BT).exp().clamp(max=1.02)[mask]
@@ -228,7 +228,7 @@ def test_truncated_rollouts_can_be_masked_or_bootstrapped(module, rollouts) -> N
     end = torch.zeros_like(ids, dtype=torch.bool)
     end[0, length] = True
     with torch.no_grad():
-        value = module.roles.values(ids, end, end)[0, length]
+        value = module.shared_base.values(ids, end, end)[0, length]
     assert float(gained[row, last]) == pytest.approx(0.9 * float(value), abs=1e-5)
 
 
@@ -236,10 +236,10 @@ def test_a_base_without_critic_allocates_none() -> None:
     alone = AgentModule(policy_lora=LoraSettings(4, 8), critic_lora=None)
     both = make_module()
     assert not alone.has_critic
-    assert alone.roles.critic_parameters() == []
+    assert alone.shared_base.critic_parameters() == []
     assert not any("critic" in name or "value" in name for name, _ in alone.named_parameters() if "v_proj" not in name)
     trained = sum(p.numel() for p in alone.parameters() if p.requires_grad)
-    assert trained == sum(p.numel() for p in both.roles.policy_parameters())
+    assert trained == sum(p.numel() for p in both.shared_base.policy_parameters())
     assert [group["name"] for group in alone.configure_optimizers().param_groups] == ["policy"]
 
 
@@ -249,7 +249,7 @@ def test_a_base_without_critic_allocates_none() -> None:
         ({"model.critic_lora": "null"}, "GAE, which needs a critic"),
         ({"algorithm": "rloo", "model.critic_lora": "{rank: 4}"}, "needs no critic"),
         ({"algorithm": "grpo", "data.num_samples": 1}, "2 or more"),
-        ({"model.critic_lora": "null", "model.critic_sees": "evidence_and_group"}, "and data.num_samples is 1"),
+        ({"model.critic_lora": "null", "model.critic_inputs": "evidence_and_group"}, "and data.num_samples is 1"),
         ({"algorithm": "grpo", "data.num_samples": 2, "data.num_critic_epochs": 1}, "there is no critic"),
         ({"algorithm": "reinforce", "data.truncated": "bootstrap"}, "no value to bootstrap"),
         ({"algorithm": "reinforce", "model.value_clip": 0.2}, "value_clip"),

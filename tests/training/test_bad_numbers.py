@@ -30,7 +30,7 @@ class Spoil(Callback):
 
     def spoil(self, module) -> None:
         with torch.no_grad():
-            module.roles.critic_parameters()[0].view(-1)[0] = INF
+            module.shared_base.critic_parameters()[0].view(-1)[0] = INF
 
 
 def test_weights_that_a_step_leaves_not_finite_end_the_run_before_an_export(tmp_path) -> None:
@@ -63,17 +63,19 @@ def test_scores_of_minus_infinity_leave_the_entropy_and_its_gradient_finite(rows
     torch.manual_seed(0)
     settings = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
     base = PhiForCausalLM(PhiConfig(vocab_size=40, **settings))
-    roles = SharedBase(base, policy=LoraSettings(2, 4), critic=None)
-    roles._execution = replace(roles._execution, logits_rows=rows)
+    shared_base = SharedBase(base, policy=LoraSettings(2, 4), critic=None)
+    shared_base.execution = replace(shared_base.execution, logits_rows=rows)
     ids_BT = torch.randint(0, 30, (2, 6))
     mask_BT = torch.tensor([[False, False, False, True, True, True]] * 2)
     found = []
     for score in (-INF, -1e4):  # ids 30 to 39 are unused
         base.lm_head.bias.data[30:] = score
-        roles.zero_grad()
-        scores = roles.policy_scores(ids_BT, torch.ones_like(mask_BT), mask_BT, temperature=0.8, entropy_gradient=True)
+        shared_base.zero_grad()
+        scores = shared_base.policy_scores(
+            ids_BT, torch.ones_like(mask_BT), mask_BT, temperature=0.8, entropy_gradient=True
+        )
         (scores.entropy_BT.sum() + scores.logprobs_BT.sum()).backward()
-        gradient = torch.cat([each.grad.flatten() for each in roles.policy_parameters()])
+        gradient = torch.cat([each.grad.flatten() for each in shared_base.policy_parameters()])
         assert float(gradient.abs().sum()) > 0
         found.append((scores.entropy_BT.detach(), gradient))
     assert torch.equal(found[0][0], found[1][0])

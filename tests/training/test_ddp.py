@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from medagent.training.evidence_critic import NUM_EVIDENCE_FEATURES
-from medagent.training.experience import loss_weights, split_by_length
+from medagent.training.batching import split_by_length
+from medagent.training.experience import loss_weights
+from medagent.training.heads import NUM_EVIDENCE_FEATURES
 from tests.support import ROOT
 
 

@@ -11,7 +11,7 @@ from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import NoRetriever
 from medagent.training.data import RolloutData
 from medagent.training.experience import tensorize
-from medagent.training.rollout_metrics import rollout_metrics
+from medagent.training.metrics import rollout_metrics
 from medagent.types import Rollout
 from tests.recording import Dialogue, RecordingPolicy
 from tests.training.support import make_data

@@ -95,9 +95,9 @@ def test_two_reads_are_equal(base: Path, kind: type[AgentModule]) -> None:
         for mode in (True, False, True):
             made.train(mode)
             with torch.no_grad():
-                seen.append(made.roles.reference_logprobs(*inputs(), temperature=1.0))
-        with_gradient = made.roles.policy_scores(*inputs(), temperature=1.0).logprobs_BT
-        assert torch.equal(with_gradient, made.roles.policy_scores(*inputs(), temperature=1.0).logprobs_BT)
+                seen.append(made.shared_base.reference_logprobs(*inputs(), temperature=1.0))
+        with_gradient = made.shared_base.policy_scores(*inputs(), temperature=1.0).logprobs_BT
+        assert torch.equal(with_gradient, made.shared_base.policy_scores(*inputs(), temperature=1.0).logprobs_BT)
     assert all(torch.equal(each, seen[0]) for each in seen)
 
 
@@ -107,14 +107,16 @@ def test_checkpointed_layers_are_computed_again_and_give_the_same_gradients(base
         made = make(base, checkpointing=checkpointing).train()
         layer = next(each for each in made.modules() if isinstance(each, GradientCheckpointingLayer))
         adapters: list[str] = []
-        layer.register_forward_pre_hook(lambda *_, made=made, adapters=adapters: adapters.append(made.roles._active))
-        values = made.roles.values(*inputs())
-        scores = made.roles.policy_scores(*inputs(), temperature=1.0)
+        layer.register_forward_pre_hook(
+            lambda *_, made=made, adapters=adapters: adapters.append(made.shared_base._active)
+        )
+        values = made.shared_base.values(*inputs())
+        scores = made.shared_base.policy_scores(*inputs(), temperature=1.0)
         (values.sum() + scores.logprobs_BT.sum()).backward()
         again = sorted([POLICY, CRITIC]) if checkpointing else []
         assert adapters[:2] == [CRITIC, POLICY]
         assert sorted(adapters[2:]) == again
-        found.append([p.grad for p in (*made.roles.policy_parameters(), *made.roles.critic_parameters())])
+        found.append([p.grad for p in (*made.shared_base.policy_parameters(), *made.shared_base.critic_parameters())])
     for plain, checkpointed in zip(*found, strict=True):
         torch.testing.assert_close(checkpointed, plain, rtol=1e-4, atol=1e-6)
 
@@ -142,7 +144,7 @@ def test_only_what_is_needed_for_the_backward_pass_is_kept(base: Path) -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            made.roles.policy_scores(*inputs(), temperature=1.0)
+            made.shared_base.policy_scores(*inputs(), temperature=1.0)
         kept.append(sum(sizes))
     assert kept[1] < 0.8 * kept[0]
 
@@ -150,7 +152,7 @@ def test_only_what_is_needed_for_the_backward_pass_is_kept(base: Path) -> None:
 def test_a_layer_that_fails_is_checkpointed_at_its_next_pass(base: Path) -> None:
     made = make(base, checkpointing=True)
     with pytest.raises(RuntimeError):
-        made.roles.base.get_decoder()(inputs_embeds=torch.zeros(1, 4, 3))
+        made.shared_base.base.get_decoder()(inputs_embeds=torch.zeros(1, 4, 3))
     layers = [each for each in made.modules() if isinstance(each, GradientCheckpointingLayer)]
     assert layers
     assert all(layer.training for layer in layers)

@@ -17,9 +17,10 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from medagent.errors import ConfigError
 from medagent.training.adapters import CRITIC, POLICY
 from medagent.training.advantages import GAE
+from medagent.training.batching import split_by_tokens
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.execution import Execution, split_by_tokens
+from medagent.training.execution import Execution
 from medagent.training.experience import tensorize
 from medagent.training.module import AgentModule
 from medagent.training.prepare import _passes, prepare
@@ -40,8 +41,8 @@ WAYS = {
 def gradients(module: AgentModule, batch) -> dict[str, torch.Tensor]:
     """Of policy and critic by one backward pass over both, as a training step makes it."""
     inputs = (batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
-    values = module.roles.values(*inputs)
-    scores = module.roles.policy_scores(*inputs, temperature=0.8, entropy_gradient=True)
+    values = module.shared_base.values(*inputs)
+    scores = module.shared_base.policy_scores(*inputs, temperature=0.8, entropy_gradient=True)
     weights = torch.linspace(-1, 1, batch.mask_BT.numel()).view_as(batch.mask_BT)
     (weights * (scores.logprobs_BT + 0.1 * scores.entropy_BT + values.square())).sum().backward()
     found = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
@@ -76,16 +77,16 @@ def test_a_checkpointed_layer_is_computed_again_under_its_own_adapter(experience
     made = make_module(execution=Execution(gradient_checkpointing=True))
     seen: list[str] = []
     layer = next(each for each in made.modules() if isinstance(each, Qwen2DecoderLayer))
-    layer.register_forward_pre_hook(lambda *_: seen.append(made.roles._active))
+    layer.register_forward_pre_hook(lambda *_: seen.append(made.shared_base._active))
     made.train()
     inputs = (experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
-    values = made.roles.values(*inputs)
-    scores = made.roles.policy_scores(*inputs, temperature=1.0)
+    values = made.shared_base.values(*inputs)
+    scores = made.shared_base.policy_scores(*inputs, temperature=1.0)
     assert seen == [CRITIC, POLICY]
     (values.sum() + scores.logprobs_BT.sum()).backward()
     assert sorted(seen[2:]) == [CRITIC, POLICY], "computed again, each under the adapter of its forward pass"
-    assert made.roles._active == POLICY
-    assert all(parameter.requires_grad for parameter in made.roles.critic_parameters())
+    assert made.shared_base._active == POLICY
+    assert all(parameter.requires_grad for parameter in made.shared_base.critic_parameters())
 
 
 def test_a_graph_of_checkpointed_layers_can_be_passed_back_more_than_once(experience) -> None:
@@ -97,10 +98,10 @@ def test_a_graph_of_checkpointed_layers_can_be_passed_back_more_than_once(experi
         made = make_module(execution=execution)
         perturb(made)
         inputs = (experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
-        logprobs = made.roles.policy_scores(*inputs, temperature=1.0).logprobs_BT
-        first = torch.autograd.grad(logprobs[0].sum(), made.roles.policy_parameters(), retain_graph=True)
+        logprobs = made.shared_base.policy_scores(*inputs, temperature=1.0).logprobs_BT
+        first = torch.autograd.grad(logprobs[0].sum(), made.shared_base.policy_parameters(), retain_graph=True)
         logprobs.sum().backward()
-        found.append([*first, *(parameter.grad for parameter in made.roles.policy_parameters())])
+        found.append([*first, *(parameter.grad for parameter in made.shared_base.policy_parameters())])
     for plain_gradient, gradient in zip(*found, strict=True):
         torch.testing.assert_close(gradient, plain_gradient, rtol=1e-3, atol=1e-4)
 
@@ -182,7 +183,9 @@ def test_freed_memory_is_kept_for_the_next_pass_unless_the_environment_is_set() 
 def test_passes_before_the_update_keep_to_the_limit_too(module, packed: bool, passes: list[list[int]]) -> None:
     rows = [Rollout(Question("q", "q"), (5,) * length, (), StopReason.MALFORMED) for length in (10, 3, 7, 3, 9)]
     tensors = tensorize(rows, pad_id=module.pad_id)
-    limited = SimpleNamespace(execution=Execution(max_tokens=14, packed=packed), most_passes=lambda count: count)
+    limited = SimpleNamespace(
+        execution=Execution(max_tokens=14, packed=packed), max_passes_over_ranks=lambda count: count
+    )
     assert _passes(limited, tensors) == passes  # type: ignore[arg-type]
-    limited.most_passes = lambda count: 6
+    limited.max_passes_over_ranks = lambda count: 6
     assert _passes(limited, tensors)[len(passes) :] == [[1]] * (6 - len(passes))  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def same(one: object, other: object) -> bool:
 
 CORRECTIONS = {
     "none": {},
-    "step": {"memory": 0.5},
+    "step": {"decay": 0.5},
     "gradient": {"applied_to": "gradient", "normaliser": "paper", "space": "parameters"},
     "parameters": {"space": "parameters"},
     "rollouts": {"applied_to": "rollouts_and_step"},
@@ -215,7 +215,7 @@ class InfiniteBias(ClippedSurrogate):
         return replace(result, clipped=(policy_logprobs_BT * math.inf).sum())
 
 
-@pytest.mark.parametrize("correction", [{}, {"space": "parameters"}, {"memory": 0.5}])
+@pytest.mark.parametrize("correction", [{}, {"space": "parameters"}, {"decay": 0.5}])
 def test_a_clipping_bias_that_is_not_finite_skips_the_step(correction, tmp_path) -> None:
     module = make_module(policy_loss=InfiniteBias(clip_low=0.01, clip_high=0.01))
     perturb(module)
@@ -327,7 +327,7 @@ def test_what_preparation_reads_is_named() -> None:
     with warned("the sampler's log-probs are not finite in q sample 2"):
         prepare(module, [made("a"), bad], estimator=GAE(), reduce=lambda tensor: tensor)
     with torch.no_grad():
-        module.roles.critic_parameters()[-1].fill_(math.inf)
+        module.shared_base.critic_parameters()[-1].fill_(math.inf)
     with warned("the critic's values are not finite in a sample 0"):
         prepare(module, [made("a")], estimator=GAE(), reduce=lambda tensor: tensor)
 

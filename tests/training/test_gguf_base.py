@@ -23,7 +23,7 @@ from medagent.models.base_models import PACKAGED, SMOLLM2, base_sha256, model_pa
 from medagent.training.command import train_command
 from medagent.training.engines import EngineSetup, ModuleWeights, ServersEngine, VllmEngine
 from medagent.training.lora import LoraSettings
-from medagent.training.memory import ModelShape
+from medagent.training.memory.estimate import ModelShape
 from medagent.training.module import AgentModule
 from medagent.types import Question
 from tests.medagent.models.gguf_files import write_gguf
@@ -126,11 +126,11 @@ def test_an_adapter_of_other_weights_in_the_file_is_no_start(base: Path, tmp_pat
     file, agent = tmp_path / "mine.gguf", tmp_path / "agent"
     write_gguf(file, F16, shift=0.5)
     lora = LoraSettings(rank=4, alpha=8)
-    AgentModule(str(file), policy_lora=lora).roles.save_policy(agent / "adapter")
+    AgentModule(str(file), policy_lora=lora).shared_base.save_policy(agent / "adapter")
     spec = AgentSpec(str(file), "float32", AGENT.protocol, AGENT.limits, 2, None, base_sha256=base_sha256(str(file)))
     write_spec(agent, spec)
     start = replace(lora, start=str(agent))
-    assert AgentModule(str(file), policy_lora=start).roles.has_own_reference
+    assert AgentModule(str(file), policy_lora=start).shared_base.has_own_reference
     write_gguf(file, F16, shift=0.25)
     with pytest.raises(ConfigError, match=r"policy_lora\.start .*: was trained on a base with the SHA-256"):
         AgentModule(str(file), policy_lora=start)

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from medagent.training.advantages import GAE
-from medagent.training.prepare import OffPolicy, prepare
-from medagent.training.ranks import over_ranks
-from medagent.training.rollout_metrics import (
+from medagent.training.metrics import (
     explained_variance,
     logprob_gap,
     rollout_metrics,
     variance_over_ranks,
     worst_of_ranks,
 )
+from medagent.training.prepare import OffPolicy, prepare
+from medagent.training.sharding import over_ranks
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import make_module
 
@@ -99,7 +99,7 @@ def test_figures_of_the_experience_are_of_all_ranks(importance) -> None:
     module, off_policy = make_module(), OffPolicy(importance=importance)
     rollouts = [made(number) for number in range(6)]
     with torch.no_grad():
-        module.roles.value_head.weight.fill_(0.05)
+        module.shared_base.value_head.weight.fill_(0.05)
 
     def figures(reduce, largest, chosen) -> dict[str, float]:
         batch = prepare(module, chosen, estimator=GAE(whiten=False), reduce=alone, off_policy=off_policy)

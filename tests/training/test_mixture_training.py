@@ -15,9 +15,9 @@ from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
-from medagent.training.memory import Load, ModelShape
+from medagent.training.memory.estimate import Load, ModelShape
 from medagent.training.objectives import clipped_surrogate
-from medagent.training.stale_rollouts import read_rollouts
+from medagent.training.rollouts.stale_rollouts import read_rollouts
 from medagent.types import Limits
 from tests.mixtures import make_mixture
 from tests.support import CONFIGS

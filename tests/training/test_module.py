@@ -14,9 +14,10 @@ from medagent.agent import Agent, Job
 from medagent.errors import ConfigError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.training.advantages import GAE
+from medagent.training.batching import split_by_length
 from medagent.training.callbacks import ClippingBiasCorrection, SequenceLevelSampling, TurnLevelSampling
 from medagent.training.engines import InProcessEngine, ModuleWeights
-from medagent.training.experience import loss_weights, split_by_length
+from medagent.training.experience import loss_weights
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ClippedSurrogate
@@ -27,7 +28,7 @@ from tests.training.support import OneBatch, gradients, make_module, perturb, qu
 
 def test_a_fresh_module_is_its_base(module, experience) -> None:
     """LoRA starts at zero: policy = reference, ratios are 1, values are 0."""
-    scores = module.roles.policy_scores(
+    scores = module.shared_base.policy_scores(
         experience.token_ids_BT, experience.attention_BT, experience.mask_BT, temperature=1.0
     )
     torch.testing.assert_close(scores.logprobs_BT, experience.reference_logprobs_BT, rtol=0, atol=1e-5)
@@ -47,7 +48,9 @@ def test_sampler_and_trainer_agree_after_training_moved_the_weights(module, retr
     rollouts = agent.run_all([Job(question, seed=i) for i, question in enumerate(questions)])
     batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
     with torch.no_grad():
-        scores = module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
+        scores = module.shared_base.policy_scores(
+            batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0
+        )
     assert (scores.logprobs_BT - batch.rollout_logprobs_BT).abs().max() < 1e-4
     assert (batch.reference_logprobs_BT - batch.rollout_logprobs_BT)[batch.mask_BT].abs().max() > 1e-3
 
@@ -56,12 +59,12 @@ def test_padding_changes_nothing(module, experience) -> None:
     perturb(module)
     row = experience.rows([0])
     with torch.no_grad():
-        alone = module.roles.policy_scores(row.token_ids_BT, row.attention_BT, row.mask_BT, temperature=1.0)
-        together = module.roles.policy_scores(
+        alone = module.shared_base.policy_scores(row.token_ids_BT, row.attention_BT, row.mask_BT, temperature=1.0)
+        together = module.shared_base.policy_scores(
             experience.token_ids_BT, experience.attention_BT, experience.mask_BT, temperature=1.0
         )
-        values = module.roles.values(experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
-        value = module.roles.values(row.token_ids_BT, row.attention_BT, row.mask_BT)
+        values = module.shared_base.values(experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
+        value = module.shared_base.values(row.token_ids_BT, row.attention_BT, row.mask_BT)
     width = row.mask_BT.shape[1]
     torch.testing.assert_close(alone.logprobs_BT, together.logprobs_BT[:1, :width], rtol=0, atol=1e-5)
     torch.testing.assert_close(value, values[:1, :width], rtol=0, atol=1e-5)
@@ -75,8 +78,8 @@ def test_the_value_of_a_token_is_read_before_it(module, experience) -> None:
     changed = row.token_ids_BT.clone()
     changed[0, position] = (changed[0, position] + 7) % 1000
     with torch.no_grad():
-        before = module.roles.values(row.token_ids_BT, row.attention_BT, row.mask_BT)
-        after = module.roles.values(changed, row.attention_BT, row.mask_BT)
+        before = module.shared_base.values(row.token_ids_BT, row.attention_BT, row.mask_BT)
+        after = module.shared_base.values(changed, row.attention_BT, row.mask_BT)
     torch.testing.assert_close(before[0, : position + 1], after[0, : position + 1])
     assert not torch.allclose(before[0, position + 1 :], after[0, position + 1 :])
 
@@ -105,15 +108,15 @@ def test_the_policy_gradient_matches_the_loss_by_hand(module, experience, tmp_pa
     module.kl_coef = 0.0
     found = gradients(module, [experience], tmp_path).policy[0]
     fresh = make_module()
-    scores = fresh.roles.policy_scores(
+    scores = fresh.shared_base.policy_scores(
         experience.token_ids_BT, experience.attention_BT, experience.mask_BT, temperature=1.0
     )
     loss = -(experience.loss_weights_BT * experience.advantages_BT * scores.logprobs_BT).sum()
-    expected = torch.autograd.grad(loss, fresh.roles.policy_parameters(), allow_unused=True)
+    expected = torch.autograd.grad(loss, fresh.shared_base.policy_parameters(), allow_unused=True)
     flat = torch.cat(
         [
             torch.zeros_like(p).flatten() if g is None else g.flatten()
-            for g, p in zip(expected, fresh.roles.policy_parameters(), strict=True)
+            for g, p in zip(expected, fresh.shared_base.policy_parameters(), strict=True)
         ]
     )
     torch.testing.assert_close(found, flat, rtol=1e-3, atol=1e-6)
@@ -206,28 +209,30 @@ def test_bad_settings_are_refused_with_their_name() -> None:
 def test_the_entropy_carries_a_gradient_only_where_it_is_in_the_loss(module, experience) -> None:
     perturb(module)
     inputs = (experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
-    plain = module.roles.policy_scores(*inputs, temperature=1.0)
-    asked = module.roles.policy_scores(*inputs, temperature=1.0, entropy_gradient=True)
+    plain = module.shared_base.policy_scores(*inputs, temperature=1.0)
+    asked = module.shared_base.policy_scores(*inputs, temperature=1.0, entropy_gradient=True)
     assert not plain.entropy_BT.requires_grad
     torch.testing.assert_close(plain.entropy_BT, asked.entropy_BT, rtol=1e-4, atol=1e-5)
     asked.entropy_BT.sum().backward()
-    assert max(p.grad.abs().max() for p in module.roles.policy_parameters() if p.grad is not None) > 0
+    assert max(p.grad.abs().max() for p in module.shared_base.policy_parameters() if p.grad is not None) > 0
 
 
 def test_a_critic_only_step_leaves_the_policy_alone(module, experience, tmp_path) -> None:
     perturb(module)
-    before = [parameter.detach().clone() for parameter in module.roles.policy_parameters()]
-    critic_before = [parameter.detach().clone() for parameter in module.roles.critic_parameters()]
+    before = [parameter.detach().clone() for parameter in module.shared_base.policy_parameters()]
+    critic_before = [parameter.detach().clone() for parameter in module.shared_base.critic_parameters()]
     loader = DataLoader(OneBatch([replace(experience, critic_only=True)] * 2), batch_size=None)
     quiet_trainer(tmp_path, callbacks=[TurnLevelSampling(), ClippingBiasCorrection()]).fit(module, loader)
-    assert all(torch.equal(a, b) for a, b in zip(before, module.roles.policy_parameters(), strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(critic_before, module.roles.critic_parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, module.shared_base.policy_parameters(), strict=True))
+    assert not all(
+        torch.equal(a, b) for a, b in zip(critic_before, module.shared_base.critic_parameters(), strict=True)
+    )
 
 
 def test_an_untrained_critic_starts_at_the_given_value(module, experience) -> None:
-    module.roles.start_values_at(0.4)
+    module.shared_base.start_values_at(0.4)
     with torch.no_grad():
-        values = module.roles.values(experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
+        values = module.shared_base.values(experience.token_ids_BT, experience.attention_BT, experience.mask_BT)
     assert values[experience.mask_BT].allclose(torch.tensor(0.4))
     assert values[~experience.mask_BT].abs().max() == 0
 
@@ -259,7 +264,7 @@ def test_an_idle_pass_teaches_nothing(experience, kl: str) -> None:
     module = make_module(kl_coef=0.5, kl_mode=kl, entropy_coef=0.1)
     module.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
     perturb(module)
-    idle = experience.idle()
+    idle = experience.zero_weight_row()
     losses = [loss(idle) for loss in module.loss_terms(idle)]
     assert [float(loss.detach()) for loss in losses] == [0.0, 0.0]
     for loss in losses:
@@ -278,7 +283,7 @@ def test_entropy_is_pushed_by_the_sign_of_its_coefficient(experience, coefficien
         module.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
         perturb(module)
         module._policy_loss(experience).backward()
-        return [p.grad.clone() for p in module.roles.policy_parameters() if p.grad is not None]
+        return [p.grad.clone() for p in module.shared_base.policy_parameters() if p.grad is not None]
 
     plain, pushed, opposite = (gradients_at(value) for value in (0.0, coefficient, -coefficient))
     moved = [a - b for a, b in zip(pushed, plain, strict=True)]
@@ -291,8 +296,10 @@ def test_entropy_is_pushed_by_the_sign_of_its_coefficient(experience, coefficien
 def test_a_reference_that_nothing_uses_is_not_read(rollouts, monkeypatch, coefficient: float) -> None:
     module = make_module(kl_coef=coefficient)
     module.trainer = SimpleNamespace(world_size=1)  # type: ignore[assignment]
-    read, plain = [], module.roles.reference_logprobs
-    monkeypatch.setattr(module.roles, "reference_logprobs", lambda *given, **kw: read.append(1) or plain(*given, **kw))
+    read, plain = [], module.shared_base.reference_logprobs
+    monkeypatch.setattr(
+        module.shared_base, "reference_logprobs", lambda *given, **kw: read.append(1) or plain(*given, **kw)
+    )
     batch = prepare(module, rollouts, estimator=GAE(), reduce=lambda tensor: tensor)
     module._policy_loss(batch)
     assert bool(read) == bool(batch.reference_logprobs_BT.abs().max()) == bool(coefficient)

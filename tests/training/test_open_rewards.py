@@ -21,7 +21,7 @@ from medagent.training.rewards import (
     TurnRewards,
     graded,
 )
-from medagent.training.stale_rollouts import read_rollouts, write_rollouts
+from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import parser
 

@@ -20,9 +20,9 @@ from transformers.models.auto import AutoModelForCausalLM
 from medagent.errors import ConfigError
 from medagent.training.adapters import SharedBase
 from medagent.training.execution import Execution
+from medagent.training.forward import check_packing
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
-from medagent.training.packing import check_packing
 from medagent.training.sft.supervised import SupervisedModule
 from tests.medagent.policies.support import tiny_model
 from tests.training.support import make_module
@@ -77,9 +77,9 @@ def test_a_family_whose_rows_are_apart_is_taken(family, dtype, tokenizer, tmp_pa
     mask = torch.ones_like(rows, dtype=torch.bool)
     mask[:, 0] = False
     with torch.no_grad():
-        together = module.roles.policy_scores(rows, torch.ones_like(mask), mask, temperature=1.0).logprobs_BT
+        together = module.shared_base.policy_scores(rows, torch.ones_like(mask), mask, temperature=1.0).logprobs_BT
         alone = [
-            module.roles.policy_scores(rows[n : n + 1], mask[:1] | True, mask[:1], temperature=1.0).logprobs_BT
+            module.shared_base.policy_scores(rows[n : n + 1], mask[:1] | True, mask[:1], temperature=1.0).logprobs_BT
             for n in range(2)
         ]
     tolerance = {"rtol": 0, "atol": 1e-4 if dtype == "float32" else 5e-2}
@@ -97,14 +97,15 @@ LIMITS = {
 def test_limits_that_only_longer_rows_show_are_refused(family, tokenizer) -> None:
     settings, words = LIMITS[family]
     model = tiny_model(family, len(tokenizer), attention="eager", **KV, **settings)
-    roles = SharedBase(model, policy=LoraSettings(4, 8), critic=None, execution=Execution(packed=True))
+    shared_base = SharedBase(model, policy=LoraSettings(4, 8), critic=None, execution=Execution(packed=True))
     with pytest.raises(ConfigError, match=f"execution.packed: .* limits what a token sees by .*{words}.*to false"):
-        check_packing(roles)
+        check_packing(shared_base.base, shared_base.execution)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_the_starter_can_be_packed(attention) -> None:
-    check_packing(make_module(execution=Execution(packed=True, attention=attention)).roles)
+    execution = Execution(packed=True, attention=attention)
+    check_packing(make_module(execution=execution).shared_base.base, execution)
 
 
 class OwnPositions(torch.nn.Module):
@@ -135,17 +136,17 @@ class NoPositions(OwnPositions):
     ("decoder", "words"), [(OwnPositions, "at other positions than alone"), (NoPositions, "takes no positions")]
 )
 def test_positions_of_its_own_are_refused(decoder, words, monkeypatch) -> None:
-    roles = make_module(execution=Execution(packed=True)).roles
-    wrapped = decoder(roles.base.get_decoder())
-    monkeypatch.setattr(roles.base, "get_decoder", lambda: wrapped)
+    shared_base = make_module(execution=Execution(packed=True)).shared_base
+    wrapped = decoder(shared_base.base.get_decoder())
+    monkeypatch.setattr(shared_base.base, "get_decoder", lambda: wrapped)
     with pytest.raises(ConfigError, match=words):
-        check_packing(roles)
+        check_packing(shared_base.base, shared_base.execution)
 
 
 def test_the_check_draws_nothing_from_the_seed() -> None:
     torch.manual_seed(3)
     wanted = torch.rand(1)
-    roles = make_module(execution=Execution(packed=True)).roles
+    shared_base = make_module(execution=Execution(packed=True)).shared_base
     torch.manual_seed(3)
-    check_packing(roles)
+    check_packing(shared_base.base, shared_base.execution)
     assert torch.equal(torch.rand(1), wanted)

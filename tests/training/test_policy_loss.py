@@ -113,7 +113,7 @@ def test_the_shipped_loss_reads_the_batch(batch) -> None:
 
 def test_a_loss_of_one_s_own_trains_by_its_yaml(tmp_path: Path) -> None:
     run = own_run(make_base(tmp_path / "base"), tmp_path / "run")
-    before = [parameter.detach().clone() for parameter in run.model.roles.policy_parameters()]
+    before = [parameter.detach().clone() for parameter in run.model.shared_base.policy_parameters()]
     run.trainer.fit(run.model, datamodule=run.datamodule)
     (metrics,) = read_metrics(tmp_path / "run")
     assert metrics["policy/clip_fraction"] == 0
@@ -121,7 +121,7 @@ def test_a_loss_of_one_s_own_trains_by_its_yaml(tmp_path: Path) -> None:
     assert 0 < metrics["policy/negative"] < 1
     assert metrics["policy/grad_norm"] > 0
     assert "policy/ratio_outside" not in metrics
-    after = run.model.roles.policy_parameters()
+    after = run.model.shared_base.policy_parameters()
     assert any(not torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 

@@ -23,12 +23,11 @@ from transformers.models.auto import AutoModelForCausalLM
 from medagent.errors import ConfigError
 from medagent.training import prefixes
 from medagent.training.adapters import SharedBase
+from medagent.training.batching import pack_rows, split_by_distinct_tokens, split_update
 from medagent.training.execution import Execution
-from medagent.training.experience import split_update
+from medagent.training.forward import check_packing
 from medagent.training.lora import LoraSettings
-from medagent.training.packing import check_packing
-from medagent.training.passes import rows_of_passes
-from medagent.training.prefixes import PrefixTree, shared_with_earlier, split_by_distinct_tokens
+from medagent.training.prefixes import PrefixTree, shared_with_earlier
 from tests.training.support import make_module
 
 VOCABULARY = 50
@@ -124,12 +123,12 @@ def test_a_token_and_its_prediction_are_scored_once(monkeypatch) -> None:
     ids, attention = padded([[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 3, 4]])
     marked = attention.clone()
     marked[:, :2] = False
-    found = roles.predicting(ids, attention, marked)
+    found = roles.hidden_states_at(ids, attention, marked)
     assert sorted(found.tokens_U.tolist()) == [3, 4, 5]
     assert found.each(found.tokens_U).tolist() == [3, 4, 3, 5, 3, 4]
     read = []
     monkeypatch.setattr(prefixes, "hidden_states", lambda model, **inputs: read.append(inputs) or torch.zeros(1, 3, 32))
-    roles.predicting(ids, attention, marked)
+    roles.hidden_states_at(ids, attention, marked)
     assert read[0]["input_ids"].tolist() == [[1, 2, 3]], "what predicts nothing marked is not read"
 
 
@@ -143,7 +142,7 @@ def test_groups_keep_the_order_and_the_limit(seed) -> None:
             tree = PrefixTree.of(ids[group], attention[group])
             assert not limit or len(group) == 1 or len(tree.tokens_N) <= limit
     assert len(groups) == 1, "no limit"
-    assert rows_of_passes(Execution(shared_prefixes=True, max_tokens=20), ids, attention) == split_by_distinct_tokens(
+    assert pack_rows(Execution(shared_prefixes=True, max_tokens=20), ids, attention) == split_by_distinct_tokens(
         ids, attention, max_tokens=20
     )
 
@@ -188,12 +187,12 @@ def test_a_window_that_only_the_mask_knows_is_refused() -> None:
         mlp_only_layers=[0, 1],
     )
     with pytest.raises(ConfigError, match=r"Qwen2Moe.* has layers with the windows \[12, None\].* \[None, None\]"):
-        check_packing(roles_of(config, SHARED), shared_prefixes=True)
+        check_packing(roles_of(config, SHARED).base, SHARED)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_these_families_are_taken(family) -> None:
-    check_packing(roles_of(FAMILIES[family], SHARED), shared_prefixes=True)
+    check_packing(roles_of(FAMILIES[family], SHARED).base, SHARED)
 
 
 def test_a_capped_attention_is_refused() -> None:
@@ -228,9 +227,9 @@ def test_a_family_that_keeps_the_tree_from_its_attention_is_refused(monkeypatch)
 
     monkeypatch.setattr(PrefixTree, "states", forgetful)
     with pytest.raises(ConfigError, match="shared_prefixes: Llama"):
-        check_packing(roles, shared_prefixes=True)
+        check_packing(roles.base, SHARED)
     monkeypatch.setattr(PrefixTree, "states", states)
-    check_packing(roles, shared_prefixes=True)
+    check_packing(roles.base, SHARED)
 
 
 def test_the_sampler_beside_a_tree_reads_as_before() -> None:
@@ -243,4 +242,4 @@ def test_the_sampler_beside_a_tree_reads_as_before() -> None:
 
 
 def test_the_starter_can_share_prefixes() -> None:
-    check_packing(make_module(execution=SHARED).roles, shared_prefixes=True)
+    check_packing(make_module(execution=SHARED).shared_base.base, SHARED)

@@ -92,7 +92,7 @@ def test_weights_and_advantages_are_those_of_all_ranks(base: str, advantage, red
             if reduction == "token-mean" and name == "loss_weights_BT":
                 assert len({round(float(w), 6) for part in parts for w in part.loss_weights_BT[part.mask_BT]}) == 1
     if advantage.needs_critic:
-        biases = [float(each.roles.value_head.bias.detach()) for each in (*modules, module)]
+        biases = [float(each.shared_base.value_head.bias.detach()) for each in (*modules, module)]
         assert max(biases) - min(biases) < 1e-6, "every rank's critic starts at the same mean return"
         rollouts = exact_rollouts()
         assert biases[0] == pytest.approx(sum(r.total_reward for r in rollouts) / len(rollouts), rel=1e-5)

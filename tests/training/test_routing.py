@@ -14,15 +14,15 @@ from medagent.errors import ConfigError, PolicyError
 from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.routing import no_record
 from medagent.routing_record import RoutingRecord
+from medagent.training.batching import pack_rows
 from medagent.training.compatibility import check_routing
 from medagent.training.engines import InProcessEngine, ModuleWeights, RayEngine, ServersEngine, VllmEngine
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience, tensorize
 from medagent.training.lora import LoraSettings
 from medagent.training.module import AgentModule
-from medagent.training.passes import rows_of_passes
 from medagent.training.prefixes import PrefixTree
-from medagent.training.stale_rollouts import read_rollouts, write_rollouts
+from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Rollout
 from tests.fake_vllm import FakeVllm
 from tests.mixtures import FAMILIES, dialogues, make_mixture
@@ -75,10 +75,10 @@ def test_the_policys_pass_chooses_what_the_sampler_chose(way: str, small: Path, 
     module = made(small, execution=WAYS[way])
     batch = prepared(module, sampled)
     assert batch.metrics["routing/differs"] > 0.1, "else nothing is shown"
-    routing = module.roles.routing(batch.experts_BTLK, records=True)
+    routing = module.shared_base.routing(batch.experts_BTLK, records=True)
     assert routing is not None
     inputs = (batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
-    module.roles.policy_scores(*inputs, temperature=1.0, routing=routing)
+    module.shared_base.policy_scores(*inputs, temperature=1.0, routing=routing)
     for row, rollout in enumerate(sampled):
         read = len(rollout.token_ids) - 1
         record = rollout.routing
@@ -91,18 +91,18 @@ def gradients(module: AgentModule, batch: Experience) -> list[torch.Tensor]:
     """Of the log-probs, weighed differently each, by passes over parts as a training step makes them."""
     weights_BT = torch.linspace(-1, 1, batch.mask_BT.numel()).view_as(batch.mask_BT)
     found = torch.zeros(batch.mask_BT.shape)
-    routers = [router.weight.requires_grad_() for router in module.roles.routers.modules]
-    for rows in rows_of_passes(module.execution, batch.sharing_keys, batch.attention_BT):
+    routers = [router.weight.requires_grad_() for router in module.shared_base.routers.modules]
+    for rows in pack_rows(module.execution, batch.sharing_keys, batch.attention_BT):
         part = batch.rows(rows)
-        routing = module.roles.routing(part.experts_BTLK)
-        scores = module.roles.policy_scores(
+        routing = module.shared_base.routing(part.experts_BTLK)
+        scores = module.shared_base.policy_scores(
             part.token_ids_BT, part.attention_BT, part.mask_BT, temperature=1.0, routing=routing
         )
         width = part.token_ids_BT.shape[1]
         (weights_BT[rows, :width] * scores.logprobs_BT).sum().backward()
         found[rows, :width] = scores.logprobs_BT.detach()
-    assert module.roles.routers.now is None
-    return [found, *(parameter.grad for parameter in (*module.roles.policy_parameters(), *routers))]
+    assert module.shared_base.routers.now is None
+    return [found, *(parameter.grad for parameter in (*module.shared_base.policy_parameters(), *routers))]
 
 
 @pytest.mark.parametrize("limit", [0, 300])
@@ -172,15 +172,15 @@ def test_r2_replays_what_the_trainer_chose_before_the_update(importance: str, sm
     assert batch.experts_BTLK is not None
     sampler = tensorize(sampled, pad_id=module.pad_id).experts_BTLK
     inputs = (batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
-    own = module.roles.routing(records=True)
-    live = module.roles.policy_scores(*inputs, temperature=1.0, routing=own)
+    own = module.shared_base.routing(records=True)
+    live = module.shared_base.policy_scores(*inputs, temperature=1.0, routing=own)
     assert torch.equal(batch.experts_BTLK, own.chosen_BTLK)
     assert not torch.equal(batch.experts_BTLK, sampler), "the sampler's policy was another"
     if importance == "decoupled":
         torch.testing.assert_close(batch.old_logprobs_BT, live.logprobs_BT, rtol=1e-4, atol=1e-4)
     perturb(module, scale=0.3)
-    replayed = module.roles.routing(batch.experts_BTLK, records=True)
-    module.roles.policy_scores(*inputs, temperature=1.0, routing=replayed)
+    replayed = module.shared_base.routing(batch.experts_BTLK, records=True)
+    module.shared_base.policy_scores(*inputs, temperature=1.0, routing=replayed)
     assert torch.equal(replayed.chosen_BTLK, batch.experts_BTLK), "the update moves weights and not the routing"
 
 

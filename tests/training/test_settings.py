@@ -62,6 +62,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "min_epochs": ((5,), "CollapseMonitor"),
     "min_steps": ((5,), "CollapseMonitor"),
     "limit_train_batches": ((0.5, 1), "data.num_questions"),
+    "accumulate_grad_batches": ((2,), "data.num_micro_batches"),
     "overfit_batches": ((2, 0.1), "benchmark of few questions"),
     "limit_val_batches": ((0,), "HeldOutEvaluation"),
     "limit_test_batches": ((5,), "HeldOutEvaluation"),
@@ -252,5 +253,5 @@ def test_numbers_in_range_are_taken() -> None:
     numbers = {"kl_coef": 0, "lr_warmup_iterations": 0, "lr_decay_iterations": 1, "policy_lr": 0.0, "critic_lr": 1.0}
     numbers |= {"policy_max_grad_norm": 1e6, "critic_max_grad_norm": 1, "value_clip": None, "entropy_coef": -0.1}
     lora = {"policy_lora": LoraSettings(), "critic_lora": LoraSettings(), "execution": Execution()}
-    named = {"dtype": "bfloat16", "critic_sees": "context", "base_model": "starter"}
+    named = {"dtype": "bfloat16", "critic_inputs": "context", "base_model": "starter"}
     check_module_settings({**numbers, **lora, **named, "weight_decay": 0, "temperature": 0.7})

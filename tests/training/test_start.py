@@ -34,7 +34,7 @@ def taught(tmp_path_factory) -> tuple[AgentModule, Path]:
     """A module whose policy has moved, and the folder of its adapter."""
     module, folder = make_module(), tmp_path_factory.mktemp("taught")
     perturb(module)
-    module.roles.save_policy(folder)
+    module.shared_base.save_policy(folder)
     return module, folder
 
 
@@ -50,8 +50,8 @@ def scores(module: AgentModule, of: str) -> Tensor:
     inputs = batch.token_ids_BT, batch.attention_BT, batch.mask_BT
     with torch.no_grad():
         if of == "policy":
-            return module.roles.policy_scores(*inputs, temperature=1.0).logprobs_BT
-        return getattr(module.roles, f"{of}_logprobs")(*inputs, temperature=1.0)
+            return module.shared_base.policy_scores(*inputs, temperature=1.0).logprobs_BT
+        return getattr(module.shared_base, f"{of}_logprobs")(*inputs, temperature=1.0)
 
 
 def test_policy_and_reference_begin_as_the_adapter(taught) -> None:
@@ -71,9 +71,9 @@ def test_the_reference_stays_where_it_was(taught, tmp_path, execution: Execution
     perturb(module)
     assert (scores(module, "policy") - fixed).abs().max() > 1e-2
     torch.testing.assert_close(scores(module, "reference"), fixed, rtol=0, atol=0)
-    before = [p.detach().clone() for p in module.roles.policy_parameters()]
+    before = [p.detach().clone() for p in module.shared_base.policy_parameters()]
     quiet_trainer(tmp_path).fit(module, DataLoader(OneBatch([small_experience(module)]), batch_size=None))
-    assert all(not torch.equal(p, q) for p, q in zip(module.roles.policy_parameters(), before, strict=True))
+    assert all(not torch.equal(p, q) for p, q in zip(module.shared_base.policy_parameters(), before, strict=True))
     torch.testing.assert_close(scores(module, "reference"), fixed, rtol=0, atol=0)
     frozen = [p for name, p in module.named_parameters() if f".{REFERENCE}." in name]
     assert frozen
@@ -84,7 +84,7 @@ def test_the_sampler_holds_the_policy_alone(taught) -> None:
     _, folder = taught
     module = started(folder)
     perturb(module)
-    twin = module.roles.sampling_twin()
+    twin = module.shared_base.sampling_twin()
     names = [name for name, _ in twin.named_parameters()]
     assert any(".policy." in name for name in names)
     assert not any(".reference." in name or ".critic." in name for name in names)
@@ -106,7 +106,7 @@ def test_a_checkpoint_holds_the_reference(taught, tmp_path) -> None:
     assert any(f".{REFERENCE}." in name for name in checkpoint["state_dict"])
     other = make_module()
     perturb(other, scale=0.2)
-    other.roles.save_policy(tmp_path)
+    other.shared_base.save_policy(tmp_path)
     again = started(tmp_path)
     assert (scores(again, "reference") - fixed).abs().max() > 1e-2
     again.on_load_checkpoint(checkpoint)
@@ -117,7 +117,7 @@ def test_a_checkpoint_holds_the_reference(taught, tmp_path) -> None:
 def test_what_it_exports_is_one_plain_adapter(taught, tmp_path) -> None:
     _, folder = taught
     module = started(folder)
-    module.roles.save_policy(tmp_path)
+    module.shared_base.save_policy(tmp_path)
     found, wanted = load_peft_weights(str(tmp_path)), load_peft_weights(str(folder))
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
@@ -166,13 +166,13 @@ def test_an_agent_of_another_base_is_refused(taught, tmp_path, change: dict[str,
 
     spec = AgentSpec("starter", "float32", AGENT.protocol, AGENT.limits, 2, None)
     (tmp_path / "adapter").mkdir()
-    module.roles.save_policy(tmp_path / "adapter")
+    module.shared_base.save_policy(tmp_path / "adapter")
     write_spec(tmp_path, replace(spec, **change))
     assert read_spec(tmp_path).limits == AGENT.limits
     with pytest.raises(ConfigError, match=re.escape(message)):
         started(tmp_path)
     write_spec(tmp_path, spec)
-    assert started(tmp_path).roles.has_own_reference
+    assert started(tmp_path).shared_base.has_own_reference
 
 
 @pytest.mark.parametrize("settings", [{"init_lora_weights": "pissa"}, {"bias": "lora_only"}])
@@ -192,7 +192,7 @@ def test_a_sharded_base_leaves_the_reference_whole(taught, tmp_path) -> None:
     module = started(folder)
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
     try:
-        shard(module, "cpu", 1)
+        shard(module.shared_base, "cpu", 1)
         found = {name: isinstance(parameter, DTensor) for name, parameter in module.named_parameters()}
     finally:
         distributed.destroy_process_group()

@@ -178,9 +178,9 @@ def test_every_score_is_of_the_tempered_distribution(experience, temperature) ->
     batch = experience.rows([0, 1, 2])
     inputs = (batch.token_ids_BT, batch.attention_BT, batch.mask_BT)
     with torch.no_grad():
-        found = module.roles.policy_scores(*inputs, temperature=temperature)
-        logits_BTV = module.roles.peft(input_ids=batch.token_ids_BT).logits.double() / temperature
-        reference_BT = module.roles.reference_logprobs(*inputs, temperature=temperature)
+        found = module.shared_base.policy_scores(*inputs, temperature=temperature)
+        logits_BTV = module.shared_base.peft(input_ids=batch.token_ids_BT).logits.double() / temperature
+        reference_BT = module.shared_base.reference_logprobs(*inputs, temperature=temperature)
     p_BTV = logits_BTV.softmax(-1)[:, :-1]
     off = torch.zeros(len(p_BTV), 1, dtype=torch.double)
     wanted = {
@@ -212,7 +212,7 @@ def test_the_corrections_norms_are_of_the_tempered_distribution(experience, tmp_
     module._policy_loss(batch)
     peek._norms(lambda tensor, how: tensor)
     with torch.no_grad():
-        logits_BTV = module.roles.peft(input_ids=batch.token_ids_BT).logits[:, :-1].double() / temperature
+        logits_BTV = module.shared_base.peft(input_ids=batch.token_ids_BT).logits[:, :-1].double() / temperature
     logits_BTV.requires_grad_(True)
     logprobs_BT = logits_BTV.log_softmax(-1).gather(2, batch.token_ids_BT[:, 1:, None])[..., 0]
     ratio_BT = (logprobs_BT - batch.old_logprobs_BT[:, 1:]).exp()

@@ -13,10 +13,11 @@ from medagent.training import adapters
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.data import RolloutData
+from medagent.training.default_callbacks import budget_units, tokens_to_sample
 from medagent.training.execution import Execution
 from medagent.training.experience import tensorize
+from medagent.training.forward import TokenCounts
 from medagent.training.module import AgentModule
-from medagent.training.token_counts import TokenCounts, budget_units, tokens_to_sample
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import arguments, make_module
 
@@ -48,19 +49,19 @@ def test_a_backward_pass_costs_two_forward_ones() -> None:
 )
 def test_every_pass_counts_its_own_tokens(execution: Execution, tokens: int) -> None:
     module = make_module(execution=execution)
-    counts = module.roles.token_counts
+    counts = module.shared_base.token_counts
     assert counts.take() == (0, 0)
     tensors = tensorize([FIRST, SAME_BEGINNING, CUT], pad_id=module.pad_id)
     inputs = (tensors.token_ids_BT, tensors.attention_BT, tensors.mask_BT)
-    module.roles.reference_logprobs(*inputs, temperature=1.0)
+    module.shared_base.reference_logprobs(*inputs, temperature=1.0)
     assert counts.take() == (tokens, 0), "nothing goes back through the reference"
-    scores = module.roles.policy_scores(*inputs, temperature=1.0)
+    scores = module.shared_base.policy_scores(*inputs, temperature=1.0)
     assert counts.take() == (tokens, 0), "nothing has gone back yet"
     scores.logprobs_BT.sum().backward(retain_graph=True)
     scores.logprobs_BT.sum().backward()
     assert counts.take() == (0, 2 * tokens)
     with counts.paused():
-        module.roles.policy_scores(*inputs, temperature=1.0).logprobs_BT.sum().backward()
+        module.shared_base.policy_scores(*inputs, temperature=1.0).logprobs_BT.sum().backward()
     assert counts.take() == (0, 0), "what only measures"
 
 
@@ -98,7 +99,7 @@ def test_a_run_counts_what_its_models_read(
     within(RolloutData, "collect", "sampling")
     within(AgentModule, "training_step", "training")
     within(__import__("medagent.training.data", fromlist=["prepare"]), "prepare", "training")
-    read_group, common_prefix, states_of = Batch._read_group, Batch._read_common_prefix, adapters.predicting_states
+    read_group, common_prefix, states_of = Batch._read_group, Batch._read_common_prefix, adapters.selected_hidden_states
 
     def group(self, first, pending):
         found["sampled"] += sum(map(len, pending)) * ("sampling" in inside)
@@ -119,7 +120,7 @@ def test_a_run_counts_what_its_models_read(
 
     monkeypatch.setattr(Batch, "_read_group", group)
     monkeypatch.setattr(Batch, "_read_common_prefix", common)
-    monkeypatch.setattr(adapters, "predicting_states", states)
+    monkeypatch.setattr(adapters, "selected_hidden_states", states)
     settings = {"data.num_questions": 6, "data.num_samples": 4, "data.num_minibatches": 1}
     settings |= {"data.num_micro_batches": 2}
     settings |= {"model.execution": json.dumps({"shared_prefixes": shared})}

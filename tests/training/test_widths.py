@@ -16,7 +16,7 @@ from medagent.models.base_models import STARTER, model_path
 from medagent.models.causal_lm import hidden_size, hidden_states
 from medagent.training.adapters import SharedBase
 from medagent.training.lora import LoraSettings
-from medagent.training.memory import ModelShape
+from medagent.training.memory.estimate import ModelShape
 from tests.medagent.policies.support import SMALL, tiny_model
 from tests.training.support import make_module, perturb
 
@@ -65,7 +65,7 @@ def test_critic_and_policy_fit_the_decoder(family, tokenizer, tmp_path: Path) ->
     _, width, decoder = BASES[family]
     module = make_module(base_model=saved(family, tmp_path / "base", tokenizer))
     perturb(module)
-    roles = module.roles
+    roles = module.shared_base
     rows = torch.arange(20, 44).view(2, 12)
     mask = torch.ones_like(rows, dtype=torch.bool)
     mask[:, 0] = False

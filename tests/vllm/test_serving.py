@@ -39,7 +39,7 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
     spec = replace(read_spec(Path(model_path(STARTER))), base_model=STARTER)
     perturb(module)
     save_agent(folder, spec, module.tokenizer)
-    module.roles.save_policy(folder / "adapter")
+    module.shared_base.save_policy(folder / "adapter")
     common: Any = {"index": str(index_folder), "model": "", "tools": []}
     here = answers(
         app_of(str(folder), engine=engine_named("in_process"), settings=Settings(poll_interval_s=0), **common)
@@ -53,7 +53,7 @@ def test_vllm_serves_what_the_process_serves_and_a_new_export_arrives(tmp_path: 
                 assert found["answer"]["text"] == wanted["answer"]["text"]
                 assert found["answer"]["logprob"] == pytest.approx(wanted["answer"]["logprob"], abs=1e-3)
             perturb(module)
-            module.roles.save_policy(folder / "adapter")
+            module.shared_base.save_policy(folder / "adapter")
             soon(lambda: app.state.admission.replaced == 1, within_s=60)
             after = answer(client, url, QUESTIONS[0])
     again = answers(

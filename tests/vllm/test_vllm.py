@@ -136,7 +136,7 @@ def test_a_wrong_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
 def test_an_export_serves_in_vllm(module, tmp_path: Path) -> None:
     perturb(module)
     save_agent(tmp_path / "agent", replace(read_spec(Path(model_path(STARTER))), base_model=STARTER), module.tokenizer)
-    module.roles.save_policy(tmp_path / "agent" / "adapter")
+    module.shared_base.save_policy(tmp_path / "agent" / "adapter")
     export_merged(tmp_path / "agent", tmp_path / "merged")
     probe = setup_of(module, tmp_path).probe_ids
     with closing(

@@ -28,7 +28,7 @@ def make_module(dtype: str) -> AgentModule:
 def small_step(module: AgentModule, rate: float = 1e-5) -> None:
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for parameter in module.roles.policy_parameters():
+        for parameter in module.shared_base.policy_parameters():
             parameter += rate * torch.randn(parameter.shape, generator=generator).sign()
 
 

@@ -9,8 +9,8 @@ from lightning import Callback, LightningModule, Trainer
 from medagent.errors import ConfigError
 from medagent.training.agent_data import AgentData
 from medagent.training.callbacks.export import AgentExport
+from medagent.training.default_callbacks import CountedTokens, budget_units
 from medagent.training.module import AgentModule
-from medagent.training.token_counts import CountedTokens, budget_units
 
 
 class ComputeBudget(Callback):

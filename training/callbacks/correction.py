@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from medagent.errors import ConfigError
 from medagent.training.module import AgentModule, StepCallback
 from medagent.training.objectives import PolicyLossResult, PolicyTerms, logit_space_squares
-from medagent.training.ranks import over_ranks
+from medagent.training.sharding import over_ranks
 
 Normaliser = Literal["paper", "triggered", "relative", "constant"]
 Place = Literal["gradient", "step", "rollouts", "rollouts_and_step"]
@@ -75,8 +75,8 @@ class ClippingBiasCorrection(StepCallback):
 
     `constant`: one scale, or one per optimizer step of an iteration.
 
-    `memory`: the share of a cut (1 - scale) that stays at the next step, whose own cut counts where it is larger. The
-    first step on fresh or decoupled weights clips nothing, so only the memory can shorten it. The paper has none.
+    `decay`: the share of a cut (1 - scale) that stays at the next step, whose own cut counts where it is larger. The
+    first step on fresh or decoupled weights clips nothing, so only the decay can shorten it. The paper has none.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ClippingBiasCorrection(StepCallback):
         floor: float = 1e-2,
         threshold: float | None = None,
         constant: float | list[float] = 0.5,
-        memory: float = 0.0,
+        decay: float = 0.0,
     ) -> None:
         constants = constant if isinstance(constant, list) else [constant]
         if normaliser == "paper" and applied_to == "step":
@@ -112,15 +112,15 @@ class ClippingBiasCorrection(StepCallback):
                 f"ClippingBiasCorrection: found floor {floor}, threshold {threshold}, constant {constant}; wanted "
                 "positive ones, constants in (0, 1]."
             )
-        if not 0 <= memory < 1 or (
-            memory > 0 and (normaliser not in ("relative", "triggered") or applied_to not in ("gradient", "step"))
+        if not 0 <= decay < 1 or (
+            decay > 0 and (normaliser not in ("relative", "triggered") or applied_to not in ("gradient", "step"))
         ):
             raise ConfigError(
-                f"ClippingBiasCorrection: memory {memory} found with normaliser {normaliser} applied to "
+                f"ClippingBiasCorrection: decay {decay} found with normaliser {normaliser} applied to "
                 f"{applied_to}. Wanted one in [0, 1), and 0 but for relative or triggered on the gradient or the step. "
-                "There scales are at most 1 and belong to a step. Set memory: 0."
+                "There scales are at most 1 and belong to a step. Set decay: 0."
             )
-        self._memory = memory
+        self._decay = decay
         self._scale = CorrectionScale(normaliser, floor, threshold, constants)
         self._step = 0  # of the policy, within the iteration
         self._applied_to, self._space = applied_to, space
@@ -164,11 +164,11 @@ class ClippingBiasCorrection(StepCallback):
         if self._space == "logits":
             self._in_logits(terms)
             return
-        parameters = module.roles.policy_parameters()
+        parameters = module.shared_base.policy_parameters()
         for total in (self._bias, self._gradient):  # of full size on every rank, also where nothing is clipped
             if not total:
                 total.extend(torch.zeros_like(parameter) for parameter in parameters)
-        if bool(terms.result.outside_BT.any()) or module.roles.sharded:  # a pass that all ranks make
+        if bool(terms.result.outside_BT.any()) or module.shared_base.sharded:  # a pass that all ranks make
             self._add(self._bias, _dropped(terms.result), parameters)
         if self._scale.normaliser == "relative":
             self._add(self._gradient, terms.result.objective, parameters)
@@ -212,9 +212,9 @@ class ClippingBiasCorrection(StepCallback):
             total, count = _reduced(trainer, self._rollouts, "sum").tolist()
             scale = total / count if count else 1.0
         policy = optimizer.param_groups[0]
-        if self._memory:
+        if self._decay:
             # The optimizer keeps the last cut, so that a resumption and a rollback put it back with the moments.
-            policy["clipping_bias_cut"] = max(1 - scale, self._memory * policy.get("clipping_bias_cut", 0.0))
+            policy["clipping_bias_cut"] = max(1 - scale, self._decay * policy.get("clipping_bias_cut", 0.0))
             scale = 1 - policy["clipping_bias_cut"]
         module.log_dict({"policy/clip_bias_norm": bias_norm, "policy/clip_bias_scale": scale})
         if self._applied_to.endswith("step"):

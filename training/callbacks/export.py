@@ -90,7 +90,7 @@ class AgentExport(Callback):
         for left in (fresh, old):
             shutil.rmtree(left, ignore_errors=True)
         save_agent(fresh, spec, pl_module.tokenizer)
-        pl_module.roles.save_policy(fresh / "adapter")
+        pl_module.shared_base.save_policy(fresh / "adapter")
         if folder.exists():
             folder.rename(old)
         fresh.rename(folder)

@@ -21,7 +21,7 @@ from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, rollout_name, tensorize
-from medagent.training.fitting import Work
+from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.module import AgentModule
 from medagent.training.preference.module import PreferenceModule, pair_metrics
 from medagent.training.preference.pairs import Pairs, PreferencePair
@@ -75,7 +75,9 @@ class PreferenceData(PassData[PreferencePair]):
         if trainer is None or not isinstance(trainer.lightning_module, PreferenceModule):
             raise ConfigError("PreferenceData serves a trainer that fits a PreferenceModule.")
         module, settings = trainer.lightning_module, self.agent_settings
-        check_text_length(module.roles.peft.config, settings.limits.max_total_tokens, f"the base {module.base_name}")
+        check_text_length(
+            module.shared_base.peft.config, settings.limits.max_total_tokens, f"the base {module.base_name}"
+        )
         self.questions = self.source.questions(settings.protocol)
         if not self.questions:
             raise ConfigError("data.pairs: found no question. Give a benchmark, or a file, that has some.")
@@ -100,7 +102,7 @@ class PreferenceData(PassData[PreferencePair]):
         self._sample(module, trainer, folder)
         read = self.source.read(folder, self.agent_settings, module.tokenizer)
         if trainer.is_global_zero and not trainer.global_step:  # else a checkpoint has them
-            module.roles.token_counts.read(self.source.sampled_tokens)
+            module.shared_base.token_counts.read(self.source.sampled_tokens)
         _, out = split([pair.chosen for pair in read], self.held_out_share, seed=self.seed)
         held_out = {question_key(rollout.question) for rollout in out}
         self.items, self.held_out = [], []

@@ -69,7 +69,7 @@ class PreferenceModule(AgentModule):
     def pair_terms(self, batch: Experience) -> tuple[PairTerms, PairScores]:
         """The terms of a micro-batch's pairs, in the order of their right rollouts, and what they are sums of."""
         scores = pair_scores(
-            self.roles,
+            self.shared_base,
             self.execution,
             batch.token_ids_BT,
             batch.attention_BT,

@@ -23,10 +23,10 @@ from medagent.evaluation.modes import Mode
 from medagent.evaluation.rollout_files import rollout_from
 from medagent.protocol import TurnProtocol
 from medagent.training.agent_data import AgentSettings
+from medagent.training.default_callbacks import tokens_to_sample
+from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
 from medagent.training.sft.jsonl_dialogues import completed, is_right
 from medagent.training.sft.tokenized_dialogues import encoded
-from medagent.training.stale_rollouts import read_rollouts, write_rollouts
-from medagent.training.token_counts import tokens_to_sample
 from medagent.types import Question, Rollout
 
 SEARCHES = (Mode.SEARCH, Mode.FORCED_SEARCH)

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from medagent.models.causal_lm import project
 from medagent.training.adapters import SharedBase
 from medagent.training.execution import Execution
-from medagent.training.token_scores import CPU_ROWS, frozen_head
+from medagent.training.heads import CPU_ROWS, frozen_head
 
 Scores = tuple[Tensor, Tensor, Tensor]
 

@@ -18,11 +18,11 @@ from medagent.agent import rollout_seed
 from medagent.errors import ConfigError
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentData, AgentSettings
+from medagent.training.batching import pack_rows, split_by_length, split_minibatches
 from medagent.training.engines import Engine
-from medagent.training.experience import Experience, consecutive, split_by_length, split_minibatches
+from medagent.training.experience import Experience, consecutive
 from medagent.training.module import AgentModule
-from medagent.training.passes import rows_of_passes
-from medagent.training.ranks import over_ranks
+from medagent.training.sharding import over_ranks
 from medagent.types import Question, Rollout
 
 QuestionKey = tuple[str, ...]
@@ -143,10 +143,10 @@ class PassData(AgentData, Generic[Item]):
         for start in range(0, len(own), at_a_time):
             some = self.step_of(own[start : start + at_a_time], pad_id=module.pad_id, total=1, factor=1.0)
             together_B = some.groups_B if module.whole_groups else None
-            groups = rows_of_passes(module.execution, some.token_ids_BT, some.attention_BT, together_B)
+            groups = pack_rows(module.execution, some.token_ids_BT, some.attention_BT, together_B)
             parts += [some.rows(rows) for rows in groups]
-        idle = self.step_of(self.held_out[:1], pad_id=module.pad_id, total=1, factor=1.0).idle()
-        return parts + [idle] * (module.most_passes(len(parts)) - len(parts))
+        idle = self.step_of(self.held_out[:1], pad_id=module.pad_id, total=1, factor=1.0).zero_weight_row()
+        return parts + [idle] * (module.max_passes_over_ranks(len(parts)) - len(parts))
 
     def train_dataloader(self) -> DataLoader[Experience]:
         """A loader without workers or collation: the dataset yields whole optimizer steps."""
@@ -207,7 +207,7 @@ class HeldOutMetrics(Callback):
         if not data.held_out:
             return {}
         sums = torch.zeros(self.num_sums, dtype=torch.float64)
-        with torch.no_grad(), module.roles.token_counts.paused():
+        with torch.no_grad(), module.shared_base.token_counts.paused():
             for part in data.held_out_passes(trainer, module):
                 sums += self.sums_of(module, part.to(module.device)).cpu()
         metrics = self.metrics_of(over_ranks(trainer, sums, "sum").tolist(), len(data.held_out))

@@ -33,9 +33,9 @@ from medagent.protocol import TurnProtocol
 from medagent.retrieval.opening import URL
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
+from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.sft.data import QuestionKey, question_key
 from medagent.training.sft.tokenized_dialogues import LeftOut, in_words
-from medagent.training.token_counts import tokens_to_sample
 from medagent.types import Rollout, StopReason, Turn
 
 ABSTENTION = "not found"

@@ -31,7 +31,7 @@ from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.passages import Hit
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
-from medagent.training.disturbances import withheld_from
+from medagent.training.rollouts.noisy_retrieval import withheld_from
 from medagent.training.sft.dialogues import ABSTENTION, Demonstrations
 from medagent.training.sft.scripted_search import (
     ON_TOPIC,

@@ -31,8 +31,8 @@ from medagent.training.experience import (
     rollout_name,
     tensorize,
 )
-from medagent.training.fitting import Work
 from medagent.training.lora import LoraSettings
+from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
 from medagent.training.sft.data import EpochLine, HeldOutMetrics, PassData, split
@@ -76,7 +76,7 @@ class SupervisedModule(AgentModule):
         return [self._likelihood_loss]
 
     def _likelihood_loss(self, batch: Experience) -> Tensor:
-        scores = self.roles.policy_scores(
+        scores = self.shared_base.policy_scores(
             batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=self.temperature
         )
         self.finite_steps.note_rows(batch, scores.logprobs_BT)
@@ -152,7 +152,7 @@ class SupervisedData(PassData[Rollout]):
         # Before anything is sampled: whether the base reads such texts, and prompts can be made at all.
         module = trainer.lightning_module
         check_text_length(
-            module.roles.peft.config, self.agent_settings.limits.max_total_tokens, f"the base {module.base_name}"
+            module.shared_base.peft.config, self.agent_settings.limits.max_total_tokens, f"the base {module.base_name}"
         )
         self.agent_settings.protocol.encode_prompt(trainer.lightning_module.tokenizer, Question("probe", "probe"))
         made = folder.with_name("demonstrations.made")
@@ -165,7 +165,7 @@ class SupervisedData(PassData[Rollout]):
         fit, left_out = encoded(read, self.agent_settings, trainer.lightning_module.tokenizer)
         left_out.update(self.demonstrations.left_out)
         if trainer.is_global_zero:
-            module.roles.token_counts.read(self.demonstrations.sampled_tokens)
+            module.shared_base.token_counts.read(self.demonstrations.sampled_tokens)
         self.items, self.held_out = split(fit, self.held_out_share, seed=self.seed)
         reasons, kept_back = in_words(left_out), f", {len(self.held_out)} held out" if self.held_out else ""
         self.check_size(trainer.world_size, "demonstrations", f"read: {len(read)}{kept_back}; left out: {reasons}")
@@ -267,7 +267,7 @@ class HeldOutLoss(HeldOutMetrics):
 
     def sums_of(self, module: AgentModule, part: Experience) -> Tensor:
         """[4] negative log-likelihood, action tokens, turns right, turns."""
-        logprobs_BT, likeliest_BT = module.roles.greedy_scores(
+        logprobs_BT, likeliest_BT = module.shared_base.greedy_scores(
             part.token_ids_BT, part.attention_BT, part.mask_BT, temperature=module.temperature
         )
         rows_BT = torch.arange(len(part.mask_BT), device=part.mask_BT.device)[:, None].expand_as(part.mask_BT)

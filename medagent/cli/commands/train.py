@@ -126,7 +126,7 @@ def _train(arguments: list[str]) -> None:
 
 
 def _plan(arguments: list[str]) -> None:
-    from medagent.training.plan import plan as run_plan
+    from medagent.training.memory.plan import plan as run_plan
 
     run_plan(arguments)
 

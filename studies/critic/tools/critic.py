@@ -40,7 +40,7 @@ from medagent.starter.world import World
 from medagent.training.command import AgentCLI
 from medagent.training.data import RolloutData
 from medagent.training.engines import InProcessEngine, ModuleWeights
-from medagent.training.experience import first_of_turns
+from medagent.training.experience import turn_starts
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
 from medagent.training.rewards import Reward
@@ -169,7 +169,7 @@ class Probe(Callback):
         )
         returns = torch.tensor([r.reward for r in rollouts])[:, None].expand_as(batch.values_BT)
         best = ceiling(rollouts)
-        values_S = batch.values_BT[first_of_turns(batch.mask_BT, batch.turn_ids_BT)][best.shared]
+        values_S = batch.values_BT[turn_starts(batch.mask_BT, batch.turn_ids_BT)][best.shared]
         total = best.share()
         at_turns = explained(values_S, best.outcome_S, best.weight_S)
         by_turn = []

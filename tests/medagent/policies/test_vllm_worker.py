@@ -102,7 +102,7 @@ def test_an_adapter_is_compared_as_vllm_keeps_it(dtype: str, alpha: int) -> None
     perturb(module)
     scaling = module.policy_lora.alpha / module.policy_lora.rank
     kind = getattr(torch, dtype)
-    matrices = {name: weight.to(kind) for name, weight in module.roles.adapter_weights().items()}
+    matrices = {name: weight.to(kind) for name, weight in module.shared_base.adapter_weights().items()}
     loras = {}
     for name in [name for name in matrices if ".lora_A." in name and "k_proj" not in name]:
         a, b = matrices[name], matrices[name.replace("lora_A", "lora_B")] * scaling

@@ -183,7 +183,7 @@ class Saboteur(Callback):
         assert isinstance(pl_module, AgentModule)
         if trainer.current_epoch == 1:
             with torch.no_grad():
-                for parameter in pl_module.roles.policy_parameters():
+                for parameter in pl_module.shared_base.policy_parameters():
                     parameter.normal_(std=3.0)
 
 
@@ -262,7 +262,7 @@ def test_a_stopped_run_exports_the_good_weights_and_stays_stopped(
     (event,) = read_events(run)
     assert "COLLAPSE at iteration 3" in capsys.readouterr().out
     assert len(read_metrics(run)) == 3
-    name = "roles.peft.base_model.model.model.layers.0.self_attn.q_proj.lora_B.policy.weight"
+    name = "shared_base.peft.base_model.model.model.layers.0.self_attn.q_proj.lora_B.policy.weight"
     state = torch.load(newest_checkpoint(run), weights_only=True)["state_dict"]
     assert torch.equal(state[name], Saboteur.seen[event["back_to"] - 1][0][name])
     load_agent(run / "agent")

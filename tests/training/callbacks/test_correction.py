@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from medagent.errors import ConfigError
+from medagent.training.batching import split_by_length
 from medagent.training.callbacks import ClippingBiasCorrection
 from medagent.training.callbacks.correction import CorrectionScale
-from medagent.training.experience import split_by_length
 from medagent.training.objectives import clipped_surrogate, reference_kl
 from tests.training.support import OneBatch, Snoop, gradients, make_module, perturb, quiet_trainer
 
@@ -36,7 +36,7 @@ def test_scales_by_hand(normaliser, gradient: float, bias: float, expected: floa
 
 
 def norms_by_hand(module, batch) -> tuple[float, float]:
-    scores = module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
+    scores = module.shared_base.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
     result = clipped_surrogate(
         scores.logprobs_BT,
         old_logprobs_BT=batch.rollout_logprobs_BT,
@@ -49,7 +49,7 @@ def norms_by_hand(module, batch) -> tuple[float, float]:
     )
     norms = []
     for scalar in (result.objective, result.clipped):
-        grads = torch.autograd.grad(scalar, module.roles.policy_parameters(), retain_graph=True)
+        grads = torch.autograd.grad(scalar, module.shared_base.policy_parameters(), retain_graph=True)
         norms.append(torch.cat([g.flatten() for g in grads]).norm().item())
     return norms[0], norms[1]
 
@@ -111,9 +111,9 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
         moved = [
             (a - b).norm() / (c - d).norm()
             for a, b, c, d in zip(
-                corrected.roles.policy_parameters(),
+                corrected.shared_base.policy_parameters(),
                 start_of(),
-                plain.roles.policy_parameters(),
+                plain.shared_base.policy_parameters(),
                 start_of(),
                 strict=True,
             )
@@ -123,7 +123,7 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
     # In norm: Adam's first step makes whole rates of gradients that are nothing but rounding.
     start = make_module()
     perturb(start)
-    roles = (corrected.roles, plain.roles, start.roles)
+    roles = (corrected.shared_base, plain.shared_base, start.shared_base)
     for a, b, c in zip(*(each.critic_parameters() for each in roles), strict=True):
         assert (a - b).norm() <= 0.02 * (b - c).norm()
         assert (b - c).norm() > 0
@@ -132,7 +132,7 @@ def test_only_the_policy_is_scaled(experience, tmp_path, applied_to, space) -> N
 def start_of() -> list[torch.Tensor]:
     fresh = make_module()
     perturb(fresh)
-    return [parameter.detach().clone() for parameter in fresh.roles.policy_parameters()]
+    return [parameter.detach().clone() for parameter in fresh.shared_base.policy_parameters()]
 
 
 class _Named:
@@ -171,7 +171,7 @@ def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, 
     scales, expected = [], torch.zeros_like(without.policy[0])
     for number in range(16):
         loss, norms = by_rollout(reference, experience.rows([number]))
-        flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, reference.roles.policy_parameters())])
+        flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, reference.shared_base.policy_parameters())])
         scales += [norms[0] / (norms[0] + norms[1] / 0.5)] if number != 3 else []
         expected += flat * (scales[-1] if number != 3 else 1.0)
     assert min(scales) < 0.9 < max(scales), "rollouts must differ"
@@ -183,7 +183,7 @@ def test_each_rollout_counts_by_its_own_scale(experience, tmp_path, applied_to, 
 
 def by_rollout(module, row):
     """The loss, and the norms over the logits of the gradients of J and of the clipped terms."""
-    scores = module.roles.policy_scores(row.token_ids_BT, row.attention_BT, row.mask_BT, temperature=1.0)
+    scores = module.shared_base.policy_scores(row.token_ids_BT, row.attention_BT, row.mask_BT, temperature=1.0)
     surrogate = clipped_surrogate(
         scores.logprobs_BT,
         old_logprobs_BT=row.old_logprobs_BT,
@@ -233,7 +233,7 @@ def test_a_remembered_cut_shortens_later_steps(experience, tmp_path, applied_to)
 
     def train(epochs: int, start: Path | None) -> Snoop:
         snoop = Snoop()
-        callbacks = [Scripted(memory=0.5, applied_to=applied_to), snoop]
+        callbacks = [Scripted(decay=0.5, applied_to=applied_to), snoop]
         trainer = quiet_trainer(tmp_path, epochs=epochs, callbacks=callbacks)
         trainer.fit(make_module(), DataLoader(OneBatch([experience] * 2), batch_size=None), ckpt_path=start)
         trainer.save_checkpoint(tmp_path / "last.ckpt")
@@ -276,14 +276,14 @@ def test_weight_decay_with_a_scaled_step_is_refused(experience, tmp_path) -> Non
     for normaliser, threshold in (("triggered", None), ("constant", 0.1), ("paper", 0.1)):
         with pytest.raises(ConfigError, match=f"threshold {threshold} found with normaliser {normaliser}"):
             ClippingBiasCorrection(normaliser=normaliser, applied_to="gradient", threshold=threshold)
-    for memory, settings in (
+    for decay, settings in (
         (1.0, {}),
         (-0.1, {}),
         (0.5, {"normaliser": "constant"}),
         (0.5, {"applied_to": "rollouts"}),
     ):
-        with pytest.raises(ConfigError, match=f"memory {memory} found"):
-            ClippingBiasCorrection(memory=memory, **settings)
+        with pytest.raises(ConfigError, match=f"decay {decay} found"):
+            ClippingBiasCorrection(decay=decay, **settings)
     with pytest.raises(ConfigError, match="in logits"):
         ClippingBiasCorrection(applied_to="rollouts", space="parameters")
     with pytest.raises(ConfigError, match="relative"):

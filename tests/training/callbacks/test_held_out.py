@@ -11,7 +11,7 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.policies.huggingface import HFPolicy
 from medagent.retrieval.controls import UnreliableRetriever
 from medagent.training.callbacks import HeldOutEvaluation, held_out
-from medagent.training.metric_names import METRICS
+from medagent.training.metrics import METRICS
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import make_data, make_module
 

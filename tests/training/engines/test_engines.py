@@ -55,7 +55,7 @@ def test_servers_get_each_adapter_and_lose_the_one_before(module, servers, tmp_p
 
 
 def test_servers_end_turns_at_every_end_of_the_model(module, servers, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(module.roles.base.generation_config, "eos_token_id", [7, 9])
+    monkeypatch.setattr(module.shared_base.base.generation_config, "eos_token_id", [7, 9])
     engine = engine_for(servers, tmp_path)
     engine.start(ModuleWeights(module), setup_of(module, tmp_path))
     policy = engine.sync_weights(ModuleWeights(module), version=0)

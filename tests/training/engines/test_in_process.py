@@ -32,7 +32,7 @@ def small_step(module: AgentModule, rate: float = 1e-5) -> None:
     """What an optimizer step at the shipped rate does: every weight moves by about the rate."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for parameter in module.roles.policy_parameters():
+        for parameter in module.shared_base.policy_parameters():
             parameter += rate * torch.randn(parameter.shape, generator=generator).sign()
 
 
@@ -70,7 +70,7 @@ def test_the_twin_shares_the_base_and_nothing_that_is_trained(critic, checkpoint
     )
     perturb(module)
     policy = started(module, tmp_path).sync_weights(ModuleWeights(module), version=0)
-    own, trained = dict(policy.model.named_parameters()), dict(module.roles.base.named_parameters())
+    own, trained = dict(policy.model.named_parameters()), dict(module.shared_base.base.named_parameters())
     for name, parameter in own.items():
         is_lora = ".lora_" in name
         assert (parameter.data_ptr() == trained[name].data_ptr()) != is_lora, name
@@ -80,7 +80,7 @@ def test_the_twin_shares_the_base_and_nothing_that_is_trained(critic, checkpoint
     before = sampler_logprobs(policy, tuple(range(20, 60)))
     perturb(module)
     assert torch.equal(sampler_logprobs(policy, tuple(range(20, 60))), before), "the trainer's step is not seen"
-    assert all(parameter.requires_grad for parameter in module.roles.policy_parameters())
+    assert all(parameter.requires_grad for parameter in module.shared_base.policy_parameters())
 
 
 def test_a_merge_that_rounding_eats_is_refused_and_one_that_is_asked_for_is_measured(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_old_weights_that_are_handed_over_again_are_caught_by_the_probe(
     module = make_module(dtype=dtype)
     engine = started(module, tmp_path)
     source = "merged_policy" if dtype == "float32" else "adapter_weights"
-    made = getattr(module.roles, source)()
+    made = getattr(module.shared_base, source)()
     old = [(name, value.clone()) for name, value in (made.items() if isinstance(made, dict) else made)]
     engine.sync_weights(ModuleWeights(module), version=0)
     perturb(module, scale=0.02)

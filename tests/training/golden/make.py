@@ -27,7 +27,7 @@ from medagent.training.command import AgentCLI
 from medagent.training.data import RolloutData
 from medagent.training.experience import tensorize
 from medagent.training.module import AgentModule
-from medagent.training.stale_rollouts import read_rollouts, write_rollouts
+from medagent.training.rollouts.stale_rollouts import read_rollouts, write_rollouts
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.support import CONFIGS
 
@@ -167,7 +167,7 @@ def _with_logprobs(rollouts: list[Rollout], base: Path, rng: random.Random) -> l
     for number, parameter in enumerate(p for p in module.parameters() if p.requires_grad):
         by_formula(parameter, 100.0 + number, 0.05)
     batch = tensorize(rollouts, pad_id=0)
-    scores = module.roles.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
+    scores = module.shared_base.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0)
     done = []
     for row, rollout in enumerate(rollouts):
         values = scores.logprobs_BT[row][batch.mask_BT[row]].tolist()

@@ -23,7 +23,7 @@ LOSSES = {"dpo": DPO(BETA), "tdpo1": TDPO1(BETA), "tdpo2": TDPO2(BETA, ALPHA)}
 
 def plain_sums(module: PreferenceModule, rollout: Rollout) -> tuple[Tensor, Tensor]:
     """(log-ratio, sequential forward KL) of one rollout, token by token, from whole rows of logits."""
-    model, ids = module.roles.peft, torch.tensor([rollout.token_ids])
+    model, ids = module.shared_base.peft, torch.tensor([rollout.token_ids])
     ours = torch.log_softmax(model(input_ids=ids).logits[0].double() / module.temperature, -1)
     with torch.no_grad(), model.disable_adapter():
         theirs = torch.log_softmax(model(input_ids=ids).logits[0].double() / module.temperature, -1)
@@ -53,7 +53,7 @@ def plain_loss(name: str, module: PreferenceModule, chosen: list[PreferencePair]
 
 
 def gradient(module: PreferenceModule, loss: Tensor) -> Tensor:
-    return torch.cat([each.flatten() for each in torch.autograd.grad(loss, module.roles.policy_parameters())])
+    return torch.cat([each.flatten() for each in torch.autograd.grad(loss, module.shared_base.policy_parameters())])
 
 
 def our_loss(module: PreferenceModule, chosen: list[PreferencePair]) -> Tensor:
@@ -132,7 +132,7 @@ def test_two_equal_rollouts_cost_log_2_and_teach_a_kl_alone() -> None:
 def test_at_the_reference_kls_are_0_and_so_are_their_gradients() -> None:
     module = module_of(TDPO1(BETA), max_tokens=0)
     with torch.no_grad():
-        for name, parameter in module.roles.peft.named_parameters():
+        for name, parameter in module.shared_base.peft.named_parameters():
             if f"lora_B.{POLICY}" in name:
                 parameter.zero_()  # LoRA as it begins: the policy is the base
     batch = to_prefer(pairs(), pad_id=module.pad_id, weight=1.0)

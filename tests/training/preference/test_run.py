@@ -18,9 +18,9 @@ from medagent.evaluation.run import run_benchmark
 from medagent.models.base_models import STARTER, model_path
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import preference_command
+from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.preference.pairs import SampledPairs
-from medagent.training.stale_rollouts import read_rollouts
-from medagent.training.token_counts import tokens_to_sample
+from medagent.training.rollouts.stale_rollouts import read_rollouts
 from tests.support import CONFIGS
 
 CONFIG = CONFIGS / "preference" / "starter.yaml"

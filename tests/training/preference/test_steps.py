@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from medagent.protocol import TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.training.agent_data import AgentSettings
+from medagent.training.batching import pack_rows
 from medagent.training.execution import Execution
-from medagent.training.passes import rows_of_passes
 from medagent.training.preference.data import PreferenceData, to_prefer
 from medagent.training.preference.losses import TDPO2
 from medagent.training.preference.pairs import Pairs, PreferencePair
@@ -47,7 +47,7 @@ def test_a_step_is_the_mean_over_its_pairs(parts: int, execution: dict[str, obje
     module = module_of(TDPO2(0.3, 0.7), max_tokens=0)
     batch = to_prefer(pairs(), pad_id=module.pad_id, weight=1.0)
     loss = module.loss_terms(batch)[0](batch) / 3
-    wanted = torch.cat([each.flatten() for each in torch.autograd.grad(loss, module.roles.policy_parameters())])
+    wanted = torch.cat([each.flatten() for each in torch.autograd.grad(loss, module.shared_base.policy_parameters())])
     assert torch.allclose(first_gradient(tmp_path, parts=parts, **execution), wanted, atol=1e-7)
 
 
@@ -56,7 +56,7 @@ def test_no_pass_divides_a_pair(shape: dict[str, bool]) -> None:
     batch = to_prefer(pairs(), pad_id=0, weight=1.0)
     for limit, count in ((0, 1), (10_000, 1), (1, 3)):
         execution = Execution(max_tokens=limit, **shape)
-        groups = rows_of_passes(execution, batch.token_ids_BT, batch.attention_BT, batch.groups_B)
+        groups = pack_rows(execution, batch.token_ids_BT, batch.attention_BT, batch.groups_B)
         assert len(groups) == count
         assert sorted(row for rows in groups for row in rows) == list(range(6))
         assert all(sorted(row ^ 1 for row in rows) == sorted(rows) for rows in groups), "2 n and 2 n + 1 are together"

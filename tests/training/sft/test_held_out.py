@@ -97,7 +97,7 @@ def by_hand(module: AgentModule, rollouts: list[Rollout]) -> dict[str, float]:
     for rollout in rollouts:
         ids = torch.tensor([rollout.token_ids])
         with torch.no_grad():
-            logprobs = torch.log_softmax(module.roles.base(ids).logits[0].float(), dim=-1)
+            logprobs = torch.log_softmax(module.shared_base.base(ids).logits[0].float(), dim=-1)
         for turn in sorted(set(rollout.turn_ids) - {-1}):
             places = [at for at, each in enumerate(rollout.turn_ids) if each == turn]
             loss -= sum(float(logprobs[at - 1, ids[0, at]]) for at in places)
@@ -114,7 +114,7 @@ def written_greedily(module: AgentModule, rollout: Rollout) -> Rollout:
         said = []
         for _ in turn.token_ids:
             with torch.no_grad():
-                said.append(int(module.roles.base(torch.tensor([ids + said])).logits[0, -1].argmax()))
+                said.append(int(module.shared_base.base(torch.tensor([ids + said])).logits[0, -1].argmax()))
         turns.append(replace(turn, token_ids=tuple(said), forced_prefix=0))
         ids += [*said, *turn.observation_ids]
     return replace(rollout, turns=tuple(turns))
@@ -153,7 +153,7 @@ def test_a_rank_without_dialogues_waits_for_the_others(base: str, rollouts: list
 def test_an_idle_pass_adds_nothing(base: str, rollouts: list[Rollout], monkeypatch) -> None:
     """Where the base is sharded all ranks make equally many passes."""
     module = module_of(base)
-    monkeypatch.setattr(AgentModule, "most_passes", lambda self, count: count + 3)
+    monkeypatch.setattr(AgentModule, "max_passes_over_ranks", lambda self, count: count + 3)
     assert measured(module, rollouts)[0] == pytest.approx(by_hand(module, rollouts), rel=1e-4)
 
 
@@ -161,9 +161,9 @@ def test_the_likeliest_token_is_told(base: str, rollouts: list[Rollout]) -> None
     module = module_of(base)
     part = tensorize(rollouts, pad_id=module.pad_id)
     inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
-    logprobs_BT, likeliest_BT = module.roles.greedy_scores(*inputs, temperature=1.0)
+    logprobs_BT, likeliest_BT = module.shared_base.greedy_scores(*inputs, temperature=1.0)
     with torch.no_grad():
-        scores = module.roles.policy_scores(*inputs, temperature=1.0)
+        scores = module.shared_base.policy_scores(*inputs, temperature=1.0)
     torch.testing.assert_close(logprobs_BT, scores.logprobs_BT)
     assert bool(likeliest_BT[:4][part.mask_BT[:4]].all()), "what it wrote itself"
     assert not bool(likeliest_BT[~part.mask_BT].any())

@@ -13,8 +13,8 @@ from medagent.evaluation.grading.grade import Verdict, grade
 from medagent.evaluation.trust.injections import PLANTED
 from medagent.retrieval.controls import NoRetriever
 from medagent.training.data import RolloutData
-from medagent.training.disturbances import Disturbances, withheld_from
 from medagent.training.rewards import ExactMatch
+from medagent.training.rollouts.noisy_retrieval import NoisyRetrieval, withheld_from
 from medagent.training.sft.scripted import ScriptedDemonstrations
 from medagent.training.sft.tokenized_dialogues import LeftOut
 from medagent.types import Question, Rollout, StopReason, Turn
@@ -25,12 +25,12 @@ NO_INDEX = NoRetriever()
 QUESTIONS = [Question(f"q{number}", "?", ("a", "b"), "A", gold_passage_ids=(f"p{number}",)) for number in range(400)]
 
 
-def asked(disturbances: Disturbances, *, seed: int = 0, iteration: int = 0) -> list[Job]:
-    return [disturbances.disturbed(Job(q), seed=seed, iteration=iteration, retriever=NO_INDEX) for q in QUESTIONS]
+def asked(noisy_retrieval: NoisyRetrieval, *, seed: int = 0, iteration: int = 0) -> list[Job]:
+    return [noisy_retrieval.with_noise(Job(q), seed=seed, iteration=iteration, retriever=NO_INDEX) for q in QUESTIONS]
 
 
 def test_the_shares_are_those_wanted_and_follow_from_seed_and_iteration() -> None:
-    jobs = asked(Disturbances(withheld=0.25, injected=0.1))
+    jobs = asked(NoisyRetrieval(withheld=0.25, injected=0.1))
     withheld = [job.question.id for job in jobs if job.withheld]
     planted = [job.question.id for job in jobs if job.planted]
     assert 70 <= len(withheld) <= 130
@@ -39,10 +39,10 @@ def test_the_shares_are_those_wanted_and_follow_from_seed_and_iteration() -> Non
     numbers = {int(job.question.meta[PLANTED]) for job in jobs if job.planted}
     assert len(numbers) > 10
     assert not any(number % 2 for number in numbers)  # the others are kept for a report
-    assert jobs == asked(Disturbances(withheld=0.25, injected=0.1))
+    assert jobs == asked(NoisyRetrieval(withheld=0.25, injected=0.1))
     for other in ({"seed": 1}, {"iteration": 1}):
-        assert [job.question.id for job in asked(Disturbances(withheld=0.25), **other) if job.withheld] != withheld
-    assert asked(Disturbances()) == [Job(question) for question in QUESTIONS]
+        assert [job.question.id for job in asked(NoisyRetrieval(withheld=0.25), **other) if job.withheld] != withheld
+    assert asked(NoisyRetrieval()) == [Job(question) for question in QUESTIONS]
 
 
 def test_the_documents_of_the_evidence_are_withheld(retriever) -> None:
@@ -53,10 +53,10 @@ def test_the_documents_of_the_evidence_are_withheld(retriever) -> None:
 
 
 def test_a_question_is_disturbed_alike_in_all_its_samples() -> None:
-    disturbances = Disturbances(withheld=0.5, injected=0.5)
+    noisy_retrieval = NoisyRetrieval(withheld=0.5, injected=0.5)
     for question in QUESTIONS[:20]:
         jobs = [
-            disturbances.disturbed(Job(question, sample=sample), seed=0, iteration=3, retriever=NO_INDEX)
+            noisy_retrieval.with_noise(Job(question, sample=sample), seed=0, iteration=3, retriever=NO_INDEX)
             for sample in range(4)
         ]
         assert len({(job.withheld, job.planted) for job in jobs}) == 1
@@ -65,18 +65,20 @@ def test_a_question_is_disturbed_alike_in_all_its_samples() -> None:
 @pytest.mark.parametrize("field", ["withheld", "injected"])
 def test_a_share_is_from_0_to_1(field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field}: found 1.5, wanted a share"):
-        Disturbances(**{field: 1.5})
+        NoisyRetrieval(**{field: 1.5})
 
 
 def test_questions_without_evidence_are_refused(retriever) -> None:
     without = Asked(*(replace(question, gold_passage_ids=()) for question in QUESTIONS))
     with pytest.raises(ConfigError, match="no question names a gold passage"):
-        RolloutData(without, retriever, disturbances=Disturbances(withheld=0.5))
-    RolloutData(without, retriever, disturbances=Disturbances(injected=0.5))
+        RolloutData(without, retriever, noisy_retrieval=NoisyRetrieval(withheld=0.5))
+    RolloutData(without, retriever, noisy_retrieval=NoisyRetrieval(injected=0.5))
 
 
 def test_rollouts_of_an_iteration_are_disturbed(retriever, tmp_path: Path) -> None:
-    data = make_data(retriever, num_questions=24, num_samples=1, disturbances=Disturbances(withheld=1.0, injected=0.5))
+    data = make_data(
+        retriever, num_questions=24, num_samples=1, noisy_retrieval=NoisyRetrieval(withheld=1.0, injected=0.5)
+    )
     module = make_module()
     trainer = quiet_trainer(tmp_path)
     trainer.strategy.connect(module)

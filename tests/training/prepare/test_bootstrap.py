@@ -8,7 +8,7 @@ import torch
 from medagent.errors import ConfigError
 from medagent.training.advantages import GAE, BatchBaseline
 from medagent.training.compatibility import check_composition
-from medagent.training.experience import first_of_turns
+from medagent.training.experience import turn_starts
 from medagent.training.prepare import prepare
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import make_evidence_module, make_module, perturb
@@ -55,7 +55,7 @@ def test_a_cut_is_valued_after_its_last_token_or_before_it(turns, stop, valued) 
     read = torch.zeros_like(ids, dtype=torch.bool)
     read[0, last if valued == "before" else -1] = True
     with torch.no_grad():
-        value = module.roles.values(ids, torch.ones_like(read), read).sum()
+        value = module.shared_base.values(ids, torch.ones_like(read), read).sum()
     assert float(batch.rewards_BT[0, last]) == pytest.approx(0.5 * float(value), abs=1e-6)
 
 
@@ -63,7 +63,7 @@ def test_a_critic_per_turn_is_not_read_inside_a_turn() -> None:
     """The critic of level turn is taught before turns alone."""
     module, estimator, inside = make_module(), GAE(level="turn"), cut(StopReason.MAX_TURN_TOKENS, CUT_SHORT)
     settings = {"num_samples": 1, "num_critic_epochs": 0}
-    words = r"truncated is bootstrap with data.advantage GAE of level turn.*level: token.*critic_sees: evidence"
+    words = r"truncated is bootstrap with data.advantage GAE of level turn.*level: token.*critic_inputs: evidence"
     with pytest.raises(ConfigError, match=words):
         check_composition(module, estimator, truncated="bootstrap", **settings)
     with pytest.raises(ConfigError, match=words):
@@ -82,7 +82,7 @@ def test_a_critic_that_sees_the_evidence_reads_it_where_it_is_taught(level) -> N
     rollouts = [cut(StopReason.MAX_TURN_TOKENS, SEARCH, CUT_SHORT), cut(StopReason.MAX_TOTAL_TOKENS, SEARCH)]
     estimator = GAE(level=level, gamma=0.5, whiten=False)
     batch = prepare(module, rollouts, estimator=estimator, reduce=same, truncated="bootstrap")
-    second = float(batch.values_BT[0][first_of_turns(batch.mask_BT, batch.turn_ids_BT)[0]][1])
+    second = float(batch.values_BT[0][turn_starts(batch.mask_BT, batch.turn_ids_BT)[0]][1])
     assert second != 0
     for row in range(2):
         assert float(batch.rewards_BT[row].sum()) == pytest.approx(0.5 * second, abs=1e-6)

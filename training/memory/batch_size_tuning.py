@@ -11,13 +11,13 @@ from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
 from medagent.training.adapters import SharedBase
-from medagent.training.evidence_critic import CriticSees
+from medagent.training.auto_dtype import say
 from medagent.training.execution import Execution
+from medagent.training.heads import CriticInputs
 from medagent.training.lora import LoraSettings
-from medagent.training.memory import Fitting, Load, ModelShape, fitting, free_memory
-from medagent.training.ranks import over_ranks
+from medagent.training.memory.estimate import Load, ModelShape, TokenLimit, fit_token_limit, free_memory
 from medagent.training.routing import RoutingReplay
-from medagent.training.settled import say
+from medagent.training.sharding import over_ranks
 from medagent.types import Limits
 
 
@@ -51,13 +51,13 @@ class Trained(Protocol):
     dtype_name: str
     policy_lora: LoraSettings
     critic_lora: LoraSettings | None
-    critic_sees: CriticSees
+    critic_inputs: CriticInputs
     execution: Execution
     routing_replay: RoutingReplay
     roles: SharedBase
 
 
-class FittingPasses(Callback):
+class AutoMaxTokens(Callback):
     """Settles `execution.max_tokens` where it is null, says the number and the reason, and keeps it in checkpoints.
 
     Over several ranks the smallest number counts. A run that goes on takes the number that it began with.
@@ -83,7 +83,7 @@ class FittingPasses(Callback):
         if not self._settles:
             return
         if self._kept is not None:
-            found = Fitting(self._kept, "the run began with it")
+            found = TokenLimit(self._kept, "the run began with it")
         else:
             found = self._over_ranks(trainer, _settle(trainer, module, data.work(trainer.world_size)))
             self._kept = found.max_tokens
@@ -97,18 +97,18 @@ class FittingPasses(Callback):
             pl_module.log("update/max_tokens", float(self._kept))
 
     @staticmethod
-    def _over_ranks(trainer: Trainer, own: Fitting) -> Fitting:
+    def _over_ranks(trainer: Trainer, own: TokenLimit) -> TokenLimit:
         mine = torch.tensor(float(own.max_tokens) if own.max_tokens else math.inf, dtype=torch.float64)
         least = -float(over_ranks(trainer, -mine, "max"))
-        return own if least == float(mine) else Fitting(int(least), "another rank has less memory")
+        return own if least == float(mine) else TokenLimit(int(least), "another rank has less memory")
 
 
-def _settle(trainer: Trainer, module: Trained, work: Work) -> Fitting:
+def _settle(trainer: Trainer, module: Trained, work: Work) -> TokenLimit:
     device = trainer.strategy.root_device
     try:
         shape = ModelShape.of(module.base_name)
     except ConfigError as error:
-        return Fitting(0, f"nothing is known of what it needs ({error})")
+        return TokenLimit(0, f"nothing is known of what it needs ({error})")
     load = Load(
         shape,
         module.dtype_name,
@@ -120,11 +120,11 @@ def _settle(trainer: Trainer, module: Trained, work: Work) -> Fitting:
         work.micro_batch_rows,
         work.in_process,
         "cpu" if device.type == "cpu" else "gpu",
-        trainer.world_size if module.roles.sharded else 1,
-        module.critic_sees,
+        trainer.world_size if module.shared_base.sharded else 1,
+        module.critic_inputs,
         work.weight_sync,
         module.routing_replay,
         device.type == "cpu",
     )
     ranks_here = 1 if device.type == "cuda" else trainer.num_devices
-    return fitting(load, work.trainer_share * free_memory(device, sharing=ranks_here))
+    return fit_token_limit(load, work.trainer_share * free_memory(device, sharing=ranks_here))

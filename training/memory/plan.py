@@ -16,7 +16,7 @@ from medagent.training.command import AgentParser
 from medagent.training.data import RolloutData
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
-from medagent.training.memory import GIB, MOMENTS, Load, ModelShape, fitting, free_memory
+from medagent.training.memory.estimate import GIB, MOMENTS, Load, ModelShape, fit_token_limit, free_memory
 from medagent.training.module import AgentModule
 from medagent.types import Limits
 
@@ -46,7 +46,7 @@ def load_of(config: Any, *, world_size: int) -> Load:
         data.engine.class_path.rsplit(".", 1)[-1] == "InProcessEngine",
         "cpu" if config.trainer.accelerator == "cpu" else "gpu",
         world_size if _is_sharded(config.trainer.strategy) else 1,
-        model.critic_sees,
+        model.critic_inputs,
         (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("weight_sync", "auto"),
         model.routing_replay,
         config.trainer.accelerator == "cpu",
@@ -71,7 +71,7 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
     """
     shape, limits = load.shape, load.limits
     policy, critic = shape.lora_parameters(load.policy_lora), shape.lora_parameters(load.critic_lora)
-    small = "no critic" if load.critic_sees == "context" else "a small network as critic"
+    small = "no critic" if load.critic_inputs == "context" else "a small network as critic"
     where = "process" if load.device == "cpu" else "GPU"
     lines = [
         f"base: {shape.parameters / 1e6:,.1f} M parameters in "
@@ -129,7 +129,7 @@ def settled_load(load: Load, *, free_gib: float | None, share: float, sharing: i
         print("model.execution.max_tokens: settled on the GPU; --memory_gib says what yours has free")
         return load
     free = free_gib * GIB if free_gib is not None else free_memory(device, sharing=sharing)
-    found = fitting(load, share * free)
+    found = fit_token_limit(load, share * free)
     number = f"{found.max_tokens:,}" if found.max_tokens else "any number"
     print(f"model.execution.max_tokens: {number}, as {found.reason}")
     return replace(load, execution=replace(load.execution, max_tokens=found.max_tokens))

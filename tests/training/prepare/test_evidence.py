@@ -10,12 +10,12 @@ import torch
 from medagent.errors import ConfigError
 from medagent.retrieval.passages import Hit, Passage
 from medagent.training.advantages import GAE
-from medagent.training.critic_evidence import evidence, evidence_of
-from medagent.training.evidence_critic import NUM_EVIDENCE_FEATURES
 from medagent.training.execution import Execution
 from medagent.training.experience import loss_weights
+from medagent.training.heads import NUM_EVIDENCE_FEATURES
 from medagent.training.module import AgentModule
 from medagent.training.prepare import prepare
+from medagent.training.prepare.evidence import evidence, evidence_of
 from medagent.types import Question, Rollout, StopReason, Turn
 from tests.training.support import gradients, make_evidence_module
 
@@ -80,7 +80,7 @@ def test_a_group_is_a_questions_samples(rollouts) -> None:
     four = [replace(rollouts[0], sample=sample, reward=sample / 10) for sample in range(4)]
     batch = prepare(module, four, estimator=GAE(level="turn"), reduce=lambda x: x, num_samples=2)
     assert batch.evidence_BKF[:, 0, -1].tolist() == pytest.approx([0.1, 0.0, 0.3, 0.2])
-    assert module.roles.evidence_head[0].in_features == batch.evidence_BKF.shape[-1]
+    assert module.shared_base.evidence_head[0].in_features == batch.evidence_BKF.shape[-1]
 
 
 TURNS_END = 4
@@ -100,11 +100,11 @@ def test_the_critic_learns_what_only_the_evidence_tells(rollouts, tmp_path) -> N
     seen = [replace(r, reward=evidence(r)[len(r.turns) - 1][TURNS_END]) for r in rollouts if len(r.turns) > 1][:8]
     assert 0 < sum(r.reward for r in seen) < len(seen)
     batch = ready(module, seen)
-    read_BT = turn_starts(batch)
+    value_mask_BT = turn_starts(batch)
     assert batch.values_BT.abs().max() == 0, "an untrained critic says nothing"
     gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path)
     again = ready(module, seen)
-    last_BT = read_BT & (again.turn_ids_BT == again.turn_ids_BT.max(dim=1, keepdim=True).values)
+    last_BT = value_mask_BT & (again.turn_ids_BT == again.turn_ids_BT.max(dim=1, keepdim=True).values)
     right_B = torch.tensor([bool(r.reward) for r in seen])
     value_B = again.values_BT[last_BT]
     assert value_B[right_B].min() > 0.5 > value_B[~right_B].max()
@@ -118,9 +118,9 @@ def test_the_critic_learns_what_only_the_group_tells(rollouts, tmp_path) -> None
     batch = ready(module, pairs, num_samples=2)
     gradients(module, [replace(batch, critic_only=True)] * 25, tmp_path)
     again = ready(module, pairs, num_samples=2)
-    read_BT = turn_starts(again)
-    right_BT = read_BT & torch.tensor([bool(r.reward) for r in pairs])[:, None]
-    assert again.values_BT[right_BT].min() > 0.5 > again.values_BT[read_BT & ~right_BT].max()
+    value_mask_BT = turn_starts(again)
+    right_BT = value_mask_BT & torch.tensor([bool(r.reward) for r in pairs])[:, None]
+    assert again.values_BT[right_BT].min() > 0.5 > again.values_BT[value_mask_BT & ~right_BT].max()
 
 
 def test_the_evidence_critic_makes_no_pass_of_the_base(rollouts, tmp_path) -> None:
@@ -128,15 +128,17 @@ def test_the_evidence_critic_makes_no_pass_of_the_base(rollouts, tmp_path) -> No
     module, further = make_evidence_module(), make_evidence_module()
     batch = ready(module, rollouts)
     gradients(module, [batch], tmp_path)
-    module.roles.base.register_forward_hook(lambda *_: pytest.fail("the base was passed"))
-    read_BT = turn_starts(batch)
-    values_BT = module.roles.values(batch.token_ids_BT, batch.attention_BT, read_BT, batch.evidence_at(read_BT))
-    assert values_BT[read_BT].abs().min() > 0
-    assert values_BT[~read_BT].abs().max() == 0
+    module.shared_base.base.register_forward_hook(lambda *_: pytest.fail("the base was passed"))
+    value_mask_BT = turn_starts(batch)
+    values_BT = module.shared_base.values(
+        batch.token_ids_BT, batch.attention_BT, value_mask_BT, batch.evidence_at(value_mask_BT)
+    )
+    assert values_BT[value_mask_BT].abs().min() > 0
+    assert values_BT[~value_mask_BT].abs().max() == 0
     gradients(further, [batch, replace(batch, critic_only=True)], tmp_path)
-    pairs = zip(module.roles.policy_parameters(), further.roles.policy_parameters(), strict=True)
+    pairs = zip(module.shared_base.policy_parameters(), further.shared_base.policy_parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
-    pairs = zip(module.roles.critic_parameters(), further.roles.critic_parameters(), strict=True)
+    pairs = zip(module.shared_base.critic_parameters(), further.shared_base.critic_parameters(), strict=True)
     assert not any(torch.equal(one, other) for one, other in pairs)
 
 
@@ -148,15 +150,15 @@ def test_evidence_never_reaches_the_policy(rollouts, tmp_path) -> None:
     snoops = [gradients(module, [each] * 2, tmp_path) for module, each in ((one, batch), (other, changed))]
     torch.testing.assert_close(snoops[0].policy, snoops[1].policy, rtol=0, atol=0)
     assert not torch.equal(
-        torch.cat([p.flatten() for p in one.roles.critic_parameters()]),
-        torch.cat([p.flatten() for p in other.roles.critic_parameters()]),
+        torch.cat([p.flatten() for p in one.shared_base.critic_parameters()]),
+        torch.cat([p.flatten() for p in other.shared_base.critic_parameters()]),
     )
 
 
 def test_a_cut_rollout_is_valued_by_the_evidence_of_its_end(rollouts) -> None:
     module = make_evidence_module()
     with torch.no_grad():  # value = the share of gold passages read, alone
-        first, last = module.roles.evidence_head[0], module.roles.evidence_head[2]
+        first, last = module.shared_base.evidence_head[0], module.shared_base.evidence_head[2]
         for parameter in (first.weight, first.bias, last.weight):
             parameter.zero_()
         first.weight[0, TURNS_END + 1], first.bias[0], last.weight[0, 0] = 1.0, 100.0, 1.0
@@ -188,14 +190,14 @@ def test_execution_settings_do_not_change_what_the_critic_learns(rollouts, tmp_p
         for critic_only in (True, False, True):
             batch = prepare(module, rollouts, estimator=estimator, reduce=lambda x: x)
             weights = {"reduction": "token-mean", "num_tokens": 100, "num_rollouts": 16, "factor": 1.0}
-            read_BT = estimator.value_mask(batch.mask_BT, batch.turn_ids_BT)
+            value_mask_BT = estimator.value_mask(batch.mask_BT, batch.turn_ids_BT)
             batch = replace(
                 batch,
                 loss_weights_BT=loss_weights(batch.mask_BT, **weights),
-                value_weights_BT=loss_weights(read_BT, **weights),
+                value_weights_BT=loss_weights(value_mask_BT, **weights),
             )
             gradients(module, [replace(batch, critic_only=critic_only)], tmp_path)
-        moved.append([batch.values_BT, *module.roles.critic_parameters()])
+        moved.append([batch.values_BT, *module.shared_base.critic_parameters()])
     assert moved[0][0].abs().max() > 0.01
     for one, two in zip(*moved, strict=True):
         assert (one - two).norm() <= 0.01 * one.norm(), "in norm: Adam makes whole rates of rounding"
@@ -210,12 +212,12 @@ def test_the_evidence_critic_is_kept_in_checkpoints(rollouts, tmp_path) -> None:
     other.on_load_checkpoint(checkpoint)
     other.load_state_dict(checkpoint["state_dict"])  # type: ignore[arg-type]
     assert module.has_critic
-    for one, two in zip(module.roles.critic_parameters(), other.roles.critic_parameters(), strict=True):
+    for one, two in zip(module.shared_base.critic_parameters(), other.shared_base.critic_parameters(), strict=True):
         assert one.abs().max() > 0
         assert torch.equal(one, two)
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"critic_sees: found evidence.*critic_lora null"):
-        AgentModule(critic_sees="evidence")
+    with pytest.raises(ConfigError, match=r"critic_inputs: found evidence.*critic_lora null"):
+        AgentModule(critic_inputs="evidence")
     assert not AgentModule(critic_lora=None).has_critic

@@ -1,4 +1,4 @@
-"""A limit of tokens that nobody set follows from the free memory, is said, and stays that of the run's first start."""
+"""A limit of tokens that nobody set follows from the free memory, is printed, and is kept by the run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from transformers import FalconConfig, GPT2Config, LlamaConfig, OPTConfig, Pretr
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.policies.vllm.server import VllmSettings
-from medagent.training import fitting, memory, plan
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, VllmEngine
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
-from medagent.training.memory import Fitting, Load, ModelShape, free_memory
+from medagent.training.memory import batch_size_tuning, estimate, plan
+from medagent.training.memory.estimate import Load, ModelShape, TokenLimit, free_memory
 from medagent.training.module import AgentModule
 from medagent.training.run import newest_checkpoint
 from medagent.types import Limits
@@ -46,7 +46,7 @@ def test_the_limit_is_the_largest_number_of_rollouts_in_half_of_the_free_memory(
     one = load()
     for rows in (1, 5, 11):
         for more in (0.0, 0.9 * (with_limit(one, (rows + 1) * 200) - with_limit(one, rows * 200))):
-            found = memory.fitting(one, 2 * (with_limit(one, rows * 200) + more))
+            found = estimate.fit_token_limit(one, 2 * (with_limit(one, rows * 200) + more))
             assert found.max_tokens == rows * 200
             assert found.reason.startswith(f"{rows} rollouts of 200 tokens need ")
     assert "half of the free memory is" in found.reason
@@ -54,10 +54,10 @@ def test_the_limit_is_the_largest_number_of_rollouts_in_half_of_the_free_memory(
 
 def test_there_is_no_limit_where_all_fits() -> None:
     one = load()
-    found = memory.fitting(one, 2 * one.passing())
+    found = estimate.fit_token_limit(one, 2 * one.passing())
     assert found.max_tokens == 0
     assert found.reason.startswith("an update needs 0.6 GiB at once, and half of the free memory is 0.6 GiB")
-    assert memory.fitting(one, 2 * one.passing() - 2).max_tokens > 0
+    assert estimate.fit_token_limit(one, 2 * one.passing() - 2).max_tokens > 0
 
 
 def test_passes_before_the_update_are_bounded_as_well() -> None:
@@ -67,12 +67,14 @@ def test_passes_before_the_update_are_bounded_as_well() -> None:
     wide = replace(wide, execution=checkpointed, shape=replace(SHAPE, layers=1, intermediate=100_000))
     assert wide.preparing() > wide.activations()
     room = with_limit(wide, 200) + 1
-    assert memory.fitting(wide, 2 * room).max_tokens == 400, "two rollouts are read at once, one is propagated back"
+    assert estimate.fit_token_limit(wide, 2 * room).max_tokens == 400, (
+        "two rollouts are read at once, one is propagated back"
+    )
     assert with_limit(wide, 400) < room < with_limit(wide, 600)
 
 
 def test_one_rollout_is_the_least() -> None:
-    found = memory.fitting(load(), 1000)
+    found = estimate.fit_token_limit(load(), 1000)
     assert found.max_tokens == 200
     assert found.reason.startswith("one rollout of 200 tokens needs 0.6 GiB, more than half of the free memory")
 
@@ -81,7 +83,7 @@ def test_one_rollout_is_the_least() -> None:
 def test_only_a_limit_that_is_not_set_is_settled(
     set_: int | None, retriever, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fitting, "free_memory", lambda device, sharing: 0.0)
+    monkeypatch.setattr(batch_size_tuning, "free_memory", lambda device, sharing: 0.0)
     module = AgentModule(execution=Execution(max_tokens=set_))
     trainer = quiet_trainer(tmp_path)
     assert module.execution.token_limit == (set_ or 0)
@@ -99,7 +101,7 @@ def test_a_run_learns_the_same_and_keeps_its_number(
     ends = {}
     for name, memories in (("whole", (plenty, plenty)), ("split", (little, plenty)), ("other", (plenty, little))):
         for epochs, free in enumerate(memories, start=1):
-            monkeypatch.setattr(fitting, "free_memory", lambda device, sharing, free=free: free)
+            monkeypatch.setattr(batch_size_tuning, "free_memory", lambda device, sharing, free=free: free)
             train_command(arguments(tmp_path / name, train_index, epochs=epochs, **SMALL_RUN))
         said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("model.execution.max_tokens")]
         number = "672" if name == "split" else "any number"
@@ -119,16 +121,18 @@ def test_a_run_learns_the_same_and_keeps_its_number(
 
 def test_the_rank_with_the_least_memory_counts(monkeypatch) -> None:
     least = {}
-    monkeypatch.setattr(fitting, "over_ranks", lambda trainer, tensor, op: torch.maximum(tensor, least["other"]))
+    monkeypatch.setattr(
+        batch_size_tuning, "over_ranks", lambda trainer, tensor, op: torch.maximum(tensor, least["other"])
+    )
 
-    def among(own: int, other: float) -> Fitting:
+    def among(own: int, other: float) -> TokenLimit:
         least["other"] = torch.tensor(-other, dtype=torch.float64)
-        return fitting.FittingPasses._over_ranks(None, Fitting(own, "mine"))
+        return batch_size_tuning.AutoMaxTokens._over_ranks(None, TokenLimit(own, "mine"))
 
-    assert among(600, 400) == Fitting(400, "another rank has less memory")
-    assert among(0, 400) == Fitting(400, "another rank has less memory")
-    assert among(400, 600) == Fitting(400, "mine")
-    assert among(0, float("inf")) == Fitting(0, "mine")
+    assert among(600, 400) == TokenLimit(400, "another rank has less memory")
+    assert among(0, 400) == TokenLimit(400, "another rank has less memory")
+    assert among(400, 600) == TokenLimit(400, "mine")
+    assert among(0, float("inf")) == TokenLimit(0, "mine")
 
 
 def test_work_follows_from_data_and_engine(retriever) -> None:
@@ -146,14 +150,14 @@ def test_plan_and_run_reckon_with_the_same_load(tmp_path: Path, train_index: Pat
     seen: dict[str, Load] = {}
 
     def watch(name: str):
-        def watched(load: Load, free: float) -> Fitting:
+        def watched(load: Load, free: float) -> TokenLimit:
             seen[name] = load
-            return Fitting(0, "watched")
+            return TokenLimit(0, "watched")
 
         return watched
 
-    monkeypatch.setattr(fitting, "fitting", watch("run"))
-    monkeypatch.setattr(plan, "fitting", watch("plan"))
+    monkeypatch.setattr(batch_size_tuning, "fit_token_limit", watch("run"))
+    monkeypatch.setattr(plan, "fit_token_limit", watch("plan"))
     own = {"model.policy_lora.rank": 2, "model.execution.logits_rows": 64, "data.engine": "InProcessEngine"}
     given = arguments(tmp_path / "run", train_index, epochs=1, **SMALL_RUN, **own)
     train_command(given)
@@ -172,7 +176,7 @@ def test_a_base_of_unknown_sizes_is_trained_without_a_limit(monkeypatch, retriev
     def fails(base_model: str) -> ModelShape:
         raise ConfigError("sizes unknown")
 
-    monkeypatch.setattr(fitting.ModelShape, "of", fails)
+    monkeypatch.setattr(batch_size_tuning.ModelShape, "of", fails)
     module = AgentModule()
     quiet_trainer(tmp_path).fit(module, datamodule=make_data(retriever, num_questions=4))
     assert module.execution.max_tokens == 0
@@ -186,32 +190,32 @@ def groups(tmp_path: Path, monkeypatch, own: str, files: dict[str, str]) -> floa
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(memory, "GROUPS", tmp_path / "groups")
-    return memory._room_in_group()
+    monkeypatch.setattr(estimate, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(estimate, "GROUPS", tmp_path / "groups")
+    return estimate._room_in_group()
 
 
 STAT = "anon 5\ninactive_file 30\ntotal_inactive_file 40\n"
 
 
 def test_a_control_group_limits_the_memory(tmp_path: Path, monkeypatch) -> None:
-    inner = {"a/b/memory.max": "max\n", "a/b/memory.current": "7", "a/b/memory.stat": STAT}
-    outer = {"a/memory.max": "1000\n", "a/memory.current": "500", "a/memory.stat": STAT}
+    inner = {"a/b/estimate.max": "max\n", "a/b/estimate.current": "7", "a/b/estimate.stat": STAT}
+    outer = {"a/estimate.max": "1000\n", "a/estimate.current": "500", "a/estimate.stat": STAT}
     assert groups(tmp_path / "2", monkeypatch, "0::/a/b\n", {**inner, **outer}) == 1000 - 500 + 30
     first = {"limit_in_bytes": "900", "usage_in_bytes": "500"}
-    first = {f"memory/x/memory.{name}": value for name, value in {**first, "stat": STAT}.items()}
-    assert groups(tmp_path / "1", monkeypatch, "5:cpu:/y\n4:memory,hugetlb:/x\n", first) == 900 - 500 + 40
-    over = {"memory.max": "100", "memory.current": "500", "memory.stat": STAT}
+    first = {f"memory/x/estimate.{name}": value for name, value in {**first, "stat": STAT}.items()}
+    assert groups(tmp_path / "1", monkeypatch, "5:cpu:/y\n4:estimate,hugetlb:/x\n", first) == 900 - 500 + 40
+    over = {"estimate.max": "100", "estimate.current": "500", "estimate.stat": STAT}
     assert groups(tmp_path / "over", monkeypatch, "0::/\n", over) == 0
     assert groups(tmp_path / "none", monkeypatch, "0::/\n", {}) == float("inf")
-    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "absent")
-    assert memory._room_in_group() == float("inf")
+    monkeypatch.setattr(estimate, "OWN_GROUPS", tmp_path / "absent")
+    assert estimate._room_in_group() == float("inf")
 
 
 def test_free_memory_counts_what_this_process_holds(monkeypatch) -> None:
-    held = float(memory.psutil.Process().memory_info().rss)
-    monkeypatch.setattr(memory, "_room_in_group", lambda: 6e9)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9))
+    held = float(estimate.psutil.Process().memory_info().rss)
+    monkeypatch.setattr(estimate, "_room_in_group", lambda: 6e9)
+    monkeypatch.setattr(estimate.psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9))
     assert free_memory(torch.device("cpu")) == pytest.approx(6e9 + held, rel=0.05)
     assert free_memory(torch.device("cpu"), sharing=2) == pytest.approx(3e9 + held, rel=0.05)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5, 9))

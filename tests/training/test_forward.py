@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import medagent.training.passes as passes_module
+import medagent.training.forward as passes_module
 import medagent.training.prefixes as prefixes_module
 from medagent.models.causal_lm import load_causal_lm
 from medagent.training.adapters import SharedBase

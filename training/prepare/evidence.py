@@ -19,7 +19,7 @@ from torch import Tensor
 from medagent.evaluation.grading.citations import DECISIONS, gold_texts, supports
 from medagent.retrieval.passages import names_found
 from medagent.training.advantages import group_means
-from medagent.training.evidence_critic import TURNS
+from medagent.training.heads import TURNS
 from medagent.types import Rollout
 
 

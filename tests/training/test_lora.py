@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
-from medagent.training.fused_lora import FEW_ROWS, FusedLoraLinear, fuse_lora
+from medagent.training.lora import FEW_ROWS, FusedLoraLinear, fuse_lora
 
 MANY = FEW_ROWS + 5
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from medagent.errors import ConfigError
 from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
-from medagent.training.critic_evidence import evidence_of
+from medagent.training.batching import pack_rows, split_by_length
 from medagent.training.experience import (
     Experience,
     Reduction,
@@ -24,16 +24,15 @@ from medagent.training.experience import (
     evidence_at,
     loss_weights,
     rollout_name,
-    split_by_length,
     tensorize,
 )
 from medagent.training.finite_steps import in_words, rows_not_finite
-from medagent.training.memory import PREPARED_ROWS
+from medagent.training.memory.estimate import PREPARED_ROWS
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
-from medagent.training.passes import rows_of_passes
+from medagent.training.prepare.evidence import evidence_of
+from medagent.training.prepare.routing import require_records, routing_metrics
 from medagent.training.routing import placed
-from medagent.training.routing_metrics import require_records, routing_metrics
 from medagent.types import Rollout, StopReason
 
 ImportanceMode = Literal["behaviour", "decoupled"]
@@ -111,7 +110,7 @@ def prepare(
         tensors = replace(tensors, experts_BTLK=None)
     mask_BT = tensors.mask_BT
     evidence_BKF = _evidence(module, rollouts, tensors)
-    read_BT = estimator.value_mask(mask_BT, tensors.turn_ids_BT)
+    value_mask_BT = estimator.value_mask(mask_BT, tensors.turn_ids_BT)
     reference_BT, proximal_BT, values_BT = (torch.zeros_like(tensors.rollout_logprobs_BT) for _ in range(3))
     ends_B = torch.zeros(len(rollouts))
     metrics: dict[str, float] = {}
@@ -121,18 +120,18 @@ def prepare(
         inputs = (part.token_ids_BT, part.attention_BT, part.mask_BT)
         width = part.token_ids_BT.shape[1]
         if module.kl_coef:
-            found_BT = module.roles.reference_logprobs(*inputs, temperature=module.temperature)
+            found_BT = module.shared_base.reference_logprobs(*inputs, temperature=module.temperature)
             reference_BT[rows, :width] = found_BT.cpu()
         if module.routing_replay == "r3" and not number:
             metrics = routing_metrics(module, part, reduce)
         if off_policy.importance == "decoupled" or records:
-            routing = module.roles.routing(part.experts_BTLK, records=records)
-            scores = module.roles.policy_scores(*inputs, temperature=module.temperature, routing=routing)
+            routing = module.shared_base.routing(part.experts_BTLK, records=records)
+            scores = module.shared_base.policy_scores(*inputs, temperature=module.temperature, routing=routing)
             proximal_BT[rows, :width] = scores.logprobs_BT.cpu()
             if routing is not None and routing.chosen_BTLK is not None:
                 experts_BTLK = placed(experts_BTLK, routing.chosen_BTLK, rows, mask_BT.shape)
         if estimator.needs_critic:
-            seen_BKF, where_BT = evidence_BKF[rows].to(module.device), read_BT[rows, :width].to(module.device)
+            seen_BKF, where_BT = evidence_BKF[rows].to(module.device), value_mask_BT[rows, :width].to(module.device)
             found_BT, ends = _values(module, part, seen_BKF, where_BT, ends=truncated == "bootstrap")
             values_BT[rows, :width], ends_B[rows] = found_BT.cpu(), ends.cpu()
     old_BT, truncation_BT = tensors.rollout_logprobs_BT, mask_BT.float()
@@ -146,7 +145,7 @@ def prepare(
     if truncated == "bootstrap":
         assert isinstance(estimator, GAE)
         last_BT = mask_BT & (mask_BT.long().cumsum(1) == mask_BT.long().sum(1, keepdim=True))
-        if module.critic_sees == "context":
+        if module.critic_inputs == "context":
             taught_B = torch.tensor([_would_act_again(rollout) for rollout in rollouts])
             ends_B = torch.where(taught_B, ends_B, (values_BT * last_BT).sum(dim=1))
         rewards_BT = rewards_BT + last_BT * (estimator.gamma * ends_B * cut_B)[:, None]
@@ -181,7 +180,7 @@ def prepare(
         advantages_BT=advantages_BT,
         returns_BT=returns_BT,
         loss_weights_BT=_whole_step(mask_BT, reduction, reduce),
-        value_weights_BT=_whole_step(read_BT, reduction, reduce),
+        value_weights_BT=_whole_step(value_mask_BT, reduction, reduce),
         metrics=metrics,
         names=names,
         experts_BTLK=experts_BTLK,
@@ -202,11 +201,11 @@ def check_bootstrap(module: AgentModule, estimator: AdvantageEstimator) -> None:
             f"data.truncated is bootstrap, and data.advantage ({type(estimator).__name__}) has no value to bootstrap "
             "from. Use GAE."
         )
-    if estimator.level == "turn" and module.critic_sees == "context":
+    if estimator.level == "turn" and module.critic_inputs == "context":
         raise ConfigError(
             "data.truncated is bootstrap with data.advantage GAE of level turn. Limits cut inside a turn, and this "
             "critic is taught before turns alone, so its value there means nothing. Set level: token, truncated: "
-            "terminal or mask, or model.critic_sees: evidence."
+            "terminal or mask, or model.critic_inputs: evidence."
         )
 
 
@@ -239,9 +238,9 @@ def _whole_step(mask_BT: Tensor, reduction: Reduction, reduce: Reduce) -> Tensor
 
 def _evidence(module: AgentModule, rollouts: Sequence[Rollout], tensors: RolloutTensors) -> Tensor:
     """[B, K, F] what the critic is told; F is 0 where it sees the context alone."""
-    if module.critic_sees == "context":
+    if module.critic_inputs == "context":
         return torch.zeros(len(rollouts), 1 + max(len(rollout.turns) for rollout in rollouts), 0)
-    return evidence_of(rollouts, tensors.groups_B if module.critic_sees == "evidence_and_group" else None)
+    return evidence_of(rollouts, tensors.groups_B if module.critic_inputs == "evidence_and_group" else None)
 
 
 def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
@@ -249,7 +248,7 @@ def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
     lengths = tensors.attention_BT.sum(dim=1).tolist()
     budget = module.execution
     if budget.token_limit:
-        groups = rows_of_passes(budget, tensors.sharing_keys, tensors.attention_BT)
+        groups = pack_rows(budget, tensors.sharing_keys, tensors.attention_BT)
     elif budget.shared_prefixes:  # in their order: samples of a question follow each other
         groups = [
             list(range(len(lengths)))[start : start + PREPARED_ROWS] for start in range(0, len(lengths), PREPARED_ROWS)
@@ -258,30 +257,30 @@ def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
         groups = split_by_length(range(len(lengths)), lengths, parts=max(1, len(lengths) // PREPARED_ROWS))
     shortest = min(range(len(lengths)), key=lambda row: lengths[row])
     # Read again, to the same end.
-    return groups + [[shortest]] * (module.most_passes(len(groups)) - len(groups))
+    return groups + [[shortest]] * (module.max_passes_over_ranks(len(groups)) - len(groups))
 
 
 def _values(
-    module: AgentModule, part: RolloutTensors, evidence_BKF: Tensor, read_BT: Tensor, *, ends: bool
+    module: AgentModule, part: RolloutTensors, evidence_BKF: Tensor, value_mask_BT: Tensor, *, ends: bool
 ) -> tuple[Tensor, Tensor]:
     """The critic's values where it is read, [B, T].
 
     With `ends` also those of the state after each row's last token, [B], and else zeros.
     """
     if not ends:
-        evidence_AF = evidence_at(evidence_BKF, part.turn_ids_BT, read_BT)
-        values_BT = module.roles.values(part.token_ids_BT, part.attention_BT, read_BT, evidence_AF)
+        evidence_AF = evidence_at(evidence_BKF, part.turn_ids_BT, value_mask_BT)
+        values_BT = module.shared_base.values(part.token_ids_BT, part.attention_BT, value_mask_BT, evidence_AF)
         return values_BT, values_BT.new_zeros(len(values_BT))
-    rows = torch.arange(part.token_ids_BT.shape[0], device=read_BT.device)
+    rows = torch.arange(part.token_ids_BT.shape[0], device=value_mask_BT.device)
     lengths_B = part.attention_BT.sum(dim=1)
     # A column more, so that the state after the last token predicts something that can be read.
     ids = torch.cat([part.token_ids_BT, part.token_ids_BT.new_full((len(rows), 1), module.pad_id)], dim=1)
-    read = torch.cat([read_BT, torch.zeros_like(read_BT[:, :1])], dim=1)
+    read = torch.cat([value_mask_BT, torch.zeros_like(value_mask_BT[:, :1])], dim=1)
     read[rows, lengths_B] = True
     attention = torch.cat([part.attention_BT, torch.zeros_like(part.attention_BT[:, :1])], dim=1)
     turns = torch.cat([part.turn_ids_BT, torch.full_like(part.turn_ids_BT[:, :1], -1)], dim=1)
     # Inside a turn what is known is what was known before it; after a turn's passages it is more.
     ended_B = ~part.mask_BT[rows, lengths_B - 1]
     turns[rows, lengths_B] = turns.max(dim=1).values + ended_B.long()
-    values = module.roles.values(ids, attention, read, evidence_at(evidence_BKF, turns, read))
-    return torch.where(read_BT, values[:, :-1], 0.0), values[rows, lengths_B]
+    values = module.shared_base.values(ids, attention, read, evidence_at(evidence_BKF, turns, read))
+    return torch.where(value_mask_BT, values[:, :-1], 0.0), values[rows, lengths_B]

@@ -15,7 +15,7 @@ from medagent.models.precision import AUTO, Precision, resolve_precision
 DTYPE = "dtype"  # the key in a checkpoint
 
 
-def settled_dtype(dtype: str, base_model: str, *, device: str, run: Path | None = None) -> str:
+def resolve_dtype(dtype: str, base_model: str, *, device: str, run: Path | None = None) -> str:
     """The dtype that a base is loaded in; "auto" is settled, and the reason printed.
 
     `run` is a folder whose checkpoints may hold what was settled before.

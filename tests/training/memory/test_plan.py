@@ -13,8 +13,8 @@ from medagent.errors import ConfigError
 from medagent.training.adapters import SharedBase
 from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
-from medagent.training.memory import GIB, Load, ModelShape
-from medagent.training.plan import report
+from medagent.training.memory.estimate import GIB, Load, ModelShape
+from medagent.training.memory.plan import report
 from medagent.types import Limits
 from tests.support import CONFIGS
 
@@ -89,7 +89,7 @@ def test_kept_bytes_are_what_autograd_keeps(
         ids, mask = torch.randint(64, (2, 48)), torch.ones(2, 48, dtype=torch.bool)
         mask[:, 0] = False
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            roles.predicting(ids, torch.ones_like(mask), mask)
+            roles.hidden_states_at(ids, torch.ones_like(mask), mask)
         kept[layers] = sum(tensor.untyped_storage().nbytes() for tensor in seen.values()) / 96
     shape = ModelShape(hidden, intermediate, 3, kv_heads * 16, 64, 0, ())
     lora = LoraSettings(rank, rank)

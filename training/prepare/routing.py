@@ -38,10 +38,10 @@ def routing_metrics(module: AgentModule, part: RolloutTensors, reduce: Reduce) -
     """
     assert part.experts_BTLK is not None, "the sampler recorded"
     inputs, sampler_BTLK = (part.token_ids_BT, part.attention_BT, part.mask_BT), part.experts_BTLK
-    own = module.roles.routing(records=True)
-    live = module.roles.policy_scores(*inputs, temperature=module.temperature, routing=own)
-    replayed = module.roles.policy_scores(
-        *inputs, temperature=module.temperature, routing=module.roles.routing(sampler_BTLK)
+    own = module.shared_base.routing(records=True)
+    live = module.shared_base.policy_scores(*inputs, temperature=module.temperature, routing=own)
+    replayed = module.shared_base.policy_scores(
+        *inputs, temperature=module.temperature, routing=module.shared_base.routing(sampler_BTLK)
     )
     assert own is not None
     assert own.chosen_BTLK is not None

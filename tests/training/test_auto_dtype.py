@@ -62,7 +62,7 @@ def test_a_run_keeps_the_dtype_that_it_began_in(
 def test_a_module_settles_by_itself(hardware, module, capsys: pytest.CaptureFixture[str]) -> None:
     hardware(True)
     made = module(model_path(STARTER))
-    assert (made.dtype_name, made.roles.base.dtype) == ("bfloat16", torch.bfloat16)
+    assert (made.dtype_name, made.shared_base.base.dtype) == ("bfloat16", torch.bfloat16)
     assert capsys.readouterr().out.count("in bfloat16, as") == 1
     assert module(model_path(STARTER), dtype="float32").dtype_name == "float32"
     assert module(STARTER).dtype_name == "float32"

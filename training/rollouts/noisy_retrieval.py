@@ -17,7 +17,7 @@ from medagent.types import Question
 
 
 @dataclass(frozen=True)
-class Disturbances:
+class NoisyRetrieval:
     """Shares of an iteration's questions, drawn anew in each iteration; a question's samples have the same.
 
     `withheld`: no search shows the documents with the evidence. An agent that may abstain learns to, where a wrong
@@ -32,7 +32,7 @@ class Disturbances:
         """Raise `ConfigError` for what is no share."""
         for name, share in (("withheld", self.withheld), ("injected", self.injected)):
             if not 0 <= share <= 1:
-                raise ConfigError(f"data.disturbances.{name}: found {share}, wanted a share from 0 to 1.")
+                raise ConfigError(f"data.noisy_retrieval.{name}: found {share}, wanted a share from 0 to 1.")
 
     def check(self, questions: list[Question]) -> None:
         """Check that there is evidence to withhold.
@@ -42,11 +42,11 @@ class Disturbances:
         """
         if self.withheld and not any(question.gold_passage_ids for question in questions):
             raise ConfigError(
-                f"data.disturbances.withheld: found {self.withheld}, and no question names a gold passage that could "
-                "be withheld. Set it to 0, or give questions with gold_passage_ids."
+                f"data.noisy_retrieval.withheld: found {self.withheld}, and no question names a gold passage to "
+                "withhold. Set it to 0, or give questions with gold_passage_ids."
             )
 
-    def disturbed(self, job: Job, *, seed: int, iteration: int, retriever: Retriever) -> Job:
+    def with_noise(self, job: Job, *, seed: int, iteration: int, retriever: Retriever) -> Job:
         """The job of an iteration as it is asked."""
         name = f"{seed}|{iteration}"
         withheld = withheld_from(job.question, self.withheld, name, retriever)

@@ -20,8 +20,8 @@ from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
 from medagent.models.merging import form_for
 from medagent.routing import Routers, has_routers
-from medagent.training.evidence_critic import CriticSees
 from medagent.training.execution import Execution
+from medagent.training.heads import CriticInputs
 from medagent.training.lora import LoraSettings
 from medagent.training.routing import RoutingReplay
 from medagent.types import Limits
@@ -135,7 +135,7 @@ class Load:
     in_process: bool
     device: str = "cpu"
     shards: int = 1  # ranks that hold the layers together (training.sharding)
-    critic_sees: CriticSees = "context"
+    critic_inputs: CriticInputs = "context"
     weight_sync: str = "auto"  # of the engine in_process
     routing_replay: RoutingReplay = "none"
     keeps_blocks: bool = False  # whether freed blocks stay with the process, see training.execution.keep_freed_memory
@@ -259,14 +259,14 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Fitting:
+class TokenLimit:
     """How many tokens a pass may read (0: any number), and in words why."""
 
     max_tokens: int
     reason: str
 
 
-def fitting(load: Load, free: float) -> Fitting:
+def fit_token_limit(load: Load, free: float) -> TokenLimit:
     """The limit of tokens with which the passes of an update fit into half of `free` bytes.
 
     The other half is for what the figures leave out, and for others. The limit is a number of
@@ -279,16 +279,16 @@ def fitting(load: Load, free: float) -> Fitting:
 
     whole = needed(0)
     if whole <= room:
-        return Fitting(0, f"an update needs {_gib(whole)} at once, and half of the free memory is {_gib(room)}")
+        return TokenLimit(0, f"an update needs {_gib(whole)} at once, and half of the free memory is {_gib(room)}")
     most = max(load.micro_batch_rows, min(load.rollouts, PREPARED_ROWS))
     rows = next((rows for rows in range(most, 0, -1) if needed(rows * longest) <= room), 0)
     if not rows:
-        return Fitting(
+        return TokenLimit(
             longest,
             f"one rollout of {longest:,} tokens needs {_gib(needed(longest))}, more than half of the free memory, "
             f"{_gib(room)}, and cannot be split",
         )
-    return Fitting(
+    return TokenLimit(
         rows * longest,
         f"{rows} rollouts of {longest:,} tokens need {_gib(needed(rows * longest))} at once, an update in one piece "
         f"{_gib(whole)}, and half of the free memory is {_gib(room)}",

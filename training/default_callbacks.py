@@ -1,23 +1,70 @@
-"""How many tokens a run's models have read: forward, and backward apart. What only measures does not count.
-
-A token that rows share as a prefix, and that is read once, counts once. Padding does not count. A pass of gradient
-checkpointing that computes a layer again does not count either.
-"""
+"""Iterations are whole: a run ends after one, and is taken up after one."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from torch import Tensor
 
-from medagent.training.ranks import over_ranks
+from medagent.errors import ConfigError
+from medagent.training.experience import Experience
+from medagent.training.forward import TokenCounts
+from medagent.training.memory.batch_size_tuning import AutoMaxTokens
+from medagent.training.sharding import over_ranks
 from medagent.types import Rollout
+
+WHOLE = "iteration_is_whole"  # the key in a checkpoint
+
+
+class WholeIterations(Callback):
+    """Ends a run that is asked to stop inside an iteration, and marks checkpoints made between iterations.
+
+    It runs after all other callbacks but those that write checkpoints. An iteration is whole once they have done
+    their part, such as the export.
+    """
+
+    def __init__(self) -> None:
+        self._whole = False
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An iteration begins."""
+        self._whole = False
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: Experience, batch_idx: int
+    ) -> None:
+        """Refuse to stop here: the checkpoint and the agent would be of part of an iteration.
+
+        Raises:
+            ConfigError: the trainer is to stop, and optimizer steps are left.
+        """
+        if trainer.should_stop and batch_idx + 1 < trainer.num_training_batches:
+            raise ConfigError(
+                f"trainer.should_stop: found true in iteration {trainer.current_epoch} after step "
+                f"{batch_idx + 1} of {trainer.num_training_batches}, wanted it at an iteration's end. No agent and no "
+                "checkpoint is made of part of an iteration. Set it in the callback's on_train_epoch_end, or use "
+                "CollapseMonitor."
+            )
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The iteration is whole."""
+        self._whole = True
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
+        """Mark the checkpoint."""
+        checkpoint[WHOLE] = self._whole
+
+
+def why_not_to_go_on(checkpoint: Mapping[str, Any]) -> str | None:
+    """Why a run must not go on from a checkpoint; none where it may."""
+    if "state_dict" in checkpoint and not {"loops", "optimizer_states"} <= checkpoint.keys():
+        return "it holds weights alone"
+    return None if checkpoint.get(WHOLE, True) else "it was made inside an iteration"
+
 
 BACKWARD_COST = 2  # a backward pass costs about two forward passes (arXiv 2001.08361, section 2.1)
 
@@ -29,41 +76,6 @@ def budget_units(forward: float, backward: float) -> float:
     120
     """
     return forward + BACKWARD_COST * backward
-
-
-class TokenCounts:
-    """Tokens read on this rank since they were last taken."""
-
-    def __init__(self) -> None:
-        self.forward = self.backward = 0
-        self._counting = True
-
-    def read(self, tokens: int, states: Tensor | None = None) -> None:
-        """Count a forward pass over so many tokens, and every backward pass that reaches its `states`."""
-        if not self._counting:
-            return
-        self.forward += tokens
-        if states is not None and states.requires_grad:
-
-            def went_back(_: Tensor) -> None:
-                self.backward += tokens
-
-            states.register_hook(went_back)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Passes in here only measure."""
-        before, self._counting = self._counting, False
-        try:
-            yield
-        finally:
-            self._counting = before
-
-    def take(self) -> tuple[int, int]:
-        """(forward, backward) so far; the count begins anew."""
-        found = self.forward, self.backward
-        self.forward = self.backward = 0
-        return found
 
 
 def tokens_to_sample(rollouts: Sequence[Rollout]) -> int:
@@ -139,6 +151,11 @@ class CountedTokens(Callback):
 
 
 def _counts(module: LightningModule) -> TokenCounts:
-    counts = module.roles.token_counts  # type: ignore[union-attr]
+    counts = module.shared_base.token_counts  # type: ignore[union-attr]
     assert isinstance(counts, TokenCounts)
     return counts
+
+
+def default_callbacks() -> list[Callback]:
+    """They come after those of the configuration, but before those that write checkpoints."""
+    return [CountedTokens(), WholeIterations(), AutoMaxTokens()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -95,3 +95,23 @@ class _ChosenScores(torch.autograd.Function):
 def _dot(left_RV: Tensor, right_RV: Tensor) -> Tensor:
     """[R] the sums of products, without a matrix of them."""
     return torch.bmm(left_RV[:, None], right_RV[:, :, None])[:, 0, 0]
+
+
+CriticInputs = Literal["context", "evidence", "evidence_and_group"]
+
+TURNS = 4  # turns with a number of their own; the last also stands for all later ones
+EVIDENCE = TURNS + 6
+EVIDENCE_WIDTH = 64
+NUM_EVIDENCE_FEATURES: dict[CriticInputs, int] = {
+    "context": 0,
+    "evidence": EVIDENCE,
+    "evidence_and_group": EVIDENCE + 1,
+}
+
+
+def evidence_network(num_features: int) -> nn.Sequential:
+    """The critic that reads so many numbers instead of the context; its last layer starts at zero."""
+    last = nn.Linear(EVIDENCE_WIDTH, 1, dtype=torch.float32)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(num_features, EVIDENCE_WIDTH, dtype=torch.float32), nn.GELU(), last)

@@ -1,0 +1,227 @@
+"""A pass of the base over the rows of a micro-batch, as `Execution` says: padded, packed, or along a prefix tree."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from medagent.errors import ConfigError
+from medagent.models.causal_lm import hidden_states
+from medagent.policies.decoder_shape import SLIDING, decoder_config, other_limits
+from medagent.training.execution import Execution
+from medagent.training.prefixes import PrefixTree
+from medagent.training.routing import Routing
+
+SHORT, LONG = 5, 9  # tokens of the two rows
+EXACT = 1e-5  # share of a state's size by which another row may move it
+SAME, SAME_IN_HALF = 1e-3, 0.1  # and by which packing may, through rounding alone; in types of 16 bits
+
+
+@dataclass(frozen=True)
+class SelectedHiddenStates:
+    """The hidden states that predict the A marked tokens of a micro-batch, each state and token once."""
+
+    states_UH: Tensor
+    """[U, H] states at the positions before the tokens; U is A, or less where rows share prefixes."""
+    tokens_U: Tensor
+    """[U] integer: the tokens that they predict."""
+    mask_BT: Tensor
+    """[B, T] bool: the marked tokens, in whose order A counts."""
+    num_read: int
+    """Tokens that the pass read, without padding."""
+    of_A: Tensor | None = None
+    """[A] integer: the state of each marked token; none where it is the one of the same number."""
+
+    def each(self, values_U: Tensor) -> Tensor:
+        """[A, ...] the values of the marked tokens."""
+        return values_U if self.of_A is None else values_U.index_select(0, self.of_A)
+
+    def placed(self, values_U: Tensor) -> Tensor:
+        """[B, T] the values at the marked tokens, 0 elsewhere."""
+        values_A = self.each(values_U)
+        return values_A.new_zeros(self.mask_BT.shape).masked_scatter(self.mask_BT, values_A)
+
+
+def selected_hidden_states(
+    base: PreTrainedModel,
+    execution: Execution,
+    token_ids_BT: Tensor,
+    attention_BT: Tensor,
+    mask_BT: Tensor,
+    routing: Routing | None = None,
+) -> SelectedHiddenStates:
+    """Read the rows once, and keep the states that predict the marked tokens.
+
+    Rows are padded on the right, so causal attention alone keeps padding away from every real token. A marked position
+    may also be the first after a row's end. The state of the row's last token predicts it. What follows the state that
+    predicts a row's last marked token is not read. `routing` replays or records the experts of the tokens.
+
+    Raises:
+        ValueError: the first token of a row is marked, which nothing predicts.
+    """
+    if bool(mask_BT[:, 0].any()):
+        raise ValueError("the first token of a rollout cannot be an action: nothing predicts it.")
+    places_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
+    last_B1 = (mask_BT * places_T).amax(dim=1, keepdim=True).clamp(min=1)  # the first token, where none is marked
+    attention_BT = attention_BT & (places_T < last_B1)
+    num_read = int(attention_BT.sum())
+    if execution.shared_prefixes:
+        keys_BT = None if routing is None else routing.keys(token_ids_BT)
+        tree = PrefixTree.of(token_ids_BT, attention_BT, keys_BT)
+        before_A, tokens_A = tree.nodes_BT[:, :-1][mask_BT[:, 1:]], token_ids_BT[mask_BT]
+        vocabulary = int(token_ids_BT.max()) + 1
+        keys_U, of_A = torch.unique(before_A * vocabulary + tokens_A, return_inverse=True)
+        with _routed(routing, tree.places_N, tree.nodes_BT, attention_BT):
+            states_NH = tree.states(base)
+        states_UH = states_NH.index_select(0, keys_U // vocabulary)
+        return SelectedHiddenStates(states_UH, keys_U % vocabulary, mask_BT, len(tree.tokens_N), of_A)
+    tokens_A = token_ids_BT[mask_BT]
+    if not execution.packed:
+        width = int(last_B1.max())
+        rows_B1 = torch.arange(len(mask_BT), device=mask_BT.device)[:, None]
+        places_BT = rows_B1 * mask_BT.shape[1] + places_T[:width]
+        with _routed(routing, places_BT.flatten(), rows_B1 * width + places_T, attention_BT):
+            hidden_BTH = hidden_states(base, input_ids=token_ids_BT[:, :width], use_cache=False)
+        marked_BT = torch.nn.functional.pad(mask_BT, (0, 1))[:, 1 : width + 1]
+        return SelectedHiddenStates(hidden_BTH[marked_BT], tokens_A, mask_BT, num_read)
+    # One sequence of all real tokens; transformers takes positions that begin anew for the borders of sequences.
+    positions_BT = (attention_BT.long().cumsum(1) - 1).clamp(min=0)
+    before_BT = attention_BT.flatten().long().cumsum(0).view_as(attention_BT) - attention_BT.long()
+    with _routed(routing, attention_BT.flatten().nonzero()[:, 0], before_BT, attention_BT):
+        hidden_1NH = hidden_states(
+            base,
+            input_ids=token_ids_BT[attention_BT][None],
+            position_ids=positions_BT[attention_BT][None],
+            use_cache=False,
+        )
+    return SelectedHiddenStates(hidden_1NH[0, before_BT[mask_BT] - 1], tokens_A, mask_BT, num_read)
+
+
+def _routed(
+    routing: Routing | None, places_N: Tensor, nodes_BT: Tensor, read_BT: Tensor
+) -> AbstractContextManager[None]:
+    return nullcontext() if routing is None else routing.reading(places_N, nodes_BT, read_BT)
+
+
+class TokenCounts:
+    """Tokens read on this rank since they were last taken."""
+
+    def __init__(self) -> None:
+        self.forward = self.backward = 0
+        self._counting = True
+
+    def read(self, tokens: int, states: Tensor | None = None) -> None:
+        """Count a forward pass over so many tokens, and every backward pass that reaches its `states`."""
+        if not self._counting:
+            return
+        self.forward += tokens
+        if states is not None and states.requires_grad:
+
+            def went_back(_: Tensor) -> None:
+                self.backward += tokens
+
+            states.register_hook(went_back)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Passes in here only measure."""
+        before, self._counting = self._counting, False
+        try:
+            yield
+        finally:
+            self._counting = before
+
+    def take(self) -> tuple[int, int]:
+        """(forward, backward) so far; the count begins anew."""
+        found = self.forward, self.backward
+        self.forward = self.backward = 0
+        return found
+
+
+@torch.no_grad()
+def check_packing(base: PreTrainedModel, execution: Execution) -> None:
+    """Read short rows packed and apart; with `shared_prefixes`, a row that begins as another one too.
+
+    transformers keeps packed rows apart by their positions, which begin anew. Not every family makes its masks from
+    them. The decoder's config tells limits that only longer rows would show.
+
+    Raises:
+        ConfigError: one of them sees the other, or is read at other positions.
+    """
+    family, shared_prefixes = type(base).__name__, execution.shared_prefixes
+    setting = "shared_prefixes" if shared_prefixes else "packed"
+    remedy = f"Set model.execution.{setting} to false; model.execution.max_tokens bounds padded passes as well."
+    if "position_ids" not in inspect.signature(base.get_decoder().forward).parameters:
+        raise ConfigError(
+            f"model.execution.{setting}: {family} takes no positions, so packed rows cannot be kept apart. {remedy}"
+        )
+    limits = other_limits(base.config.get_text_config(decoder=True))
+    if limits:  # shorter rows would not show them
+        raise ConfigError(
+            f"model.execution.{setting}: {family} limits what a token sees by {limits}, which may count across rows, "
+            f"wanted none or a sliding_window. {remedy}"
+        )
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = base.config.get_text_config().vocab_size
+    first, other, second = (torch.randint(vocabulary, (size,), generator=generator) for size in (SHORT, SHORT, LONG))
+    together, changed, alone = (
+        _packed_states(base, execution, rows, remedy) for rows in ([first, second], [other, second], [second])
+    )
+    size = float(alone.float().square().mean().sqrt())
+    seen, moved = (float((together[-len(alone) :] - each[-len(alone) :]).abs().max()) for each in (changed, alone))
+    if not seen <= EXACT * size:
+        raise ConfigError(
+            f"model.execution.{setting}: {family} makes its masks without positions, so a packed row sees the rows "
+            f"before it (its states move by {seen / size:.2g} of their size). {remedy}"
+        )
+    if shared_prefixes:
+        _check_windows(base, second, remedy)
+        branch = torch.cat([second[:SHORT], other])
+        beside = _packed_states(base, execution, [second, branch], remedy)[len(alone) :]
+        moved = max(moved, float((beside - _packed_states(base, execution, [branch], remedy)).abs().max()))
+    if not moved <= (SAME_IN_HALF if alone.element_size() == 2 else SAME) * size:
+        raise ConfigError(
+            f"model.execution.{setting}: {family} reads a packed row at other positions than alone (its states move by "
+            f"{moved / size:.2g} of their size). {remedy}"
+        )
+
+
+def _check_windows(base: PreTrainedModel, row: Tensor, remedy: str) -> None:
+    """Refuse a family whose layers keep their window in the mask alone, which a tree replaces.
+
+    A short row does not show it.
+    """
+    ids_1T = row[None].to(base.device)
+    tree = PrefixTree.of(ids_1T, torch.ones_like(ids_1T, dtype=torch.bool))
+    tree.states(base)
+    config = decoder_config(base).to_dict()
+    window, kinds = config.get("sliding_window"), config.get("layer_types") or [SLIDING] * len(tree.windows)
+    wanted = [window if kind == SLIDING else None for kind in kinds]
+    if tree.windows != wanted:
+        raise ConfigError(
+            f"model.execution.shared_prefixes: {type(base).__name__} has layers with the windows {wanted}, and "
+            f"tells its attention {tree.windows}. {remedy}"
+        )
+
+
+def _packed_states(base: PreTrainedModel, execution: Execution, rows: list[Tensor], remedy: str) -> Tensor:
+    """[A, H] the states that predict every token but the first of each row, packed."""
+    ids_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(base.device)
+    attention_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device) < torch.tensor(
+        [[len(row)] for row in rows], device=ids_BT.device
+    )
+    mask_BT = attention_BT.clone()
+    mask_BT[:, 0] = False
+    try:
+        found = selected_hidden_states(base, execution, ids_BT, attention_BT, mask_BT)
+    except Exception as error:  # code of any family may raise anything
+        raise ConfigError(
+            f"model.execution: {type(base).__name__} cannot read packed rows ({error}). {remedy}"
+        ) from error
+    return found.each(found.states_UH)

@@ -1,0 +1,1 @@
+"""Rollouts that wait for their update, and questions that are made harder on purpose."""
