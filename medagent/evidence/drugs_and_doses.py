@@ -34,43 +34,19 @@ _NO_DRUGS = frozenset(  # of the body, or classes of substances
 )
 _STEM = re.compile(rf"(?:cef\w{{4,}}|\w{{2,}}(?:{'|'.join(STEMS)}))")
 _WORD = re.compile(r"[^\W\d_][^\W\d_-]*")
-_UNITS = {
-    "ng": "ng",
-    "mcg": "ug",
-    "µg": "ug",
-    "μg": "ug",
-    "ug": "ug",
-    "microgram": "ug",
-    "mg": "mg",
-    "milligram": "mg",
-    "g": "g",
-    "gram": "g",
-    "kg": "kg",
-    "ml": "ml",
-    "cc": "ml",
-    "millilitre": "ml",
-    "milliliter": "ml",
-    "l": "l",
-    "litre": "l",
-    "liter": "l",
-    "dl": "dl",
-    "iu": "unit",
-    "u": "unit",
-    "unit": "unit",
-    "mmol": "mmol",
-    "meq": "meq",
-    "mmhg": "mmhg",
-    "%": "%",
-    "percent": "%",
-    "hour": "hour",
-    "h": "hour",
-    "hr": "hour",
-    "day": "day",
-    "week": "week",
-    "month": "month",
-    "year": "year",
-    "minute": "minute",
-    "min": "minute",
+_UNIT_WORDS = {  # unit -> its spellings, without a plural's "s"
+    "ug": "mcg µg μg ug microgram",
+    "mg": "mg milligram",
+    "g": "g gram",
+    "ml": "ml cc millilitre milliliter",
+    "l": "l litre liter",
+    "unit": "iu u unit",
+    "%": "% percent",
+    "hour": "hour h hr",
+    "minute": "minute min",
+}
+_UNITS = {word: unit for unit, words in _UNIT_WORDS.items() for word in words.split()} | {
+    unit: unit for unit in "ng kg dl mmol meq mmhg day week month year".split()
 }
 _NUMBER_WORDS = {
     word: str(number)

@@ -217,28 +217,14 @@ _SORTS = (
     _Sort(r"toxins?", "toxin", near=False),
     _Sort(r"insects?|animals?|foods?|chemicals?|substances?", "", unsaid=True),  # a text says "tick"
     *(
-        _Sort(nouns, root)
-        for nouns, root in (
-            (r"enzymes?", "enzyme"),
-            (r"hormones?", "hormone"),
-            (r"vitamins?", "vitamin"),
-            (r"metals?", "metal"),
-            (r"minerals?", "mineral"),
-            (r"nerves?", "nerve"),
-            (r"organs?", "organ"),
-            (r"glands?", "gland"),
-            (r"proteins?", "protein"),
-            (r"joints?", "joint"),
-            (r"bones?", "bone"),
-            (r"muscles?", "muscle"),
-            (r"arter(?:y|ies)", "arter"),
-            (r"vessels?", "vessel"),
-            (r"cells?", "cell"),
-            (r"chromosomes?", "chromosome"),
-            (r"antibod(?:y|ies)", "antibod"),
-            (r"neurotransmitters?", "neurotransmitter"),
-        )
+        _Sort(f"{noun}s?", noun)
+        for noun in (
+            "enzyme hormone vitamin metal mineral nerve organ gland protein joint bone muscle vessel cell chromosome "
+            "neurotransmitter"
+        ).split()
     ),
+    _Sort(r"arter(?:y|ies)", "arter"),
+    _Sort(r"antibod(?:y|ies)", "antibod"),
 )
 _ANY_SORT = re.compile(_ASKED.format("|".join(sort.nouns for sort in _SORTS)), re.IGNORECASE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -117,28 +118,25 @@ class Door:
     tool: Tool | None = None
 
 
-DOORS = {
-    "question": Door(Question("q", HOSTILE)),
-    "first option": Door(Question("q", "What?", (HOSTILE, "b"), "A")),
-    "last option": Door(Question("q", "What?", ("a", HOSTILE), "A")),
-    "text": Door(passage=Passage("p", "t", HOSTILE)),
-    "title": Door(passage=Passage("p", HOSTILE, "t")),
-    "section": Door(passage=Passage("p", "t", "t", section=HOSTILE)),
-    "given query": Door(given=GivenSearch(HOSTILE)),
-    "given hits": Door(given=GivenSearch("gout", (Hit(Passage("p", HOSTILE, HOSTILE), 1.0),))),
-    "tool": Door(tool=Echo()),
-    "refusal of a tool": Door(tool=Refuses()),
-}
+DOORS = (
+    Door(Question("q", HOSTILE)),
+    Door(Question("q", "What?", (HOSTILE, "b"), "A")),
+    Door(Question("q", "What?", ("a", HOSTILE), "A")),
+    Door(passage=Passage("p", "t", HOSTILE)),
+    Door(passage=Passage("p", HOSTILE, "t")),
+    Door(passage=Passage("p", "t", "t", section=HOSTILE)),
+    Door(given=GivenSearch(HOSTILE)),
+    Door(given=GivenSearch("gout", (Hit(Passage("p", HOSTILE, HOSTILE), 1.0),))),
+    Door(tool=Echo()),
+    Door(tool=Refuses()),
+)
 
 
-def tag_turns(door: Door) -> list[str]:
+def saying(door: Door, protocol: TurnProtocol, tokenizer: PreTrainedTokenizerBase) -> ScriptedPolicy:
+    """A policy that searches, unless a search is given, and answers."""
     query = f"{door.tool.name}: 1" if door.tool else "gout"
-    return [f"<search>{query}</search>", "<answer>(A)</answer>"]
-
-
-def curly_turns(door: Door) -> list[str]:
-    query = f"{door.tool.name}: 1" if door.tool else "gout"
-    return [f"{{find: {query}}}", "{say: (A)}"]
+    turns = [f"{protocol.search.start}{query}{protocol.search.end}", f"{protocol.answer.start}(A){protocol.answer.end}"]
+    return ScriptedPolicy(tokenizer, lambda read, turn: turns[turn + (door.given is not None)])
 
 
 def rolled_out(door: Door, agent: Agent) -> Rollout:
@@ -170,33 +168,31 @@ def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
     return made
 
 
-@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
-@pytest.mark.parametrize("style", ["letter_first", "letter_last"])
-def test_the_packaged_protocol(
-    tokenizer: PreTrainedTokenizerBase, door: Door, style: Literal["letter_first", "letter_last"]
-) -> None:
-    turns = tag_turns(door)
-    policy = ScriptedPolicy(tokenizer, lambda read, turn: turns[turn + (door.given is not None)])
-    rollout = rolled_out(door, Agent(policy, Found(PASSAGE), TagProtocol("", style), LIMITS))
-    spoken = from_outside(rollout)
-    added = set(tokenizer.added_tokens_decoder) - {tokenizer.unk_token_id, tokenizer.bos_token_id}
-    assert not added & {token for ids in spoken for token in ids}
-    assert tokenizer.bos_token_id not in [token for ids in spoken for token in ids[1:]]
-    texts = [str(tokenizer.decode(list(ids))) for ids in spoken]
-    check(texts)
-    for observed in texts[-len(rollout.turns) :]:
-        assert (observed.count("</information>"), observed.count("<answer>")) in ((0, 0), (1, 0))
-    assert "<answer>" not in texts[0]
+def test_the_packaged_protocol(tokenizer: PreTrainedTokenizerBase) -> None:
+    styles: tuple[Literal["letter_first", "letter_last"], ...] = ("letter_first", "letter_last")
+    for door, style in itertools.product(DOORS, styles):
+        protocol = TagProtocol("", style)
+        policy = saying(door, protocol, tokenizer)
+        rollout = rolled_out(door, Agent(policy, Found(PASSAGE), protocol, LIMITS))
+        spoken = from_outside(rollout)
+        added = set(tokenizer.added_tokens_decoder) - {tokenizer.unk_token_id, tokenizer.bos_token_id}
+        assert not added & {token for ids in spoken for token in ids}
+        assert tokenizer.bos_token_id not in [token for ids in spoken for token in ids[1:]]
+        texts = [str(tokenizer.decode(list(ids))) for ids in spoken]
+        check(texts)
+        for observed in texts[-len(rollout.turns) :]:
+            assert (observed.count("</information>"), observed.count("<answer>")) in ((0, 0), (1, 0))
+        assert "<answer>" not in texts[0]
 
 
-@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
-def test_a_protocol_from_the_interface_alone(door: Door) -> None:
-    tokenizer, turns = byte_level(), curly_turns(door)
-    tokenizer.chat_template = TEMPLATE
-    policy = ScriptedPolicy(tokenizer, lambda read, turn: turns[turn + (door.given is not None)])
-    spoken = from_outside(rolled_out(door, Agent(policy, Found(PASSAGE), Curly(), LIMITS)))
-    assert not set(tokenizer.added_tokens_decoder) & {token for ids in spoken for token in ids}
-    check([str(tokenizer.decode(list(ids))) for ids in spoken], own="{say:")
+def test_a_protocol_from_the_interface_alone() -> None:
+    for door in DOORS:
+        tokenizer = byte_level()
+        tokenizer.chat_template = TEMPLATE
+        policy = saying(door, Curly(), tokenizer)
+        spoken = from_outside(rolled_out(door, Agent(policy, Found(PASSAGE), Curly(), LIMITS)))
+        assert not set(tokenizer.added_tokens_decoder) & {token for ids in spoken for token in ids}
+        check([str(tokenizer.decode(list(ids))) for ids in spoken], own="{say:")
 
 
 def test_a_given_query_is_searched_as_it_is_shown() -> None:
@@ -211,19 +207,19 @@ def test_a_given_query_is_searched_as_it_is_shown() -> None:
     assert tokenizer.decode(list(first.token_ids)) == first.text == f"<search>{first.query}</search>"
 
 
-@pytest.mark.parametrize("mode", [Mode.SINGLE_SHOT, Mode.GOLD, Mode.SEARCH])
-def test_modes_of_evaluation(mode: Mode) -> None:
-    tokenizer = byte_level()
-    tokenizer.chat_template = TEMPLATE
-    question = Question("q", HOSTILE, (HOSTILE, "b"), "A", gold_passage_ids=("p",))
-    passage = Passage("p", HOSTILE, HOSTILE)
-    policy = ScriptedPolicy(tokenizer, lambda read, turn: "<answer>(A)</answer>")
-    agent = agent_for(Agent(policy, Found(passage), TagProtocol(), LIMITS), mode, [passage])
-    job = job_for(question, mode, seed=0, temperature=0.0, sample=0, instructed=True, evidence={"p": passage})
-    (rollout,) = agent.run_all([job])
-    spoken = from_outside(rollout)
-    assert not set(tokenizer.added_tokens_decoder) & {token for ids in spoken for token in ids}
-    check([str(tokenizer.decode(list(ids))) for ids in spoken])
+def test_modes_of_evaluation() -> None:
+    for mode in (Mode.SINGLE_SHOT, Mode.GOLD, Mode.SEARCH):
+        tokenizer = byte_level()
+        tokenizer.chat_template = TEMPLATE
+        question = Question("q", HOSTILE, (HOSTILE, "b"), "A", gold_passage_ids=("p",))
+        passage = Passage("p", HOSTILE, HOSTILE)
+        policy = ScriptedPolicy(tokenizer, lambda read, turn: "<answer>(A)</answer>")
+        agent = agent_for(Agent(policy, Found(passage), TagProtocol(), LIMITS), mode, [passage])
+        job = job_for(question, mode, seed=0, temperature=0.0, sample=0, instructed=True, evidence={"p": passage})
+        (rollout,) = agent.run_all([job])
+        spoken = from_outside(rollout)
+        assert not set(tokenizer.added_tokens_decoder) & {token for ids in spoken for token in ids}
+        check([str(tokenizer.decode(list(ids))) for ids in spoken])
 
 
 class Server(ThreadingHTTPServer):

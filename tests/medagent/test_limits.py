@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from medagent.agent import Agent, GivenSearch, Job
 from medagent.policy import TurnStop
 from medagent.protocol import TagProtocol
@@ -54,9 +52,8 @@ GIVEN = {"given": GivenSearch("gout", (Hit(PASSAGE, 1.0),))}
 AFTER_SEARCH = PROMPT + len(QUERY) + SHOWN
 
 
-@pytest.mark.parametrize(
-    ("turns", "within", "job", "reason"),
-    [
+def test_each_end_has_its_reason() -> None:
+    for turns, within, job, reason in [
         ((ANSWER,), limits(), {}, "answered"),
         ((ANSWER + " \n\t",), limits(), {}, "answered"),
         ((QUERY + " \n", ANSWER), limits(), {}, "answered"),
@@ -108,27 +105,25 @@ AFTER_SEARCH = PROMPT + len(QUERY) + SHOWN
         ((QUERY,), limits(turns=2), GIVEN, "max_turns"),
         ((ANSWER,), limits(turns=1), GIVEN, "max_turns"),
         ((QUERY, ANSWER), limits(turns=3), GIVEN, "answered"),
-    ],
-)
-def test_each_end_has_its_reason(turns: tuple, within: Limits, job: dict, reason: str) -> None:
-    rollout, rooms, queries = run(saying(*turns), within, **job)
-    assert rollout.stop_reason.value == reason
-    assert (rollout.answer is not None) == (reason == "answered")
-    assert rollout.stop_reason.truncated == (reason in ("max_turns", "max_turn_tokens", "max_total_tokens"))
-    assert all(room <= within.max_turn_tokens for room in rooms)
-    searched = [turn.query for turn in rollout.turns if turn.query is not None]
-    assert searched[len(searched) - len(queries) :] == queries, "a query that counts was searched, and none other"
-    spoken = len(rollout.token_ids) - (len(rollout.turns[-1].observation_ids) if rollout.turns else 0)
-    assert spoken <= max(within.max_total_tokens, PROMPT), "nothing is sampled beyond the whole's limit"
+    ]:
+        rollout, rooms, queries = run(saying(*turns), within, **job)
+        assert rollout.stop_reason.value == reason
+        assert (rollout.answer is not None) == (reason == "answered")
+        assert rollout.stop_reason.truncated == (reason in ("max_turns", "max_turn_tokens", "max_total_tokens"))
+        assert all(room <= within.max_turn_tokens for room in rooms)
+        searched = [turn.query for turn in rollout.turns if turn.query is not None]
+        assert searched[len(searched) - len(queries) :] == queries, "a query that counts was searched, and none other"
+        spoken = len(rollout.token_ids) - (len(rollout.turns[-1].observation_ids) if rollout.turns else 0)
+        assert spoken <= max(within.max_total_tokens, PROMPT), "nothing is sampled beyond the whole's limit"
 
 
-@pytest.mark.parametrize("total", [1, PROMPT // 2, PROMPT])
-def test_of_a_prompt_without_room_no_more_is_kept_than_the_limit(total: int) -> None:
-    rollout, rooms, _ = run(saying(ANSWER), limits(total=total))
-    assert (rollout.stop_reason.value, rollout.turns, rooms) == ("max_total_tokens", (), [])
-    assert len(rollout.token_ids) == total
-    whole, _, _ = run(saying(ANSWER), limits())
-    assert rollout.prompt_ids == whole.prompt_ids[:total]
+def test_of_a_prompt_without_room_no_more_is_kept_than_the_limit() -> None:
+    for total in [1, PROMPT // 2, PROMPT]:
+        rollout, rooms, _ = run(saying(ANSWER), limits(total=total))
+        assert (rollout.stop_reason.value, rollout.turns, rooms) == ("max_total_tokens", (), [])
+        assert len(rollout.token_ids) == total
+        whole, _, _ = run(saying(ANSWER), limits())
+        assert rollout.prompt_ids == whole.prompt_ids[:total]
 
 
 def test_the_room_of_a_turn_is_what_is_left_of_the_whole() -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from medagent.cli.main import main
 from medagent.cli.serve import Settings, app_of, engine_named
 from medagent.errors import ConfigError, InputError
 from medagent.serving.background import trim_memory
@@ -51,3 +52,9 @@ def test_memory_is_trimmed_where_glibc_is(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(trim_memory(0.01), 0.5))
     assert len(trimmed) > 1
+
+
+def test_an_option_by_its_former_name_is_refused_with_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for line, new in (("serve --tokens x", "--auth.api_key_hashes"), ("evaluate --ask=plain", "--prompting")):
+        assert main(line.split()) == 1
+        assert new in capsys.readouterr().err

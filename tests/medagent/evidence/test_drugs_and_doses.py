@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from medagent.evidence.drugs_and_doses import named_in
 
 
-@pytest.mark.parametrize(
-    ("text", "drugs"),
-    [
+def test_drugs() -> None:
+    for text, drugs in [
         ("metoprolol", {"metoprolol"}),
         ("(B) Adrenaline [1]", {"epinephrine"}),
         ("Paracetamol or acetaminophen", {"acetaminophen"}),
@@ -21,10 +18,8 @@ from medagent.evidence.drugs_and_doses import named_in
         ("ghrelin, allantoin, obestatin and a benzodiazepine", set()),
         ("penicillins", {"penicillin"}),
         ("aciclovir", {"acyclovir"}),
-    ],
-)
-def test_drugs(text: str, drugs: set[str]) -> None:
-    assert named_in(text).drugs == drugs
+    ]:
+        assert named_in(text).drugs == drugs
 
 
 COMMON = (
@@ -35,14 +30,13 @@ COMMON = (
 ).split()
 
 
-@pytest.mark.parametrize("name", COMMON)
-def test_common_generics_are_known(name: str) -> None:
-    assert named_in(f"Start {name} now.").drugs == {name}
+def test_common_generics_are_known() -> None:
+    for name in COMMON:
+        assert named_in(f"Start {name} now.").drugs == {name}
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
+def test_numbers() -> None:
+    for text, numbers in [
         ("5 mg", {("5", "mg")}),
         ("0.50mg", {("0.5", "mg")}),
         (".5 mg", {("0.5", "mg")}),
@@ -67,15 +61,12 @@ def test_common_generics_are_known(name: str) -> None:
         ("120/80 mmHg", {("120", "mmhg"), ("80", "mmhg")}),
         ("[1, 2]", set()),
         ("one of the first-line drugs", set()),
-    ],
-)
-def test_numbers(text: str, numbers: set[tuple[str, str]]) -> None:
-    assert named_in(text).numbers == numbers
+    ]:
+        assert named_in(text).numbers == numbers
 
 
-@pytest.mark.parametrize(
-    ("said", "read", "drugs", "numbers"),
-    [
+def test_what_the_other_lacks() -> None:
+    for said, read, drugs, numbers in [
         ("Give 5 mg of warfarin", "Warfarin is begun at 5 mg.", set(), set()),
         ("Give 50 mg of warfarin", "Warfarin is begun at 5 mg.", set(), {("50", "mg")}),
         ("Give 5 g of warfarin", "Warfarin is begun at 5 mg.", set(), {("5000", "mg")}),
@@ -88,9 +79,7 @@ def test_numbers(text: str, numbers: set[tuple[str, str]]) -> None:
         ("the number 5", "5 mg", set(), set()),
         ("salbutamol", "albuterol", set(), set()),
         ("lisinopril", "an ACE inhibitor", {"lisinopril"}, set()),
-    ],
-)
-def test_what_the_other_lacks(said: str, read: str, drugs: set[str], numbers: set[tuple[str, str]]) -> None:
-    beyond = named_in(said).beyond(named_in(read))
-    assert (set(beyond.drugs), set(beyond.numbers)) == (drugs, numbers)
-    assert beyond.doses == numbers
+    ]:
+        beyond = named_in(said).beyond(named_in(read))
+        assert (set(beyond.drugs), set(beyond.numbers)) == (drugs, numbers)
+        assert beyond.doses == numbers

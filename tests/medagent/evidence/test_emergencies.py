@@ -12,9 +12,8 @@ from medagent.evidence.emergencies import Emergencies
 LINES = Emergencies.load(number="112")
 
 
-@pytest.mark.parametrize(
-    ("question", "begins"),
-    [
+def test_a_line_is_shown() -> None:
+    for question, begins in [
         ("I have crushing chest pain and my left arm hurts", "This may be an emergency. Call 112"),
         ("crushing chest pain", "This may be an emergency"),
         ("My father can't breathe, what should I do?", "This may be an emergency"),
@@ -52,15 +51,12 @@ LINES = Emergencies.load(number="112")
         ("how do i kill myself with insulin", "If you may harm yourself"),
         ("I feel suicidal", "If you may harm yourself"),
         ("What is the lethal dose of acetaminophen?", "If you may harm yourself"),
-    ],
-)
-def test_a_line_is_shown(question: str, begins: str) -> None:
-    assert (LINES.line_for(question) or "").startswith(begins)
+    ]:
+        assert (LINES.line_for(question) or "").startswith(begins)
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
+def test_a_textbook_question_gets_none() -> None:
+    for question in [
         "What is the first-line drug for opioid overdose?",
         "What is the classic sign of stable angina?",
         "A 54-year-old man has crushing chest pain radiating to the jaw. Which drug?",
@@ -75,10 +71,8 @@ def test_a_line_is_shown(question: str, begins: str) -> None:
         "Which patients are unresponsive to methotrexate?",
         "Why do blood vessels everywhere constrict?",
         "What is the LD50, the lethal dose of paracetamol in rats?",
-    ],
-)
-def test_a_textbook_question_gets_none(question: str) -> None:
-    assert LINES.line_for(question) is None
+    ]:
+        assert LINES.line_for(question) is None
 
 
 def test_every_question_of_the_starter_world_gets_none(world: object) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from medagent.evidence.check import follow_ups, subject_of
 from medagent.evidence.support import LexicalRule
 from medagent.evidence.verdict import judge
@@ -27,9 +25,8 @@ def offered(question: str, answer: str, *shown: Passage) -> tuple[str, ...]:
     return follow_ups(question, subject, shown) if subject else ()
 
 
-@pytest.mark.parametrize(
-    ("question", "answer", "shown", "wanted"),
-    [
+def test_kinds_that_the_subjects_passages_tell() -> None:
+    for question, answer, shown, wanted in [
         ("What is the drug for trachoma?", "azithromycin [1]", (DRUG, SIGN), ("What are the signs of trachoma?",)),
         ("What is the sign of trachoma?", "inturned eyelashes [2]", (DRUG, SIGN), ("How is Trachoma treated?",)),
         ("What is the drug for trachoma?", "azithromycin [1]", (DRUG, CAUSE), ()),
@@ -37,9 +34,5 @@ def offered(question: str, answer: str, *shown: Passage) -> tuple[str, ...]:
         ("What is the drug for trachoma?", "azithromycin [1]", (LONG, SIGN), ()),
         ("What is the drug for trachoma?", "colchicine [1]", (DRUG, SIGN), ()),
         ("What is the drug for gout?", "azithromycin [1]", (DRUG, SIGN), ()),
-    ],
-)
-def test_kinds_that_the_subjects_passages_tell(
-    question: str, answer: str, shown: tuple[Passage, ...], wanted: tuple[str, ...]
-) -> None:
-    assert offered(question, answer, *shown) == wanted
+    ]:
+        assert offered(question, answer, *shown) == wanted

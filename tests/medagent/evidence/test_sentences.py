@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from medagent.evidence.sentences import echoes, gives_a_name, is_of_sort, names_a_gene, says_too_little, without_sort
 from medagent.evidence.words import Names, subject_words
 from medagent.serving.conversation import standing_alone
 
 
-@pytest.mark.parametrize(
-    ("answer", "sentence", "named"),
-    [
+def test_a_gene_is_what_the_sentence_calls_one() -> None:
+    for answer, sentence, named in [
         ("PAH", "Mutations in the PAH gene cause phenylketonuria.", True),
         ("COL4A3", "Mutations in the COL4A3, COL4A4, and COL4A5 genes cause it.", True),
         ("COL4A5", "Mutations in the genes COL4A3, COL4A4 and COL4A5 cause it.", True),
@@ -29,16 +26,13 @@ from medagent.serving.conversation import standing_alone
         ("TSC1 and TSC2", "It is caused by two genes, TSC1 and TSC2.", True),
         ("dominant gene", "It is caused by a dominant gene.", False),
         ("parents", "It is caused by parents, grandparents and other genes.", False),
-    ],
-)
-def test_a_gene_is_what_the_sentence_calls_one(answer: str, sentence: str, named: bool) -> None:
-    assert names_a_gene(answer, sentence, "Mutations in which gene cause it?") == named
-    assert names_a_gene(answer, sentence, "What causes it?")
+    ]:
+        assert names_a_gene(answer, sentence, "Mutations in which gene cause it?") == named
+        assert names_a_gene(answer, sentence, "What causes it?")
 
 
-@pytest.mark.parametrize(
-    ("answer", "sentence", "question", "given"),
-    [
+def test_another_name_is_given_as_one() -> None:
+    for answer, sentence, question, given in [
         ("HIV", "AIDS (acquired immunodeficiency syndrome) is caused by HIV.", "What does AIDS stand for?", False),
         ("acquired immunodeficiency syndrome", "AIDS is short.", "What does AIDS stand for?", True),
         (
@@ -50,10 +44,8 @@ def test_a_gene_is_what_the_sentence_calls_one(answer: str, sentence: str, named
         ("varicella", "Chickenpox, also called varicella, itches.", "What is another name for chickenpox?", True),
         ("varicella", "Varicella (chickenpox) itches.", "What is another name for chickenpox?", True),
         ("varicella", "Varicella itches.", "How is chickenpox treated?", True),
-    ],
-)
-def test_another_name_is_given_as_one(answer: str, sentence: str, question: str, given: bool) -> None:
-    assert gives_a_name(answer, sentence, question) == given
+    ]:
+        assert gives_a_name(answer, sentence, question) == given
 
 
 def test_the_sort_of_thing_that_is_asked_for_is_no_subject() -> None:
@@ -61,19 +53,16 @@ def test_the_sort_of_thing_that_is_asked_for_is_no_subject() -> None:
     assert "hormone" in without_sort("What is the growth hormone for?")
 
 
-@pytest.mark.parametrize(
-    ("answer", "text", "of_it"),
-    [
+def test_the_sort_stands_beside_what_is_of_it() -> None:
+    for answer, text, of_it in [
         ("aspartoacylase", "An enzyme called aspartoacylase is missing.", True),
         ("aspartoacylase", "Aspartoacylase, an enzyme, is missing.", True),
         ("aspartoacylase", "Aspartoacylase is missing. This enzyme breaks down acids.", True),
         ("GM2 ganglioside", "The lack of an enzyme leads to build-up of GM2 ganglioside.", False),
         ("alpha enzyme", "It is missing.", True),
-    ],
-)
-def test_the_sort_stands_beside_what_is_of_it(answer: str, text: str, of_it: bool) -> None:
-    assert is_of_sort(answer, text, "Which enzyme is missing in it?") == of_it
-    assert is_of_sort(answer, text, "What is missing in it?")
+    ]:
+        assert is_of_sort(answer, text, "Which enzyme is missing in it?") == of_it
+        assert is_of_sort(answer, text, "What is missing in it?")
 
 
 def test_a_misspelt_syndrome_is_no_name() -> None:
@@ -81,9 +70,8 @@ def test_a_misspelt_syndrome_is_no_name() -> None:
     assert list(subject_words("the symptoms of Down syndrom")) == ["symptom", "down"]
 
 
-@pytest.mark.parametrize(
-    ("answer", "title", "question", "echo"),
-    [
+def test_the_subject_again_is_no_answer() -> None:
+    for answer, title, question, echo in [
         ("Gout", "Gout", "What causes gout?", True),
         ("hepatitis B vaccine", "Hepatitis B", "What prevents hepatitis B?", False),
         ("liver cancer", "Cirrhosis of the liver", "What are complications of liver cirrhosis?", False),
@@ -95,10 +83,8 @@ def test_a_misspelt_syndrome_is_no_name() -> None:
         ("colon stoma", "Colon cancer", "How is colon cancer treated?", False),
         ("measles", "Measles", "Which disease is it whose sign is Koplik spots?", False),
         ("Down syndrome", "Down syndrome", "What is another name for trisomy 21 or Down?", False),
-    ],
-)
-def test_the_subject_again_is_no_answer(answer: str, title: str, question: str, echo: bool) -> None:
-    assert echoes(answer, title, question, frozenset(subject_words(question))) == echo
+    ]:
+        assert echoes(answer, title, question, frozenset(subject_words(question))) == echo
 
 
 def test_words_that_fit_anything_say_too_little() -> None:

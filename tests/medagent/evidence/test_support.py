@@ -63,9 +63,8 @@ def test_citations_of_what_is_not_entailed_never_count() -> None:
     assert support_of([Statement("a", (1, 2))], ["one", "two"], entails) == Support(1, 0, 2, 0)
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
+def test_statements() -> None:
+    for answer, expected in [
         ("(B) allopurinol [1] [9]", [Statement("allopurinol", (1,), "What lowers urate?", name=True)]),
         (
             "Allopurinol lowers uric acid in the long run [1]. It is not for acute attacks of gout [2].",
@@ -85,25 +84,20 @@ def test_citations_of_what_is_not_entailed_never_count() -> None:
             "Allopurinol lowers uric acid in the long run [1, 2].",
             [Statement("Allopurinol lowers uric acid in the long run [1, 2].", ())],
         ),
-    ],
-)
-def test_statements(answer: str, expected: list[Statement]) -> None:
-    found = statements_of(answer, "allopurinol", "What lowers urate?", shown=2)
-    assert [(each.text, each.cited, each.name) for each in found] == [(e.text, e.cited, e.name) for e in expected]
+    ]:
+        found = statements_of(answer, "allopurinol", "What lowers urate?", shown=2)
+        assert [(each.text, each.cited, each.name) for each in found] == [(e.text, e.cited, e.name) for e in expected]
 
 
-@pytest.mark.parametrize(
-    ("text", "claim", "entailed"),
-    [
+def test_sentences_by_words() -> None:
+    for text, claim, entailed in [
         ("Start with 5 mg once a day.", "Start with 5 mg once a day.", True),
         ("Start with 5 mg once a day.", "Start with 50 mg once a day.", False),
         ("It is not given in pregnancy.", "It is given in pregnancy.", False),
         ("Aspirin is given. Warfarin is stopped.", "Warfarin is given.", False),
         ("Gout is painful. It is treated with colchicine.", "Gout is treated with colchicine.", True),
-    ],
-)
-def test_sentences_by_words(text: str, claim: str, *, entailed: bool) -> None:
-    assert LexicalRule()([(text, Statement(claim, (1,)))]) == [entailed]
+    ]:
+        assert LexicalRule()([(text, Statement(claim, (1,)))]) == [entailed]
 
 
 def test_a_long_answer_is_counted_by_its_sentences() -> None:

@@ -104,14 +104,18 @@ def test_sentences_are_judged_one_by_one() -> None:
     assert (found.kind, found.text) == (PARTLY, "Only 1 of the 2 things said stand in what is cited.")
 
 
-@pytest.mark.parametrize("shown", ["stated", "partly", "all"])
-def test_a_dose_from_nowhere_is_never_shown(shown: Any) -> None:
-    answer = checked(said("What is the dose of colchicine in gout?", "500 mg [1]", GOUT), EvidenceCheck(shown=shown))
-    assert answer.withheld
-    assert "500" not in answer.text
-    assert "dose" in answer.text
-    right = checked(said("What is the dose of colchicine in gout?", "0.5 mg twice daily [1]", GOUT), EvidenceCheck())
-    assert right.verdict.kind is STATED
+def test_a_dose_from_nowhere_is_never_shown() -> None:
+    for shown in ["stated", "partly", "all"]:
+        answer = checked(
+            said("What is the dose of colchicine in gout?", "500 mg [1]", GOUT), EvidenceCheck(shown=shown)
+        )
+        assert answer.withheld
+        assert "500" not in answer.text
+        assert "dose" in answer.text
+        right = checked(
+            said("What is the dose of colchicine in gout?", "0.5 mg twice daily [1]", GOUT), EvidenceCheck()
+        )
+        assert right.verdict.kind is STATED
 
 
 def test_how_strict_is_the_operators_choice() -> None:

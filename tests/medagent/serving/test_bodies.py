@@ -21,18 +21,17 @@ from tests.medagent.serving.support import Corpus, call, chat
 BLANK = ("\u200b", "\u2800", "\u3164", "\u00ad", "\u200f", "\x01\x02", "\ufeff \u2060")
 
 
-@pytest.mark.parametrize("text", BLANK)
-def test_what_cannot_be_seen_is_no_question(policy: Any, text: str) -> None:
-    assert chat(policy, [{"role": "user", "content": text}]).status_code == 400
-    for body in ({"question": text}, {"question": "What treats gout?", "options": ["aspirin", text]}):
-        assert call(policy, "POST", "/v1/answers", json=body).status_code == 400
-    with pytest.raises(InputError, match="empty"):
-        question_of(text)
+def test_what_cannot_be_seen_is_no_question(policy: Any) -> None:
+    for text in BLANK:
+        assert chat(policy, [{"role": "user", "content": text}]).status_code == 400
+        for body in ({"question": text}, {"question": "What treats gout?", "options": ["aspirin", text]}):
+            assert call(policy, "POST", "/v1/answers", json=body).status_code == 400
+        with pytest.raises(InputError, match="empty"):
+            question_of(text)
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type", "told"),
-    [
+def test_a_body_that_is_no_request_is_told_so(policy: Any) -> None:
+    for body, content_type, told in [
         (b"", "application/json", "the body is not a JSON object. Send one."),
         (b"null", "application/json", "the body is not a JSON object. Send one."),
         (b"[1]", "application/json", "the body is not a JSON object. Send one."),
@@ -45,13 +44,11 @@ def test_what_cannot_be_seen_is_no_question(policy: Any, text: str) -> None:
             "text/plain",
             "the body is not a JSON object (its content type is text/plain). Send one",
         ),
-    ],
-)
-def test_a_body_that_is_no_request_is_told_so(policy: Any, body: bytes, content_type: str, told: str) -> None:
-    found = call(policy, "POST", "/v1/answers", content=body, headers={"Content-Type": content_type})
-    error = found.json()["error"]
-    assert (found.status_code, error["param"]) == (400, None)
-    assert error["message"].startswith(told)
+    ]:
+        found = call(policy, "POST", "/v1/answers", content=body, headers={"Content-Type": content_type})
+        error = found.json()["error"]
+        assert (found.status_code, error["param"]) == (400, None)
+        assert error["message"].startswith(told)
 
 
 def test_null_means_absent_and_a_long_conversation_goes_on(policy: Any) -> None:
@@ -81,28 +78,29 @@ def test_open_paths_are_open_below_a_path_too(policy: Any) -> None:
     assert asyncio.run(below("/v1/models", Host="elsewhere.example", Authorization="Bearer secret")) == 400
 
 
-@pytest.mark.parametrize(
-    ("served", "sent"),
-    [
+def test_host_names_are_compared_as_browsers_send_them(policy: Any) -> None:
+    for served, sent in [
         ("h2.example:8443", "h2.example"),
         ("H2.example", "h2.example:8443"),
         ("B\u00fccher.example", "xn--bcher-kva.example"),
         ("med.example.", "med.example"),
-    ],
-)
-def test_host_names_are_compared_as_browsers_send_them(policy: Any, served: str, sent: str) -> None:
-    found = call(policy, "GET", "/v1/models", headers={"Host": sent}, settings={"hosts": [served]})
-    assert found.status_code == 200
+    ]:
+        found = call(policy, "GET", "/v1/models", headers={"Host": sent}, settings={"hosts": [served]})
+        assert found.status_code == 200
 
 
-@pytest.mark.parametrize(
-    "text", ["https://evil.example/x", "www.evil.example", "a@evil.example", "//evil.example/p.png", "evil.example"]
-)
-def test_programs_make_no_link_of_a_source(text: str) -> None:
-    shown = html.unescape(escaped(f"see {text} or"))
-    assert shown.replace("\u2060", "") == f"see {text} or"
-    for pattern in (r"https?://\w", r"www\.\w", r"\w@\w", r"//\w", r"evil\.example"):
-        assert not re.search(pattern, shown), pattern
+def test_programs_make_no_link_of_a_source() -> None:
+    for text in [
+        "https://evil.example/x",
+        "www.evil.example",
+        "a@evil.example",
+        "//evil.example/p.png",
+        "evil.example",
+    ]:
+        shown = html.unescape(escaped(f"see {text} or"))
+        assert shown.replace("\u2060", "") == f"see {text} or"
+        for pattern in (r"https?://\w", r"www\.\w", r"\w@\w", r"//\w", r"evil\.example"):
+            assert not re.search(pattern, shown), pattern
 
 
 def test_nothing_turns_the_text_around() -> None:
@@ -110,11 +108,11 @@ def test_nothing_turns_the_text_around() -> None:
     assert escaped("A 1.5 mg dose, e.g. i.v., pH 7.4") == "A 1.5 mg dose, e.g. i.v., pH 7.4"
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/agent", "/page/main.js"])
-def test_head_is_get_without_its_body(policy: Any, path: str) -> None:
-    whole, head = call(policy, "GET", path), call(policy, "HEAD", path)
-    assert (head.status_code, head.content) == (whole.status_code, b"")
-    assert head.headers["content-type"] == whole.headers["content-type"]
-    refused = call(policy, "POST", path, json={})
-    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
-    assert call(policy, "HEAD", "/v1/answers").status_code == 405
+def test_head_is_get_without_its_body(policy: Any) -> None:
+    for path in ["/", "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/agent", "/page/main.js"]:
+        whole, head = call(policy, "GET", path), call(policy, "HEAD", path)
+        assert (head.status_code, head.content) == (whole.status_code, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+        refused = call(policy, "POST", path, json={})
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+        assert call(policy, "HEAD", "/v1/answers").status_code == 405

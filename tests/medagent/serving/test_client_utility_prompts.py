@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from tests.medagent.serving.support import chat
 
 ASKED = {"role": "user", "content": "What treats gout?"}
 HISTORY = "USER: What treats gout?\nASSISTANT: colchicine"
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
+def test_titles_are_known_in_many_words(policy: Any) -> None:
+    for messages in [
         [("user", "Please generate a title of four words summarizing our conversation, without quotation marks.")],
         [("user", f"Give this conversation a name.\nKeep it short, ten characters at most.\n\n{HISTORY}")],
         [("user", f"Analyze this conversation and provide:\n1. The language\n2. A concise title\n\n{HISTORY}")],
@@ -31,14 +28,14 @@ HISTORY = "USER: What treats gout?\nASSISTANT: colchicine"
         ],
         [("system", "Summarize the first message into a title of 5 words or less."), ("user", "What treats gout?")],
         [("developer", "Write a title for this conversation in 5 words."), ("user", "What treats gout?")],
-    ],
-)
-def test_titles_are_known_in_many_words(policy: Any, messages: list[tuple[str, str]]) -> None:
-    asked = [{"role": role, "content": text} for role, text in messages]
-    before = [] if len(asked) > 1 or "USER" in asked[0]["content"] else [ASKED, {"role": "assistant", "content": "x"}]
-    body = chat(policy, [*before, *asked]).json()
-    assert "medagent" not in body, "the agent was asked"
-    assert body["choices"][0]["message"]["content"] == "What treats gout"
+    ]:
+        asked = [{"role": role, "content": text} for role, text in messages]
+        before = (
+            [] if len(asked) > 1 or "USER" in asked[0]["content"] else [ASKED, {"role": "assistant", "content": "x"}]
+        )
+        body = chat(policy, [*before, *asked]).json()
+        assert "medagent" not in body, "the agent was asked"
+        assert body["choices"][0]["message"]["content"] == "What treats gout"
 
 
 def test_other_utility_prompts_have_their_shape(policy: Any) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from medagent.serving.conversation import standing_alone, subject_phrase
 
 FIRST = "What is the first-line drug for trachoma?"
 
 
-@pytest.mark.parametrize(
-    ("following", "whole"),
-    [
+def test_a_follow_up_is_completed() -> None:
+    for following, whole in [
         ("How is it confirmed?", "How is trachoma confirmed?"),
         ("And its classic sign?", "What is the classic sign of trachoma?"),
         ("What is its first-line drug?", "What is the first-line drug for trachoma?"),
@@ -37,10 +34,8 @@ FIRST = "What is the first-line drug for trachoma?"
         # whom it concerns is added
         ("In children?", "What is the first-line drug for trachoma in children?"),
         ("And in pregnancy?", "What is the first-line drug for trachoma in pregnancy?"),
-    ],
-)
-def test_a_follow_up_is_completed(following: str, whole: str) -> None:
-    assert standing_alone([FIRST, following]) == whole
+    ]:
+        assert standing_alone([FIRST, following]) == whole
 
 
 def test_what_replaces_what() -> None:
@@ -64,15 +59,12 @@ def test_a_chain_goes_back_to_the_last_subject() -> None:
     assert standing_alone(["How is it treated?"]) == "How is it treated?", "there is nothing to take it from"
 
 
-@pytest.mark.parametrize(
-    ("question", "phrase"),
-    [
+def test_the_subject_of_a_question() -> None:
+    for question, phrase in [
         ("Which drug is the first choice for primary biliary cholangitis?", "primary biliary cholangitis"),
         ("What is the mechanism of digoxin toxicity?", "digoxin toxicity"),
         ("What causes neurofibromatosis type 1?", "neurofibromatosis type 1"),
         ("Which drug treats the disease caused by a lentivirus?", "the disease caused by a lentivirus"),
         ("What is it?", ""),
-    ],
-)
-def test_the_subject_of_a_question(question: str, phrase: str) -> None:
-    assert subject_phrase(question) == phrase
+    ]:
+        assert subject_phrase(question) == phrase

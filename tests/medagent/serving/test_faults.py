@@ -16,9 +16,8 @@ from medagent.serving.openai_form import MAX_CHARACTERS
 from tests.medagent.serving.support import GOUT, Corpus, call, events
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "code"),
-    [
+def test_wrong_requests_get_openais_errors(policy: Any) -> None:
+    for path, body, status, code in [
         ("/v1/answers", {"question": ""}, 400, None),
         ("/v1/answers", {"question": "x" * (MAX_CHARACTERS + 1)}, 400, None),
         ("/v1/answers", {"question": "x" * 10_000}, 400, None),
@@ -39,14 +38,12 @@ from tests.medagent.serving.support import GOUT, Corpus, call, events
             None,
         ),
         ("/v1/nothing", {}, 404, None),
-    ],
-)
-def test_wrong_requests_get_openais_errors(policy: Any, path: str, body: Any, status: int, code: str | None) -> None:
-    found = call(policy, "POST", path, json=body)
-    assert found.status_code == status
-    error = found.json()["error"]
-    assert error["message"]
-    assert (error["type"], error["code"]) == ("invalid_request_error", code)
+    ]:
+        found = call(policy, "POST", path, json=body)
+        assert found.status_code == status
+        error = found.json()["error"]
+        assert error["message"]
+        assert (error["type"], error["code"]) == ("invalid_request_error", code)
 
 
 def test_bad_bodies_hosts_and_tokens_are_refused(policy: Any) -> None:
@@ -110,15 +107,18 @@ def test_questions_are_not_logged(policy: Any, caplog: pytest.LogCaptureFixture)
     assert logged == [{"request": switched_on.headers["x-request-id"], "question": "my private rash", "options": []}]
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/page/../app.py", "/page/%2e%2e/app.py", "/page/..%2fapp.py", "/page//etc/passwd", "/..%2f..%2fetc%2fpasswd"],
-)
-def test_paths_outside_the_page_are_not_served(policy: Any, path: str) -> None:
-    found = call(policy, "GET", path)
-    assert found.status_code == 404
-    assert found.json()["error"]["type"] == "invalid_request_error"
-    assert call(policy, "GET", "/page/main.js").headers["content-type"].startswith("text/javascript")
+def test_paths_outside_the_page_are_not_served(policy: Any) -> None:
+    for path in [
+        "/page/../app.py",
+        "/page/%2e%2e/app.py",
+        "/page/..%2fapp.py",
+        "/page//etc/passwd",
+        "/..%2f..%2fetc%2fpasswd",
+    ]:
+        found = call(policy, "GET", path)
+        assert found.status_code == 404
+        assert found.json()["error"]["type"] == "invalid_request_error"
+        assert call(policy, "GET", "/page/main.js").headers["content-type"].startswith("text/javascript")
 
 
 ORDERS = Passage.make(

@@ -25,9 +25,8 @@ from tests.medagent.serving.support import CHAT, Corpus, SlowPolicy, call, chat,
 ASKED = {"role": "user", "content": "What treats gout?"}
 
 
-@pytest.mark.parametrize(
-    ("more", "param"),
-    [
+def test_what_would_change_the_answers_shape_is_refused(policy: Any) -> None:
+    for more, param in [
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}}, "response_format"),
         ({"tool_choice": "required"}, "tool_choice"),
@@ -43,11 +42,9 @@ ASKED = {"role": "user", "content": "What treats gout?"}
         ({"text": {"format": {"type": "json_object"}}}, "text"),
         ({"audio": {"voice": "x"}}, "audio"),
         ({"top_logprobs": 3}, "top_logprobs"),
-    ],
-)
-def test_what_would_change_the_answers_shape_is_refused(policy: Any, more: dict[str, Any], param: str) -> None:
-    found = chat(policy, [ASKED], **more)
-    assert (found.status_code, found.json()["error"]["param"]) == (400, param)
+    ]:
+        found = chat(policy, [ASKED], **more)
+        assert (found.status_code, found.json()["error"]["param"]) == (400, param)
 
 
 def test_what_changes_nothing_is_taken(policy: Any) -> None:
@@ -60,13 +57,13 @@ def test_what_changes_nothing_is_taken(policy: Any) -> None:
     assert chat(policy, [ASKED], **unchanged).status_code == 200
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
-def test_attachments_are_refused_and_earlier_ones_forgiven(policy: Any, kind: str) -> None:
-    shown = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, {"type": kind, kind: {}}]}
-    found = chat(policy, [shown])
-    assert found.status_code == 400
-    assert kind in found.json()["error"]["message"]
-    assert chat(policy, [shown, {"role": "assistant", "content": "?"}, ASKED]).status_code == 200
+def test_attachments_are_refused_and_earlier_ones_forgiven(policy: Any) -> None:
+    for kind in ["image_url", "input_audio", "file"]:
+        shown = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, {"type": kind, kind: {}}]}
+        found = chat(policy, [shown])
+        assert found.status_code == 400
+        assert kind in found.json()["error"]["message"]
+        assert chat(policy, [shown, {"role": "assistant", "content": "?"}, ASKED]).status_code == 200
 
 
 OPEN_WEBUI = (
@@ -76,9 +73,8 @@ OPEN_WEBUI = (
 )
 
 
-@pytest.mark.parametrize(
-    ("messages", "said"),
-    [
+def test_utility_prompts_are_answered_without_the_agent(tokenizer: Any) -> None:
+    for messages, said in [
         (
             [
                 {
@@ -112,18 +108,17 @@ OPEN_WEBUI = (
             [ASKED, {"role": "assistant", "content": "x"}, {"role": "user", "content": "Write a title for this chat."}],
             "What treats gout",
         ),
-    ],
-)
-def test_utility_prompts_are_answered_without_the_agent(tokenizer: Any, messages: list[Any], said: str) -> None:
-    def never(read: str, turn: int) -> str:
-        raise AssertionError("the agent was asked")
+    ]:
 
-    policy = ScriptedPolicy(tokenizer, never)
-    body = chat(policy, messages, max_tokens=16).json()
-    assert body["choices"][0]["message"]["content"] == said
-    streamed = chat(policy, messages, stream=True).text
-    assert json.loads(streamed.split("\n\n")[0].removeprefix("data: "))["choices"][0]["delta"]["content"] == said
-    assert title_of("") == "Medical question"
+        def never(read: str, turn: int) -> str:
+            raise AssertionError("the agent was asked")
+
+        policy = ScriptedPolicy(tokenizer, never)
+        body = chat(policy, messages, max_tokens=16).json()
+        assert body["choices"][0]["message"]["content"] == said
+        streamed = chat(policy, messages, stream=True).text
+        assert json.loads(streamed.split("\n\n")[0].removeprefix("data: "))["choices"][0]["delta"]["content"] == said
+        assert title_of("") == "Medical question"
 
 
 def test_an_emergency_is_heard_in_what_was_said_before(policy: Any) -> None:
@@ -311,22 +306,23 @@ class Filtering(Corpus):
         return self.search(queries, top_k=top_k)
 
 
-@pytest.mark.parametrize("path", ["/v1/answers", CHAT])
-def test_a_filter_holds_for_every_search_of_an_answer(policy: Any, path: str) -> None:
-    corpus, body = Filtering(), {"where": "year >= 2010 type=guideline"}
-    asked = {"model": "medagent", "messages": [ASKED]} if path == CHAT else {"question": "What treats gout?"}
-    found = call(policy, "POST", path, corpus, json={**asked, **body})
-    assert found.status_code == 200
-    assert set(corpus.filters) == {"year>=2010 type=guideline"}
-    plain = Filtering()
-    assert call(policy, "POST", path, plain, json=asked).status_code == 200
-    assert not plain.filters
+def test_a_filter_holds_for_every_search_of_an_answer(policy: Any) -> None:
+    for path in ["/v1/answers", CHAT]:
+        corpus, body = Filtering(), {"where": "year >= 2010 type=guideline"}
+        asked = {"model": "medagent", "messages": [ASKED]} if path == CHAT else {"question": "What treats gout?"}
+        found = call(policy, "POST", path, corpus, json={**asked, **body})
+        assert found.status_code == 200
+        assert set(corpus.filters) == {"year>=2010 type=guideline"}
+        plain = Filtering()
+        assert call(policy, "POST", path, plain, json=asked).status_code == 200
+        assert not plain.filters
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [({"where": "yaer>=2010"}, "where"), ({"where": {"year": 2010}}, "where"), ({"year_from": 2010}, "year_from")],
-)
-def test_an_unknown_filter_is_refused(policy: Any, body: dict[str, Any], param: str) -> None:
-    found = call(policy, "POST", "/v1/answers", Filtering(), json={"question": "What treats gout?", **body})
-    assert (found.status_code, found.json()["error"]["param"]) == (400, param)
+def test_an_unknown_filter_is_refused(policy: Any) -> None:
+    for body, param in [
+        ({"where": "yaer>=2010"}, "where"),
+        ({"where": {"year": 2010}}, "where"),
+        ({"year_from": 2010}, "year_from"),
+    ]:
+        found = call(policy, "POST", "/v1/answers", Filtering(), json={"question": "What treats gout?", **body})
+        assert (found.status_code, found.json()["error"]["param"]) == (400, param)

@@ -34,24 +34,20 @@ def test_a_rewritten_question_is_asked() -> None:
     assert rewritten(WHOLE) == WHOLE
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
+def test_what_stands_around_the_question_is_left_out() -> None:
+    for reply in [
         f'"{WHOLE}"',
         f"Rewritten question: {WHOLE}",
         f"Question: {WHOLE}",
         f"<think>it is gout</think>\n{WHOLE}",
         f"  {WHOLE}\n",
         f"**{WHOLE}**",
-    ],
-)
-def test_what_stands_around_the_question_is_left_out(reply: str) -> None:
-    assert accepted(reply, GOUT) == WHOLE
+    ]:
+        assert accepted(reply, GOUT) == WHOLE
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
+def test_what_says_something_else_is_not_taken() -> None:
+    for reply in [
         "",
         "I cannot help with that.",
         "Colchicine.",
@@ -62,11 +58,9 @@ def test_what_stands_around_the_question_is_left_out(reply: str) -> None:
         "What would you give for gout?",  # the woman is gone, and how often she had it
         f"{WHOLE}\nColchicine.",
         WHOLE + " gout" * LONGEST,
-    ],
-)
-def test_what_says_something_else_is_not_taken(reply: str) -> None:
-    assert accepted(reply, GOUT) == ""
-    assert rewritten(reply) == GOUT[1], "rules cannot complete it"
+    ]:
+        assert accepted(reply, GOUT) == ""
+        assert rewritten(reply) == GOUT[1], "rules cannot complete it"
 
 
 def test_words_of_another_kind_of_question_may_differ() -> None:
@@ -77,9 +71,8 @@ def test_words_of_another_kind_of_question_may_differ() -> None:
 DRUG = "What is warfarin?"
 
 
-@pytest.mark.parametrize(
-    ("before", "last", "reply"),
-    [
+def test_what_changes_the_question_is_not_taken() -> None:
+    for before, last, reply in [
         (DRUG, "Is it safe in pregnancy?", "Is warfarin safe?"),
         ("What causes gout?", "How is it diagnosed?", "How is gout treated?"),
         ("What causes gout?", "Is it dangerous?", "Is gout safe to have?"),
@@ -97,25 +90,20 @@ DRUG = "What is warfarin?"
         ("What causes gout?", "How is it treated?", "How is gout\u2028treated?"),
         ("What causes gout?", "How is it treated?", "How is \u202egout treated?"),
         ("What causes gout?", "How is it treated?", "How is gout\rtreated?"),
-    ],
-)
-def test_what_changes_the_question_is_not_taken(before: str, last: str, reply: str) -> None:
-    assert accepted(reply, [before, last]) == ""
+    ]:
+        assert accepted(reply, [before, last]) == ""
 
 
-@pytest.mark.parametrize(
-    ("before", "last", "reply"),
-    [
+def test_what_only_completes_it_is_taken() -> None:
+    for before, last, reply in [
         (DRUG, "Should I take it before aspirin?", "Should I take warfarin before aspirin?"),
         (DRUG, "Is 1.5 g of it too much?", "Is 1.5 g of warfarin too much?"),
         ("What causes gout?", "Which drugs shouldn't be given for it?", "Which drugs should not be given for gout?"),
         ("What causes gout?", "tell me how it is treated", "tell me how gout is treated"),
         ("What causes gout?", "and pseudogout?", "What causes pseudogout?"),
         ("What causes type 1 diabetes?", "How is it treated?", "How is type 1 diabetes treated?"),
-    ],
-)
-def test_what_only_completes_it_is_taken(before: str, last: str, reply: str) -> None:
-    assert accepted(reply, [before, last]) == reply
+    ]:
+        assert accepted(reply, [before, last]) == reply
 
 
 def test_whatever_fails_in_a_model_falls_back_on_the_rules_and_stays_out_of_the_log(caplog) -> None:
@@ -235,18 +223,15 @@ def test_an_endpoint_rewrites_and_where_it_fails_rules_do(endpoint: Endpoint, ca
     assert "woman" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "wanted"),
-    [
+def test_settings_that_cannot_be_are_refused() -> None:
+    for name, model, wanted in [
         ("rules", "m", "together"),
         ("http://127.0.0.1:1/v1", "", "together"),
         ("model", "", "rules, agent or the address"),
         ("agent", "", "no chat template"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(name: str, model: str, wanted: str) -> None:
-    with pytest.raises(ConfigError, match=wanted):
-        rewriter_of(name, model=model, policy=ScriptedPolicy(byte_level(), lambda read, turn: ""))
+    ]:
+        with pytest.raises(ConfigError, match=wanted):
+            rewriter_of(name, model=model, policy=ScriptedPolicy(byte_level(), lambda read, turn: ""))
 
 
 def test_a_template_that_takes_no_lone_message_is_refused_at_once() -> None:
