@@ -123,8 +123,10 @@ class Service:
         app.get("/v1/models")(self.models)
         app.get("/v1/models/{model:path}", responses=ERRORS)(self.model)
         app.get("/healthz")(self.healthz)
-        full = {503: {"description": "a question would be refused, or its search would fail"}}
-        app.get("/readyz", responses={**full})(self.readyz)
+        not_ready: dict[int | str, dict[str, Any]] = {
+            503: {"description": "a question would be refused, or its search would fail"}
+        }
+        app.get("/readyz", responses=not_ready)(self.readyz)
         app.get("/metrics", response_class=PlainTextResponse)(self.metrics)
 
     async def answers(self, body: AnswerRequest, request: Request) -> Response:
