@@ -9,7 +9,7 @@ import re
 
 from medagent.types import AnswerForm
 
-MOST_RANKED = 5  # answers that BioASQ takes to a factoid question
+MAX_RANKED = 5  # answers that BioASQ takes to a factoid question
 FORM_HINTS: dict[AnswerForm, str] = {  # what an instructed protocol writes below the question
     "text": "",
     "ranked": 'Answer in a few words, or give up to five answers, the best first, with "; " between them.\n',

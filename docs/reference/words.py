@@ -201,7 +201,7 @@ CLASS_WORDS: dict[str, str] = {
     "SupportedCitations.entails": "What judges whether passages entail a statement: words, or an `NLIModel`.",
     "NLIModel.model": "Hub name or folder of a sequence classifier for natural language inference.",
     "NLIModel.batch": "Pairs judged at once.",
-    "NLIModel.most_tokens": "Tokens of a pair at most; the passage is cut.",
+    "NLIModel.max_tokens": "Tokens of a pair at most; the passage is truncated.",
     "TurnRewards.outcome": "Reward of the whole rollout, which turns add to.",
     "TurnRewards.gold_hit": "Reward per gold passage, at the search that first shows it; 0 or more.",
     "TurnRewards.search_cost": "Taken off per search; 0 or more.",

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from medagent.answer_forms import MOST_RANKED, entries, without_citations
+from medagent.answer_forms import MAX_RANKED, entries, without_citations
 from medagent.evaluation.grading.option_named import ABSTENTION
 from medagent.types import Question
 
@@ -215,7 +215,7 @@ def list_score(answer: str, items: Sequence[Sequence[str]]) -> ListScore:
 
 def ranked(answer: str, golds: Sequence[str]) -> list[str]:
     """The answers of a ranked answer, at most five. A right answer that itself holds "; " is one answer."""
-    return [answer] if same(answer, golds) else entries(answer)[:MOST_RANKED]
+    return [answer] if same(answer, golds) else entries(answer)[:MAX_RANKED]
 
 
 def rank_of_right(answer: str, golds: Sequence[str]) -> int | None:

@@ -23,7 +23,7 @@ from medagent.types import Rollout
 
 log = logging.getLogger("medagent.evidence")
 LOOKED_AT, NEAREST = 10, 3  # passages of the program's own search, and how many of them are offered
-MOST_TITLES = 200_000  # some hundred bytes each
+MAX_TITLES = 200_000  # some hundred bytes each
 NEAR = 0.3  # share of the subject's words from which a passage is near
 SHOWN_KINDS: dict[Shown, tuple[EvidenceKind, ...]] = {
     "stated": (EvidenceKind.STATED,),
@@ -108,20 +108,20 @@ def nearest_of(passages: Sequence[Passage], asked: Asked) -> tuple[Passage, ...]
 def names_of(retriever: Retriever) -> Names:
     """The titles of what a retriever searches, where it is an index of this process; else none are known.
 
-    An index with more than `MOST_TITLES` titles gives none: nobody would notice the ones left out.
+    An index with more than `MAX_TITLES` titles gives none: nobody would notice the ones left out.
     """
     while isinstance(retriever, Toolbox):
         retriever = retriever.retriever
     if not isinstance(retriever, HybridRetriever):
         return Names(())
-    titles = retriever.titles(limit=MOST_TITLES + 1)
-    if len(titles) > MOST_TITLES:
-        log.warning("names near misspelt ones: not offered, as the index has more than %d titles.", MOST_TITLES)
+    titles = retriever.titles(limit=MAX_TITLES + 1)
+    if len(titles) > MAX_TITLES:
+        log.warning("names near misspelt ones: not offered, as the index has more than %d titles.", MAX_TITLES)
         return Names(())
     return Names(titles)
 
 
-MOST_WORDS, MOST_QUESTIONS = 5, 3
+MAX_WORDS, MAX_QUESTIONS = 5, 3
 
 
 def subject_of(rollout: Rollout, verdict: EvidenceVerdict) -> str:
@@ -130,7 +130,7 @@ def subject_of(rollout: Rollout, verdict: EvidenceVerdict) -> str:
         return ""
     title = rollout.hits[verdict.stated_in[0] - 1].passage.title.strip()
     plain = title.replace(" ", "").replace("-", "").isalpha()
-    return title if plain and len(title.split()) <= MOST_WORDS else ""
+    return title if plain and len(title.split()) <= MAX_WORDS else ""
 
 
 def follow_ups(question: str, subject: str, passages: Sequence[Passage]) -> tuple[str, ...]:
@@ -148,4 +148,4 @@ def follow_ups(question: str, subject: str, passages: Sequence[Passage]) -> tupl
         for kind in question_kinds()
         if kind.of in sorts and kind not in asked and any(tells(text, (kind,)) for text in told)
     ]
-    return tuple(offered[:MOST_QUESTIONS])
+    return tuple(offered[:MAX_QUESTIONS])

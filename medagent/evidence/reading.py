@@ -17,7 +17,7 @@ from medagent.types import LETTERS, Question
 
 LONG_SUBJECT = 6  # words; a longer one is a case, and no passage repeats all of it
 ENOUGH_OF_A_CASE = 0.75  # share of its words
-MOST_ABOUT = 2  # headings that a verdict names
+MAX_ABOUT = 2  # headings that a verdict names
 CLAUSE = 4  # words of an answer that says more than a name
 _DECISION = re.compile(r"^\W*(?:yes|no|maybe)\W*$", re.IGNORECASE)
 _LEADING_DECISION = re.compile(r"^\s*(?:yes|no)\b[,.:;]\s+(?=\w)", re.IGNORECASE)
@@ -117,7 +117,7 @@ def without_name(text: str, name: str) -> str:
 
 def headings(passages: Sequence[Passage]) -> list[str]:
     """The headings of passages, each once, two at most."""
-    return list(dict.fromkeys(passage.heading or passage.id for passage in passages))[:MOST_ABOUT]
+    return list(dict.fromkeys(passage.heading or passage.id for passage in passages))[:MAX_ABOUT]
 
 
 def quoted(names: Sequence[str], last: str = "and") -> str:

@@ -140,13 +140,13 @@ class NLIModel:
     """A cross-encoder for natural language inference, by name or folder, such as cross-encoder/nli-deberta-v3-small.
 
     Its labels must hold one that begins with "entail". A statement is entailed where that label is the likeliest. Pairs
-    are judged `batch` at once; of a pair above `most_tokens` the longer text is cut, which is the passage or several.
+    are judged `batch` at once. The longer text of a pair above `max_tokens` is truncated: the passage or passages.
 
     Raises:
         InputError: the model cannot be loaded, or has no such label.
     """
 
-    def __init__(self, model: str, batch: int = 16, most_tokens: int = 512) -> None:
+    def __init__(self, model: str, batch: int = 16, max_tokens: int = 512) -> None:
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model)
             self._model = AutoModelForSequenceClassification.from_pretrained(model).eval()
@@ -162,7 +162,7 @@ class NLIModel:
                 f"entailment {model}: its labels are {', '.join(labels.values())}, wanted one that begins with "
                 '"entail". It is no model for natural language inference.'
             )
-        self._entails, self._batch, self._most_tokens = found[0], batch, most_tokens
+        self._entails, self._batch, self._max_tokens = found[0], batch, max_tokens
         self.label = model
 
     @torch.inference_mode()
@@ -175,7 +175,7 @@ class NLIModel:
                 [text for text, _ in some],
                 [statement.hypothesis for _, statement in some],
                 truncation="longest_first",
-                max_length=self._most_tokens,
+                max_length=self._max_tokens,
                 padding=True,
                 return_tensors="pt",
             )

@@ -48,7 +48,7 @@ from medagent.retrieval.passages import Passage
 from medagent.types import LETTERS, Rollout, StopReason
 
 SOME_OF_A_CASE = 0.3  # share of a case's words that a passage on it mentions
-MOST_LOOKED_AROUND = 10  # sentences that state a name, whose neighbours are read too
+MAX_STATING_SENTENCES = 10  # sentences that state a name, whose neighbours are read too
 _WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 _ALL_OR_NONE = re.compile(r"\b(?:all|none|both|neither|any) of (?:the )?(?:above|these|them|options)\b", re.IGNORECASE)
 
@@ -340,7 +340,7 @@ class _Judgement:
             claim = " ".join(each.text for each in self.said.statements)
             return self._told_by(passage, near_sentences(passage.text, claim))
         windows = self._windows(passage)
-        near = (near_sentences(passage.text, window) for window in windows[:MOST_LOOKED_AROUND])
+        near = (near_sentences(passage.text, window) for window in windows[:MAX_STATING_SENTENCES])
         return any(self._told_by(passage, text) for text in (*windows, *near))
 
     def _told_by(self, passage: Passage, sentences: str) -> bool:

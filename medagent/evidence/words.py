@@ -229,7 +229,7 @@ def without_kinds(question: str) -> str:
     return question
 
 
-MOST_NAMES = 3
+MAX_NAMES = 3
 SHORTEST = 4  # letters; of shorter words too many are near
 LONGEST_NAME = 8  # words; longer titles are sentences
 
@@ -286,7 +286,7 @@ class Names:
         spelt: dict[str, str] = {}
         for title in nearest:
             spelt.setdefault(folded(title), title)
-        return list(spelt.values())[:MOST_NAMES]
+        return list(spelt.values())[:MAX_NAMES]
 
     def _words_near(self, word: str) -> list[tuple[str, float]]:
         """Words within the allowed distance: insertions, deletions, substitutions and swaps of neighbours."""

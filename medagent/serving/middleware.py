@@ -203,7 +203,7 @@ class Guards:
 
 HEAD_TIMEOUT_S = 10.0  # from a connection, or the first byte of a further request, to the end of a request's head
 SPARE_FILES = 128  # file handles for the index, the log and the agent
-MOST_CONNECTIONS = 4_096
+MAX_CONNECTIONS = 4_096
 
 
 class BoundedConnection(H11Protocol):
@@ -217,7 +217,7 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connects."""
         super().connection_made(transport)
-        if len(self.connections) > most_connections():
+        if len(self.connections) > max_connections():
             transport.close()
             return
         self._await_head()
@@ -246,7 +246,7 @@ class BoundedConnection(H11Protocol):
             self.head_timer = None
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """How many connections may be open at once: what the limit of file handles leaves."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft - SPARE_FILES))
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MAX_CONNECTIONS, soft - SPARE_FILES))

@@ -17,8 +17,8 @@ from medagent.retrieval.filters import Filter
 from medagent.serving.client_utility_prompts import utility_answer
 from medagent.untrusted_text import is_blank
 
-MAX_CHARACTERS, MOST_BEFORE = 8_000, 12  # characters of a question; earlier ones that may complete it
-HEARD = 3  # messages that may tell of an emergency
+MAX_CHARACTERS, MAX_EARLIER = 8_000, 12  # characters of a question; earlier ones that may complete it
+MAX_HISTORY = 3  # messages that may tell of an emergency
 _MARKUP = re.compile(r"([\\`*|~_$])")
 _AT_LINE = re.compile(r"^[#=+-]|^\d+(?=[.)])|^>", re.MULTILINE)  # headings, lists, quotes
 # Text that programs turn into links by themselves. A joiner that is not seen breaks it; an entity alone is read first.
@@ -168,8 +168,8 @@ def read_conversation(body: ChatRequest, emergencies: Emergencies) -> Conversati
         raise RefusedError(
             "messages", f"the question has {len(question):,} characters, and may have {MAX_CHARACTERS:,}."
         )
-    before = [text for text in asked[:-1] if len(text) <= MAX_CHARACTERS][-MOST_BEFORE:]
-    return Conversation(question, tuple(before), tuple(asked[-HEARD:]))
+    before = [text for text in asked[:-1] if len(text) <= MAX_CHARACTERS][-MAX_EARLIER:]
+    return Conversation(question, tuple(before), tuple(asked[-MAX_HISTORY:]))
 
 
 def _refuse_shapes(body: ChatRequest) -> None:

@@ -35,7 +35,7 @@ from medagent.types import LETTERS, Question
 PAGE = Path(__file__).parent / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 MAX_EXAMPLES = 6
-MOST_SOURCES, OFFERED_SOURCES = 4, 100
+MAX_SOURCES, OFFERED_SOURCES = 4, 100
 
 
 class Example(BaseModel):
@@ -70,8 +70,8 @@ def corpus_of(retriever: Retriever) -> dict[str, Any] | None:
     return {
         "passages": len(retriever) if retriever.where.empty else len(retriever.rows_matching(retriever.where)),
         "names": names,
-        "sources": names[:MOST_SOURCES],
-        "more_sources": max(0, retriever.num_sources() - MOST_SOURCES),
+        "sources": names[:MAX_SOURCES],
+        "more_sources": max(0, retriever.num_sources() - MAX_SOURCES),
         "years": list(years) if years else None,
     }
 
@@ -117,7 +117,7 @@ def add_page(
 
 
 LOOKED_AT, SHOWN = 10, 2  # passages that are searched for evidence, and those shown
-MOST_ITEMS = 500
+MAX_ITEMS = 500
 
 
 class QuizItem(BaseModel):
@@ -148,7 +148,7 @@ def read_quiz(path: Path) -> list[QuizItem]:
     """
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        return [QuizItem.model_validate_json(line) for line in lines[:MOST_ITEMS]]
+        return [QuizItem.model_validate_json(line) for line in lines[:MAX_ITEMS]]
     except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise ConfigError(
             f"quiz {path}: cannot be read ({error}). Give JSON lines with question, options, and the letter of the "

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from medagent.serving.openai_form import MAX_CHARACTERS, MOST_BEFORE, WhereText
+from medagent.serving.openai_form import MAX_CHARACTERS, MAX_EARLIER, WhereText
 from medagent.types import LETTERS
 from medagent.untrusted_text import is_blank
 
@@ -212,4 +212,4 @@ class AnswerRequest(BaseModel):
     @field_validator("earlier")
     @classmethod
     def _last_few(cls, value: list[str]) -> list[str]:
-        return [text for text in value if len(text) <= MAX_CHARACTERS and not is_blank(text)][-MOST_BEFORE:]
+        return [text for text in value if len(text) <= MAX_CHARACTERS and not is_blank(text)][-MAX_EARLIER:]

@@ -135,7 +135,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_model_judges_as_its_likeliest_label_says(classifier: Path) -> None:
-    model = NLIModel(str(classifier), batch=3, most_tokens=32)
+    model = NLIModel(str(classifier), batch=3, max_tokens=32)
     pairs = [(f"passage {number} " * number, Statement(f"claim {number}", (1,))) for number in range(1, 8)]
     found = model(pairs)
     assert found == [judged for pair in pairs for judged in model([pair])]  # no batch or padding changes it
@@ -148,7 +148,7 @@ def test_a_model_judges_as_its_likeliest_label_says(classifier: Path) -> None:
 
 
 def test_long_questions_and_passages_are_judged_too(classifier: Path) -> None:
-    model = NLIModel(str(classifier), most_tokens=32)
+    model = NLIModel(str(classifier), max_tokens=32)
     long = Statement("an option", (1,), "What is it? " * 400, name=True)
     assert long.hypothesis.endswith("an option")
     assert len(model([("short", long), ("word " * 900, long)])) == 2

@@ -160,6 +160,6 @@ def test_no_answer_is_said_with_its_reason() -> None:
 
 def test_the_titles_of_a_huge_index_are_not_taken(retriever: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names_of(retriever)) > 300
-    monkeypatch.setattr(check, "MOST_TITLES", 10)
+    monkeypatch.setattr(check, "MAX_TITLES", 10)
     assert len(names_of(retriever)) == 0
     assert len(names_of(Corpus())) == 0

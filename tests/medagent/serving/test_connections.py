@@ -74,6 +74,6 @@ def test_a_huge_head_and_a_slow_body_are_refused(connect: Connect) -> None:
 
 
 def test_no_more_connections_than_files(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "most_connections", lambda: 1)
+    monkeypatch.setattr(middleware, "max_connections", lambda: 1)
     connect()
     assert closed(connect())
