@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 from jsonargparse import ArgumentParser, auto_cli, capture_parser
 
 from docs.reference import from_code, generate
@@ -232,36 +231,6 @@ def test_a_description_stands_for_its_own_metric() -> None:
     assert not from_code.describes("validation/accuracy", "monitor/*")
 
 
-def settings_in(tree: object, prefix: str = "") -> set[str]:
-    """Dotted settings and init_args of a configuration, apart from what is a list or a value."""
-    found: set[str] = set()
-    if isinstance(tree, list):
-        return found.union(*(settings_in(each, "") for each in tree))
-    if not isinstance(tree, dict):
-        return {prefix} if prefix else found
-    if "class_path" in tree:
-        inner = settings_in(tree.get("init_args", {}))
-        return inner | {tree["class_path"].rsplit(".", 1)[1]} | ({prefix} if prefix else set())
-    for name, value in tree.items():
-        found |= settings_in(value, f"{prefix}.{name}".strip(".").rstrip("+"))
-    return found
-
-
-CONFIGS = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "eval"]
-
-
-def test_every_setting_of_a_configuration_is_in_the_reference() -> None:
-    page = text_of("docs/reference/settings.md")
-    records = ("model.critic_lora.", "thresholds.", "vllm.", "settings.")  # described where their record is
-    unknown = {}
-    for path in CONFIGS:
-        used = settings_in(yaml.safe_load(path.read_text(encoding="utf-8")))
-        assert used, path
-        known = {name for name in used if f"`{name}`" in page or f".{name}\n" in page or name.startswith(records)}
-        unknown[path.name] = used - known
-    assert not {name: settings for name, settings in unknown.items() if settings}
-
-
 def test_every_setting_of_the_parsers_is_in_the_reference() -> None:
     page = text_of("docs/reference/settings.md")
     for command in from_code.CONFIGURABLE:
@@ -336,9 +305,3 @@ def test_broken_links_and_long_lines_are_found(tmp_path: Path) -> None:
     ]
     long = "x" * 101
     assert markdown.long_lines(f"{long}\n\n```\n{long}\n```\n| {long} |\n[words]({long})\n") == [1]
-
-
-def test_settings_of_a_configuration_are_found() -> None:
-    tree = {"trainer": {"callbacks+": [{"class_path": "a.B", "init_args": {"c": 1}}]}, "data": {"d": {"e": [1]}}}
-    assert settings_in(tree) == {"B", "c"}
-    assert settings_in({"data": {"d": {"e": 1}}, "seed": 0}) == {"data.d.e", "seed"}
