@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import medagent
 from medagent.errors import ConfigError
-from medagent.evaluation import compare, evaluate
+from medagent.evaluation import BenchmarkSource, compare, evaluate
 from tests.evaluation.support import QUESTIONS, lookup, scripted
 
 
@@ -31,3 +32,11 @@ def test_an_open_agent_is_measured_on_a_file_of_questions(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "worse" / "report.json").read_text())["accuracy"] == 0.75
     with pytest.raises(ConfigError, match="overwrite"):  # another open agent may differ
         evaluate(scripted(lookup(asked, set())), path, out=tmp_path / "worse")
+
+
+def test_a_loaded_agent_is_measured_and_still_answers(index_folder: Path) -> None:
+    with medagent.load_agent("starter", index=index_folder) as agent:
+        found = evaluate(agent, BenchmarkSource("starter", limit=2), modes=["search", "closed_book"])
+        assert [report.summary.overall.n for report in found.reports.values()] == [2, 2]
+        assert found.settings["agent"] == "loaded agent"
+        assert agent.answer("What treats trachoma?").searches is not None
