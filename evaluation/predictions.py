@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -43,7 +43,7 @@ class Prediction:
     def to_json(self) -> dict[str, Any]:
         """A readable row."""
         asked = {"mode": self.mode, "rotation": self.rotation, "confidence": self.confidence}
-        recall = {"search_recall": self.recall.to_json()} if self.recall else {}
+        recall = {"search_recall": asdict(self.recall)} if self.recall else {}
         return {**asked, **recall, **readable(self.rollout)}
 
     @staticmethod

@@ -9,8 +9,7 @@ and is compared with one search for the question: else an agent that never searc
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from medagent.evaluation.statistics import Estimate
 from medagent.retrieval.controls import NoRetriever
@@ -43,10 +42,6 @@ class SearchRecall:
     documents: float
     question_passages: float
     question_documents: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,6 @@ class RubricReport:
     left_out: int
     empty: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
 
 class ReplyLog:
     """Replies by name in a file of JSON lines, to which each is appended as it comes."""
@@ -135,7 +131,7 @@ def judge_rows(
             report = _judge_labelled(rows, ask, judge)
         else:
             report = _judge_pairs(rows, ask, judge)
-        write_whole(folder / "report.json", json.dumps({**wanted, **report.to_json()}, indent=2) + "\n")
+        write_whole(folder / "report.json", json.dumps({**wanted, **asdict(report)}, indent=2) + "\n")
         return report
 
 
