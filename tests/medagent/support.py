@@ -1,12 +1,19 @@
-"""Tiny tokenizers of the kinds that real models have, all with the same hostile added tokens."""
+"""Tiny tokenizers of the kinds that real models have, all with the same hostile added tokens, and a protocol."""
 
 from __future__ import annotations
 
+import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from medagent.protocol import Block, ParsedTurn, Piece, TurnProtocol, encode
+from medagent.retrieval.passages import Passage
+from medagent.types import Question
 
 TEXTS = [
     "Gout is treated with colchicine 0.5 mg/d; allopurinol lowers uric acid (BMI > 30), p < 0.05.",
@@ -142,6 +149,51 @@ def in_python() -> PreTrainedTokenizer:
     made = InPython(bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     made.add_tokens(ADDED)
     return made
+
+
+@dataclass(frozen=True)
+class Braces(TurnProtocol):
+    """A protocol from the interface alone: `{find: ...}` searches, `{say: ...}` answers, results come as lines."""
+
+    search: ClassVar[Block] = Block("{find: ", "}")
+    answer: ClassVar[Block] = Block("{say: ", "}")
+    tag_tokens: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def instructed(self) -> bool:
+        return False
+
+    def init_args(self) -> dict[str, Any]:
+        return {}
+
+    def answering_only(self, *, given: bool) -> Self:
+        return self
+
+    def encode_prompt(self, tokenizer: PreTrainedTokenizerBase, question: Question) -> list[int]:
+        said = [Piece(self.neutralise(text), trusted=False) for text in (question.text, *question.options)]
+        return encode(tokenizer, [piece for text in said for piece in (text, Piece("\n"))])
+
+    def encode_observation(
+        self, tokenizer: PreTrainedTokenizerBase, passages: Sequence[Passage], *, first_number: int, max_tokens: int
+    ) -> tuple[list[int], int]:
+        ids: list[int] = []
+        for shown, passage in enumerate(passages):
+            text = Piece(self.neutralise(passage.shown_text), trusted=False)
+            line = encode(tokenizer, [Piece(f"[{first_number + shown}] "), text, Piece("\n")])
+            if len(ids) + len(line) > max_tokens:
+                return ids, shown
+            ids += line
+        return ids, len(passages)
+
+    def parse(self, text: str) -> ParsedTurn:
+        query, answer = (re.fullmatch(f"{re.escape(b.start)}([^{{}}]*[^{{}} ])}}", text.strip()) for b in self.blocks)
+        return ParsedTurn("", query and query[1], answer and answer[1])
+
+    def neutralise(self, text: str) -> str:
+        return re.sub(r"\[(\d{1,3})\]", r"(\1)", text.translate({ord("{"): "(", ord("}"): ")"}))
+
+    def described(self) -> str:
+        return "Searches and answers stand in braces."
 
 
 MAKERS: tuple[Callable[[], PreTrainedTokenizerBase], ...] = (
