@@ -170,12 +170,13 @@ class Admission:
     ) -> Answering:
         """Begin to answer, at once or when a place is free. Places are given in the order of asking.
 
-        `rewritten_question` is the question that was put, where it is not the one that was asked. `history` is what was
-        said before, which may tell of an emergency. `asker` is the token's digest, if any. `where` says which passages
-        may be found.
+        `rewritten_question` is the question that was put, if it differs from the one that was asked. `history` is what
+        was said before, which may tell of an emergency. `asker` is the token's digest, if any. `where` says which
+        passages may be found.
 
-        Raises `OverloadedError` where too many wait, or too many of this asker's are not answered yet; `TooLongError`
-        where the question alone fills the dialogue.
+        Raises:
+            OverloadedError: too many questions wait, or too many of this asker.
+            TooLongError: the question alone fills the dialogue.
         """
         self.refuse_too_many(asker)
         agent = self.agent

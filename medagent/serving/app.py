@@ -132,7 +132,7 @@ class Service:
     async def answers(self, body: AnswerRequest, request: Request) -> Response:
         """An answer with the steps that led to it.
 
-        A stream has the events `id`, `waiting`, `turn`, `answer` and, where it fails, `error`.
+        A stream has the events `id`, `waiting`, `turn`, `answer` and, if it fails, `error`.
         """
         id_, text = f"answer-{uuid4().hex}", body.question.strip()
         answering, question = await self._start(

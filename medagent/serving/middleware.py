@@ -120,7 +120,7 @@ class Guards:
                 slow, read = False, self._max + 1
                 await refuse(408, f"the body did not arrive within {BODY_TIMEOUT_S:g} s.", "body_too_slow")
                 return
-            if read > self._max and not status:  # whatever the application answered to a body that was cut
+            if read > self._max and not status:  # whatever the application answered to a body that was too large
                 await refuse(413, f"the body is larger than {self._max:,} bytes.", "body_too_large")
                 return
             if message["type"] == "http.response.start":

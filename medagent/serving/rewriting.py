@@ -127,7 +127,7 @@ def prompt(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> list
 
 
 def accepted(reply: str, questions: Sequence[str]) -> str:
-    """The question that a reply consists of, where it says what the conversation does; else empty.
+    """The question in a reply, if it says what the conversation does; else empty.
 
     >>> asked = ["What causes gout?", "And how is it treated in children?"]
     >>> accepted("How is gout treated in children?", asked)
