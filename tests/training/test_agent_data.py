@@ -1,4 +1,4 @@
-"""What all data modules share: nothing is saved or handed over while rollouts of the weights before are sampled."""
+"""What all data modules share: nothing is saved or synced while rollouts of the weights before are sampled."""
 
 from __future__ import annotations
 

@@ -126,10 +126,10 @@ class Asked(ExactData):
     def __init__(self, *given, **settings) -> None:
         super().__init__(*given, **settings)
         self.asked: list[tuple[int, int, float]] = []
-        self.handed: list[int] = []
+        self.synced: list[int] = []
 
     def policy_of(self, module: AgentModule, *, version: int) -> Policy:
-        self.handed.append(version)
+        self.synced.append(version)
         return super().policy_of(module, version=version)
 
     def collect(self, policy: Policy, **how) -> list[Rollout]:  # type: ignore[override]
@@ -152,7 +152,7 @@ def test_stale_rollouts_carry_the_version_that_sampled_them(
         first: Experience = next(iter(_Iteration(data, trainer)))
         behind.append(first.metrics["rollout/staleness"])
     assert behind == [min(iteration, staleness) for iteration in range(5)]
-    assert data.handed == list(range(5))
+    assert data.synced == list(range(5))
     assert sorted(data.asked) == [(each, max(0, each - staleness), 0.7) for each in range(5)]
 
 

@@ -28,12 +28,12 @@ class WatchedEngine(InProcessEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.handed: list[int] = []
+        self.synced: list[int] = []
         self.opened: list[tuple[int, float]] = []
 
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> HFPolicy:
         policy = super().sync_weights(weights, version=version)
-        self.handed.append(version)
+        self.synced.append(version)
 
         def opening(**how):
             self.opened.append((version, how["temperature"]))
@@ -137,7 +137,7 @@ def test_log_probs_at_temperature_1_are_others(run, starter) -> None:
 def test_training_samples_warm_and_held_out_questions_are_answered_greedily(run) -> None:
     """Iteration i samples with weights i; after it, the held-out questions see weights i + 1."""
     engine, _ = run
-    assert engine.handed == [0, 1, 1, 2]
+    assert engine.synced == [0, 1, 1, 2]
     held_out = len(StarterBenchmark("validation", limit_per_kind=1).questions())
     wanted = [*[(0, TEMPERATURE)] * 8, *[(1, 0.0)] * held_out, *[(1, TEMPERATURE)] * 8, *[(2, 0.0)] * held_out]
     assert engine.opened == wanted

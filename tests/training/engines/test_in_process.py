@@ -47,14 +47,14 @@ def test_the_sampler_moves_as_the_trainer_does_at_the_shipped_rate(dtype: str, t
     torch.manual_seed(0)
     module = AgentModule(dtype=dtype, policy_lora=LoraSettings(32, 64), critic_lora=None)
     engine, probe = started(module, tmp_path), setup_of(module, tmp_path).probe_ids
-    heard, wanted = [], []
+    found, wanted = [], []
     for version in range(4):
         policy = engine.sync_weights(ModuleWeights(module), version=version)
-        heard.append(sampler_logprobs(policy, probe))
+        found.append(sampler_logprobs(policy, probe))
         wanted.append(ModuleWeights(module).logprobs(probe))
         small_step(module)
         small_step(module)
-    moves = torch.stack([torch.stack(heard).diff(dim=0).flatten(), torch.stack(wanted).diff(dim=0).flatten()])
+    moves = torch.stack([torch.stack(found).diff(dim=0).flatten(), torch.stack(wanted).diff(dim=0).flatten()])
     assert float(moves[1].abs().max()) > 0
     assert float(torch.corrcoef(moves)[0, 1]) > 0.99
 

@@ -137,7 +137,7 @@ def test_a_dead_actor_is_replaced_at_the_next_sync(dtype: str, ray: StandIn, tmp
     second = engine.sync_weights(ModuleWeights(module), version=1)
     metrics = engine.metrics()
     assert (len(second.replicas), metrics["sampler/replicas"], metrics["sampler/lost"]) == (2, 2, 1)
-    assert [actor.asked.count("push") for actor in engine._actors.values()] == [1, 2], "each is handed weights once"
+    assert [actor.asked.count("push") for actor in engine._actors.values()] == [1, 2], "each is sent weights once"
     assert ("sampler/merge_lost" in metrics) == (dtype == "float32")
     assert engine._checks[1].slope == pytest.approx(1.0, abs=0.1), "it has followed"
     assert engine._checks[0].verdict == "not measurable", "another process begins anew"

@@ -29,7 +29,7 @@ class Probe:
     def move(self, scale: float) -> None:
         self.trainer = self.trainer + self._draw(scale)
 
-    def heard(self) -> list[float]:
+    def found(self) -> list[float]:
         return (self.sampler + self._draw(self._gap)).tolist()
 
     def arrive(self) -> None:
@@ -42,7 +42,7 @@ def test_weights_that_arrive_never_raise_an_alarm(move: float, seed: int) -> Non
     probe, check = Probe(gap=0.08, seed=seed), WeightSyncCheck("bfloat16")
     for _ in range(10):
         probe.arrive()
-        check(probe.heard(), probe.trainer, where="x")
+        check(probe.found(), probe.trainer, where="x")
         assert math.isnan(check.slope) or check.slope == pytest.approx(1.0, abs=0.15)
         probe.move(move)
     assert (check.verdict == "arrived") == (move == 0.5), "10 moves of 0.1 are 0.3 in all, under 4 times the gap"
@@ -51,7 +51,7 @@ def test_weights_that_arrive_never_raise_an_alarm(move: float, seed: int) -> Non
 def test_what_cannot_be_measured_is_said_and_logged_as_such() -> None:
     probe, check = Probe(gap=0.08), WeightSyncCheck("bfloat16")
     for _ in range(2):
-        check(probe.heard(), probe.trainer, where="x")
+        check(probe.found(), probe.trainer, where="x")
         probe.move(0.02)
     assert check.verdict == "not measurable"
     assert "sampler/arrived" not in check.metrics()
@@ -63,10 +63,10 @@ def test_a_sampler_that_stands_still_is_caught_at_the_next_sync(gap: float, move
     probe, check = Probe(gap), WeightSyncCheck("bfloat16")
     for _ in range(3):
         probe.arrive()
-        check(probe.heard(), probe.trainer, where="x")
+        check(probe.found(), probe.trainer, where="x")
         probe.move(move)
     with pytest.raises(PolicyError, match="x: the weight sync failed.*followed -?[0-9]%"):
-        check(probe.heard(), probe.trainer, where="x")
+        check(probe.found(), probe.trainer, where="x")
 
 
 def test_small_moves_that_never_arrive_add_up_until_they_can_be_measured() -> None:
@@ -74,7 +74,7 @@ def test_small_moves_that_never_arrive_add_up_until_they_can_be_measured() -> No
 
     def go_on() -> None:
         for _ in range(60):
-            check(probe.heard(), probe.trainer, where="x")
+            check(probe.found(), probe.trainer, where="x")
             probe.move(0.02)
 
     with pytest.raises(PolicyError, match="weight sync failed"):
@@ -109,13 +109,13 @@ def test_a_change_of_one_bit_and_an_exchange_of_sums_show() -> None:
 
 
 def test_arrival_needs_every_weight_and_says_which_one_lacks() -> None:
-    handed = {"a": (1, 1), "b": (2, 4)}
-    require_synced(handed, {"a": (1, 1), "b": (2, 4), "c": (0, 0)}, where="x")
+    sent = {"a": (1, 1), "b": (2, 4)}
+    require_synced(sent, {"a": (1, 1), "b": (2, 4), "c": (0, 0)}, where="x")
     for held in ({}, {"a": (1, 1)}, {"a": (1, 1), "b": (2, 5)}):
         with pytest.raises(PolicyError, match="x: the weight sync failed.*such as [ab]"):
-            require_synced(handed, held, where="x")
+            require_synced(sent, held, where="x")
     with pytest.raises(PolicyError, match="1 of 3 weights.*such as c"):
-        require_synced(handed, handed, where="x", names={"a", "b", "c"})
+        require_synced(sent, sent, where="x", names={"a", "b", "c"})
 
 
 def test_a_sampler_that_ignores_adapters_is_caught_at_the_first_sync_of_a_trained_policy() -> None:
@@ -123,15 +123,15 @@ def test_a_sampler_that_ignores_adapters_is_caught_at_the_first_sync_of_a_traine
     base, learnt = Probe(gap=0.02), Probe(gap=0.02, seed=1).trainer * 0.25
     for arrives in (True, False):
         check = WeightSyncCheck("bfloat16")
-        check.compare_base(base.heard(), base.trainer)
+        check.compare_base(base.found(), base.trainer)
         assert not check.is_new
-        heard = (torch.tensor(base.heard()).double() + arrives * learnt).tolist()
+        found = (torch.tensor(base.found()).double() + arrives * learnt).tolist()
         if arrives:
-            check(heard, base.trainer + learnt, where="x")
+            check(found, base.trainer + learnt, where="x")
             assert check.slope == pytest.approx(1.0, abs=0.1)
         else:
             with pytest.raises(PolicyError, match="weight sync failed"):
-                check(heard, base.trainer + learnt, where="x")
+                check(found, base.trainer + learnt, where="x")
 
 
 def test_only_a_whole_base_in_float32_takes_a_merge() -> None:
