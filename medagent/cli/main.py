@@ -40,14 +40,14 @@ def demo(
 
     Args:
         out: Folder for indexes, logs, report and agent: runs/demo, or runs/ and the base's name. The demo of the
-            starter replaces an earlier one there. That of another base goes on with it.
+            starter replaces an earlier one there. The demo of another base resumes it.
         base: "starter", which learns in minutes, or a pretrained model, such as "smollm2" (`make smollm2`), which first
             learns from examples and takes hours on two cores.
         seed: Seed of questions, sampling and initialisation.
         demonstrations: Questions that examples are written for, half of each kind. By default as in
             configs/sft/starter-smollm2.yaml.
-        iterations: Training iterations. By default as in configs/experiments. Many more need a longer decay than the
-            file there has.
+        iterations: Training iterations. By default as in configs/experiments. A much longer run needs a longer decay
+            than that file sets.
         threads: Torch threads; 0 keeps torch's own choice.
         overwrite: Begin the demo of a pretrained model anew.
     """
