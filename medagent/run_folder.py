@@ -52,10 +52,8 @@ class RunFolder:
             ) from error
 
     @contextmanager
-    def sole_writer(self) -> Iterator[int]:
+    def sole_writer(self) -> Iterator[None]:
         """Lock the folder, which is created where there is none.
-
-        Gives the lock's file descriptor. A process that inherits it keeps the lock for as long as it lives.
 
         Raises:
             ConfigError: another process holds the lock, or the folder cannot be made.
@@ -67,14 +65,13 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    f"{self.kind} folder {self.path}: another process is at work there ({file.read().strip()}), or "
-                    "one that it started. Wait for it, or end it; ps -ef shows the folder in its command. Or "
-                    f"give another folder with {self.option}."
+                    f"{self.kind} folder {self.path}: another process is at work there ({file.read().strip()}). "
+                    f"Wait for it, or end it. Or give another folder with {self.option}."
                 ) from None
             file.truncate(0)
             file.write(f"{self.kind}, process {os.getpid()}\n")
             file.flush()
-            yield file.fileno()
+            yield
 
     def refuse_others(self, *parts: str) -> None:
         """Raise `ConfigError` where the folder holds files and no marker of this kind.

@@ -28,17 +28,6 @@ def test_a_second_writer_hears_who_is_at_work_whatever_it_would_write(tmp_path: 
     assert [path.name for path in folder.path.iterdir()] == [LOCK], "a lock alone claims nothing"
 
 
-def test_a_process_that_was_left_behind_keeps_the_lock_that_it_inherited(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "study")
-    with folder.sole_writer() as lock:
-        left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
-    with pytest.raises(ConfigError, match="or one that it started"), folder.sole_writer():
-        pass
-    left.communicate()
-    with folder.sole_writer():
-        pass
-
-
 def test_the_lock_of_a_killed_writer_is_free(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from medagent.run_folder import RunFolder\n"
