@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -61,3 +62,11 @@ def test_a_module_pulls_in_only_so_much(module: str, files: int, lines: int) -> 
     sizes = ", ".join(sorted(found))
     assert len(found) <= files, f"{module} loads {len(found)} modules: {sizes}"
     assert sum(found.values()) <= lines, f"{module} loads {sum(found.values())} lines: {sizes}"
+
+
+def test_one_optimizer_step_is_few_files_listed_in_the_docs() -> None:
+    page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    section = page.split("## One optimizer step")[1].split("\n## ")[0]
+    files = [ROOT / name for name in re.findall(r"^\| `(training/[\w/]+\.py)`", section, flags=re.MULTILINE)]
+    assert 10 <= len(files) <= 14
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= 3_000

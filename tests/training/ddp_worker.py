@@ -42,6 +42,8 @@ class PolicyAfter(Callback):
 class Peek(ClippingBiasCorrection):
     """Keeps the norms, and the rate of the policy's step."""
 
+    seen, rate = (0.0, 0.0), 0.0  # of a run whose steps are all skipped
+
     def _norms(self, reduce):
         self.seen = super()._norms(reduce)
         return self.seen

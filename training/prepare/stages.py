@@ -1,0 +1,182 @@
+"""The stages of preparation, one per feature. Those named `read_...` are called once for each pass of the base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from medagent.errors import ConfigError
+from medagent.training.advantages import GAE, AdvantageEstimator
+from medagent.training.experience import RolloutTensors, evidence_at
+from medagent.training.module import AgentModule
+from medagent.training.prepare.draft import Draft
+from medagent.training.prepare.evidence import evidence_of
+from medagent.training.prepare.routing import require_records, routing_metrics
+from medagent.training.routing import placed
+from medagent.types import Rollout, StopReason
+
+
+def mask_truncated(draft: Draft) -> None:
+    """Truncated rollouts have no loss with `truncated` "mask"; their rewards still count in their groups."""
+    if draft.truncated == "mask":
+        cut_B1, tensors = draft.truncated_B[:, None], draft.tensors
+        mask_BT, turn_ids_BT = tensors.mask_BT & ~cut_B1, tensors.turn_ids_BT.masked_fill(cut_B1, -1)
+        draft.tensors = replace(tensors, mask_BT=mask_BT, turn_ids_BT=turn_ids_BT)
+
+
+def keep_records(draft: Draft) -> None:
+    """Only `routing_replay` r3 replays the sampler's experts, and then it needs them."""
+    if draft.module.routing_replay == "r3":
+        require_records(draft.tensors)
+    else:
+        draft.tensors = replace(draft.tensors, experts_BTLK=None)
+
+
+def tell_critic(draft: Draft) -> None:
+    """Collect what the critic is told besides the context."""
+    rollouts, inputs = draft.rollouts, draft.module.critic_inputs
+    if inputs == "context":
+        draft.evidence_BKF = torch.zeros(len(rollouts), 1 + max(len(rollout.turns) for rollout in rollouts), 0)
+    else:
+        draft.evidence_BKF = evidence_of(rollouts, draft.tensors.groups_B if inputs == "evidence_and_group" else None)
+
+
+def read_reference(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None:
+    """Log-probs of the frozen start, where a KL term asks for them."""
+    module = draft.module
+    if module.kl_coef:
+        found_BT = module.shared_base.reference_logprobs(
+            part.token_ids_BT, part.attention_BT, part.mask_BT, temperature=module.temperature
+        )
+        _put(draft.reference_BT, rows, found_BT)
+
+
+def read_routing(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None:
+    """Compare the sampler's experts with the trainer's on the first pass of `routing_replay` r3."""
+    if draft.module.routing_replay == "r3" and not draft.metrics:
+        draft.metrics = routing_metrics(draft.module, part, draft.reduce)
+
+
+def read_policy(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None:
+    """Log-probs of the proximal policy for decoupled weights, and its experts for `routing_replay` r2."""
+    module, records = draft.module, draft.module.routing_replay == "r2"
+    if draft.off_policy.importance != "decoupled" and not records:
+        return
+    routing = module.shared_base.routing(part.experts_BTLK, records=records)
+    scores = module.shared_base.policy_scores(
+        part.token_ids_BT, part.attention_BT, part.mask_BT, temperature=module.temperature, routing=routing
+    )
+    _put(draft.proximal_BT, rows, scores.logprobs_BT)
+    if routing is not None and routing.chosen_BTLK is not None:
+        whole_BTLK = placed(draft.experts_BTLK, routing.chosen_BTLK, rows, draft.tensors.mask_BT.shape)
+        draft.experts_BTLK = whole_BTLK
+
+
+def read_values(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None:
+    """Values of the critic, and with bootstrap those after the last tokens."""
+    if not draft.estimator.needs_critic:
+        return
+    evidence_BKF = draft.evidence_BKF[rows].to(draft.module.device)
+    value_mask_BT = draft.value_mask()[rows, : part.token_ids_BT.shape[1]].to(draft.module.device)
+    bootstraps = draft.truncated == "bootstrap"
+    values_BT, ends_B = _values(draft.module, part, evidence_BKF, value_mask_BT, ends=bootstraps)
+    _put(draft.values_BT, rows, values_BT)
+    draft.ends_B[rows] = ends_B.cpu()
+
+
+def decouple_weights(draft: Draft) -> None:
+    """Take importance weights against the proximal policy, and truncate those of the sampler (`OffPolicy`)."""
+    if draft.off_policy.importance == "decoupled":
+        gap_BT = torch.where(draft.tensors.mask_BT, draft.proximal_BT - draft.tensors.rollout_logprobs_BT, 0.0)
+        draft.old_BT = draft.proximal_BT
+        draft.truncation_BT = gap_BT.exp().clamp(max=draft.off_policy.cap) * draft.tensors.mask_BT
+
+
+def penalise_kl(draft: Draft) -> None:
+    """Take the log-ratio to the reference off each action token's reward, with `kl_mode` "reward"."""
+    if draft.module.kl_mode == "reward":
+        k1_BT = torch.where(draft.tensors.mask_BT, draft.tensors.rollout_logprobs_BT - draft.reference_BT, 0.0)
+        rewards_BT = draft.tensors.rewards_BT - draft.module.kl_coef * k1_BT
+        draft.tensors = replace(draft.tensors, rewards_BT=rewards_BT)
+
+
+def bootstrap_truncated(draft: Draft) -> None:
+    """Add gamma times the critic's value of where a rollout was truncated to its last reward.
+
+    No action follows the search of the last turn allowed, so the critic is never taught there. The value before the
+    rollout's last token stands for it.
+    """
+    if draft.truncated != "bootstrap":
+        return
+    assert isinstance(draft.estimator, GAE)
+    mask_BT, ends_B = draft.tensors.mask_BT, draft.ends_B
+    last_BT = mask_BT & (mask_BT.long().cumsum(1) == mask_BT.long().sum(1, keepdim=True))
+    if draft.module.critic_inputs == "context":
+        taught_B = torch.tensor([_would_act_again(rollout) for rollout in draft.rollouts])
+        draft.ends_B = ends_B = torch.where(taught_B, ends_B, (draft.values_BT * last_BT).sum(dim=1))
+    added_BT = last_BT * (draft.estimator.gamma * ends_B * draft.truncated_B)[:, None]
+    draft.tensors = replace(draft.tensors, rewards_BT=draft.tensors.rewards_BT + added_BT)
+
+
+def check_bootstrap(module: AgentModule, estimator: AdvantageEstimator) -> None:
+    """Check that the critic is taught where a cut rollout is valued.
+
+    Most cuts lie inside a turn. A critic that is read once per turn is taught at first tokens of turns alone. One that
+    sees the evidence has the same value in all of a turn.
+
+    Raises:
+        ConfigError: it is not, or there is no critic.
+    """
+    if not isinstance(estimator, GAE):
+        raise ConfigError(
+            f"data.truncated is bootstrap, and data.advantage ({type(estimator).__name__}) has no value to bootstrap "
+            "from. Use GAE."
+        )
+    if estimator.level == "turn" and module.critic_inputs == "context":
+        raise ConfigError(
+            "data.truncated is bootstrap with data.advantage GAE of level turn. Limits cut inside a turn, and this "
+            "critic is taught before turns alone, so its value there means nothing. Set level: token, truncated: "
+            "terminal or mask, or model.critic_inputs: evidence."
+        )
+
+
+def _put(whole_BT: Tensor, rows: Sequence[int], part_BT: Tensor) -> None:
+    whole_BT[rows, : part_BT.shape[1]] = part_BT.cpu()
+
+
+def _would_act_again(rollout: Rollout) -> bool:
+    """Whether an action follows the last token in other rollouts, so that a critic is taught there.
+
+    After the search of the last turn allowed none does: nothing is searched, and no turn follows.
+    """
+    shown = bool(rollout.turns and rollout.turns[-1].observation_ids)
+    return shown or rollout.stop_reason is not StopReason.MAX_TURNS
+
+
+def _values(
+    module: AgentModule, part: RolloutTensors, evidence_BKF: Tensor, value_mask_BT: Tensor, *, ends: bool
+) -> tuple[Tensor, Tensor]:
+    """The critic's values where it is read, [B, T].
+
+    With `ends` also those of the state after each row's last token, [B], and else zeros.
+    """
+    if not ends:
+        evidence_AF = evidence_at(evidence_BKF, part.turn_ids_BT, value_mask_BT)
+        values_BT = module.shared_base.values(part.token_ids_BT, part.attention_BT, value_mask_BT, evidence_AF)
+        return values_BT, values_BT.new_zeros(len(values_BT))
+    rows = torch.arange(part.token_ids_BT.shape[0], device=value_mask_BT.device)
+    lengths_B = part.attention_BT.sum(dim=1)
+    # A column more, so that the state after the last token predicts something that can be read.
+    ids = torch.cat([part.token_ids_BT, part.token_ids_BT.new_full((len(rows), 1), module.pad_id)], dim=1)
+    read = torch.cat([value_mask_BT, torch.zeros_like(value_mask_BT[:, :1])], dim=1)
+    read[rows, lengths_B] = True
+    attention = torch.cat([part.attention_BT, torch.zeros_like(part.attention_BT[:, :1])], dim=1)
+    turns = torch.cat([part.turn_ids_BT, torch.full_like(part.turn_ids_BT[:, :1], -1)], dim=1)
+    # Inside a turn what is known is what was known before it; after a turn's passages it is more.
+    ended_B = ~part.mask_BT[rows, lengths_B - 1]
+    turns[rows, lengths_B] = turns.max(dim=1).values + ended_B.long()
+    values = module.shared_base.values(ids, attention, read, evidence_at(evidence_BKF, turns, read))
+    return torch.where(value_mask_BT, values[:, :-1], 0.0), values[rows, lengths_B]
