@@ -13,7 +13,8 @@ from medagent.policy import Policy
 from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.training.engines import Engine, EngineSetup, ModuleWeights
-from medagent.training.memory.batch_size_tuning import Work
+from medagent.training.execution import TokenLimit
+from medagent.training.memory.batch_size_tuning import HasWork, Work, token_limit_of
 from medagent.training.module import AgentModule
 from medagent.training.rollouts.stale_rollouts import Background
 from medagent.training.sharding import ShardedBase
@@ -70,6 +71,15 @@ class AgentData(LightningDataModule):
             self.engine.weight_sync,
             self.engine.trainer_share,
         )
+
+    def token_limit(self) -> TokenLimit:
+        """How many tokens a pass may read on this rank, by its work and its free memory."""
+        assert self.trainer is not None
+        module = self.trainer.lightning_module
+        assert isinstance(module, AgentModule)
+        if not isinstance(self, HasWork):
+            return TokenLimit(0, "nothing is known of the work")
+        return token_limit_of(self.trainer, module, self.work(self.trainer.world_size))
 
     def start_engine(self, module: AgentModule, prompt_ids: Sequence[int]) -> None:
         """Start the engine, or have it refuse what it cannot serve. `prompt_ids` is a text to compare log-probs on."""

@@ -1,19 +1,22 @@
-"""Iterations are whole: a run ends after one, and is taken up after one."""
+"""The callbacks of every run: whole iterations, counted tokens, and a limit of tokens that fits the memory."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from lightning import Callback, LightningModule, Trainer
 
 from medagent.errors import ConfigError
+from medagent.training.auto_dtype import say
+from medagent.training.execution import Execution, TokenLimit
 from medagent.training.experience import Experience
 from medagent.training.forward import TokenCounts
-from medagent.training.memory.batch_size_tuning import AutoMaxTokens
 from medagent.training.sharding import over_ranks
 from medagent.types import Rollout
 
@@ -154,6 +157,66 @@ def _counts(module: LightningModule) -> TokenCounts:
     counts = module.shared_base.token_counts  # type: ignore[union-attr]
     assert isinstance(counts, TokenCounts)
     return counts
+
+
+class Executes(Protocol):
+    """A module whose passes follow `Execution`."""
+
+    execution: Execution
+
+
+@runtime_checkable
+class TellsTokenLimit(Protocol):
+    """A data module that knows how many tokens a pass of its work may read."""
+
+    def token_limit(self) -> TokenLimit:
+        """The limit on this rank."""
+
+
+class AutoMaxTokens(Callback):
+    """Sets `execution.max_tokens` where it is null, prints number and reason, and keeps the number in checkpoints.
+
+    Over several ranks the smallest number counts. A run that goes on takes the number that it began with.
+    """
+
+    def __init__(self) -> None:
+        self._kept: int | None = None
+        self._settles = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number; nothing where the configuration sets it."""
+        return {"max_tokens": self._kept} if self._settles else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See `state_dict`."""
+        self._kept = state_dict.get("max_tokens")
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set the number before the first rollout."""
+        module: Executes = pl_module  # type: ignore[assignment]
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        self._settles = module.execution.max_tokens is None and isinstance(data, TellsTokenLimit)
+        if not self._settles:
+            return
+        if self._kept is not None:
+            found = TokenLimit(self._kept, "the run began with it")
+        else:
+            found = self._over_ranks(trainer, data.token_limit())
+            self._kept = found.max_tokens
+        module.execution = replace(module.execution, max_tokens=found.max_tokens)
+        number = f"{found.max_tokens:,}" if found.max_tokens else "any number"
+        say(f"model.execution.max_tokens: {number}, as {found.reason}.")
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the number where there is one."""
+        if self._settles and self._kept:
+            pl_module.log("update/max_tokens", float(self._kept))
+
+    @staticmethod
+    def _over_ranks(trainer: Trainer, own: TokenLimit) -> TokenLimit:
+        mine = torch.tensor(float(own.max_tokens) if own.max_tokens else math.inf, dtype=torch.float64)
+        least = -float(over_ranks(trainer, -mine, "max"))
+        return own if least == float(mine) else TokenLimit(int(least), "another rank has less memory")
 
 
 def default_callbacks() -> list[Callback]:

@@ -73,6 +73,14 @@ class Execution:
         return self.max_tokens or 0
 
 
+@dataclass(frozen=True)
+class TokenLimit:
+    """How many tokens a pass may read (0: any number), and in words why."""
+
+    max_tokens: int
+    reason: str
+
+
 def checkpoint_layers(base: PreTrainedModel, active: Callable[[], State], activate: Callable[[State], None]) -> None:
     """Switch gradient checkpointing on for a base whose adapters are switched between forward passes.
 

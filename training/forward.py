@@ -12,8 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from medagent.errors import ConfigError
-from medagent.models.causal_lm import hidden_states
-from medagent.policies.decoder_shape import SLIDING, decoder_config, other_limits
+from medagent.models.causal_lm import SLIDING, decoder_config, hidden_states, other_limits
 from medagent.training.execution import Execution
 from medagent.training.prefixes import PrefixTree
 from medagent.training.routing import Routing

@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -22,6 +23,17 @@ from transformers.utils import logging as transformers_logging
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.base_models import model_path
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+# Settings of other kinds of limited attention. Only texts longer than them would differ.
+OTHER_LIMITS = (
+    "attention_chunk_size",
+    "attention_window_size",
+    "index_topk",
+    "keep_window_size",
+    "local_attention",
+    "sliding_window_size",
+)
 
 ADAPTER_FILE = "adapter_config.json"
 
@@ -240,3 +252,18 @@ def check_projection(model: PreTrainedModel) -> None:
             f"{type(model).__name__}: its scores differ from head(hidden states) by {gap:.3g}, so it caps or "
             "scales them, which is not supported. Choose another model."
         )
+
+
+def decoder_config(model: PreTrainedModel) -> PretrainedConfig:
+    """The config that the model's decoder reads; a wrapper of several models holds it in its own."""
+    found: PretrainedConfig = model.get_decoder().config
+    return found
+
+
+def other_limits(config: PretrainedConfig) -> dict[str, object]:
+    """The settings by which attention limits what a token sees, but for a sliding_window; of a decoder's config."""
+    settings = config.to_dict()
+    limits = {limit: settings[limit] for limit in OTHER_LIMITS if settings.get(limit)}
+    if "local" in (settings.get("attention_layers") or []):
+        limits["window_size"] = settings.get("window_size")
+    return limits

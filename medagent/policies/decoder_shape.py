@@ -12,24 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from medagent.errors import PolicyError
-from medagent.models.causal_lm import hidden_states
+from medagent.models.causal_lm import FULL, SLIDING, decoder_config, hidden_states, other_limits
 from medagent.models.text_length import LongestText, longest_text
 
-FULL, SLIDING = "full_attention", "sliding_attention"
 PROBE_TOKENS = 4
-# Settings of other kinds of limited attention. Only texts longer than them would differ.
-OTHER_LIMITS = (
-    "attention_chunk_size",
-    "attention_window_size",
-    "index_topk",
-    "keep_window_size",
-    "local_attention",
-    "sliding_window_size",
-)
 
 
 @dataclass(frozen=True)
@@ -67,21 +57,6 @@ class DecoderShape:
         if not self.additive:
             return seen
         return torch.zeros_like(seen, dtype=self.dtype).masked_fill(~seen, torch.finfo(self.dtype).min)
-
-
-def decoder_config(model: PreTrainedModel) -> PretrainedConfig:
-    """The config that the model's decoder reads; a wrapper of several models holds it in its own."""
-    found: PretrainedConfig = model.get_decoder().config
-    return found
-
-
-def other_limits(config: PretrainedConfig) -> dict[str, object]:
-    """The settings by which attention limits what a token sees, but for a sliding_window; of a decoder's config."""
-    settings = config.to_dict()
-    limits = {limit: settings[limit] for limit in OTHER_LIMITS if settings.get(limit)}
-    if "local" in (settings.get("attention_layers") or []):
-        limits["window_size"] = settings.get("window_size")
-    return limits
 
 
 def shape_of(model: PreTrainedModel) -> DecoderShape:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medagent.models.causal_lm import hidden_states, project
+from medagent.models.causal_lm import decoder_config, hidden_states, project
 from medagent.models.text_length import LongestText
 from medagent.policies.batch import Batch, Dialogue, Sampler, TurnRow
-from medagent.policies.decoder_shape import decoder_config, refusal
+from medagent.policies.decoder_shape import refusal
 from medagent.policies.turn_ends import TurnEnds
 
 STEPS = ((24, 40), (20, 9), (1, 1), (1, 1), (1, 1))  # tokens that each row reads: prompt, observation, its own

@@ -20,7 +20,7 @@ from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
 from medagent.models.merging import form_for
 from medagent.routing import Routers, has_routers
-from medagent.training.execution import Execution
+from medagent.training.execution import Execution, TokenLimit
 from medagent.training.heads import CriticInputs
 from medagent.training.lora import LoraSettings
 from medagent.training.routing import RoutingReplay
@@ -256,14 +256,6 @@ class Load:
         parts = self.parts()
         held = sum(size for name, size in parts.items() if name not in MOMENTS)
         return held + max(size for name, size in parts.items() if name in moments)
-
-
-@dataclass(frozen=True)
-class TokenLimit:
-    """How many tokens a pass may read (0: any number), and in words why."""
-
-    max_tokens: int
-    reason: str
 
 
 def fit_token_limit(load: Load, free: float) -> TokenLimit:

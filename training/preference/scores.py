@@ -38,7 +38,7 @@ class PairScores:
 
 
 def pair_scores(
-    roles: SharedBase,
+    shared_base: SharedBase,
     execution: Execution,
     token_ids_BT: Tensor,
     attention_BT: Tensor,
@@ -48,9 +48,11 @@ def pair_scores(
     vocabulary: bool,
 ) -> PairScores:
     """Scores of the marked tokens at the sampling temperature. `vocabulary`: whether the KL is read."""
-    reference_UH = roles.reference_states(token_ids_BT, attention_BT, mask_BT).states_UH
-    found = roles.policy_states(token_ids_BT, attention_BT, mask_BT)  # last, so that the policy's adapter stays on
-    head, rows = frozen_head(roles.base), execution.logits_rows
+    reference_UH = shared_base.reference_states(token_ids_BT, attention_BT, mask_BT).states_UH
+    found = shared_base.policy_states(
+        token_ids_BT, attention_BT, mask_BT
+    )  # last, so that the policy's adapter stays on
+    head, rows = frozen_head(shared_base.base), execution.logits_rows
     if head is not None:
         rows = min(rows, CPU_ROWS) if found.states_UH.device.type == "cpu" else rows
         apply: Callable[..., Scores] = _AgainstReference.apply
@@ -61,7 +63,8 @@ def pair_scores(
 
     def score(states_RH: Tensor, reference_RH: Tensor, tokens_R: Tensor) -> Scores:
         ours_RV, theirs_RV = (
-            torch.log_softmax(project(roles.base, each) / temperature, dim=-1) for each in (states_RH, reference_RH)
+            torch.log_softmax(project(shared_base.base, each) / temperature, dim=-1)
+            for each in (states_RH, reference_RH)
         )
         kl_R = divergence(theirs_RV.detach(), ours_RV) if vocabulary else ours_RV.new_zeros(len(tokens_R))
         return _at(ours_RV, tokens_R), _at(theirs_RV.detach(), tokens_R), kl_R

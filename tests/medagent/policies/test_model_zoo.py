@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from medagent.errors import PolicyError
-from medagent.models.causal_lm import check_projection
-from medagent.policies.decoder_shape import OTHER_LIMITS, shape_of
+from medagent.models.causal_lm import OTHER_LIMITS, check_projection
+from medagent.policies.decoder_shape import shape_of
 from medagent.policies.huggingface import HFPolicy
 from tests.medagent.policies.support import SMALL, furthest_from_plain, tiny_model, two_dialogues
 

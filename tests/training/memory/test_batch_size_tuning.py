@@ -13,13 +13,14 @@ from transformers import FalconConfig, GPT2Config, LlamaConfig, OPTConfig, Pretr
 from medagent.cli.main import main
 from medagent.errors import ConfigError
 from medagent.policies.vllm.server import VllmSettings
+from medagent.training import default_callbacks
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
 from medagent.training.engines import InProcessEngine, VllmEngine
-from medagent.training.execution import Execution
+from medagent.training.execution import Execution, TokenLimit
 from medagent.training.lora import LoraSettings
 from medagent.training.memory import batch_size_tuning, estimate, plan
-from medagent.training.memory.estimate import Load, ModelShape, TokenLimit, free_memory
+from medagent.training.memory.estimate import Load, ModelShape, free_memory
 from medagent.training.module import AgentModule
 from medagent.training.run import newest_checkpoint
 from medagent.types import Limits
@@ -127,7 +128,7 @@ def test_the_rank_with_the_least_memory_counts(monkeypatch) -> None:
 
     def among(own: int, other: float) -> TokenLimit:
         least["other"] = torch.tensor(-other, dtype=torch.float64)
-        return batch_size_tuning.AutoMaxTokens._over_ranks(None, TokenLimit(own, "mine"))
+        return default_callbacks.AutoMaxTokens._over_ranks(None, TokenLimit(own, "mine"))
 
     assert among(600, 400) == TokenLimit(400, "another rank has less memory")
     assert among(0, 400) == TokenLimit(400, "another rank has less memory")
