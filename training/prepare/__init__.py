@@ -27,20 +27,20 @@ from medagent.training.memory.estimate import PREPARED_ROWS
 from medagent.training.module import AgentModule
 from medagent.training.objectives import ratio_segments
 from medagent.training.prepare import stages
-from medagent.training.prepare.draft import Draft, OffPolicy, TruncatedMode
+from medagent.training.prepare.draft import ExperienceDraft, OffPolicy, TruncatedMode
 from medagent.training.prepare.stages import check_bootstrap
 from medagent.types import Rollout
 
 __all__ = ["OffPolicy", "TruncatedMode", "check_bootstrap", "prepare"]
 
-BEFORE: tuple[Callable[[Draft], None], ...] = (stages.mask_truncated, stages.keep_records, stages.tell_critic)
-READS: tuple[Callable[[Draft, RolloutTensors, Sequence[int]], None], ...] = (
+BEFORE: tuple[Callable[[ExperienceDraft], None], ...] = (stages.mask_truncated, stages.keep_records, stages.tell_critic)
+READS: tuple[Callable[[ExperienceDraft, RolloutTensors, Sequence[int]], None], ...] = (
     stages.read_reference,
     stages.read_routing,
     stages.read_policy,
     stages.read_values,
 )
-AFTER: tuple[Callable[[Draft], None], ...] = (
+AFTER: tuple[Callable[[ExperienceDraft], None], ...] = (
     stages.decouple_weights,
     stages.penalise_kl,
     stages.bootstrap_truncated,
@@ -70,7 +70,7 @@ def prepare(
     if truncated == "bootstrap":
         check_bootstrap(module, estimator)
     tensors = tensorize(rollouts, pad_id=module.pad_id, num_samples=num_samples)
-    draft = Draft(module, estimator, reduce, off_policy, truncated, rollouts, tensors)
+    draft = ExperienceDraft(module, estimator, reduce, off_policy, truncated, rollouts, tensors)
     for stage in BEFORE:
         stage(draft)
     draft.truncation_BT, draft.experts_BTLK = draft.tensors.mask_BT.float(), draft.tensors.experts_BTLK

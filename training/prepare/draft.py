@@ -53,7 +53,7 @@ class OffPolicy:
 
 
 @dataclass
-class Draft:
+class ExperienceDraft:
     """Experience in the making: each stage of `medagent.training.prepare` fills in its part."""
 
     module: AgentModule

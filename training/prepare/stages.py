@@ -12,14 +12,14 @@ from medagent.errors import ConfigError
 from medagent.training.advantages import GAE, AdvantageEstimator
 from medagent.training.experience import RolloutTensors, evidence_at
 from medagent.training.module import AgentModule
-from medagent.training.prepare.draft import Draft
+from medagent.training.prepare.draft import ExperienceDraft
 from medagent.training.prepare.evidence import evidence_of
 from medagent.training.prepare.routing import require_records, routing_metrics
 from medagent.training.routing import placed
 from medagent.types import Rollout, StopReason
 
 
-def mask_truncated(draft: Draft) -> None:
+def mask_truncated(draft: ExperienceDraft) -> None:
     """Truncated rollouts have no loss with `truncated` "mask"; their rewards still count in their groups."""
     if draft.truncated == "mask":
         cut_B1, tensors = draft.truncated_B[:, None], draft.tensors
@@ -27,7 +27,7 @@ def mask_truncated(draft: Draft) -> None:
         draft.tensors = replace(tensors, mask_BT=mask_BT, turn_ids_BT=turn_ids_BT)
 
 
-def keep_records(draft: Draft) -> None:
+def keep_records(draft: ExperienceDraft) -> None:
     """Only `routing_replay` r3 replays the sampler's experts, and then it needs them."""
     if draft.module.routing_replay == "r3":
         require_records(draft.tensors)
@@ -35,7 +35,7 @@ def keep_records(draft: Draft) -> None:
         draft.tensors = replace(draft.tensors, experts_BTLK=None)
 
 
-def tell_critic(draft: Draft) -> None:
+def tell_critic(draft: ExperienceDraft) -> None:
     """Collect what the critic is told besides the context."""
     rollouts, inputs = draft.rollouts, draft.module.critic_inputs
     if inputs == "context":
@@ -44,7 +44,7 @@ def tell_critic(draft: Draft) -> None:
         draft.evidence_BKF = evidence_of(rollouts, draft.tensors.groups_B if inputs == "evidence_and_group" else None)
 
 
-def read_reference(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None:
+def read_reference(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[int]) -> None:
     """Log-probs of the frozen start, where a KL term asks for them."""
     module = draft.module
     if module.kl_coef:
@@ -54,13 +54,13 @@ def read_reference(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> N
         _put(draft.reference_BT, rows, found_BT)
 
 
-def read_routing(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None:
+def read_routing(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[int]) -> None:
     """Compare the sampler's experts with the trainer's on the first pass of `routing_replay` r3."""
     if draft.module.routing_replay == "r3" and not draft.metrics:
         draft.metrics = routing_metrics(draft.module, part, draft.reduce)
 
 
-def read_policy(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None:
+def read_policy(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[int]) -> None:
     """Log-probs of the proximal policy for decoupled weights, and its experts for `routing_replay` r2."""
     module, records = draft.module, draft.module.routing_replay == "r2"
     if draft.off_policy.importance != "decoupled" and not records:
@@ -75,7 +75,7 @@ def read_policy(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None
         draft.experts_BTLK = whole_BTLK
 
 
-def read_values(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None:
+def read_values(draft: ExperienceDraft, part: RolloutTensors, rows: Sequence[int]) -> None:
     """Values of the critic, and with bootstrap those after the last tokens."""
     if not draft.estimator.needs_critic:
         return
@@ -87,7 +87,7 @@ def read_values(draft: Draft, part: RolloutTensors, rows: Sequence[int]) -> None
     draft.ends_B[rows] = ends_B.cpu()
 
 
-def decouple_weights(draft: Draft) -> None:
+def decouple_weights(draft: ExperienceDraft) -> None:
     """Take importance weights against the proximal policy, and truncate those of the sampler (`OffPolicy`)."""
     if draft.off_policy.importance == "decoupled":
         gap_BT = torch.where(draft.tensors.mask_BT, draft.proximal_BT - draft.tensors.rollout_logprobs_BT, 0.0)
@@ -95,7 +95,7 @@ def decouple_weights(draft: Draft) -> None:
         draft.truncation_BT = gap_BT.exp().clamp(max=draft.off_policy.cap) * draft.tensors.mask_BT
 
 
-def penalise_kl(draft: Draft) -> None:
+def penalise_kl(draft: ExperienceDraft) -> None:
     """Take the log-ratio to the reference off each action token's reward, with `kl_mode` "reward"."""
     if draft.module.kl_mode == "reward":
         k1_BT = torch.where(draft.tensors.mask_BT, draft.tensors.rollout_logprobs_BT - draft.reference_BT, 0.0)
@@ -103,7 +103,7 @@ def penalise_kl(draft: Draft) -> None:
         draft.tensors = replace(draft.tensors, rewards_BT=rewards_BT)
 
 
-def bootstrap_truncated(draft: Draft) -> None:
+def bootstrap_truncated(draft: ExperienceDraft) -> None:
     """Add gamma times the critic's value of where a rollout was truncated to its last reward.
 
     No action follows the search of the last turn allowed, so the critic is never taught there. The value before the
