@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 
 import torch
 import yaml
-from jsonargparse import SUPPRESS, Namespace, get_loader, set_loader
+from jsonargparse import Namespace, get_loader, set_loader
 from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -83,23 +83,12 @@ class AgentParser(LightningArgumentParser):
                     self.error(reason)
         return parsed
 
-    def format_help(self) -> str:
-        """The help, which leaves out what the project does not support of Lightning's trainer."""
-        names = {f"trainer.{name}" for name in SUPPORTED}
-        hidden = {
-            each: each.help for each in self._actions if each.dest.startswith("trainer.") and each.dest not in names
-        }
-        for action in hidden:
-            action.help = SUPPRESS  # for now: a dump of the settings would leave them out too
-        try:
-            return super().format_help()
-        finally:
-            for action, text in hidden.items():
-                action.help = text
-
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End with the message, and with why a class does not fit where that is the reason."""
-        super().error(explained(message, PROTOCOLS + BASES), ex)
+        message = explained(message, PROTOCOLS + BASES)
+        if not self.exit_on_error:
+            super().error(message, ex)
+        self.exit(2, f"{self.prog}: {message} See {self.prog} --help.\n")
 
 
 def _set_loader() -> None:

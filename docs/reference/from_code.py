@@ -33,6 +33,7 @@ from medagent.training.memory.plan import plan
 from medagent.training.module import AgentModule
 from medagent.training.preference.data import PreferenceData
 from medagent.training.preference.module import PreferenceModule
+from medagent.training.settings import SUPPORTED
 from medagent.training.sft.supervised import SupervisedData, SupervisedModule
 
 ROOT = Path(__file__).parents[2]
@@ -273,14 +274,16 @@ def parser_of(command: str) -> ArgumentParser:
 
 
 def settings_of(command: str) -> list[Entry]:
-    """The rows of a training command's settings, with words for each but Lightning's own."""
+    """The rows of a training command's settings, with words for each; of Lightning's trainer the supported ones."""
     parser, kinds = parser_of(command), CONFIGURABLE[command][1]
+    trainers = {f"trainer.{name}": f"{text[0].upper()}{text[1:]}." for name, text in SUPPORTED.items()}
     rows = entries(parser, kinds, {action.dest for action in parser._actions if action.required})
+    rows = [row for row in rows if row.name in trainers or not row.name.startswith("trainer.")]
     classes = {name: [kind.__name__ for kind in families_in(hint)] for name, hint, _ in named_settings(parser)}
     named = nameable(command)
 
     def words(row: Entry) -> str:
-        text = WORDS.get(row.name, "" if row.name.startswith("trainer.") else row.text)
+        text = trainers.get(row.name) or WORDS.get(row.name, row.text)
         told = [f"[{name}](settings.md#{name.lower()})" for name in dict.fromkeys(classes[row.name]) if name in named]
         return f"{text} Classes: {', '.join(told)}.".strip() if told else text
 

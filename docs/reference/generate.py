@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -106,8 +109,9 @@ def settings_page() -> str:
         *beside("sft", plain, "`medagent train`"),
         *beside("preference", plain | sft, "`medagent train` and `sft`"),
         "## Trainer",
-        "The three commands take the settings of [Lightning's Trainer]"
-        "(https://lightning.ai/docs/pytorch/stable/common/trainer.html), which describes them. "
+        "These are the supported settings of [Lightning's Trainer]"
+        "(https://lightning.ai/docs/pytorch/stable/common/trainer.html). Others can be given as well; one that cannot "
+        "work here is refused. "
         "`trainer.callbacks` replaces the default callbacks, and `trainer.callbacks+` adds to them. "
         f"The defaults of `medagent train` are {defaults(RolloutData)}. "
         f"Those of `medagent sft` are {defaults(SupervisedData)}. "
@@ -139,7 +143,33 @@ def metrics_page() -> str:
     return "\n\n".join([WRITTEN_BY, "# Metrics", intro, "\n".join(lines)]) + "\n"
 
 
-PAGES: dict[str, Callable[[], str]] = {"cli.md": cli_page, "settings.md": settings_page, "metrics.md": metrics_page}
+def help_text(command: str) -> str:
+    """What `medagent COMMAND --help` prints for a command that parses settings."""
+    paths = {name: ", ".join(map(class_path, kinds)) for name, kinds in nameable(command).items()}
+    lines = [
+        f"usage: medagent {command} --config FILE [--config FILE ...] [--SETTING VALUE ...]",
+        "",
+        *textwrap.wrap(summary(dict(commands(COMMANDS))[f"medagent {command}"]).replace("`", ""), 100),
+        "",
+    ]
+    for row in (Entry("config", "file", "", WORDS["config"]), *settings_of(command)):
+        lines.append(f"  --{row.name}  ({row.type}{f'; {row.default}' if row.default else ''})")
+        text = re.sub(r"\[(\w+)\]\(settings\.md#\w+\)", lambda match: paths[match[1]], row.text).replace("`", "")
+        lines += textwrap.wrap(text, 100, initial_indent=" " * 8, subsequent_indent=" " * 8, break_long_words=False)
+    lines += ["", *textwrap.wrap(OTHERS, 100)]
+    return "\n".join(lines) + "\n"
+
+
+OTHERS = (
+    "Settings of Lightning's Trainer that are not listed can be given as well. One that cannot work here is refused. "
+    "docs/reference/settings.md says what each class takes."
+)
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli_page,
+    "settings.md": settings_page,
+    "metrics.md": metrics_page,
+    **{f"../../medagent/cli/help/{command}.txt": partial(help_text, command) for command in CONFIGURED},
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -156,6 +186,7 @@ def main(arguments: list[str]) -> int:
             shown = "\n  ".join(changes[2:12])
             print(f"docs/reference/{name}: stale, {len(changes)} lines of difference. Run make reference.\n  {shown}")
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"Wrote docs/reference/{name}.")
     return 1 if stale and "--check" in arguments else 0

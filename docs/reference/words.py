@@ -11,7 +11,6 @@ WORDS: dict[str, str] = {
     "seed_everything": "Seed of the random generators of Python, NumPy and torch; true draws one.",
     "overwrite": "Discard the run that the folder holds, and begin anew.",
     "memory_gib": "Memory of the GPU, or of the machine, in GiB; none takes what is there.",
-    "trainer.callbacks": "Replaces the default callbacks; `trainer.callbacks+` adds to them.",
     "model.base_model": "The base: a hub name, a folder, a `.gguf` file, `smollm2`, or `starter`, the packaged one.",
     "model.dtype": (
         "The base's precision: `float32`, `bfloat16`, or `auto`: bfloat16 for large bases on hardware that has it."

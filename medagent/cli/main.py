@@ -1,7 +1,4 @@
-"""The command line.
-
-`medagent demo | train | plan | sft | preference | export | evaluate | compare | grade | contamination | ask | chat |
-serve | index | questions | search | study | starter`.
+"""The command line: `medagent COMMAND ...`, whose commands `medagent --help` lists by what they are for.
 
 Functions import what they need when they are called, so `--help` answers at once.
 """
@@ -11,17 +8,17 @@ from __future__ import annotations
 import os
 import sys
 from errno import EDQUOT, ENOSPC, EROFS
-from inspect import get_annotations
+from inspect import get_annotations, getdoc
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from jsonargparse import auto_cli
+from jsonargparse import ArgumentParser, auto_cli
 
 from medagent.cli.commands.ask import ASK_COMMANDS, refuse_renamed
 from medagent.cli.commands.evaluate import EVALUATION_COMMANDS
 from medagent.cli.commands.index import INDEX_COMMANDS, search
 from medagent.cli.commands.questions import QUESTION_COMMANDS
-from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS
+from medagent.cli.commands.train import CONFIGURED, TRAINING_COMMANDS, settings_help
 from medagent.config_files import with_config_paths
 from medagent.errors import InputError, MedagentError
 from medagent.retrieval.errors import RetrievalError
@@ -69,15 +66,40 @@ NO_TELEMETRY = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-COMMANDS: dict[str, Any] = {
-    "demo": demo,
-    **TRAINING_COMMANDS,
-    **EVALUATION_COMMANDS,
-    **ASK_COMMANDS,
-    "index": INDEX_COMMANDS,
-    "questions": QUESTION_COMMANDS,
-    "search": search,
+GROUPS: dict[str, dict[str, Any]] = {
+    "train": {"demo": demo, **TRAINING_COMMANDS},
+    "measure": EVALUATION_COMMANDS,
+    "ask": ASK_COMMANDS,
+    "data": {"index": INDEX_COMMANDS, "questions": QUESTION_COMMANDS, "search": search},
 }
+COMMANDS: dict[str, Any] = {name: command for group in GROUPS.values() for name, command in group.items()}
+HELP = ("-h", "--help")
+
+
+class CommandParser(ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """End with the message and where the options are listed."""
+        if not self.exit_on_error:
+            super().error(message, ex)
+        program = self.prog.replace(" [options]", "")
+        self.exit(2, f"{program}: {' '.join(message.split())}. See {program} --help.\n")
+
+    def format_help(self) -> str:
+        """The help, with commands written as they are typed."""
+        return super().format_help().replace(" [options] ", " ")
+
+
+def overview() -> str:
+    """The commands by what they are for."""
+    lines = ["usage: medagent COMMAND ...", "", "A medical search agent: train it, measure it, ask it."]
+    for group, commands in GROUPS.items():
+        lines += ["", group]
+        for name, command in commands.items():
+            told = command["_help"] if isinstance(command, dict) else getdoc(command) or ""
+            lines.append(f"  {name:<14}{told.splitlines()[0]}")
+    return "\n".join([*lines, "", "`medagent COMMAND --help` lists a command's options."])
 
 
 def _flags(commands: dict[str, Any]) -> set[str]:
@@ -108,10 +130,21 @@ def main(argv: list[str] | None = None) -> int:
     try:
         arguments = with_config_paths(sys.argv[1:] if argv is None else argv)
         refuse_renamed(arguments)
-        if arguments[:1] and arguments[0] in CONFIGURED:
-            CONFIGURED[arguments[0]](arguments[1:])
+        command, given = arguments[:1], arguments[1:]
+        if not command or command[0] in HELP:
+            print(overview())
+        elif command[0] not in CONFIGURED:
+            auto_cli(
+                COMMANDS,
+                args=with_flags_said(arguments),
+                prog="medagent",
+                as_positional=True,
+                parser_class=CommandParser,
+            )
+        elif any(each in HELP for each in given):
+            print(settings_help(command[0]))
         else:
-            auto_cli(COMMANDS, args=with_flags_said(arguments), prog="medagent", as_positional=True)
+            CONFIGURED[command[0]](given)
     except (MedagentError, RetrievalError) as error:
         print(f"medagent: {error}", file=sys.stderr)
         return 1

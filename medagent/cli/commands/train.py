@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -145,6 +146,11 @@ def _preference(arguments: list[str]) -> None:
 
     preference_command(arguments)
     end_rank()
+
+
+def settings_help(command: str) -> str:
+    """The help of a command that parses settings. `make reference` writes it: the parser itself takes seconds."""
+    return (files("medagent.cli") / "help" / f"{command}.txt").read_text(encoding="utf-8").rstrip()
 
 
 # These commands parse a configuration's settings themselves.

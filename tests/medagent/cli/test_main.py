@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import pytest
 
 from medagent.agent_folder import load_agent
 from medagent.agent_spec import AgentSpec, read_spec, write_spec
-from medagent.cli.main import main
+from medagent.cli.commands.train import CONFIGURED
+from medagent.cli.main import COMMANDS, GROUPS, main
 from medagent.models.base_models import model_path
+from tests.support import ROOT
 
 
 @pytest.fixture
@@ -31,7 +34,7 @@ def index(corpus: Path, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["demo"], ["evaluate"], ["ask"], ["chat"], ["index", "build"], ["search"], ["starter", "build"]]
+    "command", [["demo"], ["evaluate"], ["ask"], ["chat"], ["index", "build"], ["search"], ["starter", "build"]]
 )
 def test_help_says_what_a_command_does(command: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -40,13 +43,32 @@ def test_help_says_what_a_command_does(command: list[str], capsys) -> None:
     assert "usage: medagent" in capsys.readouterr().out
 
 
-def test_train_help_lists_the_settings(capsys) -> None:
+def test_the_overview_groups_the_commands(capsys) -> None:
+    for arguments in ([], ["--help"], ["-h"]):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("usage: medagent COMMAND")
+        assert [line for line in out.splitlines() if line in GROUPS] == ["train", "measure", "ask", "data"]
+        assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+def test_the_help_of_training_commands_lists_the_settings_at_once() -> None:
+    code = "import sys; from medagent.cli.main import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    for command in CONFIGURED:
+        done = subprocess.run(
+            [sys.executable, "-c", code, command, "--help"], check=True, capture_output=True, text=True, cwd=ROOT
+        )
+        for name in ("--config", "--trainer.max_epochs", "--model.policy_lr", "--model.base_model"):
+            assert name in done.stdout
+        assert "--trainer.gradient_clip_val" not in done.stdout
+
+
+@pytest.mark.parametrize("command", [["ask"], ["index", "biuld"], ["serve", "--limits.port", "eighty"]])
+def test_a_wrong_option_is_one_line(command: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["train", "--help"])
-    assert stop.value.code == 0
-    out = capsys.readouterr().out
-    for name in ("--model.policy_lr", "--data.num_questions", "--trainer.max_epochs", "--overwrite"):
-        assert name in out
+        main(command)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_build_search_rebuild(index: str, capsys) -> None:
