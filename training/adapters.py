@@ -41,7 +41,7 @@ class SharedBase(nn.Module):
     bias.
 
     With `num_evidence_features` and no adapter the critic is a small network that makes no pass of the base. It reads
-    so many numbers that the context does not hold (`medagent.training.prepare.evidence`).
+    this many numbers, which the context does not hold (`medagent.training.prepare.evidence`).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class SharedBase(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> SharedBase:
-        """Keep the base and its adapters in evaluation mode: dropout and layer drop would make every read another."""
+        """Keep the base and its adapters in evaluation mode: dropout makes each forward pass different."""
         super().train(mode)
         self.peft.eval()
         keep_evaluating(self.base)
@@ -283,7 +283,7 @@ class SharedBase(nn.Module):
         return found
 
     def routing(self, experts_BTLK: Tensor | None = None, *, records: bool = False) -> Routing | None:
-        """What a pass replays, and whether it records what it chooses; none where it does neither."""
+        """The routing of a pass, which replays or records experts; None if it does neither."""
         if experts_BTLK is None and not records:
             return None
         assert self.routers is not None, "this base is no mixture of experts"

@@ -33,7 +33,7 @@ class AgentSettings:
 
 
 def rows_of_micro_batch(rollouts: int, *, parts: int, together: int) -> int:
-    """The most rollouts of a micro-batch, where so many as `together` are never divided.
+    """The largest number of rollouts in a micro-batch; groups of `together` rollouts are never divided.
 
     >>> rows_of_micro_batch(144, parts=8, together=16)
     32
@@ -61,7 +61,7 @@ class AgentData(LightningDataModule):
     def work_of(self, rollouts: int, *, parts: int, longest: int, together: int = 1) -> Work:
         """A rank's work in memory: `rollouts` of at most `longest` tokens in `parts` micro-batches.
 
-        So many as `together` stay together.
+        Groups of `together` rollouts are never divided.
         """
         return Work(
             rollouts,

@@ -1,4 +1,4 @@
-"""Settings that a run settles by itself at its first start, and keeps: another machine goes on with the same."""
+"""`model.dtype: auto`: chosen at a run's first start and kept, so that another machine goes on with the same dtype."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DTYPE = "dtype"  # the key in a checkpoint
 
 
 def resolve_dtype(dtype: str, base_model: str, *, device: str, run: Path | None = None) -> str:
-    """The dtype that a base is loaded in; "auto" is settled, and the reason printed.
+    """The dtype that a base is loaded in. For "auto" one is chosen, and the reason printed.
 
-    `run` is a folder whose checkpoints may hold what was settled before.
+    `run` is a folder whose checkpoints may hold the dtype chosen before.
     """
     if dtype != AUTO:
         return dtype
@@ -49,7 +49,7 @@ def say(line: str) -> None:
 
 
 def _dtype_before(run: Path) -> str | None:
-    """The dtype of the newest checkpoint of a run's folder that can be read; none where there is none."""
+    """The dtype of the newest readable checkpoint in a run's folder, None without one."""
     for path in sorted(run.glob("checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from medagent.training.execution import Execution
 from medagent.training.prefixes import PrefixTree, common_prefixes
 
-# What a token that another row read costs beside one that is read: its keys and values are kept again.
+# Cost of a token that another row has read, relative to reading it: its keys and values are kept again.
 READ_AGAIN = 1 / 8
 
 

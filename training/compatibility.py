@@ -83,7 +83,7 @@ def warn_of_tight_limits(base_model: str, limits: Limits) -> None:
     if names:
         tight = ", ".join(f"{name} {getattr(limits, name)} (the base's own: {getattr(taught, name)})" for name in names)
         warnings.warn(
-            f"data.agent.limits: found {tight}; rollouts of {base_model} will be cut off. Raise them to those in its "
+            f"data.agent.limits: found {tight}; rollouts of {base_model} will be truncated. Raise them to those in its "
             f"{SPEC_FILE}.",
             stacklevel=2,
         )

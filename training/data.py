@@ -57,8 +57,8 @@ class RolloutData(AgentData):
     `num_critic_epochs` passes for the critic alone come first: it learns from fewer and noisier targets than the
     policy. An untrained critic starts at the first mean return.
 
-    `truncated` says what a rollout that a limit cut counts as: "terminal", "bootstrap" (the critic's value of where it
-    was cut follows) or "mask" (no loss).
+    `truncated` says how a truncated rollout counts: "terminal" (an end like any other), "bootstrap" (the critic's value
+    of its last state is added) or "mask" (no loss).
     """
 
     default_callbacks = (

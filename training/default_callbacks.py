@@ -63,7 +63,7 @@ class WholeIterations(Callback):
 
 
 def why_not_to_go_on(checkpoint: Mapping[str, Any]) -> str | None:
-    """Why a run must not go on from a checkpoint; none where it may."""
+    """Why a run must not go on from a checkpoint, None if it may."""
     if "state_dict" in checkpoint and not {"loops", "optimizer_states"} <= checkpoint.keys():
         return "it holds weights alone"
     return None if checkpoint.get(WHOLE, True) else "it was made inside an iteration"

@@ -40,9 +40,9 @@ class Execution:
     `shared_prefixes`: what the rows of a micro-batch have in common is read once (`medagent.training.prefixes`), and
     questions keep their samples together. Rows are packed. It needs sdpa.
 
-    `logits_rows`: so many rows of the vocabulary projection exist at a time. `max_tokens`: a pass reads at most so many
-    tokens (0: any number; null: what fits into half of the free memory), padding included where rows are padded. A
-    larger micro-batch is split. `quantise` "nf4": the frozen base in 4 bits (QLoRA, arXiv 2305.14314; needs
+    `logits_rows`: the rows of the vocabulary projection that exist at a time. `max_tokens`: the most tokens that a pass
+    reads, padding included (0: no limit; null: as many as fit into half of the free memory). A larger micro-batch is
+    split. `quantise` "nf4": the frozen base in 4 bits (QLoRA, arXiv 2305.14314; needs
     bitsandbytes).
     """
 
@@ -69,13 +69,13 @@ class Execution:
 
     @property
     def token_limit(self) -> int:
-        """`max_tokens`; 0, no limit, as long as nothing has settled it."""
+        """`max_tokens`; 0, no limit, until one is chosen."""
         return self.max_tokens or 0
 
 
 @dataclass(frozen=True)
 class TokenLimit:
-    """How many tokens a pass may read (0: any number), and in words why."""
+    """How many tokens a pass may read (0: any number), and the reason in words."""
 
     max_tokens: int
     reason: str

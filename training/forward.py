@@ -1,4 +1,4 @@
-"""A pass of the base over the rows of a micro-batch, as `Execution` says: padded, packed, or along a prefix tree."""
+"""One forward pass of the base over rows, as `Execution` says: padded, packed, or along a prefix tree."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SelectedHiddenStates:
     num_read: int
     """Tokens that the pass read, without padding."""
     of_A: Tensor | None = None
-    """[A] integer: the state of each marked token; none where it is the one of the same number."""
+    """[A] integer: the state of each marked token; None if states and marked tokens have one order."""
 
     def each(self, values_U: Tensor) -> Tensor:
         """[A, ...] the values of the marked tokens."""
@@ -58,8 +58,8 @@ def selected_hidden_states(
     """Read the rows once, and keep the states that predict the marked tokens.
 
     Rows are padded on the right, so causal attention alone keeps padding away from every real token. A marked position
-    may also be the first after a row's end. The state of the row's last token predicts it. What follows the state that
-    predicts a row's last marked token is not read. `routing` replays or records the experts of the tokens.
+    may also be the first after a row's end. The state of the row's last token predicts it. Tokens after the state
+    that predicts a row's last marked token are not read. `routing` replays or records the experts of the tokens.
 
     Raises:
         ValueError: the first token of a row is marked, which nothing predicts.
@@ -116,7 +116,7 @@ class TokenCounts:
         self._counting = True
 
     def read(self, tokens: int, states: Tensor | None = None) -> None:
-        """Count a forward pass over so many tokens, and every backward pass that reaches its `states`."""
+        """Count a forward pass over `tokens` tokens, and every backward pass that reaches its `states`."""
         if not self._counting:
             return
         self.forward += tokens

@@ -110,7 +110,7 @@ NUM_EVIDENCE_FEATURES: dict[CriticInputs, int] = {
 
 
 def evidence_network(num_features: int) -> nn.Sequential:
-    """The critic that reads so many numbers instead of the context; its last layer starts at zero."""
+    """The critic that reads `num_features` numbers instead of the context; its last layer starts at zero."""
     last = nn.Linear(EVIDENCE_WIDTH, 1, dtype=torch.float32)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)

@@ -1,4 +1,4 @@
-"""The LightningModule: one optimizer step over whatever experience, segments and advantages it is given.
+"""The LightningModule: one optimizer step per batch, by manual optimisation (`AgentModule.training_step`).
 
 The policy loss is a class that the YAML names. Algorithms are callbacks (`medagent.training.callbacks`). With neither
 set this is PPO with token-level ratios.
@@ -69,8 +69,8 @@ class AgentModule(LightningModule):
     `kl_mode` "loss": `kl_coef` times the k3 estimate of KL(policy || reference) is added to the loss. "reward":
     `kl_coef` times k1, the log-ratio at sampling, is taken off each action token's reward. With 0 nothing reads it.
 
-    With `lr_decay_iterations` both rates fall linearly to zero over so many iterations. The policy's first rises over
-    `lr_warmup_iterations`, as AdamW's first steps move every weight by the whole rate. `temperature` is that of
+    Over `lr_decay_iterations` both learning rates fall linearly to zero. Over `lr_warmup_iterations` the policy's rate
+    rises first, as AdamW's first steps move every weight by the whole rate. `temperature` is that of
     sampling, and every log-prob is taken at it.
 
     `routing_replay`, of a mixture of experts: the policy's passes choose the experts of the trainer before the update

@@ -75,8 +75,9 @@ class ClippingBiasCorrection(StepCallback):
 
     `constant`: one scale, or one per optimizer step of an iteration.
 
-    `decay`: the share of a cut (1 - scale) that stays at the next step, whose own cut counts where it is larger. The
-    first step on fresh or decoupled weights clips nothing, so only the decay can shorten it. The paper has none.
+    `decay`: the share of a reduction (1 - scale) that is carried over to the next step, if that step's own reduction is
+    smaller. The first step on fresh or decoupled weights clips nothing, so only the decay can shorten it. The paper has
+    none.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class ClippingBiasCorrection(StepCallback):
         ):
             raise ConfigError(
                 f"ClippingBiasCorrection: decay {decay} found with normaliser {normaliser} applied to "
-                f"{applied_to}. Wanted one in [0, 1), and 0 but for relative or triggered on the gradient or the step. "
-                "There scales are at most 1 and belong to a step. Set decay: 0."
+                f"{applied_to}. Wanted a number in [0, 1), and 0 unless the normaliser is relative or triggered and "
+                "applied_to is gradient or step. Set decay: 0."
             )
         self._decay = decay
         self._scale = CorrectionScale(normaliser, floor, threshold, constants)

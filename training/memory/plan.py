@@ -110,7 +110,7 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
 
 
 def available_gib(device: str) -> float | None:
-    """Memory of the first GPU, or of this machine; none where a GPU is asked for and there is none here."""
+    """Memory of the first GPU, or of this machine; None if this machine lacks the GPU."""
     if device != "cpu":
         return torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else None
     return float(psutil.virtual_memory().total) / GIB
@@ -126,7 +126,7 @@ def settled_load(load: Load, *, free_gib: float | None, share: float, sharing: i
         return load
     device = torch.device("cpu" if load.device == "cpu" else "cuda")
     if free_gib is None and device.type == "cuda" and not torch.cuda.is_available():
-        print("model.execution.max_tokens: settled on the GPU; --memory_gib says what yours has free")
+        print("model.execution.max_tokens: chosen on the GPU; give its free memory with --memory_gib")
         return load
     free = free_gib * GIB if free_gib is not None else free_memory(device, sharing=sharing)
     found = fit_token_limit(load, share * free)

@@ -43,7 +43,7 @@ class OffPolicy:
             raise ConfigError(f"OffPolicy.staleness: found {self.staleness}, wanted 0 or more iterations.")
         if self.overlap and not self.staleness:
             raise ConfigError(
-                "OffPolicy.overlap: found true with staleness 0. What is sampled during an update is one iteration "
+                "OffPolicy.overlap: found true with staleness 0. Rollouts sampled during an update are one iteration "
                 "old when it is used. Set staleness to 1."
             )
         if self.cap < 1:

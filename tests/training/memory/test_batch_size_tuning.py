@@ -200,13 +200,13 @@ STAT = "anon 5\ninactive_file 30\ntotal_inactive_file 40\n"
 
 
 def test_a_control_group_limits_the_memory(tmp_path: Path, monkeypatch) -> None:
-    inner = {"a/b/estimate.max": "max\n", "a/b/estimate.current": "7", "a/b/estimate.stat": STAT}
-    outer = {"a/estimate.max": "1000\n", "a/estimate.current": "500", "a/estimate.stat": STAT}
+    inner = {"a/b/memory.max": "max\n", "a/b/memory.current": "7", "a/b/memory.stat": STAT}
+    outer = {"a/memory.max": "1000\n", "a/memory.current": "500", "a/memory.stat": STAT}
     assert groups(tmp_path / "2", monkeypatch, "0::/a/b\n", {**inner, **outer}) == 1000 - 500 + 30
     first = {"limit_in_bytes": "900", "usage_in_bytes": "500"}
     first = {f"memory/x/estimate.{name}": value for name, value in {**first, "stat": STAT}.items()}
     assert groups(tmp_path / "1", monkeypatch, "5:cpu:/y\n4:estimate,hugetlb:/x\n", first) == 900 - 500 + 40
-    over = {"estimate.max": "100", "estimate.current": "500", "estimate.stat": STAT}
+    over = {"memory.max": "100", "memory.current": "500", "memory.stat": STAT}
     assert groups(tmp_path / "over", monkeypatch, "0::/\n", over) == 0
     assert groups(tmp_path / "none", monkeypatch, "0::/\n", {}) == float("inf")
     monkeypatch.setattr(estimate, "OWN_GROUPS", tmp_path / "absent")
@@ -277,4 +277,4 @@ def test_plan_prints_what_the_run_would_settle(capsys: pytest.CaptureFixture[str
     assert main([*given, "--memory_gib", "64", "--model.execution.max_tokens=4096"]) == 0
     assert "max_tokens" not in capsys.readouterr().out
     assert main([*given, "--trainer.accelerator=gpu"]) == 0
-    assert "model.execution.max_tokens: settled on the GPU; --memory_gib" in capsys.readouterr().out
+    assert "model.execution.max_tokens: chosen on the GPU; give its free memory" in capsys.readouterr().out

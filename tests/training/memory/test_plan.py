@@ -138,10 +138,10 @@ def test_the_command_reads_configurations_and_overrides(capsys: pytest.CaptureFi
     assert "sampler's copy" in said
     assert main(["plan", "--config", str(CONFIG), "--memory_gib", "0.5"]) == 1
     assert "does not fit" in capsys.readouterr().err
-    group = str(CONFIG.parent / "critic" / "group.yaml")
+    group = str(CONFIG.parents[1] / "critic" / "group.yaml")
     assert main(["plan", "--config", str(CONFIG), "--config", group]) == 0
     assert "a small network as critic" in capsys.readouterr().out
-    vllm = str(CONFIG.parent / "engines" / "vllm.yaml")
+    vllm = str(CONFIG.parents[1] / "engines" / "vllm.yaml")
     on_gpu = ["plan", "--config", str(CONFIG), "--config", vllm, "--trainer.accelerator", "gpu", "--memory_gib", "10"]
     assert main(on_gpu) == 0
     said = capsys.readouterr().out
