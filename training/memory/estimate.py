@@ -1,8 +1,8 @@
 """What a training run holds in memory: one formula for `medagent plan` and for the run itself.
 
-No weights are loaded, and parameters are counted on torch's meta device. The memory that autograd keeps
-for a layer is linear in its sizes (counted with saved-tensor hooks, docs/scaling.md). The figures assume that every rollout is as long
-as the limits allow.
+No weights are loaded, and parameters are counted on torch's meta device. The memory that autograd keeps for a layer is
+linear in the layer's sizes (counted with saved-tensor hooks, docs/scaling.md). The figures assume that every rollout is
+as long as the limits allow.
 """
 
 from __future__ import annotations
