@@ -1,4 +1,4 @@
-"""Which LoRA adapters are loaded, merged and served: plain ones, on linear layers that share no weight.
+"""Plain LoRA adapters, on linear layers that share no weight: the only ones that are loaded, merged and served.
 
 A plain adapter changes a layer by scaling * B A, and perhaps its bias. Anything else would be lost in a merge.
 """

@@ -1,4 +1,4 @@
-"""What may be a base model: a whole one, whose scores are the projection of its hidden states."""
+"""A base model must be a whole model, whose scores are the projection of its hidden states."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_every_part_of_a_date_is_english_and_of_no_time_zone(monkeypatch: pytest
     assert written == (
         "Sat Saturday Mar March Mar Sat Mar  1 00:00:00 2025 03/01/25 00:00:00 AM 12:00:00 AM 1740787200 % 060 25 08"
     )
-    # What a locale can change is written from tables, so none of it reaches the C library.
+    # Parts that a locale can change are written from tables, so none of them reaches the C library.
     asked: list[str] = []
 
     class Day(datetime):

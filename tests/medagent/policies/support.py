@@ -124,7 +124,7 @@ def furthest_from_plain(model: PreTrainedModel, dialogues: list[tuple[list[int],
 
 
 def forced(tokenizer: PreTrainedTokenizerBase, vocab_size: int, tokens: list[int]) -> Any:
-    """What to put in the place of `project`: scores that make these tokens certain, one after the other."""
+    """A replacement of `project` whose scores make these tokens certain, one after the other."""
     waiting = list(tokens)
 
     def project(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:

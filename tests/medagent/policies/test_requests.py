@@ -1,4 +1,4 @@
-"""What is asked of what samples: the temperature and seed of each dialogue and turn, and how long it may be."""
+"""The requests to samplers: temperature and seed of each dialogue and turn, and its greatest length."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_a_server_that_stops_for_a_reason_of_its_own_is_believed() -> None:
 
 
 def test_the_next_turn_goes_on_after_the_token_that_ended_the_last(monkeypatch) -> None:
-    """What a server said beyond the end is no part of the dialogue."""
+    """Tokens that a server wrote beyond the end are no part of the dialogue."""
     ids = WORDS.convert_tokens_to_ids(query("><"))
     source = Saying(ids)
     policy = CompletionPolicy([source], "base", WORDS)

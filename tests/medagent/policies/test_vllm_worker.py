@@ -1,4 +1,4 @@
-"""What a vLLM worker says that it holds: fused, packed and wrong weights, and adapters as vLLM keeps them."""
+"""The weights that a vLLM worker reports: fused, packed and wrong ones, and adapters as vLLM keeps them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def started(module: AgentModule, tmp_path: Path, **settings) -> InProcessEngine:
 
 
 def small_step(module: AgentModule, rate: float = 1e-5) -> None:
-    """What an optimizer step at the shipped rate does: every weight moves by about the rate."""
+    """Move every weight by about the rate, as an optimizer step does."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in module.shared_base.policy_parameters():

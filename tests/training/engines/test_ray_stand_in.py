@@ -1,4 +1,4 @@
-"""What the engine `ray` does with actors that die or hold other weights; Ray itself is a stand-in in this process.
+"""The engine `ray` replaces actors that die or hold other weights; Ray itself is a stand-in in this process.
 
 Real actors are tried in `test_ray.py`.
 """

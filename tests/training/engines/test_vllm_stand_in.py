@@ -1,4 +1,4 @@
-"""What the engine `vllm` asks of a server at each sync, with a stand-in that computes with the real base.
+"""The calls of the engine `vllm` to a server at each sync, with a stand-in that computes with the real base.
 
 Real vLLM is tried in `tests/vllm`.
 """
