@@ -185,7 +185,6 @@ def train(settings: Settings, retriever: Retriever, *, iterations: int) -> tuple
         num_clipped, scales = 0, []
         for minibatch in split_minibatches(len(rollouts), num_minibatches=settings.num_minibatches, seed=order):
             # Every action token of the minibatch weighs the same ("token-mean"), in whatever micro-batch it is.
-            # (The trainer multiplies by the number of micro-batches and divides by it: exact for a power of two.)
             token_weight = 1 / int(batch.mask_BT[minibatch].sum())
             read_weight = 1 / int(batch.value_mask_BT[minibatch].sum())
             squares = torch.zeros(2, dtype=torch.float64)  # ||g||^2 and ||C||^2

@@ -55,7 +55,7 @@ def closure(module: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("module", "files", "lines"),
-    [("medagent.training.module", 45, 7_000), ("medagent.agent", 23, 2_900), ("medagent.training.run", 175, 25_800)],
+    [("medagent.training.module", 45, 7_000), ("medagent.agent", 23, 2_900), ("medagent.training.run", 180, 26_000)],
 )
 def test_a_module_pulls_in_only_so_much(module: str, files: int, lines: int) -> None:
     found = closure(module)

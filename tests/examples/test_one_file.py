@@ -34,7 +34,6 @@ def test_its_settings_are_those_of_the_configurations(example: ModuleType) -> No
     shared = ("num_questions", "num_minibatches", "policy_lr", "critic_lr", "lr_decay_iterations", "kl_coef")
     assert [getattr(settings, name) for name in shared] == [(model | data)[name] for name in shared]
     assert settings.num_micro_batches == data["num_micro_batches"]
-    assert settings.num_micro_batches & (settings.num_micro_batches - 1) == 0, "a power of two: see the file"
     limits = data["agent"]["limits"]
     assert {name: getattr(example.LIMITS, name) for name in limits} == limits
 

@@ -109,14 +109,13 @@ def callbacks_of(name: str) -> list[Callback]:
     return [TurnLevelSampling(), *([ClippingBiasCorrection(**CORRECTIONS[name])] if name != "none" else [])]
 
 
-@pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "correction"),
     [
-        ("advantages_BT", math.nan),
-        ("advantages_BT", math.inf),
-        ("returns_BT", -math.inf),
-        ("old_logprobs_BT", math.nan),
+        *(("advantages_BT", math.nan, correction) for correction in CORRECTIONS),
+        ("advantages_BT", math.inf, "none"),
+        ("returns_BT", -math.inf, "step"),
+        ("old_logprobs_BT", math.nan, "parameters"),
     ],
 )
 def test_a_spoilt_step_changes_nothing(field, value, correction, tmp_path) -> None:
