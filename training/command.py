@@ -72,11 +72,11 @@ class AgentParser(LightningArgumentParser):
         for protocol in PROTOCOLS:
             compare_by_names(protocol)
 
-    def parse_args(self, args: Any = None, **kwargs: Any) -> Any:
+    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the arguments; each class that they name fits the base that it derives from."""
-        if isinstance(args, list):
-            args = [with_current_class_paths(each) for each in args]
-        parsed = super().parse_args(args, **kwargs)
+        if args and isinstance(args[0], list):
+            args = ([with_current_class_paths(each) for each in args[0]], *args[1:])
+        parsed = super().parse_args(*args, **kwargs)
         for found in _classes_in(parsed):
             for base in BASES:
                 if issubclass(found, base) and (reason := misfit(found, base)):

@@ -86,20 +86,18 @@ def train(
     """
     quiet_lightning()
     run = Path(out)
-    trainer = Trainer(
-        **TRAINER_DEFAULTS
-        | {
-            "accelerator": accelerator,
-            "devices": devices,
-            "num_nodes": num_nodes,
-            "strategy": strategy,
-            "default_root_dir": run,
-            "max_epochs": iterations,
-            "logger": run_loggers(run),
-            "callbacks": [*_with_defaults(callbacks, data), run_checkpoints(run)],
-        }
-    )
-    fit_in_folder(trainer, module, data)
+    settings: dict[str, Any] = {
+        **TRAINER_DEFAULTS,
+        "accelerator": accelerator,
+        "devices": devices,
+        "num_nodes": num_nodes,
+        "strategy": strategy,
+        "default_root_dir": run,
+        "max_epochs": iterations,
+        "logger": run_loggers(run),
+        "callbacks": [*_with_defaults(callbacks, data), run_checkpoints(run)],
+    }
+    fit_in_folder(Trainer(**settings), module, data)
     return TrainingResult(run, run / "agent", tuple(read_metrics(run)))
 
 

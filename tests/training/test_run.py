@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.run import newest_checkpoint
+from medagent.training.run import _refuse_changes, newest_checkpoint
 from tests.retrieval.server import Serving
 from tests.training.support import arguments, numbers
 
@@ -190,6 +191,18 @@ def test_a_folder_with_another_run_is_refused_and_kept(whole: Path, train_index:
     with pytest.raises(ConfigError, match="policy_lr.*--overwrite"):
         train_command(arguments(whole, train_index, epochs=4, **{"model.policy_lr": 0.5}))
     assert sorted(path.name for path in whole.rglob("*")) == before
+
+
+def test_a_run_whose_settings_have_their_former_names_goes_on(tmp_path: Path) -> None:
+    def settings(reward: str, sync: str, accumulated: int) -> dict[str, Any]:
+        engine = {"class_path": "medagent.engines.InProcessEngine", "init_args": {sync: "auto"}}
+        data = {"reward": {"class_path": reward}, "engine": engine, "num_micro_batches": 2}
+        return {"trainer": {"max_epochs": accumulated, "accumulate_grad_batches": accumulated}, "data": data}
+
+    before = settings("medagent.training.rewards.F1", "hand_over", 2)
+    _refuse_changes(tmp_path, before, settings("medagent.training.F1", "weight_sync", 1))
+    with pytest.raises(ConfigError, match=r"data\.reward\.class_path.*--overwrite"):
+        _refuse_changes(tmp_path, before, settings("medagent.training.ExactMatch", "weight_sync", 1))
 
 
 def test_a_truncated_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
