@@ -28,8 +28,8 @@ def misfit(found: type, wanted: type) -> str | None:
     """Why a class cannot be used as `wanted`, with both signatures and the remedy. None where it can.
 
     Example: misfit(MyReward, Reward) for a class without methods is "my_task.MyReward does not fit
-    training.rewards.Reward. Wanted: def __call__(self, rollout: Rollout) -> Rollout. Found: no method __call__. Define
-    it."
+    medagent.training.rewards.Reward. Wanted: def __call__(self, rollout: Rollout) -> Rollout. Found: no method
+    __call__. Define it."
     """
     said = f"{_name(found)} does not fit {_name(wanted)}."
     if not vars(wanted).get("_is_protocol"):

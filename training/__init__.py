@@ -42,36 +42,21 @@ if TYPE_CHECKING:
     from medagent.training.run import TrainingResult, train
 
 _NAMES = {
-    "advantages": ("GAE", "AdvantageEstimator", "BatchBaseline", "GroupNormalised", "LeaveOneOut"),
-    "agent_data": ("AgentSettings",),
+    "advantages": "AdvantageEstimator BatchBaseline GAE GroupNormalised LeaveOneOut",
+    "agent_data": "AgentSettings",
     "callbacks": (
-        "AgentExport",
-        "ClippingBiasCorrection",
-        "CollapseMonitor",
-        "ComputeBudget",
-        "HeldOutEvaluation",
-        "ProgressLine",
-        "RolloutRecords",
-        "SequenceLevelSampling",
-        "TurnLevelSampling",
+        "AgentExport ClippingBiasCorrection CollapseMonitor ComputeBudget HeldOutEvaluation ProgressLine "
+        "RolloutRecords SequenceLevelSampling TurnLevelSampling"
     ),
-    "data": ("RolloutData",),
-    "engines": ("InProcessEngine", "RayEngine", "Engine", "ServersEngine", "VllmEngine"),
-    "execution": ("Execution",),
-    "lora": ("LoraSettings",),
-    "module": ("AgentModule",),
-    "objectives": ("ClippedSurrogate", "PolicyLoss", "PolicyLossResult"),
-    "prepare": ("OffPolicy",),
-    "rewards": (
-        "F1",
-        "ContainsAnswer",
-        "ExactMatch",
-        "OutcomeReward",
-        "Reward",
-        "SupportedCitations",
-        "TurnRewards",
-    ),
-    "run": ("TrainingResult", "train"),
+    "data": "RolloutData",
+    "engines": "Engine InProcessEngine RayEngine ServersEngine VllmEngine",
+    "execution": "Execution",
+    "lora": "LoraSettings",
+    "module": "AgentModule",
+    "objectives": "ClippedSurrogate PolicyLoss PolicyLossResult",
+    "prepare": "OffPolicy",
+    "rewards": "ContainsAnswer ExactMatch F1 OutcomeReward Reward SupportedCitations TurnRewards",
+    "run": "TrainingResult train",
 }
 
 __all__ = [
@@ -115,5 +100,5 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy(
-    __name__, {name: f"medagent.training.{module}" for module, names in _NAMES.items() for name in names}
+    __name__, {name: f"medagent.training.{module}" for module, names in _NAMES.items() for name in names.split()}
 )

@@ -118,33 +118,18 @@ def starter_lengthen(thinking: int, out: str | None = None, steps: int = 800, se
     )
 
 
-def _train(arguments: list[str]) -> None:
-    from medagent.training.command import train_command
-    from medagent.training.run import end_rank
-
-    train_command(arguments)
-    end_rank()
-
-
 def _plan(arguments: list[str]) -> None:
     from medagent.training.memory.plan import plan as run_plan
 
     run_plan(arguments)
 
 
-def _sft(arguments: list[str]) -> None:
-    from medagent.training.command import sft_command
+def _training(name: str, arguments: list[str]) -> None:
+    from medagent.training import command
     from medagent.training.run import end_rank
 
-    sft_command(arguments)
-    end_rank()
-
-
-def _preference(arguments: list[str]) -> None:
-    from medagent.training.command import preference_command
-    from medagent.training.run import end_rank
-
-    preference_command(arguments)
+    run = {"train": command.train_command, "sft": command.sft_command, "preference": command.preference_command}[name]
+    run(arguments)
     end_rank()
 
 
@@ -155,10 +140,10 @@ def settings_help(command: str) -> str:
 
 # These commands parse a configuration's settings themselves.
 CONFIGURED: dict[str, Callable[[list[str]], None]] = {
-    "train": _train,
+    "train": partial(_training, "train"),
     "plan": _plan,
-    "sft": _sft,
-    "preference": _preference,
+    "sft": partial(_training, "sft"),
+    "preference": partial(_training, "preference"),
 }
 TRAINING_COMMANDS: dict[str, Any] = {
     "train": train,
