@@ -21,6 +21,23 @@ _OTHER_NAMES = {
 }
 
 
+_SEVERAL = ("authors", "types", "keywords", "notices")
+_YEAR = re.compile(r"(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAME = r"(?P<name>[A-Za-z]{3,})\.?"
+_DATES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?P<year>\d{4})[-/. ](?P<month>\d{1,2})(?:[-/. ](?P<day>\d{1,2}))?(?!\d)",
+        r"(?P<year>(?:1[5-9]|20)\d\d)(?P<month>\d\d)(?P<day>\d\d)?(?!\d)",
+        r"(?P<a>\d{1,2})[-/. ](?P<b>\d{1,2})[-/. ](?P<year>\d{4})(?!\d)",
+        rf"(?P<year>\d{{4}})\W+{_NAME}(?:\W+(?P<day>\d{{1,2}})(?!\d))?",
+        rf"(?:(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\W+)?{_NAME}\W+(?P<year>\d{{4}})(?!\d)",
+        rf"{_NAME}\W+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?,?\W+(?P<year>\d{{4}})(?!\d)",
+    )
+)
+
+
 @dataclass(frozen=True)
 class Bibliography:
     """A document's bibliography; what is unknown is empty.
@@ -95,7 +112,6 @@ def plain_doi(text: str) -> str:
 
 
 NAMES = tuple(each.name for each in fields(Bibliography))
-_SEVERAL = ("authors", "types", "keywords", "notices")
 
 
 def _says(value: Any) -> bool:
@@ -104,9 +120,6 @@ def _says(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     return " ".join(str(value).encode("utf-8", "replace").decode("utf-8").split())
-
-
-_YEAR = re.compile(r"(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
 
 
 def year_in(value: Any) -> int | None:
@@ -120,21 +133,6 @@ def year_in(value: Any) -> int | None:
     text = str(value)
     found = _YEAR.search(text) or re.match(r"((?:1[5-9]|20)\d\d)(?:0[1-9]|1[0-2])(?:[0-3]\d)?$", text.strip())
     return int(found[0][:4]) if found else None
-
-
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_NAME = r"(?P<name>[A-Za-z]{3,})\.?"
-_DATES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"(?P<year>\d{4})[-/. ](?P<month>\d{1,2})(?:[-/. ](?P<day>\d{1,2}))?(?!\d)",
-        r"(?P<year>(?:1[5-9]|20)\d\d)(?P<month>\d\d)(?P<day>\d\d)?(?!\d)",
-        r"(?P<a>\d{1,2})[-/. ](?P<b>\d{1,2})[-/. ](?P<year>\d{4})(?!\d)",
-        rf"(?P<year>\d{{4}})\W+{_NAME}(?:\W+(?P<day>\d{{1,2}})(?!\d))?",
-        rf"(?:(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\W+)?{_NAME}\W+(?P<year>\d{{4}})(?!\d)",
-        rf"{_NAME}\W+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?,?\W+(?P<year>\d{{4}})(?!\d)",
-    )
-)
 
 
 def iso_date(value: Any) -> str:

@@ -19,6 +19,9 @@ from medagent.retrieval.settings import SearchSettings
 
 Ranking = list[int]
 Fetch = Callable[[Sequence[int]], list[Passage]]  # the passages of rows, in their order
+_WORD = re.compile(r"\w+")
+SHINGLE = 3
+LEVELS = {"guideline": 1.0, "systematic review": 0.9, "rct": 0.7, "trial": 0.5, "review": 0.3, "case report": 0.1}
 
 
 def nearest_rows(found: list[tuple[float, int]], top_k: int) -> Ranking:
@@ -99,10 +102,6 @@ def _with_enough(
             yield passage, score
 
 
-_WORD = re.compile(r"\w+")
-SHINGLE = 3
-
-
 def drop_duplicates(ranked: Iterable[tuple[Passage, float]], threshold: float) -> Iterator[tuple[Passage, float]]:
     """The (passage, score) pairs that repeat none before them; all of them where `threshold` is 0.
 
@@ -126,9 +125,6 @@ def _similar(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]], thres
         return False
     common = len(a & b)
     return common >= threshold * (len(a) + len(b) - common)
-
-
-LEVELS = {"guideline": 1.0, "systematic review": 0.9, "rct": 0.7, "trial": 0.5, "review": 0.3, "case report": 0.1}
 
 
 def evidence_level(types: Iterable[str]) -> float:

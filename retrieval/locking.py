@@ -23,6 +23,10 @@ from medagent.retrieval.errors import IndexBusyError, IndexUnwritableError
 LOCKS = ("lock", "readers")
 
 
+FULL, REFUSED = (errno.ENOSPC, errno.EDQUOT), (errno.EROFS, errno.EACCES, errno.EPERM)
+SPARE = 2**20  # bytes; with fewer left a failure of Chroma, which does not say why, is put down to the disk
+
+
 class ReadLock:
     """Held by a process that searches an index, from now until `release` or the end of the process."""
 
@@ -80,10 +84,6 @@ def _unwritable(folder: Path, error: OSError) -> IndexUnwritableError:
         f"index {folder}: cannot be locked ({error}). Who searches an index needs the right to write in its folder; "
         "give it, or search a served one (medagent index serve)."
     )
-
-
-FULL, REFUSED = (errno.ENOSPC, errno.EDQUOT), (errno.EROFS, errno.EACCES, errno.EPERM)
-SPARE = 2**20  # bytes; with fewer left a failure of Chroma, which does not say why, is put down to the disk
 
 
 @contextmanager

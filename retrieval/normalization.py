@@ -64,6 +64,15 @@ _NUMBERED = re.compile(
 )
 
 
+# Soft hyphen, zero-width space, word joiner and byte order mark, inside words too. Zero-width joiners stay: Persian,
+# Indic scripts and emoji are written with them. Control characters but tab and line ends go too.
+_UNSEEN = re.compile("[\u00ad\u200b\u2060\ufeff\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_PICTURE = re.compile(r"!\[([^\]]*)\]\((?:[^()]|\([^()]*\))*\)|!\[([^\]]*)\]\[[^\]]*\]")
+_TAG = re.compile(r"<img\b[^>]*>", re.IGNORECASE)
+_ALT = re.compile(r"\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')", re.IGNORECASE)
+_DATA = re.compile(r"data:[\w/.+-]*(?:;[\w=.+-]+)*;base64,[A-Za-z0-9+/=\s]*[A-Za-z0-9+/=]|data:image/[^\s\"')>]+")
+
+
 def strip_accents(text: str) -> str:
     """The text with plain letters for those with marks, for comparing; it is not for showing.
 
@@ -102,15 +111,6 @@ def add_number_words(text: str) -> str:
         return " ".join([found[0], *words])
 
     return _NUMBERED.sub(numbered, text)
-
-
-# Soft hyphen, zero-width space, word joiner and byte order mark, inside words too. Zero-width joiners stay: Persian,
-# Indic scripts and emoji are written with them. Control characters but tab and line ends go too.
-_UNSEEN = re.compile("[\u00ad\u200b\u2060\ufeff\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_PICTURE = re.compile(r"!\[([^\]]*)\]\((?:[^()]|\([^()]*\))*\)|!\[([^\]]*)\]\[[^\]]*\]")
-_TAG = re.compile(r"<img\b[^>]*>", re.IGNORECASE)
-_ALT = re.compile(r"\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')", re.IGNORECASE)
-_DATA = re.compile(r"data:[\w/.+-]*(?:;[\w=.+-]+)*;base64,[A-Za-z0-9+/=\s]*[A-Za-z0-9+/=]|data:image/[^\s\"')>]+")
 
 
 def strip_invisible(text: str) -> str:

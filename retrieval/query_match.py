@@ -31,6 +31,11 @@ SHORTEST, VOWELS_FROM, LONG = 5, 8, 12  # letters of a word that may differ, in 
 MAX_NEAR_WORDS = 3  # that stand for one
 _VOWELS = str.maketrans("eiouy", "aaaaa")
 _OPPOSITES = (("hyper", "hypo"), ("intra", "inter"), ("infra", "intra"), ("supra", "sub"), ("ante", "anti"))
+SYNONYMS_FILE = "synonyms.json"
+LONGEST = 8  # words of a term
+MAX_SYNONYMS, MAX_VARIANTS = 8, 32  # per term, and per query
+_ABBREVIATION = re.compile(r"[A-Z][A-Z0-9]{1,4}")  # "ALL", "MS": counts only where a query has it in capitals
+_NARROWER = {"NRW", "BRD", "REL"}  # entry terms of MeSH that are not of the same meaning
 
 
 class QueryWords:
@@ -129,13 +134,6 @@ def _is_error(word: str, known: str, distance: int) -> bool:
         return abs(len(word) - len(known)) == distance
     swapped = sorted(word) == sorted(known)
     return swapped or (len(word) >= VOWELS_FROM and word.translate(_VOWELS) == known.translate(_VOWELS))
-
-
-SYNONYMS_FILE = "synonyms.json"
-LONGEST = 8  # words of a term
-MAX_SYNONYMS, MAX_VARIANTS = 8, 32  # per term, and per query
-_ABBREVIATION = re.compile(r"[A-Z][A-Z0-9]{1,4}")  # "ALL", "MS": counts only where a query has it in capitals
-_NARROWER = {"NRW", "BRD", "REL"}  # entry terms of MeSH that are not of the same meaning
 
 
 @dataclass(frozen=True)

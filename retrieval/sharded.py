@@ -37,6 +37,14 @@ from medagent.retrieval.settings import SearchSettings
 log = logging.getLogger(__name__)
 Pairs = list[list[tuple[float, int]]]  # per query: (distance or score, row)
 T = TypeVar("T")
+_RETRACTED = "SELECT name FROM other.withdrawn WHERE kind = 'retracted'"
+# The rule of `ingest_policy`: a document goes by any of its names, and one that was let back in by name stays.
+_OUT = f"""
+SELECT row, id FROM main.passages AS held WHERE (held.owner IN ({_RETRACTED})
+  OR held.owner IN (SELECT name FROM main.aliases WHERE alias IN ({_RETRACTED})))
+AND NOT EXISTS (SELECT 1 FROM main.withdrawn AS said WHERE said.kind = 'allowed' AND (said.name = held.owner
+  OR said.name IN (SELECT alias FROM main.aliases AS other_name WHERE other_name.name = held.owner)))
+"""  # noqa: S608 (constant names)
 
 
 class ShardedRetriever(IndexRetriever):
@@ -244,16 +252,6 @@ def _must_match(manifest: Manifest, *, any_search: bool) -> dict[str, object]:
     if any_search:
         del settings["search"]
     return {"embedder": manifest.embedder, "dimension": manifest.dimension, "space": manifest.space, **settings}
-
-
-_RETRACTED = "SELECT name FROM other.withdrawn WHERE kind = 'retracted'"
-# The rule of `ingest_policy`: a document goes by any of its names, and one that was let back in by name stays.
-_OUT = f"""
-SELECT row, id FROM main.passages AS held WHERE (held.owner IN ({_RETRACTED})
-  OR held.owner IN (SELECT name FROM main.aliases WHERE alias IN ({_RETRACTED})))
-AND NOT EXISTS (SELECT 1 FROM main.withdrawn AS said WHERE said.kind = 'allowed' AND (said.name = held.owner
-  OR said.name IN (SELECT alias FROM main.aliases AS other_name WHERE other_name.name = held.owner)))
-"""  # noqa: S608 (constant names)
 
 
 def duplicate_rows(folder: Path, earlier: Sequence[Path]) -> dict[int, str]:

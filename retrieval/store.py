@@ -45,6 +45,9 @@ CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, number INTEGER NOT NUL
 """
 
 
+__all__ = ["PartState", "PassageStore", "Progress"]
+
+
 class PassageStore(StoredRows):
     """Passages and vectors of one index. Safe to read from several threads."""
 
@@ -237,9 +240,6 @@ class PassageStore(StoredRows):
                 file.write(bytes(self.dimension * 4))
             file.flush()
             os.fsync(file.fileno())
-
-
-__all__ = ["PartState", "PassageStore", "Progress"]
 
 
 def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[str]) -> None:

@@ -34,6 +34,8 @@ from medagent.retrieval.filters import (
 from medagent.retrieval.passages import Passage
 
 COLUMNS = ("id", "title", "text", "source", "section", "year", "licence", "document")
+Values = list[str | int]
+_LISTS = {"type": "types", "author": "authors", "keyword": "keywords"}
 
 
 @dataclass(frozen=True)
@@ -230,10 +232,6 @@ def bibliography_column(passage: Passage) -> str:
     """A passage's bibliography as it is stored; empty where nothing is known."""
     known = passage.about.to_json()
     return json.dumps(known, ensure_ascii=False) if known else ""
-
-
-Values = list[str | int]
-_LISTS = {"type": "types", "author": "authors", "keyword": "keywords"}
 
 
 def add_filter_functions(database: sqlite3.Connection) -> None:

@@ -37,6 +37,7 @@ READERS = {
 # Kinds that are read otherwise than before, each with a number that grows with each such change: `sync` and `add` then
 # read files again that did not change themselves.
 READINGS = {".pdf": 2, ".html": 2, ".htm": 2, ".docx": 2}
+__all__ = ["READERS", "READINGS", "Item", "OpenFile", "Skipped", "Withdrawn", "kind_of", "read_documents", "read_file"]
 
 
 def kind_of(path: Path) -> str:
@@ -63,6 +64,3 @@ def read_documents(path: str | Path) -> Iterator[Item]:
         yield from read_file(file)
     finally:
         file.close()
-
-
-__all__ = ["READERS", "READINGS", "Item", "OpenFile", "Skipped", "Withdrawn", "kind_of", "read_documents", "read_file"]

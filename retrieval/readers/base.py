@@ -21,6 +21,26 @@ SAMPLE = 65_536  # bytes by which an encoding is found out
 FEW = 0.1  # share of the bytes beyond ASCII that may be wrong in UTF-8
 MUCH, LONG = 0.2, 400  # share of bytes beyond ASCII in texts of other scripts, and bytes from which that can be told
 MAX_FILE_BYTES = 256 << 20  # bytes that are one document, and therefore held at once
+# A damaged or truncated archive. A disk that fails is another matter: it ends the build.
+UNREADABLE = (gzip.BadGzipFile, EOFError, zlib.error)
+_THING = r"(?:article|paper|publication|chapter|manuscript|study|review|report|letter|protocol)"
+_RETRACTED = re.compile(
+    rf"^\W*(?i:(?:this {_THING} (?:has been|was) )?(?:retracted|withdrawn)|temporary removal|removed)"
+    rf"(?:\s+(?i:{_THING}))?\s*(?::|[\])\u2013\u2014]|\.$|$)"
+    r"|^\W*(?:RETRACTED|WITHDRAWN)\b(?=.*[a-z])"  # and not a title that is all in capitals
+    rf"|^\W*(?i:{_THING} (?:retracted|withdrawn)\s*:)"
+    rf"|[:.\u2013\u2014-]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\W*$"
+    rf"|[\[(]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\s*(?:[.:,;][^\])]*|(?i:see|in|by)\b[^\])]*)?[\])]\W*$"
+)
+_NOTICE = re.compile(
+    r"^\W*(?:(?:notice|statement|note|notification) of )(?:retraction|withdrawal)\b"
+    r"|^\W*(?:editorial |publisher(?:'s|\u2019s)? |authors?(?:'s?|s?\u2019)? )?retraction"
+    r"(?:\s+(?:notice|note|statement|and republication))?\s*(?:[:\u2014]|\.(?:\s|$)|(?:to|for)\s*[:\"\u201c\u2018'])"
+    r"|^\W*retraction (?:to|for) [A-Z][\w'\u2019-]+ et al\b"
+    r"|^\W*(?:retraction|withdrawal|removal) (?:notice|note|statement)\b"
+    rf"|^\W*retraction (?:of|to|for)\s*(?:{_THING}\b|[:\"\u201c\u2018'])",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -125,28 +145,6 @@ def _codec(declared: str) -> str:
 
 
 Read = Callable[[OpenFile], Iterator[Item]]
-# A damaged or truncated archive. A disk that fails is another matter: it ends the build.
-UNREADABLE = (gzip.BadGzipFile, EOFError, zlib.error)
-
-
-_THING = r"(?:article|paper|publication|chapter|manuscript|study|review|report|letter|protocol)"
-_RETRACTED = re.compile(
-    rf"^\W*(?i:(?:this {_THING} (?:has been|was) )?(?:retracted|withdrawn)|temporary removal|removed)"
-    rf"(?:\s+(?i:{_THING}))?\s*(?::|[\])\u2013\u2014]|\.$|$)"
-    r"|^\W*(?:RETRACTED|WITHDRAWN)\b(?=.*[a-z])"  # and not a title that is all in capitals
-    rf"|^\W*(?i:{_THING} (?:retracted|withdrawn)\s*:)"
-    rf"|[:.\u2013\u2014-]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\W*$"
-    rf"|[\[(]\s*(?i:retracted|withdrawn)(?:\s+(?i:{_THING}))?\s*(?:[.:,;][^\])]*|(?i:see|in|by)\b[^\])]*)?[\])]\W*$"
-)
-_NOTICE = re.compile(
-    r"^\W*(?:(?:notice|statement|note|notification) of )(?:retraction|withdrawal)\b"
-    r"|^\W*(?:editorial |publisher(?:'s|\u2019s)? |authors?(?:'s?|s?\u2019)? )?retraction"
-    r"(?:\s+(?:notice|note|statement|and republication))?\s*(?:[:\u2014]|\.(?:\s|$)|(?:to|for)\s*[:\"\u201c\u2018'])"
-    r"|^\W*retraction (?:to|for) [A-Z][\w'\u2019-]+ et al\b"
-    r"|^\W*(?:retraction|withdrawal|removal) (?:notice|note|statement)\b"
-    rf"|^\W*retraction (?:of|to|for)\s*(?:{_THING}\b|[:\"\u201c\u2018'])",
-    re.IGNORECASE,
-)
 
 
 def is_retracted(title: str) -> bool:

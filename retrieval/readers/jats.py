@@ -25,6 +25,7 @@ _SILENT = {
     "ack",
 }
 _TEASERS = ("graphical", "toc", "teaser")
+SHELF = "https://www.ncbi.nlm.nih.gov/books/"
 
 
 def article(element: Element, name: str) -> Item:
@@ -181,9 +182,6 @@ def _table(wrap: Element, above: str) -> Section | None:
             lines.append("; ".join(row))
     label = ". ".join(part for part in (text_of(wrap.find("label")), text_of(wrap.find("caption"))) if part)
     return Section(" > ".join(part for part in (above, label or "Table") if part), "\n".join(lines))
-
-
-SHELF = "https://www.ncbi.nlm.nih.gov/books/"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ _NOTICES = {
     "PartialRetractionIn": "part retracted",
 }
 _RETRACTED = {"retracted publication", "retraction of publication", "retraction notice"}
+_TAGGED = re.compile(r"^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$")
+_CONTINUED = re.compile(r"^ {4,}(\S.*)$")
+_PMID = re.compile(r"\bPMID:? ?(\d+)")
 
 
 def article(element: Element, name: str) -> Item:
@@ -158,11 +161,6 @@ def _labelled(parts: list[Element]) -> str:
         if text:
             lines.append(f"{label.capitalize()}: {text}" if label and label != "UNLABELLED" else text)
     return "\n".join(lines)
-
-
-_TAGGED = re.compile(r"^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$")
-_CONTINUED = re.compile(r"^ {4,}(\S.*)$")
-_PMID = re.compile(r"\bPMID:? ?(\d+)")
 
 
 def is_medline(text: str) -> bool:

@@ -41,6 +41,7 @@ _RUBBISH = re.compile(
     re.IGNORECASE,
 )
 _YEAR = re.compile(r"(?:D:)?(1[89]\d\d|20\d\d)\d*")
+TextBlock = list[str]  # lines of one paragraph, or a row of a table
 
 
 def read_pdf(file: OpenFile) -> Iterator[Item]:
@@ -99,9 +100,6 @@ def _title(claimed: str, pages: list[ReadPage]) -> str:
 
 def _metadata(document: pypdfium2.PdfDocument, key: str) -> str:
     return replace_surrogates(str(document.get_metadata_value(key) or "").replace("\x00", ""))
-
-
-TextBlock = list[str]  # lines of one paragraph, or a row of a table
 
 
 @dataclass(frozen=True)

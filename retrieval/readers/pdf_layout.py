@@ -17,6 +17,9 @@ LEAST = 3  # lines on both sides of a gutter; a table may have two
 NARROW, MANY = 0.6, 6  # a narrower gutter needs more lines: blanks of justified lines lie above one another by chance
 MAX_DEPTH = 40  # cuts within cuts
 _Placed = tuple[float, float, float]  # where a gutter is, and from where to where it reaches
+NEAR = 3.0  # points within which lines touch
+MAX_LINES = 400  # of a page with tables; more make a picture
+SHORTEST = 8.0  # points that a rule is long at least
 
 
 @dataclass(frozen=True)
@@ -182,11 +185,6 @@ def _goes_on(cells: Sequence[list[LinePart]], above: Sequence[list[LinePart]], *
     if not cells[0]:
         return len(filled) < sum(bool(cell) for cell in above)
     return len(filled) == 1 and bool(above[0]) and cells[0][0].text[:1].islower()
-
-
-NEAR = 3.0  # points within which lines touch
-MAX_LINES = 400  # of a page with tables; more make a picture
-SHORTEST = 8.0  # points that a rule is long at least
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,15 @@ _HYPHENATED = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]$")
 _ENTRY = re.compile(r"(?:\.\s?){4,}\d+$")  # of a table of contents
 _SUSPENDED = frozenset("and or to und oder et ou y e o".split())
 _JOINED = re.compile(r"(?:(?<=\w)[-\u2010–—]|/)$")
+AROUND = 2  # pages before and after, since left and right pages may differ
+DEEP = 3  # lines from the edge
+APART = 1.6  # of the size of letters: how far running lines are from the text
+_NUMBER = re.compile(r"\d+")
+_PAGE = re.compile(
+    r"[-–—|\s]*(?:(?:page|pg\.?|p\.|seite|página|pagina|side|s\.)\s*)?(?:\d{1,4}|[ivxl]{1,6})"
+    r"(?:\s*(?:of|von|de|di|sur|/)\s*\d{1,4})?[-–—|\s]*",
+    re.IGNORECASE,
+)
 
 
 @dataclass
@@ -202,15 +211,6 @@ def _key(word: str) -> str:
     return word.lower().removesuffix("s")
 
 
-AROUND = 2  # pages before and after, since left and right pages may differ
-DEEP = 3  # lines from the edge
-APART = 1.6  # of the size of letters: how far running lines are from the text
-_NUMBER = re.compile(r"\d+")
-_PAGE = re.compile(
-    r"[-–—|\s]*(?:(?:page|pg\.?|p\.|seite|página|pagina|side|s\.)\s*)?(?:\d{1,4}|[ivxl]{1,6})"
-    r"(?:\s*(?:of|von|de|di|sur|/)\s*\d{1,4})?[-–—|\s]*",
-    re.IGNORECASE,
-)
 _Edge = list[list[LinePart]]  # lines from the outermost inwards, one more than may go
 
 
