@@ -27,7 +27,7 @@ STOPWORDS = frozenset(
     "should such that the their then there these they this to was were what when where which who whom whose why will "
     "with would".split()
 )
-# Where a lower-cased query speaks of a lettered kind, the letter is part of a name and no article.
+# In a lower-cased query the letter after such a kind is part of a name and not an article.
 _LETTERED = re.compile(r"\b(hepatitis|vitamin|influenza|type|group|factor|class|grade|protein|immunoglobulin) a\b")
 _WORD = re.compile(r"[^\W_]+(?:[-'/][^\W_]+)*")
 _PART = re.compile(r"\d+|[^\W\d_]+")

@@ -1,4 +1,4 @@
-"""What is known of a document beside its text: authors, journal, date, names and address."""
+"""Bibliographic data of a document: authors, journal, date, names and address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import date
 from typing import Any
 
 _DOI = re.compile(r"^(?:https?://(?:dx\.)?doi\.org/|doi:\s*)", re.IGNORECASE)
-# What rows call the fields, beside their own names.
+# Other names of the fields in users' rows.
 _OTHER_NAMES = {
     "url": ("link", "uri", "address"),
     "authors": ("author",),
@@ -80,7 +80,7 @@ class Bibliography:
 
     @staticmethod
     def of_row(row: Mapping[str, Any]) -> Bibliography:
-        """What a user's row says under these names or others; several authors may stand in a text, between semicolons.
+        """The bibliography of a user's row; several authors may stand in one text, between semicolons.
 
         Only addresses of the web count, so that none can run code where it is shown.
         """

@@ -38,7 +38,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """What a reader makes of one article, file or row.
+    """One article, file or row, as a reader returns it.
 
     `id` names it among all documents; an empty one is derived from the content. `group` is the id of a larger document
     that it belongs to, where its row says so. `name` is what it is known by where it has no id, such as its path.

@@ -55,7 +55,7 @@ class Withdrawal:
 
 @dataclass
 class DocumentChanges:
-    """What a transaction changes: `replaced` documents lose the passages that they had, and `gone` ones leave.
+    """Changes of one transaction: `replaced` documents lose their old passages, and `gone` ones are deleted.
 
     `seen` are documents that stand in another part too than that which is held.
     """
@@ -92,7 +92,7 @@ class DocumentTables:
         return sorted({part for _, part in self._in("SELECT name, part FROM seen WHERE name IN", list(names))})
 
     def withdrawn(self, names: Iterable[str]) -> dict[str, Withdrawal]:
-        """What of these names must stay out."""
+        """The withdrawals under these names."""
         query = "SELECT name, kind, reason, version, asked, part, owner FROM withdrawn WHERE name IN"
         return {row[0]: Withdrawal(*row) for row in self._in(query, list(names))}
 

@@ -18,8 +18,7 @@ from medagent.retrieval.errors import RetrievalError
 from medagent.retrieval.passages import Passage
 
 Space = Literal["cosine", "ip"]
-# What the model cards of these families ask for: (pattern of the name, query prefix, passage prefix); the first that
-# matches counts.
+# From the families' model cards: (pattern of the name, query prefix, passage prefix); the first match counts.
 PREFIXES = (
     (r"e5-.*instruct", "Instruct: Given a medical question, retrieve passages that answer it\nQuery: ", ""),
     (r"(^|[/-])e5-", "query: ", "passage: "),

@@ -138,7 +138,7 @@ def evidence_level(types: Iterable[str]) -> float:
 
 @lru_cache(maxsize=1000)
 def _level(name: str) -> float:
-    """Of one type; LEVELS begins with the strongest."""
+    """The level of one type; LEVELS begins with the strongest."""
     found = fold(name)
     kinds = (level for kind, level in LEVELS.items() if any(fnmatchcase(found, each) for each in (kind, *KINDS[kind])))
     return next(kinds, 0.0)

@@ -237,7 +237,7 @@ def _fill(
 def make_search_structures(folder: Path, store: PassageStore, manifest: Manifest, progress: Progress) -> Manifest:
     """Chroma and BM25 for what the store holds, then the manifest that says so.
 
-    What Chroma holds of it already is kept.
+    Vectors that Chroma holds already are kept.
     """
     store.blank_gaps()
     rows = store.rows()

@@ -28,7 +28,7 @@ Unit = ChunkedDocument | Skipped | Withdrawn
 
 @dataclass
 class _Batch:
-    """What one transaction will hold.
+    """The content of one transaction.
 
     Small files share a batch, as a model embeds many passages at once far quicker than few.
     """
@@ -140,7 +140,7 @@ def _commit(store: PassageStore, batch: _Batch, embedder: Embedder, changes: Cha
 
 
 def _vectors(store: PassageStore, passages: list[Passage], embedder: Embedder) -> NDArray[np.float32]:
-    """[N, D] the passages' vectors. What the index or the batch holds in the same words is not embedded again."""
+    """[N, D] the passages' vectors. Words that the index or the batch holds are not embedded again."""
     vectors = np.zeros((len(passages), embedder.dimension), dtype=np.float32)
     if not passages:
         return vectors
@@ -162,9 +162,8 @@ def _vectors(store: PassageStore, passages: list[Passage], embedder: Embedder) -
 def remove_lost(store: PassageStore, corpus: Corpus, changes: Changes) -> bool:
     """Take out the documents of a corpus that its last reading did not see, and forget the parts that it lost.
 
-    What lies in a part that could not be read stays: a disk that is not mounted, or a file that is being copied, has
-    lost nothing. So does everything, where nothing would be left. Returns whether parts must be read once more, since a
-    document that is gone from one part stands in another.
+    Documents of a part that could not be read stay, as the disk may not be mounted. All documents stay if none would
+    be left. Returns whether parts must be read once more, since a document that one part lost stands in another.
     """
     gone, lost = _gone(store, corpus, changes, {corpus.key(p): p.fingerprint for p in corpus.parts})
     if gone and len(gone) == store.documents.count():

@@ -1,10 +1,10 @@
-"""What becomes of the documents of a batch, given those that the index holds and those that must stay out.
+"""Decides what happens to the documents of a batch, given those that the index holds and those that must stay out.
 
 - The same words: unchanged.
 - An older version than the one held: left out. A newer one takes its place.
 - Without versions: another reading of a part, or another corpus, brings the newer words. Two documents of one id that
   stand in the source at once are two, and the second gets a suffix. So are those of mere numbers, which many files use.
-- What was removed or retracted stays out. What was deleted stays out until the source brings a newer version.
+- Removed and retracted documents stay out. Deleted ones stay out until the source brings a newer version.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ChunkedDocument:
 
 @dataclass
 class Decisions:
-    """What to write: passages, each with its document's name; what was skipped; the tables' changes; the report."""
+    """The outcome: passages to write, each with its document's name, skipped ones, the tables' changes, the report."""
 
     fresh: list[tuple[Passage, str]] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Decisions:
 def decide(
     store: PassageStore, units: Sequence[tuple[ChunkedDocument | Skipped | Withdrawn, str, str]], parts: Collection[str]
 ) -> Decisions:
-    """What becomes of the units, each with its part and the part's reading. `parts` are those of the corpus."""
+    """Decide on units, each with its part and the part's reading. `parts` are those of the corpus."""
     return _IngestPolicy(store, units, parts).run()
 
 
@@ -271,7 +271,7 @@ class _IngestPolicy:
         return replace(passage, id=f"{passage.id}~{suffix}")
 
     def _kept_out_by(self, found: ChunkedDocument, part: str) -> Withdrawal | None:
-        """What keeps a document out, if anything does.
+        """The withdrawal that keeps a document out, if any.
 
         Names without a letter are used by many files, and keep out what is of the same part alone.
         """
@@ -288,7 +288,7 @@ class _IngestPolicy:
         return None
 
     def _removed(self, passage: Passage) -> Withdrawal | None:
-        """What a user said of this passage, or of its words, if they removed it."""
+        """The withdrawal of this passage or of its words, if a user removed it."""
         ids = [passage.id] if any(map(str.isalpha, passage.id)) else []  # mere numbers are of many files
         said = (self._withdrawn.get(key) for key in (*ids, f"digest:{passage.digest}"))
         return next((each for each in said if each is not None and each.kind == "removed"), None)

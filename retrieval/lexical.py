@@ -114,7 +114,7 @@ class LexicalIndex:
 
     @property
     def analyser(self) -> Analyser:
-        """What makes tokens of texts."""
+        """Turns texts into tokens."""
         return self._analyser
 
     def vocabulary(self) -> Iterable[str]:
@@ -181,14 +181,14 @@ def lexical_sha256(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class WordStatistics:
-    """Of some passages: how many, the sum of their lengths in tokens, and how many hold each token."""
+    """Statistics of passages: their number, their tokens in all, and how many passages hold each token."""
 
     passages: int
     tokens: int
     frequencies: Mapping[str, int]
 
     def __add__(self, other: WordStatistics) -> WordStatistics:
-        """Of both."""
+        """The statistics of both."""
         names = {*self.frequencies, *other.frequencies}
         counts = {name: self.frequencies.get(name, 0) + other.frequencies.get(name, 0) for name in names}
         return WordStatistics(self.passages + other.passages, self.tokens + other.tokens, counts)
@@ -273,6 +273,6 @@ class LexicalShard:
         own = WordStatistics(len(self._index), 0, {"": len(documents)})
         share = stored / np.float64(own.idf(""))  # tf / (tf + K)
         saturation = self._saturation(self._lengths[documents], self._own_mean)
-        # Where K is 0, so is the fraction: then tf counts for nothing, and 1 does as well as any.
+        # If K is 0, so is the fraction, and tf does not count: 1 does as well as any.
         found = np.rint(saturation * share / np.maximum(1 - share, 1e-9))
         return np.asarray(np.maximum(found, 1.0), dtype=np.float64)

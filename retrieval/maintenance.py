@@ -130,7 +130,7 @@ def _against_words(folder: Path, manifest: Manifest, store: PassageStore) -> str
 
 
 def index_stats(folder: Path) -> dict[str, Any]:
-    """What an index holds, as plain data.
+    """Statistics of an index as plain data.
 
     It has counts, sources, years, lengths, what was skipped and why, and the size on disk in bytes.
     """

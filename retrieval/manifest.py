@@ -1,4 +1,4 @@
-"""What an index was built with and holds, and whether an embedder is the one it was built with."""
+"""The record of an index's settings and content, and the check of its embedder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROBE = "Which drug is given first for acute gout?"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an index was built with and holds.
+    """The settings that an index was built with, and its content in numbers.
 
     `probe` is the beginning of the vector of a fixed query, which tells a changed model apart. `id` is drawn when a
     build begins.

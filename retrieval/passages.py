@@ -66,12 +66,12 @@ class Passage:
 
     @property
     def indexed_text(self) -> str:
-        """What is embedded and tokenised for search: title, section and text, each in its own line."""
+        """The text that is embedded and tokenised: title, section and text, each in its own line."""
         return "\n".join(part for part in (self.title, self.section, self.text) if part)
 
     @property
     def digest(self) -> str:
-        """What two passages of equal content share, whatever their ids."""
+        """A hash of the content, whatever the id."""
         return content_digest(self.title, self.section, self.text)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def document_digest(passages: Iterable[Passage]) -> str:
 
 
 def text_key(name: str) -> str:
-    """What the ids of two passages of one text share: the text's hash where an id ends in it, else the id."""
+    """A key that passages of one text share: the text's hash if the id ends in it, else the id."""
     found = _TEXT_HASH.search(name)
     return found[1] if found else name
 

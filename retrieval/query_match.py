@@ -39,7 +39,7 @@ _NARROWER = {"NRW", "BRD", "REL"}  # entry terms of MeSH that are not of the sam
 
 
 class QueryWords:
-    """What an index knows of the words of queries."""
+    """Matches the words of queries against those of an index."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class QueryWords:
 
         The weight is BM25's idf, log(1 + (N - n + 0.5) / (n + 0.5)) with n of N passages having the word. A word that
         no passage has counts most, and a near one does not stand for it: it may be another drug. A compound counts as
-        one word where it is joined, or by its parts. Of a query and the same with synonyms the best counts.
+        one word where it is joined, or by its parts. The best variant by synonyms counts.
         """
         groups = self._groups(query)
         plain = [word for group in groups for word in group]
@@ -157,7 +157,7 @@ class Synonyms:
     def variants(self, words: Sequence[str], query: str) -> list[list[str]]:
         """The words of a query, and the same with one term replaced by each of its synonyms, 32 at most.
 
-        Of terms within each other the longest counts. A term that a query repeats is replaced in its first place.
+        The longest of nested terms counts. A repeated term is replaced at its first place.
         """
         found, position, seen = [list(words)], 0, set[tuple[str, ...]]()
         while self._of and position < len(words) and len(found) < MAX_VARIANTS:

@@ -1,4 +1,4 @@
-"""What an index is built with and how it is searched.
+"""Settings of building and searching an index.
 
 The values are plain and written into its manifest, so that every caller searches alike.
 """
@@ -73,7 +73,7 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What decides an index's content besides corpus and embedder.
+    """Settings that decide an index's content besides corpus and embedder.
 
     `chroma` is a Chroma server's address, or empty for the index's folder.
     """

@@ -1,7 +1,7 @@
 """Several indexes behind one retriever, with the results of one index over all their passages.
 
 Rankings are merged before they are fused: vectors by distance, words by BM25 with the statistics of all indexes. Ties
-are broken by index and then by row. Where the indexes are consecutive parts of a corpus, that is the order of its rows.
+are broken by index and then by row. For consecutive parts of a corpus that is the order of its rows.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ShardedRetriever(IndexRetriever):
         return sum(shard.words.num_passages_with(word) for shard in self._shards)
 
     def _of_each(self, call: Callable[..., T], *values: Sequence[Any]) -> list[T]:
-        """What a function gives for each index, in threads."""
+        """The results of a function for each index, in threads."""
         return list(self._threads.map(call, self._shards, *values))
 
     def _merged(self, found: Sequence[Pairs]) -> Pairs:
@@ -247,7 +247,7 @@ def _alike(folders: Sequence[Path], *, any_search: bool) -> list[Manifest]:
 
 
 def _must_match(manifest: Manifest, *, any_search: bool) -> dict[str, object]:
-    """What must be equal. Where vectors are kept need not, nor how results are fused if the caller says that."""
+    """The settings that must be equal: not the place of the vectors, nor the fusion if the caller sets it."""
     settings = {name: value for name, value in asdict(manifest.settings).items() if name != "chroma"}
     if any_search:
         del settings["search"]

@@ -1,4 +1,4 @@
-"""What an index's database and its file of vectors hold, to read: see `medagent.retrieval.store`."""
+"""Reads an index's database and its file of vectors: see `medagent.retrieval.store`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StoredRows:
 
     @cached_property
     def _selected(self) -> str:
-        """What begins a query for passages."""
+        """The beginning of a query for passages."""
         return f"SELECT row, {', '.join(COLUMNS)}, {self._about} FROM passages"  # noqa: S608 (constant names)
 
     @property
@@ -99,7 +99,7 @@ class StoredRows:
         return {name: PartState(fingerprint, position, bool(done)) for name, fingerprint, position, done in rows}
 
     def skipped(self, *, limit: int = -1) -> list[tuple[str, str]]:
-        """What of the corpus was skipped: (where, why)."""
+        """Skipped parts of the corpus: (where, why)."""
         return list(self._db.execute("SELECT place, reason FROM skipped ORDER BY rowid LIMIT ?", (limit,)))
 
     def num_skipped(self) -> int:

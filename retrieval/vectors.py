@@ -183,7 +183,7 @@ def _ef_search(num_rows: int) -> int:
 def exact_nearest(
     queries: NDArray[np.float32], vectors: NDArray[np.float32], rows: NDArray[np.int64], *, space: Space, top_k: int
 ) -> list[list[tuple[float, int]]]:
-    """What `ChromaVectors.nearest` approximates, computed over the given rows only: (distance, row), ties by row.
+    """The exact form of `ChromaVectors.nearest` over the given rows only: (distance, row), ties by row.
 
     A distance is a sum in float64 that is rounded to float32. Its last bit would else depend on the vectors beside it,
     and with it the order of passages that are equally near.

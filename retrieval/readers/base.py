@@ -1,4 +1,4 @@
-"""What readers share: an open file that knows how far it was read, and the record of what was skipped."""
+"""Shared by readers: open files, records of skipped documents, titles of retractions, rows of tables."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _is_by_escapes(declared: str) -> bool:
 
 
 def _codec(declared: str) -> str:
-    """Python's name of an encoding; empty for an unknown one. What calls itself Latin-1 is Windows', as browsers do."""
+    """Python's name of an encoding, or an empty text. Declared Latin-1 is read as Windows-1252, as browsers do."""
     try:
         name = codecs.lookup(declared).name
     except LookupError:

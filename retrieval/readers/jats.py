@@ -186,7 +186,7 @@ def _table(wrap: Element, above: str) -> Section | None:
 
 @dataclass(frozen=True)
 class Book:
-    """What the chapters of a book share; what is unknown is empty."""
+    """The data that the chapters of a book share; unknown ones are empty."""
 
     id: str = ""
     title: str = ""

@@ -98,7 +98,7 @@ def _about(element: Element, found: Element, pmid: str) -> Bibliography:
 
 
 def deleted(element: Element, name: str) -> Iterator[Withdrawn]:
-    """What a <DeleteCitation> takes out."""
+    """The documents that a <DeleteCitation> withdraws."""
     for pmid in element.iter("PMID"):
         where = f"{name}, PMID {pmid.text}"
         yield Withdrawn(where, (f"pmid:{text_of(pmid)}",), "deleted", "was deleted by PubMed", _version("", "", name))

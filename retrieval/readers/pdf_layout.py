@@ -42,8 +42,8 @@ Part = Column | PlainTable
 def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Part]:
     """The parts of a page or of a stretch of it, in reading order.
 
-    The gutter with the most lines on both sides is looked for. What lies above it comes first, then what is left and
-    right of it, then what lies below.
+    The page is split at the gutter with the most lines on both sides. The part above it comes first, then left, right
+    and below.
     """
     found = _gutter(pieces) if depth < MAX_DEPTH else None
     if found is None:
@@ -153,7 +153,7 @@ def _table_of(inside: Sequence[LinePart]) -> tuple[list[LinePart], list[list[lis
 
 
 def _edges_of(pieces: Sequence[LinePart]) -> list[tuple[float, float]]:
-    """The columns that pieces fill: from where to where each reaches. What spans columns that others part is wide."""
+    """The columns that pieces fill: from where to where each reaches. A piece over several columns joins them."""
     narrow = sorted(pieces, key=lambda piece: piece.x0)
     edges: list[tuple[float, float]] = []
     for piece in narrow:
@@ -287,7 +287,7 @@ def _fill(
     across: Sequence[DrawnLine],
     down: Sequence[DrawnLine],
 ) -> list[list[list[Word]]]:
-    """The words of each cell. What has no line to its left or above it is one cell with its neighbour.
+    """The words of each cell. Without a line between them, neighbours are one cell.
 
     A cell over several columns stands in the first of them, one over several rows in each of them.
     """

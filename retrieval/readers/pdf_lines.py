@@ -109,7 +109,7 @@ class Paragraph:
 
     @property
     def size(self) -> float:
-        """That of most letters."""
+        """The size of most letters."""
         return float(median(line.size for line in self.lines))
 
     @property

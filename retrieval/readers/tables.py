@@ -31,7 +31,7 @@ csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a column may hold a whole a
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 MAX_ROW_LINES = 2_000  # lines, within which a quote must be closed
 DELIMITERS = ",\t;|"
-# What exports of PubMed, Scopus, Web of Science and Embase call their columns.
+# Names of columns in exports of PubMed, Scopus, Web of Science and Embase.
 COLUMNS = {
     "title": ("title", "article title", "document title", "ti"),
     "text": (*TEXT_FIELDS, "ab", "abstract note", "passage"),

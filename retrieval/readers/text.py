@@ -81,10 +81,10 @@ def expand_ligatures(text: str) -> str:
 
 
 def superscript(text: str, before: str) -> str:
-    """What a raised stretch of text adds to the text before it.
+    """The text that a superscript adds to the text before it.
 
     Marks of references and footnotes say nothing. Exponents of numbers get a circumflex: ten to the ninth must not read
-    as 109. What else is raised is part of its word, as in "m2", "SpO2" and "1st".
+    as 109. Other superscripts are part of their word, as in "m2", "SpO2" and "1st".
     """
     if before[-1:].isdigit() and _EXPONENT.fullmatch(text):
         return f"^{text}"

@@ -106,7 +106,7 @@ def read_xml(file: OpenFile) -> Iterator[Item]:
 
 
 def _reader_of(name: str, element: Element, root: Element | None) -> Callable[[Element, str], Item] | None:
-    """What reads an element that ends; None where it is no article of its own."""
+    """The reader of an element; None if it is no article of its own."""
     if name == "PubmedArticle":
         return medline.article
     if name == "PubmedBookArticle":

@@ -32,7 +32,7 @@ def index_build(
         out: Folder of the index.
         embedder: "hashed-ngrams:DIM:MIN-MAX", "medcpt", the name or folder of a sentence-transformers model (with a
             "/"), or "sentence-transformers|MODEL|QUERY_PREFIX|PASSAGE_PREFIX".
-        max_tokens: Longest passage, title included, in the embedder's tokens; 0 cuts nothing.
+        max_tokens: Longest passage, title included, in the embedder's tokens; 0 splits no document.
         overlap_tokens: How many tokens of a passage the next one may repeat.
         analyser: How words are compared. "medical" stems them and knows variants of spelling, "biomedical" stems
             alone, "biomedical-unstemmed" does not, and "words" takes them as they are.
@@ -75,12 +75,12 @@ def index_add(index: str, corpus: str, device: str | None = None) -> None:
 
 
 def index_sync(index: str, corpus: str, dry_run: bool = False, device: str | None = None) -> None:
-    """Make an index what its source is now: new, changed and gone documents. What other sources brought stays.
+    """Make an index equal to its source: add, replace and remove documents. Those of other sources stay.
 
     Args:
         index: Folder of the index.
         corpus: As for `medagent index build`, named as it was when it was added.
-        dry_run: Say what would change, and change nothing.
+        dry_run: Print what would change, and change nothing.
         device: Device to embed on.
     """
     from medagent.cli.index import update_with_progress
@@ -133,7 +133,7 @@ def index_rebuild(index: str) -> None:
 def index_synonyms(index: str, file: str) -> None:
     """Give an index terms of one meaning, so that a query with one of them also finds what has another.
 
-    They replace those of before, and need no rebuilding.
+    They replace earlier ones, and need no rebuilding.
 
     Args:
         index: Folder of the index.
@@ -153,7 +153,7 @@ def index_verify(index: str, repair: bool = False) -> None:
 
     Args:
         index: Folder of the index.
-        repair: First make afresh what the passages give: damaged vectors, Chroma and BM25.
+        repair: First rebuild damaged vectors, Chroma and BM25 from the passages.
     """
     from medagent.cli.progress import index_bars
     from medagent.retrieval.embedders import embedder_from_identity
