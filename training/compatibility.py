@@ -11,6 +11,7 @@ from medagent.errors import ConfigError
 from medagent.models.base_models import model_path
 from medagent.training.advantages import AdvantageEstimator
 from medagent.training.engines import Engine
+from medagent.training.execution import Quantisation
 from medagent.training.module import AgentModule
 from medagent.training.prepare import TruncatedMode, check_bootstrap
 from medagent.training.routing import RoutingReplay
@@ -59,12 +60,22 @@ def check_composition(
         check_bootstrap(module, estimator)
 
 
-def check_routing(routing_replay: RoutingReplay, engine: Engine) -> None:
-    """Check that the engine records what is to be replayed.
+def check_engine(engine: Engine, *, routing_replay: RoutingReplay, quantise: Quantisation, overlap: bool) -> None:
+    """Check that the engine records what is replayed, takes the base's weights, and runs beside the update if asked.
 
     Raises:
         ConfigError: it does not.
     """
+    if overlap and not engine.overlaps:
+        raise ConfigError(
+            "data.off_policy.overlap is true, and data.engine shares the trainer's GPU by turns: give it a GPU "
+            "of its own, or leave overlap out."
+        )
+    if quantise != "none" and not engine.takes_adapters:
+        raise ConfigError(
+            f"model.execution.quantise is {quantise}, and data.engine ({type(engine).__name__}) takes merged weights, "
+            "which a base in 4 bits does not have. Set its weight_sync to adapter or auto."
+        )
     if routing_replay == "r3" and not engine.records_routing:
         raise ConfigError(
             f"model.routing_replay is r3, and data.engine ({type(engine).__name__}) does not tell which experts it "

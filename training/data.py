@@ -32,7 +32,7 @@ from medagent.retrieval.retriever import Retriever
 from medagent.training.advantages import GAE, AdvantageEstimator, Reduce
 from medagent.training.agent_data import AgentData, AgentSettings
 from medagent.training.batching import split_update
-from medagent.training.compatibility import check_composition, check_routing, warn_of_tight_limits
+from medagent.training.compatibility import check_composition, check_engine, warn_of_tight_limits
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.engines import Engine, InProcessEngine
 from medagent.training.experience import Experience, Reduction, loss_weights
@@ -120,20 +120,14 @@ class RolloutData(AgentData):
             num_critic_epochs=self.num_critic_epochs,
             truncated=self.truncated,
         )
-        check_routing(module.routing_replay, self.engine)
+        check_engine(
+            self.engine,
+            routing_replay=module.routing_replay,
+            quantise=module.execution.quantise,
+            overlap=self.off_policy.overlap,
+        )
         warn_of_tight_limits(module.base_name, settings.limits)
         check_trained_text(module.shared_base.peft.config, settings.limits, f"the base {module.base_name}")
-        if self.off_policy.overlap and not self.engine.overlaps:
-            raise ConfigError(
-                "data.off_policy.overlap is true, and data.engine shares the trainer's GPU by turns: give it a GPU "
-                "of its own, or leave overlap out."
-            )
-        if module.execution.quantise != "none" and not self.engine.takes_adapters:
-            raise ConfigError(
-                f"model.execution.quantise is {module.execution.quantise}, and data.engine "
-                f"({type(self.engine).__name__}) takes merged weights, which a base in 4 bits does not have. Set its "
-                "weight_sync to adapter or auto."
-            )
         self.start_engine(module, settings.protocol.encode_prompt(module.tokenizer, self.questions[0]))
 
     def work(self, world_size: int) -> Work:

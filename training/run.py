@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import re
 import shutil
 import sys
 import threading
@@ -224,14 +223,9 @@ def _claim(
 
 
 def _refuse_changes(run: Path, before: dict[str, Any], resolved: dict[str, Any]) -> None:
-    """Refuse to go on with other settings; only trainer.max_epochs may change.
-
-    Earlier versions repeated data.num_micro_batches as trainer.accumulate_grad_batches, and called weight_sync
-    hand_over.
-    """
-    known = {re.sub(r"\bhand_over$", "weight_sync", name): value for name, value in _flat(before).items()}
-    wanted = _flat(resolved)
-    names = sorted({*known, *wanted} - {"trainer.max_epochs", "trainer.accumulate_grad_batches"})
+    """Refuse to go on with other settings; only trainer.max_epochs may change."""
+    known, wanted = _flat(before), _flat(resolved)
+    names = sorted({*known, *wanted} - {"trainer.max_epochs"})
     if changed := [name for name in names if not _same(known.get(name), wanted.get(name))]:
         raise ConfigError(
             f"run folder {run}: holds a run with other settings ({', '.join(changed[:3])}). Give another folder "

@@ -15,7 +15,7 @@ from medagent.evaluation.benchmarks import StarterBenchmark
 from medagent.routing import no_record
 from medagent.routing_record import RoutingRecord
 from medagent.training.batching import pack_rows
-from medagent.training.compatibility import check_routing
+from medagent.training.compatibility import check_engine
 from medagent.training.engines import InProcessEngine, ModuleWeights, RayEngine, ServersEngine, VllmEngine
 from medagent.training.execution import Execution
 from medagent.training.experience import Experience, tensorize
@@ -202,16 +202,16 @@ def test_a_dense_base_is_refused(replay: str) -> None:
 def test_r3_needs_an_engine_that_records() -> None:
     ray = RayEngine()
     with pytest.raises(ConfigError, match="RayEngine. does not tell which experts it chose"):
-        check_routing("r3", ray)
+        check_engine(ray, routing_replay="r3", quantise="none", overlap=False)
     for replay, engine in (("r2", ray), ("none", ray), ("r3", InProcessEngine()), ("r3", VllmEngine())):
-        check_routing(replay, engine)
+        check_engine(engine, routing_replay=replay, quantise="none", overlap=False)
 
 
 def test_a_server_without_the_flag_is_refused_before_any_rollout(small: Path, tmp_path: Path) -> None:
     server, module = FakeVllm(), made(small)
     try:
         engine = ServersEngine([server.url], "base", str(tmp_path), retries=0)
-        check_routing("r3", engine)
+        check_engine(engine, routing_replay="r3", quantise="none", overlap=False)
         server.complete = lambda body: {"token_ids": [1]}
         with pytest.raises(ConfigError, match=r"returns no experts.*--enable-return-routed-experts"):
             engine.start(ModuleWeights(module), setup_of(module, tmp_path))

@@ -193,16 +193,14 @@ def test_a_folder_with_another_run_is_refused_and_kept(whole: Path, train_index:
     assert sorted(path.name for path in whole.rglob("*")) == before
 
 
-def test_a_run_whose_settings_have_their_former_names_goes_on(tmp_path: Path) -> None:
-    def settings(reward: str, sync: str, accumulated: int) -> dict[str, Any]:
-        engine = {"class_path": "medagent.engines.InProcessEngine", "init_args": {sync: "auto"}}
-        data = {"reward": {"class_path": reward}, "engine": engine, "num_micro_batches": 2}
-        return {"trainer": {"max_epochs": accumulated, "accumulate_grad_batches": accumulated}, "data": data}
+def test_a_run_whose_settings_name_a_class_by_another_path_goes_on(tmp_path: Path) -> None:
+    def settings(reward: str, epochs: int) -> dict[str, Any]:
+        return {"trainer": {"max_epochs": epochs}, "data": {"reward": [{"class_path": reward}]}}
 
-    before = settings("medagent.training.rewards.F1", "hand_over", 2)
-    _refuse_changes(tmp_path, before, settings("medagent.training.F1", "weight_sync", 1))
-    with pytest.raises(ConfigError, match=r"data\.reward\.class_path.*--overwrite"):
-        _refuse_changes(tmp_path, before, settings("medagent.training.ExactMatch", "weight_sync", 1))
+    before = settings("medagent.training.rewards.F1", 2)
+    _refuse_changes(tmp_path, before, settings("medagent.training.F1", 4))
+    with pytest.raises(ConfigError, match=r"data\.reward\.0\.class_path.*--overwrite"):
+        _refuse_changes(tmp_path, before, settings("medagent.training.ExactMatch", 4))
 
 
 def test_a_truncated_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
