@@ -190,12 +190,12 @@ class AgentModule(LightningModule):
         self.finite_steps.begin()
         losses = self.loss_terms(batch)
         *first, (last_loss, last_part) = [(loss_of, part) for part in self._parts(batch) for loss_of in losses]
-        is_ddp = isinstance(self.trainer.strategy, DDPStrategy)
-        with self.trainer.strategy.block_backward_sync() if is_ddp else nullcontext():
+        ddp = strategy if isinstance(strategy := self.trainer.strategy, DDPStrategy) else None
+        with ddp.block_backward_sync() if ddp else nullcontext():
             for loss_of, part in first:
                 self._backward(loss_of(part.to(self.device)))
         loss = last_loss(last_part.to(self.device))
-        self._backward(self._reaching_every_parameter(loss) if is_ddp else loss)
+        self._backward(self._reaching_every_parameter(loss) if ddp else loss)
         if batch.critic_only:  # AdamW would move the policy by a gradient of zero too
             for parameter in self.shared_base.policy_parameters():
                 parameter.grad = None
