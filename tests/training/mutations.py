@@ -27,7 +27,9 @@ SUITES = {
         "tests/training/callbacks/test_correction.py",
         *(f"tests/training/test_{name}.py" for name in ("module", "data", "golden")),
     ),
-    "steps": tuple(f"tests/training/test_{name}.py" for name in ("exact_steps", "temperature", "bootstrap")),
+    "steps": tuple(
+        f"tests/training/{name}.py" for name in ("test_exact_steps", "test_temperature", "prepare/test_bootstrap")
+    ),
     "draws": ("tests/training/test_distinct.py", "tests/training/test_exact_groups.py"),
     "ranks": ("tests/training/test_distinct.py", "tests/training/test_pretend_ranks.py"),
     "groups": ("tests/training/test_exact_groups.py",),
@@ -35,7 +37,7 @@ SUITES = {
     "slots": tuple(
         f"tests/medagent/policies/test_{name}.py" for name in ("inversion", "batch", "shared_texts", "huggingface")
     ),
-    "fused": tuple(f"tests/training/test_{name}.py" for name in ("fused_lora", "token_scores", "passes")),
+    "fused": tuple(f"tests/training/test_{name}.py" for name in ("lora", "heads", "forward")),
     "preference": tuple(f"tests/training/preference/test_{name}.py" for name in ("losses", "pairs", "steps")),
     "routing": (
         "tests/medagent/test_routing.py",
@@ -57,7 +59,10 @@ SUITES = {
     "sampling": ("tests/medagent/test_sampling_settings.py",),
     "bases": (
         *(f"tests/medagent/models/test_{name}.py" for name in ("base_models", "precision")),
-        *(f"tests/training/test_{name}.py" for name in ("fitting", "settled", "gguf_base")),
+        *(
+            f"tests/training/{name}.py"
+            for name in ("memory/test_batch_size_tuning", "test_auto_dtype", "test_gguf_base")
+        ),
     ),
     "evaluation": ("tests/evaluation/test_plan_asks.py",),
     "sft": tuple(
