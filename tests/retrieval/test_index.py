@@ -15,7 +15,7 @@ import pytest
 from medagent.retrieval.corpora import Corpus, file_corpus, memory_corpus
 from medagent.retrieval.embedders import HashedNgramEmbedder
 from medagent.retrieval.errors import CorpusError, IndexBusyError, IndexMismatchError
-from medagent.retrieval.index import add_to_index, build_index, open_vectors
+from medagent.retrieval.index import add_to_index, build_index, open_vectors, sync_index
 from medagent.retrieval.maintenance import index_stats, rebuild_index, remove_from_index, restore_in_index, show_stats
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
@@ -287,3 +287,17 @@ def test_chunking_settings_are_kept_for_additions(tmp_path: Path) -> None:
     after = add_to_index(tmp_path / "index", file_corpus(tmp_path / "b.txt"), SMALL).num_passages
     assert after == 2 * before
     assert memory_corpus(PASSAGES).identity != memory_corpus(PASSAGES[1:]).identity
+
+
+def test_several_paths_are_one_corpus_known_by_the_folder_that_holds_them(tmp_path: Path) -> None:
+    (tmp_path / "notes" / "deep").mkdir(parents=True)
+    for name, text in (("a.txt", "Gout."), ("b.md", "Rest."), ("notes/a.txt", "Pain."), ("notes/deep/c.txt", "Sleep.")):
+        (tmp_path / name).write_text(text)
+    sources = [tmp_path / "b.md", tmp_path / "a.txt", tmp_path / "notes"]
+    built = build_index(sources, tmp_path / "index")
+    assert (built.num_passages, built.embedder, built.corpus) == (4, "hashed-ngrams:1024:3-5", str(tmp_path))
+    assert build_index(sources[::-1], tmp_path / "index") == built, "in whatever order they are named"
+    (tmp_path / "notes" / "a.txt").unlink()
+    assert sync_index(tmp_path / "index", sources).num_passages == 3
+    with pytest.raises(CorpusError, match="passages and paths"):
+        build_index([*PASSAGES, tmp_path / "a.txt"], tmp_path / "other")
