@@ -30,7 +30,7 @@ from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.batching import SearchBatcher
 from medagent.retrieval.chunking import Document, Section, chunk_document
 from medagent.retrieval.embedders import Embedder, HashedNgramEmbedder, embedder_from_identity
-from medagent.retrieval.index import build_index, chroma
+from medagent.retrieval.index import build_index, open_chroma
 from medagent.retrieval.manifest import Manifest
 from medagent.retrieval.passages import Passage
 from medagent.retrieval.search import HybridRetriever
@@ -59,7 +59,7 @@ class Bare:
 
     def __init__(self, folder: Path, embedder: Embedder, settings: SearchSettings) -> None:
         manifest = Manifest.read(folder)
-        vectors = chroma(folder, manifest)
+        vectors = open_chroma(folder, manifest)
         assert vectors.open()
         self._collection = vectors.collection
         self._lexical = bm25s.BM25.load(folder / "bm25", load_corpus=False, mmap=True)

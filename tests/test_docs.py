@@ -15,6 +15,8 @@ from jsonargparse import ArgumentParser, auto_cli, capture_parser
 from docs.reference import from_code, generate
 from medagent.cli.commands.train import CONFIGURED
 from medagent.cli.main import COMMANDS, with_flags_said
+from medagent.config_files import with_config_paths
+from medagent.errors import ConfigError
 from medagent.training.metrics import METRICS
 from tests import markdown
 from tests.support import ROOT
@@ -120,6 +122,7 @@ def parse(words: tuple[str, ...]) -> None:
     while OWN_FILE in given:
         at = given.index(OWN_FILE)
         del given[at - 1 : at + 1]  # with its --config
+    given = with_config_paths(given)
     if given and given[0] in CONFIGURED:
         parser_of(given[0]).parse_args(given[1:])
     else:
@@ -142,8 +145,8 @@ def test_every_command_parses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
             status: object = 0
             try:
                 parse(tuple(word.replace("../", f"{ROOT}/") if command.copied else word for word in command.words))
-            except SystemExit as stop:
-                status = stop.code
+            except (SystemExit, ConfigError) as stop:
+                status = stop.code if isinstance(stop, SystemExit) else str(stop)
         said = capsys.readouterr().err
         if status != 0:
             wrong.append(f"{name}:{command.line}: {' '.join(command.words)}\n{said}")
@@ -166,9 +169,9 @@ def test_a_wrong_command_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         "train --config configs/nowhere.yaml",
         "serve --port eighty",
     ):
-        with pytest.raises(SystemExit) as stop:
+        with pytest.raises((SystemExit, ConfigError)) as stop:
             parse(markdown.words_of(f"medagent {line}"))
-        assert stop.value.code != 0, line
+        assert isinstance(stop.value, ConfigError) or stop.value.code != 0, line
 
 
 # The reference.

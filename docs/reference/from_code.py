@@ -314,10 +314,7 @@ def class_path(kind: type) -> str:
 
 
 def metrics_in(source: str) -> set[str]:
-    """Names that a module logs: keys of dicts, subscripts that are assigned to, and what `.log` is called with.
-
-    The changing part of an f-string becomes `*`.
-    """
+    """Names that a module logs, as keys, subscripts and arguments of `.log`; an f-string has `*` for what changes."""
     places: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Dict):

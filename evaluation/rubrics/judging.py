@@ -14,7 +14,7 @@ from medagent.errors import ConfigError, InputError
 from medagent.evaluation.answer_folder import JsonLog, begin
 from medagent.evaluation.grading.reasoning_text import without_reasoning
 from medagent.evaluation.rubrics.judge import PROMPTS_SHA256, criterion_prompt, pair_prompt, read_choice, read_met
-from medagent.evaluation.rubrics.responder import Asked, Named, Responder, ask_all
+from medagent.evaluation.rubrics.responder import Asked, NamedAgent, Responder, ask_all
 from medagent.evaluation.rubrics.rows import Case, Choice, Labelled, Pair, Rows, read_rubric_rows
 from medagent.evaluation.rubrics.scores import Agreement, Preference, Score, agreement, preference, rubric_scores
 from medagent.files import write_whole
@@ -74,8 +74,8 @@ class ReplyLog:
 
 def judge_file(
     path: Path,
-    judge: Named,
-    agent: Named | None,
+    judge: NamedAgent,
+    agent: NamedAgent | None,
     folder: Path,
     settings: JudgeSettings,
     *,

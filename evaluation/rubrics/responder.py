@@ -54,7 +54,7 @@ class Responder:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedAgent:
     """A responder by a name that `medagent evaluate` takes; `model` names an endpoint's."""
 
     name: str

@@ -25,7 +25,7 @@ from medagent.agent_folder import load_agent
 from medagent.agent_spec import AgentSpec, protocol_from_json, write_spec
 from medagent.cli import demo_report
 from medagent.cli.demo_report import PERMUTED, SAMPLED
-from medagent.cli.demo_stages import CONFIGS, PRETRAINED_STAGES, STARTER_STAGES, DemoSettings, Stage, begin
+from medagent.cli.demo_stages import CONFIGS, PRETRAINED_STAGES, STARTER_STAGES, DemoSettings, DemoStage, begin
 from medagent.cli.progress import answer_bar
 from medagent.errors import ConfigError
 from medagent.evaluation.grading.grade import grade
@@ -77,7 +77,7 @@ def run_demo(out: Path, settings: DemoSettings, *, overwrite: bool = False) -> d
 class _Demo:
     """Runs the stages. Those of a pretrained model leave their answers and a mark in the folder."""
 
-    def __init__(self, out: Path, settings: DemoSettings, stages: Sequence[Stage]) -> None:
+    def __init__(self, out: Path, settings: DemoSettings, stages: Sequence[DemoStage]) -> None:
         self._out, self._settings, self._stages = out, settings, stages
         self._resumes = settings.base != STARTER
         self._console, self._started = Console(highlight=False), time.monotonic()
@@ -189,7 +189,7 @@ class _Demo:
                 build_starter_index(folder, passages, overwrite=True)
                 self._note_done(f"{folder.name} built")
 
-    def _learn(self, stage: Stage) -> None:
+    def _learn(self, stage: DemoStage) -> None:
         """Train by the command line that a person would give, unless that is done."""
         if self._done(stage.name):
             return
@@ -201,7 +201,7 @@ class _Demo:
         self._train_s = time.monotonic() - started
         self._note_done(stage.name)
 
-    def _overrides(self, stage: Stage) -> Mapping[str, object]:
+    def _overrides(self, stage: DemoStage) -> Mapping[str, object]:
         settings, retriever = self._settings, "data.retriever.init_args"
         found: dict[str, object] = {
             "model.base_model": settings.base,
@@ -225,7 +225,7 @@ class _Demo:
             found["trainer.max_epochs"] = settings.iterations
         return found
 
-    def _agent(self, stage: Stage) -> Agent:
+    def _agent(self, stage: DemoStage) -> Agent:
         """The agent of a stage, over the whole corpus."""
         folder = self._out / stage.folder
         if stage.folder == "base":
@@ -247,7 +247,7 @@ class _Demo:
         write_spec(folder, spec)
         return folder
 
-    def _measure(self, stage: Stage) -> dict[str, dict[str, Any]]:
+    def _measure(self, stage: DemoStage) -> dict[str, dict[str, Any]]:
         """The figures of an agent in each part, which is asked unless that is done."""
         left = [part for part in stage.parts if not self._done(f"{stage.name}, {part}")]
         if left:

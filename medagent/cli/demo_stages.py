@@ -25,7 +25,7 @@ PARTS = (
 
 
 @dataclass(frozen=True)
-class Stage:
+class DemoStage:
     """A training, or questions in some ways (`parts`) to an agent.
 
     `folder` is that of the training, or of the agent that is asked; "base" asks the base itself. `column` names an
@@ -47,16 +47,16 @@ class Stage:
 CONTROLS = (Mode.SEARCH, SAMPLED, Mode.FORCED_SEARCH, Mode.UNRELATED)
 AFTER = (Mode.SEARCH, Mode.FORCED_SEARCH, Mode.UNRELATED, PERMUTED)
 STARTER_STAGES = (
-    Stage("before training", "base", column="before", parts=CONTROLS),
-    Stage("training with ST-PPO", ".", configs=("experiments/demo.yaml",)),
-    Stage("after training", "agent", column="after", parts=(*CONTROLS, PERMUTED)),
+    DemoStage("before training", "base", column="before", parts=CONTROLS),
+    DemoStage("training with ST-PPO", ".", configs=("experiments/demo.yaml",)),
+    DemoStage("after training", "agent", column="after", parts=(*CONTROLS, PERMUTED)),
 )
 PRETRAINED_STAGES = (
-    Stage("the untrained model", "base", column="untrained", parts=(Mode.SEARCH, Mode.SINGLE_SHOT)),
-    Stage("learning from examples", "examples", configs=("sft/starter-smollm2.yaml",)),
-    Stage("after examples", "examples/agent", column="examples", parts=AFTER),
-    Stage("reinforcement learning", ".", configs=("experiments/starter-smollm2.yaml",)),
-    Stage("after reinforcement learning", "agent", column="trained", parts=AFTER),
+    DemoStage("the untrained model", "base", column="untrained", parts=(Mode.SEARCH, Mode.SINGLE_SHOT)),
+    DemoStage("learning from examples", "examples", configs=("sft/starter-smollm2.yaml",)),
+    DemoStage("after examples", "examples/agent", column="examples", parts=AFTER),
+    DemoStage("reinforcement learning", ".", configs=("experiments/starter-smollm2.yaml",)),
+    DemoStage("after reinforcement learning", "agent", column="trained", parts=AFTER),
 )
 
 

@@ -201,15 +201,15 @@ def rubric(
 
     from medagent.cli.rubric import print_rubric, progress_of
     from medagent.evaluation.rubrics.judging import JudgeSettings, judge_file
-    from medagent.evaluation.rubrics.responder import Named
+    from medagent.evaluation.rubrics.responder import NamedAgent
 
     console = Console(highlight=False)
     console.print(f"{path}, judged by {judge} {judge_model}.", markup=False)
     with progress_of(console) as show:
         report = judge_file(
             Path(path),
-            Named(judge, judge_model, None, judge_parameters or {}),
-            None if agent is None else Named(agent, model, index, parameters or {}),
+            NamedAgent(judge, judge_model, None, judge_parameters or {}),
+            None if agent is None else NamedAgent(agent, model, index, parameters or {}),
             Path(out),
             JudgeSettings(seed, temperature, reply_tokens, verdict_tokens, concurrency=concurrency),
             limit=limit,
