@@ -15,6 +15,10 @@ FACTS = (
         "Costello syndrome is a rare disorder that affects many parts of the body and delays growth.",
     ),
     (
+        "Costello syndrome",
+        "Mutations in the HRAS gene cause Costello syndrome. Nearly every family studied shows them.",
+    ),
+    (
         "Chlorotic plague",
         "Chlorotic plague is a disease in which lichen colonies bleach the nails of wandering shepherds.",
     ),
