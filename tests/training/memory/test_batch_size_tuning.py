@@ -123,7 +123,7 @@ def test_a_run_learns_the_same_and_keeps_its_number(
 def test_the_rank_with_the_least_memory_counts(monkeypatch) -> None:
     least = {}
     monkeypatch.setattr(
-        batch_size_tuning, "over_ranks", lambda trainer, tensor, op: torch.maximum(tensor, least["other"])
+        default_callbacks, "over_ranks", lambda trainer, tensor, op: torch.maximum(tensor, least["other"])
     )
 
     def among(own: int, other: float) -> TokenLimit:
