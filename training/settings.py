@@ -37,16 +37,16 @@ class TrainerSettings:
     A configuration may set the others too, unless `TRAINER_RULES` names them.
     """
 
-    default_root_dir: str | None = _supported(None, "folder of the run; by default runs/train")
-    max_epochs: int | None = _supported(None, "iterations: rollouts, then their update")
-    accelerator: Any = _supported("auto", "auto, cpu, gpu, cuda or mps")
-    devices: Any = _supported(1, "number of devices, or a list of their indices")
-    num_nodes: int = _supported(1, "number of machines")
-    strategy: Any = _supported("auto", "auto, ddp or medagent.training.sharding.ShardedBase")
-    callbacks: Any = _supported(None, "replace the default callbacks; trainer.callbacks+ adds to them")
-    logger: Any = _supported(None, "by default CSV and TensorBoard files in the run's folder")
-    enable_progress_bar: bool = _supported(False, "show Lightning's progress bar")
-    profiler: Any = _supported(None, "simple, advanced or pytorch: report where time goes")
+    default_root_dir: str | None = _supported(None, "Folder of the run; by default runs/train.")
+    max_epochs: int | None = _supported(None, "Iterations: rollouts, then their update.")
+    accelerator: Any = _supported("auto", "Auto, cpu, gpu, cuda or mps.")
+    devices: Any = _supported(1, "Number of devices, or a list of their indices.")
+    num_nodes: int = _supported(1, "Number of machines.")
+    strategy: Any = _supported("auto", "Auto, ddp or medagent.training.sharding.ShardedBase.")
+    callbacks: Any = _supported(None, "Replace the default callbacks; trainer.callbacks+ adds to them.")
+    logger: Any = _supported(None, "By default CSV and TensorBoard files in the run's folder.")
+    enable_progress_bar: bool = _supported(False, "Show Lightning's progress bar.")
+    profiler: Any = _supported(None, "Simple, advanced or pytorch: report where time goes.")
 
 
 SUPPORTED = {each.name: str(each.metadata["help"]) for each in fields(TrainerSettings)}
@@ -241,9 +241,9 @@ def _listed(value: Any) -> list[Any]:
 
 def _class_of(value: Any) -> tuple[type | None, Mapping[str, Any]]:
     """The class and the arguments that a setting names; of an object its own class alone."""
-    named = (
-        value.as_dict() if isinstance(value, Namespace) else {"class_path": value} if isinstance(value, str) else value
-    )
+    named: Any = {"class_path": value} if isinstance(value, str) else value
+    if isinstance(named, Namespace):
+        named = named.as_dict()
     if not isinstance(named, dict):
         return type(value), {}
     found = locate(str(named.get("class_path", "")))

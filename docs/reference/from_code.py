@@ -275,19 +275,17 @@ def parser_of(command: str) -> ArgumentParser:
 
 def settings_of(command: str) -> list[Entry]:
     """The rows of a training command's settings, with words for each; of Lightning's trainer the supported ones."""
-    parser, kinds = parser_of(command), CONFIGURABLE[command][1]
-    trainers = {f"trainer.{name}": f"{text[0].upper()}{text[1:]}." for name, text in SUPPORTED.items()}
-    rows = entries(parser, kinds, {action.dest for action in parser._actions if action.required})
-    rows = [row for row in rows if row.name in trainers or not row.name.startswith("trainer.")]
+    parser, named = parser_of(command), nameable(command)
+    rows = entries(parser, CONFIGURABLE[command][1], {each.dest for each in parser._actions if each.required})
     classes = {name: [kind.__name__ for kind in families_in(hint)] for name, hint, _ in named_settings(parser)}
-    named = nameable(command)
 
     def words(row: Entry) -> str:
-        text = trainers.get(row.name) or WORDS.get(row.name, row.text)
+        text = SUPPORTED.get(row.name.removeprefix("trainer.")) or WORDS.get(row.name, row.text)
         told = [f"[{name}](settings.md#{name.lower()})" for name in dict.fromkeys(classes[row.name]) if name in named]
         return f"{text} Classes: {', '.join(told)}.".strip() if told else text
 
-    return [replace(row, text=words(row)) for row in rows]
+    hidden = {row for row in rows if row.name.startswith("trainer.") and row.name[len("trainer.") :] not in SUPPORTED}
+    return [replace(row, text=words(row)) for row in rows if row not in hidden]
 
 
 def nameable(command: str) -> dict[str, list[type]]:
