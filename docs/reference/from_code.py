@@ -284,8 +284,7 @@ def settings_of(command: str) -> list[Entry]:
         told = [f"[{name}](settings.md#{name.lower()})" for name in dict.fromkeys(classes[row.name]) if name in named]
         return f"{text} Classes: {', '.join(told)}.".strip() if told else text
 
-    hidden = {row for row in rows if row.name.startswith("trainer.") and row.name[len("trainer.") :] not in SUPPORTED}
-    return [replace(row, text=words(row)) for row in rows if row not in hidden]
+    return [replace(row, text=words(row)) for row in rows if row.name[:8] != "trainer." or row.name[8:] in SUPPORTED]
 
 
 def nameable(command: str) -> dict[str, list[type]]:
