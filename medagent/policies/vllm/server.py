@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from medagent.errors import ConfigError, PolicyError
 from medagent.models.checksums import Checksum
-from medagent.policies.completions import HttpCompletions
+from medagent.policies.completions import HttpCompletions, RecordedCompletions
 from medagent.policies.http_endpoint import Endpoint
 from medagent.policies.vllm.api import VllmApi
 from medagent.policies.vllm.worker import view
@@ -40,7 +40,7 @@ MODEL = "policy"  # name under which the base (merged weights) is served
 ALIGNMENT = 64
 LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_")
 LONGEST_SOCKET = 107
-HAS_TRITON = torch.cuda.is_available()  # vLLM needs it to return experts, and to serve LoRA beside experts
+HAS_TRITON = torch.cuda.is_available()  # so experts are returned, and LoRA goes beside experts
 SECOND_RUNNER = {"VLLM_USE_V2_MODEL_RUNNER": "1"}
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
@@ -67,7 +67,8 @@ class VllmSettings:
 class VllmServer:
     """Serves the model in a folder or of a hub name. With `lora_rank` 0 it serves no adapters.
 
-    With `routing`, answers carry the experts that were chosen. vLLM returns them only on a GPU.
+    With `routing`, answers carry the experts that were chosen. vLLM returns them itself where it has a GPU. Elsewhere
+    its workers keep them (`RoutingStore`).
 
     Call `wait` before the first request, and `close` at the end.
     """
@@ -105,15 +106,16 @@ class VllmServer:
         )
         self.api = VllmApi(self._http, f"vLLM (log: {self.log})")
         self._memory: SharedMemory | None = None
+        self._routing = routing
         line = _command(model, self.socket, dtype, max_model_len, lora_room, sleeps, settings)
-        line += ["--enable-return-routed-experts"] if routing else []
+        line += ["--enable-return-routed-experts"] if routing and HAS_TRITON else []
         with self.log.open("ab") as log_file:
             self._process = subprocess.Popen(  # noqa: S603 (our own command line)
                 line,
                 stdin=subprocess.PIPE,
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
-                env=_environment(settings) | (SECOND_RUNNER if routing else {}),
+                env=_environment(settings) | (SECOND_RUNNER if routing and HAS_TRITON else {}),
                 start_new_session=True,  # Ctrl-C is the trainer's to handle
             )
         self._settings = settings
@@ -159,7 +161,14 @@ class VllmServer:
 
     def completions(self) -> HttpCompletions:
         """The server as a source of completions."""
-        return HttpCompletions(self.endpoint())
+        if not self._routing or HAS_TRITON:
+            return HttpCompletions(self.endpoint())
+        return RecordedCompletions(self.endpoint(), workers=replace(self.endpoint(), url="http://vllm"))
+
+    def record_routing(self) -> None:
+        """Let workers keep experts, and forget those of older weights; nothing where vLLM does so itself."""
+        if self._routing and not HAS_TRITON:
+            self.api.call("collective_rpc", {"method": "record_routing"})
 
     def push_weights(self, like: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrite weights by their names in the checkpoint, through shared memory, and forget all cached prefixes.
