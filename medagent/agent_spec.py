@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from medagent.config_files import with_current_class_paths
+from medagent.config_files import with_current_names
 from medagent.errors import ConfigError
 from medagent.protocol import NOT_ADVICE, TurnProtocol
 from medagent.retrieval.settings import SearchSettings
@@ -134,7 +134,7 @@ def read_spec(folder: Path) -> AgentSpec:
             "`medagent demo` (such as runs/demo/agent)."
         )
     try:
-        row = json.loads(with_current_class_paths(path.read_text(encoding="utf-8")))
+        row = json.loads(with_current_names(path.read_text(encoding="utf-8")))
         if row["format"] != FORMAT:
             raise ConfigError(f"agent {folder}: format {row['format']} found, {FORMAT} wanted. Export it again.")
         return AgentSpec.from_json(row)

@@ -1,4 +1,4 @@
-"""Configuration files: where they lie, and the class paths of earlier versions that they may hold."""
+"""Configuration files: where they lie, and the names of earlier versions that they may hold."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from medagent.errors import ConfigError
 # Packages that were installed under names of their own.
 FORMER = ("training", "retrieval", "evaluation")
 FORMER_PATH = re.compile(rf"(?<![\w./\\-])(?:{'|'.join(FORMER)})(?:\.[A-Za-z_]\w*)+(?![\w./\\-])")
+FORMER_SETTING = re.compile(r"""(?<!\w)hand_over(?=["']?\s*[:=])|(?<=init_args\.)hand_over\b""")  # of engines
 
 
 def packaged_configs() -> Path:
@@ -46,13 +47,13 @@ def with_config_paths(arguments: list[str]) -> list[str]:
     return found
 
 
-def with_current_class_paths(text: str) -> str:
-    """A YAML or JSON text in which class paths of earlier versions have their present names.
+def with_current_names(text: str) -> str:
+    """A YAML or JSON text in which names of earlier versions are today's: class paths, and the setting `hand_over`.
 
     "training.rewards.F1" becomes "medagent.training.rewards.F1", unless a package `training` of the user's has it. A
     class whose module moved is found where its package exports it.
     """
-    return FORMER_PATH.sub(lambda match: _current(match[0]), text)
+    return FORMER_SETTING.sub("weight_sync", FORMER_PATH.sub(lambda match: _current(match[0]), text))
 
 
 def _current(path: str) -> str:

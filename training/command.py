@@ -18,7 +18,7 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
-from medagent.config_files import with_current_class_paths
+from medagent.config_files import with_current_names
 from medagent.evaluation.benchmarks import Benchmark
 from medagent.interface_check import compare_by_names, explained, misfit
 from medagent.models.causal_lm import fastest_device
@@ -75,7 +75,7 @@ class AgentParser(LightningArgumentParser):
     def parse_args(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the arguments; each class that they name fits the base that it derives from."""
         if args and isinstance(args[0], list):
-            args = ([with_current_class_paths(each) for each in args[0]], *args[1:])
+            args = ([with_current_names(each) for each in args[0]], *args[1:])
         parsed = super().parse_args(*args, **kwargs)
         for found in _classes_in(parsed):
             for base in BASES:
@@ -94,7 +94,7 @@ class AgentParser(LightningArgumentParser):
 def _set_loader() -> None:
     """Let YAML files name classes as earlier versions did."""
     load = get_loader("yaml")
-    set_loader("yaml", lambda text: load(with_current_class_paths(text)), (yaml.YAMLError,))
+    set_loader("yaml", lambda text: load(with_current_names(text)), (yaml.YAMLError,))
 
 
 _set_loader()

@@ -28,7 +28,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import Strategy
 from torch import distributed
 
-from medagent.config_files import with_current_class_paths
+from medagent.config_files import with_current_names
 from medagent.errors import ConfigError
 from medagent.files import write_whole
 from medagent.run_folder import RunFolder, signals_interrupt
@@ -207,7 +207,7 @@ def _claim(
         _discard(run)
     path = run / "config.yaml"
     if resolved and path.exists():
-        _refuse_changes(run, yaml.safe_load(with_current_class_paths(path.read_text(encoding="utf-8"))), resolved)
+        _refuse_changes(run, yaml.safe_load(with_current_names(path.read_text(encoding="utf-8"))), resolved)
     checkpoint = newest_checkpoint(run)
     if checkpoint is not None and iterations is not None:
         done = _iterations_in(checkpoint)

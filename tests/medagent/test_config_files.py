@@ -11,24 +11,32 @@ import pytest
 
 from medagent.agent_spec import read_spec
 from medagent.cli.main import main
-from medagent.config_files import config_path, packaged_configs, with_config_paths, with_current_class_paths
+from medagent.config_files import config_path, packaged_configs, with_config_paths, with_current_names
 from medagent.errors import ConfigError
 from medagent.models.base_models import STARTER, model_path
 from medagent.protocol import TagProtocol
 
 
-def test_a_former_class_path_is_read_under_todays_name() -> None:
+def test_former_names_are_read_as_todays() -> None:
     for text, wanted in {
         "reward: {class_path: training.rewards.F1}": "reward: {class_path: medagent.training.rewards.F1}",
         '{"class_path": "evaluation.benchmarks.StarterBenchmark"}': (
             '{"class_path": "medagent.evaluation.benchmarks.StarterBenchmark"}'
         ),
         "--data.reward=training.rewards.F1": "--data.reward=medagent.training.rewards.F1",
+        "init_args:\n  hand_over: merged": "init_args:\n  weight_sync: merged",
+        '{"hand_over": "merged"}': '{"weight_sync": "merged"}',
+        "--data.engine.init_args.hand_over": "--data.engine.init_args.weight_sync",
     }.items():
-        assert with_current_class_paths(text) == wanted
-        assert with_current_class_paths(wanted) == wanted
-    for kept in ("path: training.questions.jsonl", "path: runs/training.rewards.F1", "training.rewards.Absent"):
-        assert with_current_class_paths(kept) == kept
+        assert with_current_names(text) == wanted
+        assert with_current_names(wanted) == wanted
+    for kept in (
+        "benchmark: bf16_hand_over",
+        "path: training.questions.jsonl",
+        "path: runs/training.rewards.F1",
+        "training.rewards.Absent",
+    ):
+        assert with_current_names(kept) == kept
 
 
 def test_a_package_of_the_users_wins_where_it_has_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,8 +44,8 @@ def test_a_package_of_the_users_wins_where_it_has_the_class(tmp_path: Path, monk
     (tmp_path / "training" / "__init__.py").touch()
     (tmp_path / "training" / "rewards.py").write_text("class F1:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert with_current_class_paths("training.rewards.F1") == "training.rewards.F1"
-    assert with_current_class_paths("training.rewards.ExactMatch") == "medagent.training.rewards.ExactMatch"
+    assert with_current_names("training.rewards.F1") == "training.rewards.F1"
+    assert with_current_names("training.rewards.ExactMatch") == "medagent.training.rewards.ExactMatch"
     for name in ("training", "training.rewards"):
         sys.modules.pop(name)
 

@@ -42,7 +42,9 @@ def test_replaying_vllms_experts_brings_log_probs_five_times_nearer(family: str,
     assert batch.metrics["routing/differs"] > 0.05
     assert batch.metrics["routing/logprob_gap_live"] > 5 * batch.metrics["routing/logprob_gap"]
     routing = module.shared_base.routing(batch.experts_BTLK, records=True)
-    module.shared_base.policy_scores(batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0, routing=routing)
+    module.shared_base.policy_scores(
+        batch.token_ids_BT, batch.attention_BT, batch.mask_BT, temperature=1.0, routing=routing
+    )
     for row, rollout in enumerate(rollouts):
         record = rollout.routing.experts
         assert len(record) == len(rollout.token_ids) - 1
