@@ -213,6 +213,8 @@ class RuleMaker:
         """Offer each usable sentence to the rules, in order."""
         for passage in passages:
             for sentence in usable_sentences(passage.text):
+                if self.statistics.broken(sentence):
+                    continue
                 source = Source(sentence, passage.title, self.statistics)
                 for rule in self.rules:
                     for draft in rule(source):

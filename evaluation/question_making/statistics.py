@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from medagent.evaluation.question_making.text import is_term, usable_sentences
+from medagent.evaluation.question_making.text import is_term, usable_sentences, words_of
 from medagent.retrieval.analysis import Analyser
 from medagent.retrieval.passages import Passage
 
@@ -33,7 +33,7 @@ _BEFORE = re.compile(r"[\w'’/-]+(?:[ ,]+[\w'’/-]+)*\s*$")
 class CorpusStatistics:
     """Counts over passages.
 
-    `token_frequency` counts the passages of a token of the index's `analyser`.
+    `document_frequency` counts the passages of a word, `token_frequency` those of a token of the index's `analyser`.
     `topics` maps a title in lower case to what its passages say it is, such as "disorder". `expansions` maps a short
     form to its long forms in lower case.
     """
@@ -41,6 +41,7 @@ class CorpusStatistics:
     analyser: Analyser = field(default_factory=Analyser)
     passages: int = 0
     token_frequency: Counter[str] = field(default_factory=Counter)
+    document_frequency: Counter[str] = field(default_factory=Counter)
     inside_lower: Counter[str] = field(default_factory=Counter)
     inside_capital: Counter[str] = field(default_factory=Counter)
     topics: dict[str, str] = field(default_factory=dict)
@@ -59,6 +60,8 @@ class CorpusStatistics:
         self.passages += 1
         self.token_frequency.update(set(self.analyser.tokens(passage.indexed_text)))
         self.token_frequency = _bounded(self.token_frequency)
+        self.document_frequency.update(set(words_of(passage.indexed_text)))
+        self.document_frequency = _bounded(self.document_frequency)
         title = passage.title.strip()
         for sentence in usable_sentences(passage.text):
             for match in list(_TOKEN.finditer(sentence))[1:]:
@@ -106,6 +109,32 @@ class CorpusStatistics:
         if small == 0 and "-" in first and first.split("-")[1][:1].isupper():
             return phrase
         return first[0].lower() + first[1:] + (f" {rest}" if rest else "")
+
+    def broken(self, text: str) -> bool:
+        """Whether a text seems broken: words run together, an apostrophe lost, or a heading run into a sentence.
+
+        "diabetesthe" is rare and splits into two frequent words. "Alzheimers" is rarer than "Alzheimer's". In "Other
+        Tests Heart tests" words have capitals that are mostly small inside sentences.
+        """
+        return any(self._run_together(word) or self._lost_apostrophe(word) for word in words_of(text)) or any(
+            word[:1].isupper()
+            and word[1:].islower()
+            and self.inside_lower[word.lower()] > 4 * (self.inside_capital[word.lower()] + 1)
+            for word in _TOKEN.findall(text)[1:12]
+        )
+
+    def _run_together(self, word: str) -> bool:
+        if len(word) < 7 or self.document_frequency[word] > 2 or not word.isalpha():
+            return False
+        often = max(self.passages // 1000, 5)
+        return any(
+            self.document_frequency[word[:at]] >= often and self.document_frequency[word[at:]] >= often
+            for at in range(3, len(word) - 1)
+            if len(word) - at > 2 or word[at:] in ("a", "is", "an", "in", "or", "of", "to", "by")
+        )
+
+    def _lost_apostrophe(self, word: str) -> bool:
+        return word.endswith("s") and self.document_frequency[f"{word[:-1]}'s"] > 2 * self.document_frequency[word]
 
 
 def _bounded(counts: Counter[str]) -> Counter[str]:

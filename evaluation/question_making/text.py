@@ -42,23 +42,37 @@ _REFERENCE = re.compile(
     r"\s*\(\s*(?:(?:see\s+)?(?:[Ff]igures?|[Ff]ig\.|[Tt]ables?|[Ii]mage|[Ll]ink)\s*[\d.]*|see\s*|\s[a-z, ]{0,6}|"
     r"\d{1,3})\s*\)|\s*\(\s*\)"
 )
+_RESPELLED = re.compile(r"\s*\((?=[^)]*[A-Za-z]-)[A-Za-z-]*(?:[A-Z]{2,}-|-[A-Z]{2,})[A-Za-z- ]*\)")
+# Letters outside ASCII, and apostrophes, that a corpus has lost: "Bjrnstad", "Sjgren", "womens".
+_LETTERS_LOST = re.compile(
+    r"\b(?:[Dd]ont|cant|doesnt|wont|isnt|arent|didnt|hasnt|havent|thats|youre|womens|mens|childs|Guillain-Barr|"
+    r"Sjgren\w*)\b"
+    r"| -[a-z]{3}|\b(?![Ss]ch|[Pp]hth|[Cc]hth)[B-DF-HJ-NP-TV-XZb-df-hj-np-tv-xz][b-df-hj-np-tv-xz]{3}[a-z]*[aeiouy]|"
+    r"[b-df-hj-np-tv-xz]{6}"
+)
+# A capitalised word begins as no English name does, because it lost a letter: "Mllerian", "Kster".
+_ODD_ONSET = re.compile(
+    r"\b(?=[B-DF-HJ-NP-TV-XZ][b-df-hj-np-tv-xz][a-z]{2,}\b)"
+    r"(?!M[cC]|(?:B[lr]|C[hlrz]|D[rw]|F[lr]|G[hlnr]|K[hlnrw]|M[n]|P[hlnrst]|Rh|S[chklmnpqtvw]|T[hrsw]|Tz|W[hr])[aeiouy]"
+    r"|(?:Sch|Scl|Scr|Shr|Spl|Spr|Str|Thr|Chr|Phr|Chl|Phl|Pht|Sph|Sth))"
+)
 _RANGE = (6, 55)  # words of a sentence
 
 
 def usable_sentences(text: str) -> list[str]:
     """The whole sentences of a passage: prose of 6 to 55 words, without marks of tables, lists and broken text.
 
-    Pointers to figures, such as "( a)", are left out.
+    Pointers to figures, such as "( a)", and respellings, such as "(vej-eh-TA-shuns)", are left out.
     """
     whole = (raw for raw in split_sentences(text) if raw.endswith(".") and raw[0].isupper() and " " in raw)
     return [sentence for raw in whole if is_prose(sentence := tidy(raw))]
 
 
 def tidy(sentence: str) -> str:
-    """The sentence without references to figures."""
+    """The sentence without references to figures and respellings."""
     if "(" not in sentence:
         return sentence
-    plain = _REFERENCE.sub("", sentence)
+    plain = _RESPELLED.sub("", _REFERENCE.sub("", sentence))
     return " ".join(plain.replace(" ,", ",").replace(" .", ".").split())
 
 
@@ -78,6 +92,8 @@ def is_prose(sentence: str) -> bool:
         and sentence.count("(") == sentence.count(")")
         and not _GARBLED.search(sentence)
         and not _headed(words)
+        and not _LETTERS_LOST.search(sentence)
+        and not _ODD_ONSET.search(sentence)
     )
 
 

@@ -77,10 +77,22 @@ def test_an_abbreviation_with_two_long_forms_is_not_asked_for() -> None:
 def test_sentences_of_tables_lists_and_broken_text_are_left_out() -> None:
     text = (
         "Osteoclasts ( a) break down bone in every part of the skeleton. Signs and Symptoms Approximate number of "
-        "patients 90% Atrophy. - Item one of a list follows here. Is this a question about the heart of man?"
+        "patients 90% Atrophy. - Item one of a list follows here. Is this a question about the heart of man? "
+        "Mllerian ducts vanish early in the development of males. A type 1 dont know sentence stands here now."
     )
     assert usable_sentences(text) == ["Osteoclasts break down bone in every part of the skeleton."]
     assert usable_sentences("") == []
+
+
+def test_words_run_together_and_headings_break_a_sentence() -> None:
+    filler = [
+        Passage.make(f"t{i}", "People with diabetes and the heart of other tests are often seen here.")
+        for i in range(20)
+    ]
+    statistics = counted(filler)
+    assert statistics.broken("People with diabetesand more are seen here.")
+    assert statistics.broken("Heart Tests Other Often the tests are seen.")
+    assert not statistics.broken("People with diabetes are often seen here.")
 
 
 def test_names_keep_their_capital_inside_a_sentence_and_words_lose_it() -> None:
