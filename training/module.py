@@ -216,7 +216,7 @@ class AgentModule(LightningModule):
         for callback in self._step_callbacks:
             if not self.finite_steps.skipped:
                 callback.on_finite_gradient(self, optimizer)
-        self._clip_gradients(optimizer)
+        self.configure_gradient_clipping(optimizer)
 
     def transfer_batch_to_device(self, batch: Experience, device: torch.device, dataloader_idx: int) -> Experience:
         """Leave an optimizer step where it is: its micro-batches are moved one at a time."""
@@ -340,7 +340,12 @@ class AgentModule(LightningModule):
             groups.append({"params": self.shared_base.critic_parameters(), "lr": self.critic_lr, "name": "critic"})
         return AdamW(groups, weight_decay=self.weight_decay)
 
-    def _clip_gradients(self, optimizer: Optimizer) -> None:
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
         """Clip policy and critic apart, so that neither starves the other; log both norms before clipping."""
         for group in optimizer.param_groups:
             gradients = [parameter.grad for parameter in group["params"] if parameter.grad is not None]

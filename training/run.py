@@ -180,8 +180,21 @@ def newest_checkpoint(run: Path) -> Path | None:
     return None
 
 
-def _iterations_in(checkpoint: Path) -> int:
-    return int(torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["epoch"]) + 1
+def _iterations_in(path: Path) -> int:
+    """The iterations that a checkpoint has done.
+
+    Raises:
+        ConfigError: an earlier version made it, by automatic optimisation.
+    """
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    automatic = checkpoint["loops"]["fit_loop"].get("epoch_loop.automatic_optimization.optim_progress")
+    if automatic and automatic["optimizer"]["step"]["total"]["completed"]:
+        raise ConfigError(
+            f"checkpoint {path}: found one of an earlier version of medagent, wanted one of this version, whose "
+            "optimizer steps are counted otherwise. Give another folder with --trainer.default_root_dir, continue with "
+            "the version that began the run, or discard the run with --overwrite true."
+        )
+    return int(checkpoint["epoch"]) + 1
 
 
 def _discard(run: Path) -> None:
@@ -206,16 +219,15 @@ def _claim(
     if overwrite:
         _discard(run)
     path = run / "config.yaml"
+    checkpoint = newest_checkpoint(run)
+    done = _iterations_in(checkpoint) if checkpoint else 0
     if resolved and path.exists():
         _refuse_changes(run, yaml.safe_load(with_current_names(path.read_text(encoding="utf-8"))), resolved)
-    checkpoint = newest_checkpoint(run)
-    if checkpoint is not None and iterations is not None:
-        done = _iterations_in(checkpoint)
-        if done > iterations:
-            raise ConfigError(
-                f"run folder {run}: found {done} iterations done, wanted at most trainer.max_epochs, {iterations}. "
-                f"With --trainer.max_epochs {done} it exports its agent; with more it goes on."
-            )
+    if iterations is not None and done > iterations:
+        raise ConfigError(
+            f"run folder {run}: found {done} iterations done, wanted at most trainer.max_epochs, {iterations}. "
+            f"With --trainer.max_epochs {done} it exports its agent; with more it goes on."
+        )
     folder.mark()
     if resolved:
         write_whole(path, yaml.safe_dump(resolved, sort_keys=False))

@@ -175,9 +175,9 @@ def test_the_order_of_hooks_is_what_the_callbacks_rely_on(experience, tmp_path) 
             order.calls.append("training_step")
             return super().training_step(batch, batch_idx)
 
-        def _clip_gradients(self, optimizer):
+        def configure_gradient_clipping(self, optimizer):
             order.calls.append("clip_gradients")
-            super()._clip_gradients(optimizer)
+            super().configure_gradient_clipping(optimizer)
 
         def configure_optimizers(self):
             optimizer = super().configure_optimizers()
