@@ -105,20 +105,14 @@ class SharedBase(nn.Module):
         return [p for name, p in self.peft.named_parameters() if f".{POLICY}." in name]
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """The weights of the critic's adapter and value head, or of the network that reads the evidence.
-
-        None without a critic.
-        """
+        """The weights of the critic's adapter and head, or of the network that reads the evidence."""
         if self.value_head is None:
             return [] if self.evidence_head is None else list(self.evidence_head.parameters())
         adapter = [p for name, p in self.peft.named_parameters() if f".{CRITIC}." in name]
         return [*adapter, *self.value_head.parameters()]
 
     def _activate(self, adapter: str, *, again: bool = False) -> None:
-        """Switch the adapter; peft freezes the others, so gradients are switched on again for all trained ones.
-
-        An active one is left alone unless `again`: going through all layers takes longer than a small pass.
-        """
+        """Switch the adapter, unless it is active and not `again`. Peft freezes the others, which still train."""
         if not again and adapter == self._active:
             return
         self._active = adapter
@@ -146,10 +140,7 @@ class SharedBase(nn.Module):
         entropy_gradient: bool = False,
         routing: Routing | None = None,
     ) -> TokenScores:
-        """Scores of the action tokens under the policy, at the sampling temperature.
-
-        The entropy carries no gradient unless asked to: it costs as much as that of the log-probs.
-        """
+        """Scores of the action tokens, at the sampling temperature; a gradient of the entropy costs more."""
         found = self.policy_states(token_ids_BT, attention_BT, mask_BT, routing)
         head = frozen_head(self.base)
         if head is not None and not entropy_gradient:
@@ -185,10 +176,7 @@ class SharedBase(nn.Module):
     def _by_rows(
         self, score: Callable[[Tensor, Tensor], tuple[Tensor, ...]], found: SelectedHiddenStates
     ) -> list[Tensor]:
-        """`score` of all rows.
-
-        Many rows are scored some at a time, and their logits are computed again in the backward pass.
-        """
+        """`score` of all rows; many are scored in parts, whose logits the backward pass computes again."""
         rows = self.execution.logits_rows
         if len(found.tokens_U) <= rows:
             return list(score(found.states_UH, found.tokens_U))
@@ -231,10 +219,7 @@ class SharedBase(nn.Module):
 
     @torch.no_grad()
     def reference_states(self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor) -> SelectedHiddenStates:
-        """The same under what the policy started as, in the same order.
-
-        It is the frozen base with adapters off, or the adapter of `LoraSettings.start`.
-        """
+        """The same, without gradient, under the base or the adapter of `LoraSettings.start`."""
         if not self.has_own_reference:
             return self._base_states(token_ids_BT, attention_BT, mask_BT)
         self._activate(REFERENCE)
@@ -254,10 +239,7 @@ class SharedBase(nn.Module):
     def values(
         self, token_ids_BT: Tensor, attention_BT: Tensor, mask_BT: Tensor, evidence_AF: Tensor | None = None
     ) -> Tensor:
-        """[B, T] V before each token of the mask, 0 elsewhere.
-
-        `evidence_AF` has a row per such token, in the same order.
-        """
+        """[B, T] V before each token of the mask, 0 elsewhere; `evidence_AF` has a row per such token."""
         if self.evidence_head is not None:
             assert evidence_AF is not None, "this critic sees the evidence"
             values_A = self.evidence_head(evidence_AF)[:, 0]
@@ -321,10 +303,7 @@ class SharedBase(nn.Module):
         }
 
     def sampling_twin(self) -> PreTrainedModel:
-        """A second model on the SAME base weights, with policy matrices of its own beside them.
-
-        It computes what the policy computes, in the same precision. The base is frozen, so sharing it is safe.
-        """
+        """A second model on the SAME base weights, which are frozen, with the policy's matrices beside them."""
         trained = {id(parameter) for parameter in (*self.policy_parameters(), *self.critic_parameters())}
         shared = {id(parameter): parameter for parameter in self.peft.parameters() if id(parameter) not in trained}
         twin: PeftModel = copy.deepcopy(self.peft, shared)

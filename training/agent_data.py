@@ -59,10 +59,7 @@ class AgentData(LightningDataModule):
         self.background = Background()
 
     def work_of(self, rollouts: int, *, parts: int, longest: int, together: int = 1) -> Work:
-        """A rank's work in memory: `rollouts` of at most `longest` tokens in `parts` micro-batches.
-
-        Groups of `together` rollouts are never divided.
-        """
+        """A rank's work: `rollouts` of at most `longest` tokens in `parts` that never divide `together`."""
         return Work(
             rollouts,
             rows_of_micro_batch(rollouts, parts=parts, together=together),
@@ -98,18 +95,12 @@ class AgentData(LightningDataModule):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """An empty state, once the background has finished.
-
-        A checkpoint must not be ahead of rollouts that belong to the weights before it.
-        """
+        """An empty state, once the background is done: no checkpoint is ahead of rollouts before it."""
         self.background.wait()
         return {}
 
     def policy_of(self, module: AgentModule, *, version: int) -> Policy:
-        """A policy with the module's present weights, of iteration `version`.
-
-        Waits for rollouts that still use the weights before.
-        """
+        """A policy with the module's weights of iteration `version`, once rollouts with those before are done."""
         self.background.wait()
         return self.engine.sync_weights(ModuleWeights(module), version=version)
 

@@ -16,10 +16,7 @@ DTYPE = "dtype"  # the key in a checkpoint
 
 
 def resolve_dtype(dtype: str, base_model: str, *, device: str, run: Path | None = None) -> str:
-    """The dtype that a base is loaded in. For "auto" one is chosen, and the reason printed.
-
-    `run` is a folder whose checkpoints may hold the dtype chosen before.
-    """
+    """The dtype to load a base in; "auto" takes that of `run`'s checkpoints, or chooses one and prints why."""
     if dtype != AUTO:
         return dtype
     before = _dtype_before(run) if run is not None else None
@@ -30,11 +27,7 @@ def resolve_dtype(dtype: str, base_model: str, *, device: str, run: Path | None 
 
 
 def check_dtype(dtype: str, checkpoint: Mapping[str, object]) -> None:
-    """Refuse to go on in another dtype than that of a checkpoint.
-
-    Raises:
-        ConfigError: it is another one.
-    """
+    """Raise ConfigError if a checkpoint was trained in another dtype."""
     before = checkpoint.get(DTYPE, dtype)
     if before != dtype:
         raise ConfigError(

@@ -68,10 +68,7 @@ def split_update(
 def pack_rows(
     execution: Execution, token_ids_BT: Tensor, attention_BT: Tensor, groups_B: Tensor | None = None
 ) -> list[list[int]]:
-    """The numbers of the rows of each pass, within the limit of tokens.
-
-    With `groups_B` rows of equal numbers stay in one pass, also where they exceed the limit alone.
-    """
+    """The rows of each pass within the limit of tokens; rows of one of `groups_B` stay in one pass."""
     if groups_B is not None:
         return _whole_groups(execution, token_ids_BT, attention_BT, groups_B.tolist())
     if execution.shared_prefixes:

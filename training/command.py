@@ -125,11 +125,7 @@ def add_run_settings(parser: LightningArgumentParser, data: type[AgentData]) -> 
 
 
 def in_order(callbacks: Sequence[Any], defaults: Sequence[str]) -> list[Any]:
-    """Configured callbacks (each with a `class_path`) in the order in which they are to run.
-
-    Held-out evaluation comes first, since the callbacks after it print and keep its figures. A default callback that is
-    configured again stands once, with the later settings.
-    """
+    """Held-out evaluation first, since others print its figures; a default callback once, as it was set last."""
     own = {locate(name) for name in defaults}
     kinds = [locate(callback.class_path) for callback in callbacks]
     last = dict(zip(kinds, callbacks, strict=True))
@@ -189,10 +185,7 @@ class AgentCLI(LightningCLI):
             torch.set_num_threads(self.config["threads"])
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """The trainer, which writes a checkpoint per iteration.
-
-        It logs to CSV and TensorBoard unless the configuration says otherwise.
-        """
+        """The trainer, which by default logs to CSV and TensorBoard and writes a checkpoint per iteration."""
         root = _run_root(self.config_init["trainer"])
         if self.config_init["trainer"]["logger"] is None:
             kwargs.setdefault("logger", run_loggers(root))

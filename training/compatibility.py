@@ -26,11 +26,7 @@ def check_composition(
     num_critic_epochs: int,
     truncated: TruncatedMode,
 ) -> None:
-    """Check critic, advantage, groups and truncated rollouts against each other.
-
-    Raises:
-        ConfigError: two of them contradict each other.
-    """
+    """Raise ConfigError if critic, advantage, groups and truncated rollouts contradict each other."""
     name = type(estimator).__name__
     if estimator.needs_critic and not module.has_critic:
         raise ConfigError(
@@ -61,11 +57,7 @@ def check_composition(
 
 
 def check_engine(engine: Engine, *, routing_replay: RoutingReplay, quantise: Quantisation, overlap: bool) -> None:
-    """Check that the engine records what is replayed, takes the base's weights, and runs beside the update if asked.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise ConfigError unless the engine records what is replayed, takes the weights and can overlap."""
     if overlap and not engine.overlaps:
         raise ConfigError(
             "data.off_policy.overlap is true, and data.engine shares the trainer's GPU by turns: give it a GPU "

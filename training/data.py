@@ -198,11 +198,7 @@ class RolloutData(AgentData):
     def sampling_metrics(
         self, iteration: int, *, waited_s: float, num_action_tokens: int, reduce: Reduce, largest: Largest
     ) -> dict[str, float]:
-        """What sampling cost, over all ranks.
-
-        `time/rollout` is how long the trainer waited. The speed is that of the sampling itself, wherever it ran. The
-        ranks sample at the same time, so the slowest of them counts.
-        """
+        """The cost of sampling over all ranks: how long they waited, and the speed of the slowest."""
         sampling_s = largest(torch.tensor(self._sampling_s.pop(iteration, waited_s), dtype=torch.float64))
         tokens = reduce(torch.tensor(num_action_tokens, dtype=torch.float64))
         own = {**self._search_metrics, **self.engine.metrics(), "time/rollout": waited_s}

@@ -82,10 +82,7 @@ def budget_units(forward: float, backward: float) -> float:
 
 
 def tokens_to_sample(rollouts: Sequence[Rollout]) -> int:
-    """Tokens that a sampler reads for rollouts: all before each one's last sampled token.
-
-    What a question's samples have in common is read once.
-    """
+    """Tokens before each rollout's last sampled one; a question's samples share those they have in common."""
     read: defaultdict[str, list[list[int]]] = defaultdict(list)
     for rollout in rollouts:
         sampled = [place for place, action in enumerate(rollout.loss_mask) if action]
@@ -94,11 +91,7 @@ def tokens_to_sample(rollouts: Sequence[Rollout]) -> int:
 
 
 def _distinct(texts: list[list[int]]) -> int:
-    """Tokens of a tree of texts.
-
-    >>> _distinct([[1, 2, 3], [1, 2, 4, 5], [1, 2, 3]])
-    5
-    """
+    """Tokens of a tree of texts."""
     texts = sorted(texts)
     shared = (
         next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

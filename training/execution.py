@@ -129,10 +129,7 @@ def _ask_to_be_checkpointed(layer: nn.Module, inputs: object, outputs: object) -
 
 
 class _Recomputing(Generic[State]):
-    """Puts the state of a forward pass back while its layer is computed again.
-
-    Entered once for every backward pass over a retained graph.
-    """
+    """Puts the state of a forward pass back while its layer is computed again, once per backward pass."""
 
     def __init__(self, state: State, active: Callable[[], State], activate: Callable[[State], None]) -> None:
         self._state, self._active, self._activate = state, active, activate

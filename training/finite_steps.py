@@ -56,11 +56,7 @@ class FiniteSteps:
         self._seen.append((part, None if read_BT is None else read_BT.detach()))
 
     def judge(self, optimizer: Optimizer, largest: OverRanks) -> None:
-        """Skip the step where a loss or a gradient is not finite, on any rank and in any micro-batch.
-
-        Raises:
-            PolicyError: it is the third in a row.
-        """
+        """Skip the step where a loss or a gradient of any rank is not finite; PolicyError for the third in a row."""
         if self.skipped:
             return
         found = {"the loss": float(torch.stack(self._losses).sum()) if self._losses else 0.0}
@@ -73,11 +69,7 @@ class FiniteSteps:
             self.skip(optimizer, " and ".join(bad) or "another rank's is not finite", largest)
 
     def check_weights(self, optimizer: Optimizer, largest: OverRanks) -> None:
-        """Look at the weights after a step, which cannot be taken back.
-
-        Raises:
-            PolicyError: one is not finite, on any rank.
-        """
+        """Raise PolicyError if a weight of any rank is not finite: a step cannot be taken back."""
         bad = [
             group["name"]
             for group in optimizer.param_groups
@@ -93,11 +85,7 @@ class FiniteSteps:
             )
 
     def skip(self, optimizer: Optimizer, why: str, largest: OverRanks) -> None:
-        """Leave the present step out; all ranks must call it.
-
-        Raises:
-            PolicyError: it is the third in a row.
-        """
+        """Leave the present step out on all ranks, which must call it; PolicyError for the third in a row."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None

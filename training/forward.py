@@ -192,10 +192,7 @@ def check_packing(base: PreTrainedModel, execution: Execution) -> None:
 
 
 def _check_windows(base: PreTrainedModel, row: Tensor, remedy: str) -> None:
-    """Refuse a family whose layers keep their window in the mask alone, which a tree replaces.
-
-    A short row does not show it.
-    """
+    """Refuse a family whose layers keep their window in the mask alone, which a tree replaces."""
     ids_1T = row[None].to(base.device)
     tree = PrefixTree.of(ids_1T, torch.ones_like(ids_1T, dtype=torch.bool))
     tree.states(base)

@@ -98,11 +98,7 @@ def linear_names(base: PreTrainedModel) -> list[str]:
 
 
 def adapter_folder(start: str) -> Path:
-    """Where the adapter of an agent's folder lies, or the adapter's folder itself.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The adapter's folder, inside an agent's or `start` itself; ConfigError without one."""
     folder = Path(start)
     for found in (folder / "adapter", folder):
         if (found / ADAPTER_FILE).is_file():

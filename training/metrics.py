@@ -144,10 +144,7 @@ Largest = Callable[[Tensor], Tensor]
 
 
 def explained_variance(batch: Experience, value_mask_BT: Tensor, reduce: Reduce) -> float:
-    """1 - Var(return - value) / Var(return) where the critic is read.
-
-    The values precede any update on these rollouts.
-    """
+    """1 - Var(return - value) / Var(return) where the critic is read, before any update on these rollouts."""
     returns = batch.returns_BT[value_mask_BT]
     variance, left = (
         variance_over_ranks(returns, reduce),
@@ -157,10 +154,7 @@ def explained_variance(batch: Experience, value_mask_BT: Tensor, reduce: Reduce)
 
 
 def variance_over_ranks(values: Tensor, reduce: Reduce) -> Tensor:
-    """[] the variance of the values of all ranks, without correction and in their own precision.
-
-    Each rank's own variance and mean are put together (Chan et al., 1979).
-    """
+    """[] the variance over all ranks, from each rank's own variance and mean (Chan et al., 1979)."""
     own = values if len(values) else values.new_zeros(1)
     count, mean, variance = float(len(values)), float(own.mean()), float(own.var(correction=0))
     first = reduce(torch.tensor([count, count * mean], dtype=torch.float64))
@@ -171,11 +165,7 @@ def variance_over_ranks(values: Tensor, reduce: Reduce) -> Tensor:
 
 
 def logprob_gap(batch: Experience, *, off_policy: OffPolicy, reduce: Reduce, largest: Largest) -> dict[str, float]:
-    """How far the sampler's log-probs lie from the trainer's before the update, mean and largest.
-
-    It is empty except for importance "decoupled", where the trainer's are known. For rollouts of the present policy it
-    measures arithmetic alone. For stale rollouts it also measures how far the policy has moved since.
-    """
+    """Mean and largest gap of sampler and trainer before the update; empty unless importance is decoupled."""
     if off_policy.importance != "decoupled":
         return {}
     gaps = (batch.old_logprobs_BT - batch.rollout_logprobs_BT)[batch.mask_BT].abs()

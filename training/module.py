@@ -208,10 +208,7 @@ class AgentModule(LightningModule):
         self._ended = time.perf_counter()
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Judge the step's gradient, let callbacks correct it, and clip it.
-
-        Lightning calls this after the callbacks' hooks of the same name, which may have changed the gradient.
-        """
+        """Judge the gradient after callbacks' hooks of this name, let others correct it, and clip it."""
         self.finite_steps.judge(optimizer, self._largest)
         for callback in self._step_callbacks:
             if not self.finite_steps.skipped:
@@ -237,10 +234,7 @@ class AgentModule(LightningModule):
         self.manual_backward(loss)
 
     def _reaching_every_parameter(self, loss: Tensor) -> Tensor:
-        """The loss, with a gradient of zero for each trained parameter that it does not depend on.
-
-        DDP sums gradients over ranks during the step's last backward pass, and waits for every parameter.
-        """
+        """The loss with a gradient of zero for other parameters: DDP's last pass waits for every one."""
         return loss + 0.0 * sum(parameter.sum() for parameter in self.parameters() if parameter.requires_grad)
 
     def max_passes_over_ranks(self, count: int) -> int:

@@ -217,10 +217,7 @@ def policy_metrics(result: PolicyLossResult, scores: TokenScores, batch: Experie
 
 
 def reference_kl(policy_logprobs_BT: Tensor, reference_logprobs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """[B, T] the k3 estimator of KL(policy || reference); 0 off the mask.
-
-    It is exp(d) - d - 1 with d = reference - policy.
-    """
+    """[B, T] the k3 estimator of KL(policy || reference), exp(d) - d - 1 with d = reference - policy."""
     gap_BT = torch.where(mask_BT, reference_logprobs_BT - policy_logprobs_BT, 0.0).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return torch.expm1(gap_BT) - gap_BT
 
@@ -233,10 +230,7 @@ def value_loss(
     loss_weights_BT: Tensor,
     clip: float | None = None,
 ) -> Tensor:
-    """Half the weighted squared error of the critic.
-
-    With `clip` it is the larger of this error and that of the clipped move.
-    """
+    """Half the weighted squared error of the critic; with `clip` the larger of it and the clipped move's."""
     error_BT = (values_BT - returns_BT).square()
     if clip is not None:
         moved_BT = old_values_BT + (values_BT - old_values_BT).clamp(-clip, clip)

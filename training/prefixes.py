@@ -134,11 +134,7 @@ def use_shared_prefixes(model: PreTrainedModel) -> None:
 
 
 def share_prefixes(base: PreTrainedModel) -> None:
-    """`use_shared_prefixes` for a run.
-
-    Raises:
-        ConfigError: the model cannot read trees.
-    """
+    """`use_shared_prefixes` for a run; ConfigError if the model cannot read trees."""
     if base.config._attn_implementation != "sdpa":
         raise ConfigError(
             f"model.execution.shared_prefixes: {type(base).__name__} attends with {base.config._attn_implementation}, "

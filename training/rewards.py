@@ -36,11 +36,7 @@ class Reward(Protocol):
 
 
 def graded(reward: Reward, rollout: Rollout) -> Rollout:
-    """The rollout as `reward` grades it.
-
-    Raises:
-        ConfigError: it gave something else than a rollout, or a reward that is no number of at most `MOST_REWARD`.
-    """
+    """The rollout as `reward` grades it; ConfigError unless that is a rollout with rewards up to `MOST_REWARD`."""
     done = reward(rollout)
     if not isinstance(done, Rollout):
         raise ConfigError(

@@ -41,10 +41,7 @@ class Routing:
 
     @contextmanager
     def reading(self, places_N: Tensor, nodes_BT: Tensor, read_BT: Tensor) -> Iterator[None]:
-        """Replay and record while the tokens at `places_N` of [B * T] are read.
-
-        `nodes_BT` has the number in the pass of each token that `read_BT` marks.
-        """
+        """Replay and record at `places_N` of [B * T]; `nodes_BT` numbers the tokens that `read_BT` marks."""
         replayed = None if self.experts_BTLK is None else self.experts_BTLK.flatten(0, 1)[places_N]
         with self.routers.replayed(replayed):
             if not self.records:
@@ -116,11 +113,7 @@ def same_share(one_BTLK: Tensor, other_BTLK: Tensor, marked_BT: Tensor) -> Tenso
 
 
 def refuse_shifted(sampler_BTLK: Tensor, trainer_BTLK: Tensor, both_BT: Tensor) -> None:
-    """Refuse records that fit the tokens beside theirs better than their own.
-
-    Raises:
-        PolicyError: they do.
-    """
+    """Raise PolicyError if records fit the tokens beside theirs better than their own."""
     pair_BT = both_BT[:, 1:] & both_BT[:, :-1]
     if not bool(pair_BT.any()):
         return

@@ -181,11 +181,7 @@ def newest_checkpoint(run: Path) -> Path | None:
 
 
 def _iterations_in(path: Path) -> int:
-    """The iterations that a checkpoint has done.
-
-    Raises:
-        ConfigError: an earlier version made it, by automatic optimisation.
-    """
+    """The iterations that a checkpoint has done; ConfigError if automatic optimisation made it."""
     checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     automatic = checkpoint["loops"]["fit_loop"].get("epoch_loop.automatic_optimization.optim_progress")
     if automatic and automatic["optimizer"]["step"]["total"]["completed"]:
@@ -210,10 +206,7 @@ def _discard(run: Path) -> None:
 def _claim(
     folder: RunFolder, resolved: dict[str, Any] | None, iterations: int | None, *, overwrite: bool
 ) -> Path | None:
-    """Make the folder this run's, or go on with the run it holds, from the checkpoint returned.
-
-    A folder of other files, of a run with other settings, or of one with more iterations is refused.
-    """
+    """The checkpoint to go on from, in a folder made this run's; other files, settings or iterations are refused."""
     run = folder.path
     folder.refuse_others(*RUN_PARTS)
     if overwrite:

@@ -68,11 +68,7 @@ class Rule:
 
 
 def check_rules(group: str, settings: Mapping[str, Any], rules: tuple[Rule, ...]) -> None:
-    """Check settings by name; those that are absent are not checked.
-
-    Raises:
-        ConfigError: one has a value that its rule does not allow.
-    """
+    """Raise ConfigError for the first setting that its rule does not allow; absent ones are not checked."""
     for rule in rules:
         for name in rule.names:
             if name in settings and not rule.allows(settings[name]):
@@ -160,13 +156,7 @@ ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
 
 def check_trainer_settings(settings: Mapping[str, Any]) -> None:
-    """Refuse arguments of a trainer that would not do what they say.
-
-    Values may be objects, or settings that name them by `class_path`.
-
-    Raises:
-        ConfigError: there is one, named with its remedy.
-    """
+    """Raise ConfigError for a trainer's argument, as object or `class_path`, that would not do what it says."""
     check_rules("trainer", settings, TRAINER_RULES)
     accelerator = settings.get("accelerator", "auto")
     known = (CPUAccelerator, CUDAAccelerator, MPSAccelerator)
@@ -184,11 +174,7 @@ def check_trainer_settings(settings: Mapping[str, Any]) -> None:
 
 
 def check_trainer(trainer: Trainer) -> None:
-    """The same for a trainer that was made in Python.
-
-    Raises:
-        ConfigError: one of its settings would not do what it says.
-    """
+    """The same for a trainer that was made in Python."""
     names = {name for rule in TRAINER_RULES for name in rule.names}.difference(NOT_OF_TRAINERS)
     found = {name: getattr(trainer, name) for name in (*names, "accelerator", "strategy", "callbacks")}
     found["sync_batchnorm"] = vars(trainer.strategy).get("_layer_sync")
@@ -207,11 +193,7 @@ def num_ranks(devices: object, num_nodes: int) -> int | None:
 
 
 def check_accumulation(accumulated: int, num_micro_batches: int) -> None:
-    """Check that a configuration does not ask for two numbers of micro-batches per optimizer step.
-
-    Raises:
-        ConfigError: `trainer.accumulate_grad_batches` is neither 1 nor `data.num_micro_batches`.
-    """
+    """Raise ConfigError if `trainer.accumulate_grad_batches` is neither 1 nor `data.num_micro_batches`."""
     if accumulated not in (1, num_micro_batches):
         raise ConfigError(
             f"trainer.accumulate_grad_batches: found {accumulated} with data.num_micro_batches {num_micro_batches}, "
@@ -221,11 +203,7 @@ def check_accumulation(accumulated: int, num_micro_batches: int) -> None:
 
 
 def check_shares(num_questions: int, num_samples: int, num_parts: int, num_ranks: int) -> None:
-    """Check that the ranks share an iteration's questions equally, and that each fills its `num_parts` micro-batches.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Raise ConfigError unless ranks share an iteration's questions equally and fill their micro-batches."""
     share = len(range(0, num_questions, num_ranks)) * num_samples
     if share < num_parts or num_questions % num_ranks:
         raise ConfigError(
@@ -312,11 +290,7 @@ LORA_RULES = (Rule(("rank", "alpha"), _number(lambda value: value >= 1), "a whol
 
 
 def check_module_settings(settings: Mapping[str, Any]) -> None:
-    """Check the arguments of an `AgentModule`, by name.
-
-    Raises:
-        ConfigError: one is not finite, out of range, or contradicts another.
-    """
+    """Raise ConfigError for an `AgentModule`'s argument out of range or against another."""
     check_rules("model", settings, MODULE_RULES)
     critic, sees, value_clip = (settings[name] for name in ("critic_lora", "critic_inputs", "value_clip"))
     if critic is not None and critic.start is not None:

@@ -34,10 +34,7 @@ class ShardedBase(DDPStrategy):
         super().__init__(timeout=timedelta(seconds=timeout_s))
 
     def model_to_device(self) -> None:
-        """Shard, layer by layer from the memory of the machine, before the rest is moved.
-
-        The whole base is never on one GPU.
-        """
+        """Shard layer by layer before the rest is moved: the whole base is never on one GPU."""
         module = self.lightning_module
         assert module is not None
         shared_base = module.get_submodule("shared_base")
@@ -74,10 +71,7 @@ def shard(shared_base: SharedBase, device: str, world_size: int) -> None:
 
 
 def over_ranks(trainer: Trainer, tensor: Tensor, op: Literal["sum", "mean", "max"]) -> Tensor:
-    """The tensor summed, averaged or maximised over ranks, entry by entry, on the CPU.
-
-    The given tensor stays as it is. With one rank it is returned, and no bit changes.
-    """
+    """The tensor summed, averaged or maximised over ranks, on the CPU; with one rank it is returned."""
     if trainer.world_size == 1:
         return tensor
     total = trainer.strategy.reduce(tensor.detach().clone().to(trainer.strategy.root_device), reduce_op=op)

@@ -95,10 +95,7 @@ class CollapseMonitor(Callback):
         self._counts.clear()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Keep the weights that this iteration's rollouts were sampled with.
-
-        At the first batch they are sampled from, and not yet updated.
-        """
+        """Keep the weights that this iteration's rollouts were sampled with, before the first update."""
         if batch_idx == 0 and self._action != "report":
             self._candidate = _copied(_state(trainer, pl_module))
 

@@ -118,10 +118,7 @@ class CollapseDetector:
     best_held_out: float = 0.0
 
     def observe(self, metrics: Mapping[str, float]) -> CollapseVerdict:
-        """Judge an iteration.
-
-        `reward/success` is measured before the iteration's updates, held-out accuracy after them, the rest during them.
-        """
+        """Judge an iteration: success from before its updates, held-out accuracy from after them."""
         row = {name: metrics[name] for name in (*WATCHED, HELD_OUT) if name in metrics}
         if "reward/success" not in row:
             raise ConfigError(

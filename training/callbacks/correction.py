@@ -175,10 +175,7 @@ class ClippingBiasCorrection(StepCallback):
             self._add(self._gradient, terms.result.objective, parameters)
 
     def _in_logits(self, terms: PolicyTerms) -> None:
-        """Add this part's squared norms.
-
-        Where rollouts have their own scales, the gradient through the log-probs is multiplied by them.
-        """
+        """Add this part's squared norms; rollouts with scales of their own multiply their gradient."""
         probability_BT = terms.logprobs_BT.detach().exp()
         squares = []
         for scalar in (terms.result.objective, _dropped(terms.result)):

@@ -62,10 +62,7 @@ class AgentExport(Callback):
 
     @staticmethod
     def export(trainer: Trainer, pl_module: LightningModule, iterations: int | None = None) -> None:
-        """Write the agent's folder, whole or not at all.
-
-        `iterations`: how many made the agent. None: all up to the present one.
-        """
+        """Write the agent's folder whole or not at all, as of `iterations` or the present one."""
         assert isinstance(pl_module, AgentModule)
         data = trainer.datamodule  # type: ignore[attr-defined]
         assert isinstance(data, AgentData)
@@ -140,10 +137,7 @@ def _in_words(value: Any) -> str:
 
 
 def read_metrics(run: Path) -> list[dict[str, float]]:
-    """One row per iteration, from all CSV logs of the run: means over its optimizer steps of everything logged.
-
-    A resumed run has several logs. Where they overlap the later one counts.
-    """
+    """One row per iteration: means over its steps in all CSV logs, of which later ones count."""
     by_step: dict[tuple[int, int], dict[str, float]] = {}
     logs = sorted(run.glob("logs/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
     for log in logs:

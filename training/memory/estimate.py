@@ -90,11 +90,7 @@ class ModelShape:
 
     @staticmethod
     def from_config(config: PretrainedConfig, parameters: int, linear_sizes: tuple[tuple[int, int], ...]) -> ModelShape:
-        """The shape that a decoder's configuration tells; GPT-2's and its like leave some sizes to be worked out.
-
-        Raises:
-            ConfigError: it does not tell width, heads, layers or vocabulary.
-        """
+        """The shape that a decoder's configuration tells; ConfigError without width, heads, layers or vocabulary."""
         try:
             hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
             layers, vocabulary = int(config.num_hidden_layers), int(config.vocab_size)
@@ -147,10 +143,7 @@ class Load:
 
     @property
     def base_bytes(self) -> float:
-        """Bytes of the frozen base; in 4 bits half a byte per weight of linear layers, and their constants.
-
-        Where the base is sharded: a rank's part of the layers, and two layers that are gathered.
-        """
+        """Bytes of the frozen base: in 4 bits, or sharded with two layers gathered."""
         linear = sum(ins * outs for ins, outs in self.shape.linear_sizes)
         rest = (self.shape.parameters - linear) * self.value_bytes
         if self.execution.quantise != "none":
@@ -191,10 +184,7 @@ class Load:
         return min(1.0, self.limits.max_turns * self.limits.max_turn_tokens / self.limits.max_total_tokens)
 
     def rolling_out(self) -> float:
-        """Bytes of the in-process policy: its KV cache, and prompts read all at once.
-
-        While rows move from one cache to the next, there are two.
-        """
+        """Bytes of the policy in process: prompts read all at once, or two KV caches while rows move."""
         rows = min(self.rollouts, MAX_OPEN)
         cache = float(
             rows * self.limits.max_total_tokens * self.shape.layers * 2 * self.shape.kv_size * self.value_bytes
@@ -211,10 +201,7 @@ class Load:
         return max(tokens * self.passing_bytes(), rows * self.shape.vocabulary * READ_LOGIT_BYTES)
 
     def records(self) -> float:
-        """Bytes of an iteration's records of experts in host memory.
-
-        `r3` holds them twice: as the turns carry them, and padded.
-        """
+        """Bytes of an iteration's records of experts in host memory: r3 has them in turns, and padded."""
         copies = {"none": 0, "r2": 1, "r3": 2}[self.routing_replay]
         return float(copies * self.rollouts * self.limits.max_total_tokens * self.shape.record_bytes)
 
@@ -292,10 +279,7 @@ def _gib(size: float) -> str:
 
 
 def free_memory(device: torch.device, *, sharing: int = 1) -> float:
-    """Bytes that this process could hold: what is free for it, and what it holds already.
-
-    On a CPU that is the machine's memory, or that of the control group where it has less, among `sharing` processes.
-    """
+    """Bytes that this process could hold, of its control group or machine, among `sharing` processes."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
     room = min(float(psutil.virtual_memory().available), _room_in_group())

@@ -64,11 +64,7 @@ def _is_sharded(strategy: Any) -> bool:
 
 
 def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
-    """What a person wants to know before they start.
-
-    Raises:
-        ConfigError: the work of a rank does not fit into `memory_gib`.
-    """
+    """What a person wants to know before the start; ConfigError if a rank does not fit into `memory_gib`."""
     shape, limits = load.shape, load.limits
     policy, critic = shape.lora_parameters(load.policy_lora), shape.lora_parameters(load.critic_lora)
     small = "no critic" if load.critic_inputs == "context" else "a small network as critic"
@@ -117,11 +113,7 @@ def available_gib(device: str) -> float | None:
 
 
 def settled_load(load: Load, *, free_gib: float | None, share: float, sharing: int) -> Load:
-    """The load with a limit of tokens as the run would settle it, which is printed; as it is where one is set.
-
-    `free_gib` is the free memory, and none means what is free here. `share` of it is the trainer's. `sharing` ranks
-    are on one machine.
-    """
+    """The load with the limit of tokens that a run would choose for the trainer's `share` of `free_gib`."""
     if load.execution.max_tokens is not None:
         return load
     device = torch.device("cpu" if load.device == "cpu" else "cuda")

@@ -17,11 +17,7 @@ from medagent.training.routing import refuse_shifted, same_share
 
 
 def require_records(tensors: RolloutTensors) -> None:
-    """Refuse rollouts whose sampler recorded no experts.
-
-    Raises:
-        PolicyError: there are action tokens and no records.
-    """
+    """Raise PolicyError for action tokens whose sampler recorded no experts."""
     if tensors.experts_BTLK is None and bool(tensors.mask_BT.any()):
         raise PolicyError(
             "model.routing_replay r3: found rollouts without the sampler's experts, wanted those of each token that it "
@@ -31,11 +27,7 @@ def require_records(tensors: RolloutTensors) -> None:
 
 @torch.no_grad()
 def routing_metrics(module: AgentModule, part: RolloutTensors, reduce: Reduce) -> dict[str, float]:
-    """Means over the action tokens of `part`, which is on the module's device, over all ranks.
-
-    Raises:
-        PolicyError: the records are those of the tokens beside.
-    """
+    """Means over the action tokens of `part` over all ranks; PolicyError if its records are shifted."""
     assert part.experts_BTLK is not None, "the sampler recorded"
     inputs, sampler_BTLK = (part.token_ids_BT, part.attention_BT, part.mask_BT), part.experts_BTLK
     own = module.shared_base.routing(records=True)

@@ -122,14 +122,7 @@ def bootstrap_truncated(draft: ExperienceDraft) -> None:
 
 
 def check_bootstrap(module: AgentModule, estimator: AdvantageEstimator) -> None:
-    """Check that the critic is taught where a cut rollout is valued.
-
-    Most cuts lie inside a turn. A critic that is read once per turn is taught at first tokens of turns alone. One that
-    sees the evidence has the same value in all of a turn.
-
-    Raises:
-        ConfigError: it is not, or there is no critic.
-    """
+    """Raise ConfigError if no critic is taught inside turns, where most rollouts are truncated."""
     if not isinstance(estimator, GAE):
         raise ConfigError(
             f"data.truncated is bootstrap, and data.advantage ({type(estimator).__name__}) has no value to bootstrap "
@@ -148,10 +141,7 @@ def _put(whole_BT: Tensor, rows: Sequence[int], part_BT: Tensor) -> None:
 
 
 def _would_act_again(rollout: Rollout) -> bool:
-    """Whether an action follows the last token in other rollouts, so that a critic is taught there.
-
-    After the search of the last turn allowed none does: nothing is searched, and no turn follows.
-    """
+    """Whether an action can follow the last token: after the last turn allowed none does."""
     shown = bool(rollout.turns and rollout.turns[-1].observation_ids)
     return shown or rollout.stop_reason is not StopReason.MAX_TURNS
 
@@ -159,10 +149,7 @@ def _would_act_again(rollout: Rollout) -> bool:
 def _values(
     module: AgentModule, part: RolloutTensors, evidence_BKF: Tensor, value_mask_BT: Tensor, *, ends: bool
 ) -> tuple[Tensor, Tensor]:
-    """The critic's values where it is read, [B, T].
-
-    With `ends` also those of the state after each row's last token, [B], and else zeros.
-    """
+    """[B, T] values where the critic is read, and with `ends` [B] those after the last tokens, else zeros."""
     if not ends:
         evidence_AF = evidence_at(evidence_BKF, part.turn_ids_BT, value_mask_BT)
         values_BT = module.shared_base.values(part.token_ids_BT, part.attention_BT, value_mask_BT, evidence_AF)

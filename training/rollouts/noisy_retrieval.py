@@ -35,11 +35,7 @@ class NoisyRetrieval:
                 raise ConfigError(f"data.noisy_retrieval.{name}: found {share}, wanted a share from 0 to 1.")
 
     def check(self, questions: list[Question]) -> None:
-        """Check that there is evidence to withhold.
-
-        Raises:
-            ConfigError: no question names any.
-        """
+        """Raise ConfigError if evidence is to be withheld and no question names any."""
         if self.withheld and not any(question.gold_passage_ids for question in questions):
             raise ConfigError(
                 f"data.noisy_retrieval.withheld: found {self.withheld}, and no question names a gold passage to "
@@ -56,10 +52,7 @@ class NoisyRetrieval:
 
 
 def withheld_from(question: Question, share: float, seed: int | str, retriever: Retriever) -> frozenset[str]:
-    """What to withhold from the question: its evidence, for a share of questions that `seed` draws.
-
-    It names the gold passages, and their documents where the retriever's index holds them.
-    """
+    """Gold passages, with their indexed documents, of a question that `seed` draws; else nothing."""
     if not share or _draw(f"withheld|{seed}|{question.id}") >= share:
         return frozenset()
     index = corpus_of(retriever)
