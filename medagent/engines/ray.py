@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from medagent.engines.base import Engine, EngineSetup, PolicyWeights
-from medagent.engines.ray_replica import EngineKind, Held, RayReplica, ReplicaSettings, Weights
+from medagent.engines.ray_replica import EngineKind, RayReplica, ReplicaSettings, Weights
 from medagent.engines.weight_sync import (
     WITHOUT_MERGE,
     WeightSync,
@@ -71,11 +72,10 @@ class RayEngine(Engine):
         self._began_cluster = False
         self._actors: dict[int, Any] = {}
         self._checks: dict[int, WeightSyncCheck] = {}
-        self._setup: EngineSetup | None = None
+        self._probe_ids: tuple[int, ...] = ()
         self._settings: ReplicaSettings | None = None
-        self._num_syncs = 0
-        self._lost = 0
-        self._last_loss, self._num_there = "", 0
+        self._num_syncs = self._lost = self._num_there = 0
+        self._last_error = ""
 
     def start(self, weights: PolicyWeights, setup: EngineSetup) -> None:
         """See `Engine.start`: joins the cluster, or starts one, and asks for the actors."""
@@ -83,14 +83,13 @@ class RayEngine(Engine):
             raise ConfigError("engine ray: ray is not installed. pip install 'medagent[ray]', or take another engine.")
         import ray
 
-        self._ray, self._setup, self._form = ray, setup, form_of(self._weight_sync, weights)
-        rank = weights.lora_rank if self._form == "adapter" else 0
+        self._ray, self._probe_ids, self._form = ray, setup.probe_ids, form_of(self._weight_sync, weights)
         self._settings = ReplicaSettings(
             self._kind,
             model_path(weights.base_name),
             weights.dtype,
             room_on_server(weights.config, setup.max_tokens, f"the base {weights.base_name}"),
-            rank,
+            weights.lora_rank if self._form == "adapter" else 0,
             four_bit=weights.four_bit and self._kind == "huggingface",
             vllm=self._vllm,
         )
@@ -105,42 +104,41 @@ class RayEngine(Engine):
             self._began_cluster = True
         have = ray.cluster_resources()
         for name, each in (("CPU", self._cpus), ("GPU", self._gpus)):
-            if each * self._num_replicas > have.get(name, 0.0):
+            wanted, found = each * self._num_replicas, have.get(name, 0.0)
+            if wanted > found:
                 raise ConfigError(
-                    f"engine ray: {self._num_replicas} replicas want {each * self._num_replicas:g} {name}, and the "
-                    f"cluster has {have.get(name, 0.0):g}. Lower num_replicas or {name.lower()}s."
+                    f"engine ray: {self._num_replicas} replicas want {wanted:g} {name}, and the cluster has {found:g}. "
+                    f"Lower num_replicas or {name.lower()}s."
                 )
         for number in range(self._num_replicas):
             self._begin(number, weights)
 
     def _begin(self, number: int, weights: PolicyWeights) -> None:
-        kind = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0, max_concurrency=1000)(
-            RayReplica
-        )
-        self._actors[number] = kind.remote(self._settings)
+        options = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_restarts": 0, "max_concurrency": 1000}
+        self._actors[number] = self._ray.remote(**options)(RayReplica).remote(self._settings)
         self._checks[number] = WeightSyncCheck(weights.dtype, four_bits=weights.four_bit and self._kind == "vllm")
 
     def sync_weights(self, weights: PolicyWeights, *, version: int) -> CompletionPolicy:
         """See `Engine.sync_weights`."""
-        if self._setup is None:
+        if self._settings is None:
             raise ConfigError("engine ray: was not started. RolloutData.setup does so in a training run.")
         self._num_syncs += 1
-        probe = self._setup.probe_ids
+        probe = self._probe_ids
         sent, expected = self._merged(weights) if self._form == "merged" else self._adapter(weights)
         stored = self._ray.put(sent)
         wanted = weights.logprobs(probe) if len(probe) > 1 else None
         there = []
         self._checks = {number: check for number, check in self._checks.items() if number in self._actors}
-        for number, held in self._pushed(stored, list(probe), weights).items():
+        for number, (held, logprobs) in self._pushed(stored, list(probe), weights).items():
             where = f"Ray replica {number}"
-            require_synced(expected, held.checksums, where=where)
+            require_synced(expected, held, where=where)
             if wanted is not None and is_exact(self._loss):
-                self._checks[number](held.logprobs, wanted, where=where)
+                self._checks[number](logprobs, wanted, where=where)
             there.append(_RayCompletions(self._ray, self._actors[number], where, self._num_syncs))
         if not there:
             raise PolicyError(
                 f"all {self._num_replicas} Ray replicas are gone, and none could be started again; of the "
-                f"last:\n{self._last_loss}\nMend that, and start the same command again."
+                f"last:\n{self._last_error}\nMend that, and start the same command again."
             )
         self._num_there = len(there)
         return CompletionPolicy(there, MODEL, weights.tokenizer, seeded=self._seeded, end_ids=weights.end_ids)
@@ -160,9 +158,11 @@ class RayEngine(Engine):
         served = served_adapter(weights) if self._kind == "vllm" else exact_adapter(weights)
         return files, served
 
-    def _pushed(self, stored: Any, probe: list[int], weights: PolicyWeights) -> dict[int, Held]:
-        """Replica -> its state, for all that took the weights. A dead one is replaced once."""
-        found: dict[int, Held] = {}
+    def _pushed(
+        self, stored: Any, probe: list[int], weights: PolicyWeights
+    ) -> dict[int, tuple[dict[str, Checksum], list[float]]]:
+        """Replica -> what `RayReplica.push` returned, for all that took the weights. A dead one is replaced once."""
+        found: dict[int, tuple[dict[str, Checksum], list[float]]] = {}
         for attempt in range(2):
             asked = {
                 number: actor.push.remote(self._num_syncs, stored, probe)
@@ -173,8 +173,8 @@ class RayEngine(Engine):
                 try:
                     found[number] = self._ray.get(answer, timeout=self._start_timeout_s)
                 except (self._ray.exceptions.RayError, TimeoutError) as error:
-                    self._last_loss = "\n".join(str(error).splitlines()[-SHOWN_LINES:])
-                    log.warning("Ray replica %d is gone:\n%s", number, self._last_loss)
+                    self._last_error = "\n".join(str(error).splitlines()[-SHOWN_LINES:])
+                    log.warning("Ray replica %d is gone:\n%s", number, self._last_error)
                     self._lost += 1
                     if not attempt:
                         self._ray.kill(self._actors[number])
@@ -199,30 +199,28 @@ class RayEngine(Engine):
         self._ray = None
 
 
+@dataclass
 class _RayCompletions:
     """One actor as a source of completions."""
 
-    def __init__(self, ray: Any, actor: Any, name: str, version: int) -> None:
-        self._ray, self._actor, self._name, self._version = ray, actor, name, version
-
-    @property
-    def name(self) -> str:
-        """See `Completions.name`."""
-        return self._name
+    _ray: Any
+    _actor: Any
+    name: str
+    _version: int
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """See `Completions.complete`."""
         try:
             choice: dict[str, Any] = await self._actor.complete.remote(self._version, body)
         except self._ray.exceptions.RayActorError as error:
-            raise EndpointGoneError(f"{self._name}: died ({str(error).splitlines()[0]}).") from error
+            raise EndpointGoneError(f"{self.name}: died ({str(error).splitlines()[0]}).") from error
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, EndpointGoneError):  # its vLLM died, and the actor lives
-                raise EndpointGoneError(f"{self._name}: {error.cause}") from error
-            raise PolicyError(f"{self._name}: {error.cause!r}") from error
+                raise EndpointGoneError(f"{self.name}: {error.cause}") from error
+            raise PolicyError(f"{self.name}: {error.cause!r}") from error
         if "stale" in choice:
             raise EndpointGoneError(
-                f"{self._name}: has other weights (version {choice['stale']}, wanted {self._version})."
+                f"{self.name}: has other weights (version {choice['stale']}, wanted {self._version})."
             )
         return choice
 

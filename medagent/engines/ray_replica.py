@@ -20,13 +20,14 @@ from medagent.engines.vllm import ServedAdapters
 from medagent.engines.weight_sync import stored_matrices
 from medagent.models.causal_lm import fastest_device, load_causal_lm
 from medagent.models.checksums import Checksum, of_parameters
-from medagent.policies.completions import HttpCompletions
 from medagent.policies.huggingface import HFPolicy, HFSession
 from medagent.policies.vllm.server import MODEL, VllmServer, VllmSettings
 from medagent.policy import TurnStop
 from medagent.protocol import Block
 
 EngineKind = Literal["vllm", "huggingface"]
+Weights = Mapping[str, Tensor] | Mapping[str, bytes]
+"""Merged weights by their names in the checkpoint, or the files of an adapter in peft's form."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,6 @@ class ReplicaSettings:
     vllm: VllmSettings = VllmSettings()
 
 
-Weights = Mapping[str, Tensor] | Mapping[str, bytes]
-"""Merged weights by their names in the checkpoint, or the files of an adapter in peft's form."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """The state of a replica after a sync: checksums of the weights that it holds, and log-probs of the probe."""
-
-    checksums: dict[str, Checksum]
-    logprobs: list[float]
-
-
 class RayReplica:
     """One sampler. Requests carry the version of the weights that they are meant for."""
 
@@ -65,12 +54,12 @@ class RayReplica:
         self._version = -1
         self._sampler: _Vllm | _HuggingFace = _Vllm(settings) if settings.kind == "vllm" else _HuggingFace(settings)
 
-    async def push(self, version: int, weights: Weights, probe: list[int]) -> Held:
-        """Load weights. Returns the checksums, with the log-probs of the probe's tokens after the first."""
+    async def push(self, version: int, weights: Weights, probe: list[int]) -> tuple[dict[str, Checksum], list[float]]:
+        """Load weights. Returns their checksums, and the log-probs of the probe's tokens after the first."""
         self._version = -1  # also where loading fails halfway
         checksums = self._sampler.load(weights)
         self._version = version
-        return Held(checksums, self._sampler.logprobs(probe) if len(probe) > 1 else [])
+        return checksums, self._sampler.logprobs(probe) if len(probe) > 1 else []
 
     async def complete(self, version: int, body: dict[str, Any]) -> dict[str, Any]:
         """The first choice for a request, as `Completions.complete` gives it.
@@ -96,11 +85,10 @@ class _Vllm:
             settings=settings.vllm,
         ).wait()
         self._adapters, self._served, self._loaded = ServedAdapters(self._server), MODEL, 0
-        self._completions = HttpCompletions(self._server.endpoint())
+        self._completions = self._server.completions()
 
     def load(self, weights: Weights) -> dict[str, Checksum]:
-        tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
-        if tensors:
+        if tensors := _tensors(weights):
             self._server.push_weights(tensors, tensors.items())
             return self._server.held_weights()
         self._loaded += 1
@@ -134,8 +122,7 @@ class _HuggingFace:
     def load(self, weights: Weights) -> dict[str, Checksum]:
         for name in list(self._dialogues):
             self.forget(name)
-        tensors = {name: value for name, value in weights.items() if isinstance(value, Tensor)}
-        if tensors:
+        if tensors := _tensors(weights):
             self._policy.load_weights(tensors.items())
             return of_parameters(self._policy.model, tensors)
         with TemporaryDirectory(prefix="medagent-adapter-") as scratch:
@@ -175,6 +162,10 @@ class _HuggingFace:
     def forget(self, dialogue: str) -> None:
         if dialogue in self._dialogues:
             self._dialogues.pop(dialogue)[0].close()
+
+
+def _tensors(weights: Weights) -> dict[str, Tensor]:
+    return {name: value for name, value in weights.items() if isinstance(value, Tensor)}
 
 
 def _write(files: Weights, folder: Path) -> None:

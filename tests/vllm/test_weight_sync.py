@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from medagent.engines.vllm import ServedAdapters
 from medagent.errors import PolicyError
 from medagent.policies.vllm.api import VllmApi
 from medagent.policies.vllm.server import VllmServer
@@ -99,6 +100,7 @@ def test_a_sync_that_fails_is_caught_at_once(engine, monkeypatch: pytest.MonkeyP
             made.sync_weights(ModuleWeights(module), version=12)
     if made._form == "adapter":
         small_step(module)
-        monkeypatch.setattr(VllmEngine, "_swap_adapter", lambda self, server, module, version: None)
+        for method in ("load", "unload"):
+            monkeypatch.setattr(ServedAdapters, method, lambda *arguments: None)
         with pytest.raises(PolicyError, match="the weight sync failed"):
             made.sync_weights(ModuleWeights(module), version=13)
