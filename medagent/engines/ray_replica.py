@@ -84,16 +84,14 @@ class _Vllm:
             lora_rank=settings.lora_rank,
             settings=settings.vllm,
         ).wait()
-        self._adapters, self._served, self._loaded = ServedAdapters(self._server), MODEL, 0
+        self._adapters, self._served = ServedAdapters(self._server), MODEL
         self._completions = self._server.completions()
 
     def load(self, weights: Weights) -> dict[str, Checksum]:
         if tensors := _tensors(weights):
             self._server.push_weights(tensors, tensors.items())
             return self._server.held_weights()
-        self._loaded += 1
-        former, self._served = self._served, f"policy-{self._loaded}"
-        self._adapters.load(self._served, partial(_write, weights))
+        former, self._served = self._served, self._adapters.load("policy", partial(_write, weights))
         if former != MODEL:
             self._adapters.unload(former)
         return self._server.held_adapter()

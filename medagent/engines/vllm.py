@@ -79,7 +79,7 @@ class VllmEngine(Engine):
         self._check: WeightSyncCheck | None = None
         self._served = MODEL
         self._base: tuple[str, str, int] = ("", "", 0)
-        self._asleep, self._num_adapters = False, 0
+        self._asleep = False
 
     def open(self, folder: Path, spec: AgentSpec, *, lockstep: bool = False) -> CompletionPolicy:
         """See `Engine.open`. The adapter is copied: answers that still run keep the weights that they began with."""
@@ -114,8 +114,8 @@ class VllmEngine(Engine):
         ends = stored_end_token_ids(tokenizer, weights)
         if adapter is None:
             return CompletionPolicy([source], MODEL, tokenizer, seeded=self._seeded, end_ids=ends)
-        served, name = self._adapters_of(self._server), self._next_name("agent")
-        served.load(name, partial(shutil.copytree, adapter))
+        served = self._adapters_of(self._server)
+        name = served.load("agent", partial(shutil.copytree, adapter))
         return _AdapterPolicy(
             [source], name, tokenizer, seeded=self._seeded, end_ids=ends, unload=partial(served.try_unload, name)
         )
@@ -157,8 +157,7 @@ class VllmEngine(Engine):
             self._loss = push_merged(server, weights, self._max_merge_lost)
         else:
             served, former = self._adapters_of(server), self._served
-            self._served = self._next_name(f"policy-{version}")
-            served.load(self._served, partial(save_adapter, weights))
+            self._served = served.load(f"policy-{version}", partial(save_adapter, weights))
             if former != MODEL:
                 served.unload(former)
             require_synced(served_adapter(weights), server.held_adapter(), where="vLLM")
@@ -182,10 +181,6 @@ class VllmEngine(Engine):
         if self._adapters is None:
             self._adapters = ServedAdapters(server)
         return self._adapters
-
-    def _next_name(self, kind: str) -> str:
-        self._num_adapters += 1
-        return f"{kind}-{self._num_adapters}"
 
     def sleep(self) -> None:
         """See `Engine.sleep`: vLLM sleeps where the GPU is shared."""
@@ -227,13 +222,15 @@ class ServedAdapters:
 
     def __init__(self, server: VllmServer) -> None:
         self._api, self._folder = server.api, Path(tempfile.mkdtemp(prefix="medagent-adapters-"))
-        self._closed = False
+        self._num_loaded, self._closed = 0, False
 
-    def load(self, name: str, write: Callable[[Path], object]) -> None:
-        """Serve the adapter that `write` puts into the folder it is given."""
-        folder = self._folder / name
-        write(folder)
-        self._api.load_adapter(name, folder)
+    def load(self, kind: str, write: Callable[[Path], object]) -> str:
+        """Serve the adapter that `write` puts into the folder it is given; returns its name, such as "agent-1"."""
+        self._num_loaded += 1
+        name = f"{kind}-{self._num_loaded}"
+        write(self._folder / name)
+        self._api.load_adapter(name, self._folder / name)
+        return name
 
     def unload(self, name: str) -> None:
         """Serve it no longer."""

@@ -207,12 +207,18 @@ class Batch:
         offsets_Q = torch.arange(width, device=device)
         places_SQ = lengths_S[:, None] + offsets_Q
         places_SQ = places_SQ.clamp(max=self._buffer.shape[4] - 1)  # slots whose rows have ended
+        return self._forward(first, ids_SQ, lengths_S[:, None] + torch.minimum(offsets_Q, last_S[:, None]), places_SQ)
+
+    def _forward(
+        self, first: int, ids_SQ: Tensor, positions_SQ: Tensor, places_SQ: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """`Sampler.read` of tokens that the slots from `first` on hold at these places."""
         reach = int(places_SQ.max()) + 1
         return self._sampler.read(
             input_ids=ids_SQ,
-            position_ids=lengths_S[:, None] + torch.minimum(offsets_Q, last_S[:, None]),
+            position_ids=positions_SQ,
             attention_mask=self._shape.attention_mask(places_SQ, reach),
-            past_key_values=BufferCache(self._buffer[:, :, first : first + len(pending)], places_SQ, reach),
+            past_key_values=BufferCache(self._buffer[:, :, first : first + len(ids_SQ)], places_SQ, reach),
             use_cache=True,
         )
 
@@ -246,13 +252,8 @@ class Batch:
             return
         tokens = rows[0].dialogue.pending[:common]
         places_1Q = torch.arange(common, device=self._buffer.device)[None]
-        _, experts_1QLK = self._sampler.read(
-            input_ids=torch.tensor([tokens], device=self._buffer.device),
-            position_ids=places_1Q,
-            attention_mask=self._shape.attention_mask(places_1Q, common),
-            past_key_values=BufferCache(self._buffer[:, :, :1], places_1Q, common),
-            use_cache=True,
-        )
+        ids_1Q = torch.tensor([tokens], device=self._buffer.device)
+        _, experts_1QLK = self._forward(0, ids_1Q, places_1Q, places_1Q)
         self._buffer[:, :, 1 : len(self._lengths), :, :common] = self._buffer[:, :, :1, :, :common]
         self._lengths = [common] * len(self._lengths)
         for row in rows:

@@ -195,12 +195,11 @@ class VllmServer:
 
     def held_weights(self) -> dict[str, Checksum]:
         """Checksums of the weights pushed last, by name: those that every worker holds alike."""
-        return _agreed([_checksums(worker) for worker in self._ask("held_weights")])
+        return _agreed(self._ask("held_weights"))
 
     def held_adapter(self) -> dict[str, Checksum]:
         """Checksums of the adapter loaded last, by place: its A matrices, and its B matrices times its scaling."""
-        newest = [worker[max(worker, key=int)] if worker else {} for worker in self._ask("held_adapters")]
-        return _agreed([_checksums(worker) for worker in newest])
+        return _agreed([worker[max(worker, key=int)] if worker else {} for worker in self._ask("held_adapters")])
 
     def _ask(self, method: str) -> list[Any]:
         answers: list[Any] = self.api.call("collective_rpc", {"method": method})["results"]
@@ -248,13 +247,10 @@ class VllmServer:
             self._memory = None
 
 
-def _checksums(row: dict[str, list[int]]) -> dict[str, Checksum]:
-    return {name: (total, squares) for name, (total, squares) in row.items()}
-
-
-def _agreed(workers: list[dict[str, Checksum]]) -> dict[str, Checksum]:
+def _agreed(workers: list[dict[str, list[int]]]) -> dict[str, Checksum]:
+    """The checksums that all workers hold alike."""
     first, *others = workers
-    return {name: found for name, found in first.items() if all(other.get(name) == found for other in others)}
+    return {name: (row[0], row[1]) for name, row in first.items() if all(other.get(name) == row for other in others)}
 
 
 def _command(
