@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,8 +26,6 @@ FLOOR = {"float32": 1e-5, "bfloat16": 2e-3, "float16": 5e-4}  # root mean square
 FOUR_BITS = 1.5
 MEASURABLE = 4.0  # a change is judged if it is this many times the redrawn gap
 LEAST_FOLLOWED = 0.5
-
-Verdict = Literal["arrived", "not measurable"]
 
 
 def require_synced(
@@ -68,8 +65,7 @@ class WeightSyncCheck:
     Engine and trainer always differ by kernels and rounding. This gap is drawn anew at each sync. The check measures
     how large a redrawn gap is, over all syncs so far. It judges only if the trainer has moved several times as far,
     since the last sync or since the first. Then the engine's move is regressed on the trainer's. The `slope` is 1 if
-    the weights arrived, and 0 if the engine still has old ones. Otherwise the verdict is "not measurable", and the
-    slope is nan.
+    the weights arrived, and 0 if the engine still has old ones. It is nan if it is not measurable.
     """
 
     dtype: str
@@ -78,7 +74,6 @@ class WeightSyncCheck:
     moved: float = 0.0
     redrawn: float = 0.0
     slope: float = math.nan
-    verdict: Verdict = "not measurable"
     _warned: bool = field(default=False, repr=False)
     _first: _Probe | None = field(default=None, repr=False)
     _last: _Probe | None = field(default=None, repr=False)
@@ -101,14 +96,13 @@ class WeightSyncCheck:
             )
         noise = max(self.redrawn, FLOOR[self.dtype])
         for before in (self._last, self._first):
-            if before is None or not math.isnan(self.slope):
+            if before is None or self.measurable:
                 continue
             move, answer = now.trainer - before.trainer, now.engine - before.engine
             if before is self._last:
                 self.moved = _rms(move)
             if _rms(move) >= MEASURABLE * noise:
                 self.slope = float((answer * move).sum() / move.square().sum())
-        self.verdict = "not measurable" if math.isnan(self.slope) else "arrived"
         if self.slope < LEAST_FOLLOWED:
             raise PolicyError(
                 f"{where}: the weight sync failed. Its log-probs of the probe followed {self.slope:.0%} of the "
@@ -130,6 +124,11 @@ class WeightSyncCheck:
         self._first, self._last = self._first or now, now
 
     @property
+    def measurable(self) -> bool:
+        """Whether the last sync could be judged."""
+        return not math.isnan(self.slope)
+
+    @property
     def is_new(self) -> bool:
         """Whether nothing has been compared yet."""
         return self._last is None
@@ -146,12 +145,11 @@ class WeightSyncCheck:
 
     def metrics(self) -> dict[str, float]:
         """Metrics to be logged; without `sampler/arrived` if it is not measurable."""
-        measured = self.verdict == "arrived"
         return {
             "sampler/probe_gap": self.gap,
             "sampler/probe_moved": self.moved,
-            "sampler/measurable": float(measured),
-            **({"sampler/arrived": self.slope} if measured else {}),
+            "sampler/measurable": float(self.measurable),
+            **({"sampler/arrived": self.slope} if self.measurable else {}),
         }
 
 
