@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from medagent.agent import Agent
-from medagent.agent_folder import open_agent
+from medagent.agent_folder import full_name, open_agent
 from medagent.agent_spec import SPEC_FILE, read_spec
 from medagent.api import LoadedAgent
 from medagent.errors import InputError
@@ -159,7 +159,7 @@ def evaluate(
     if isinstance(agent, LoadedAgent | Agent):
         name, opened = LOADED, agent.agent if isinstance(agent, LoadedAgent) else agent
     else:
-        name = str(agent)
+        name = full_name(str(agent))
         opened = open_agent(
             name, index=index, lockstep=True, model=model, parameters=parameters, tools=tools, must_search=False
         )

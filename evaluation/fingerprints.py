@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import file_digest, sha256
 from pathlib import Path
 
+from medagent.agent_folder import full_name
 from medagent.models.base_models import STARTER, base_sha256, is_gguf, model_path
 from medagent.retrieval.remote import RemoteRetriever
 from medagent.retrieval.retriever import Retriever
@@ -17,8 +18,9 @@ LARGE = 64 * 2**20  # bytes; larger files are compared by size and time
 
 def agent_fingerprint(agent: str) -> str:
     """A digest of an agent's own files, or of a local model's files. Empty where there is none to read."""
-    name = agent.removeprefix("hf:")
-    is_base = name != agent or name == STARTER  # an agent's folder may be called as a base is
+    named = full_name(agent)
+    name = named.removeprefix("hf:")
+    is_base = name != named or name == STARTER  # an agent's folder may be called as a base is
     if is_base and is_gguf(name):
         return base_sha256(name)
     folder = Path(model_path(name) if is_base else name)

@@ -4,8 +4,9 @@
 >>> with medagent.load_agent("runs/demo/agent") as agent:                   # doctest: +SKIP
 ...     answer = agent.answer("What is the first-line drug for trachoma?")
 >>> answer.text, answer.verdict, answer.citations, answer.searches          # doctest: +SKIP
+>>> medagent.retrieval.build_index, medagent.evaluation.evaluate, medagent.training.train        # doctest: +SKIP
 
-Names are imported when they are first used, so `import medagent` loads no torch.
+Names and subpackages are imported when they are first used, so `import medagent` loads no torch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from medagent.lazy import lazy
 
 if TYPE_CHECKING:
+    from medagent import evaluation, retrieval, training
     from medagent.agent import Agent, Job
     from medagent.api import LoadedAgent, load_agent
     from medagent.errors import MedagentError
@@ -31,7 +33,10 @@ __all__ = [
     "MedagentError",
     "Question",
     "SearchStep",
+    "evaluation",
     "load_agent",
+    "retrieval",
+    "training",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -42,5 +47,6 @@ __getattr__, __dir__ = lazy(
         **dict.fromkeys(("LoadedAgent", "load_agent"), "medagent.api"),
         "MedagentError": "medagent.errors",
         **dict.fromkeys(("Limits", "Question"), "medagent.types"),
+        **{name: f"medagent.{name}" for name in ("evaluation", "retrieval", "training")},
     },
 )

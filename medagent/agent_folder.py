@@ -9,6 +9,7 @@ adapter/     LoRA weights (safetensors); absent in a base policy           token
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from medagent.agent_spec import AgentSpec, RetrieverSpec, read_spec, write_spec
 from medagent.engines.base import Engine
 from medagent.engines.in_process import InProcessEngine
 from medagent.errors import ConfigError, InputError
-from medagent.models.base_models import STARTER, model_path
+from medagent.models.base_models import STARTER, is_gguf, model_path
 from medagent.models.causal_lm import fastest_device, load_causal_lm, refuse_unmerged
 from medagent.models.precision import AUTO, resolve_precision
 from medagent.models.text_length import longest_text
@@ -42,6 +43,8 @@ from medagent.retrieval.tools import Tool, Toolbox, class_path, corpus_of, tool_
 from medagent.types import Limits
 
 UNTRAINED_LIMITS = Limits(max_turns=6, max_turn_tokens=512, max_observation_tokens=1024, max_total_tokens=8192)
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+NO_FOLDER = "there is no such folder, and as a model of the hub: "
 MOVED_TOGETHER = 3  # folders above the agent, and last parts of the index's path, that a move may have kept
 
 
@@ -138,6 +141,12 @@ def _check_tools(folder: Path, given: set[str], wanted: set[str]) -> None:
     raise ConfigError(f"agent {folder}: found the tools {sorted(given)}, wanted {sorted(wanted)}. {remedy}")
 
 
+def full_name(name: str) -> str:
+    """The name of an agent, with "hf:" before a GGUF file or a hub name. A folder of that path is an agent's."""
+    bare = is_gguf(name) or HUB_NAME.fullmatch(name)
+    return f"hf:{name}" if bare and not Path(name).is_dir() else name
+
+
 def open_agent(
     name: str,
     *,
@@ -156,20 +165,26 @@ def open_agent(
 
         an exported agent's folder
         "starter"       the untrained base policy
-        "hf:MODEL"      a causal language model (see `medagent.models.base_models.model_path`), with the protocol's own
-                        instructions
+        "org/name"      a causal language model of the hub, where no folder of that path exists
+        "FILE.gguf"     a GGUF file
+        "hf:MODEL"      any causal language model, also in a folder (see `medagent.models.base_models.model_path`)
         "http://..."    an OpenAI-compatible endpoint; `model` is then its model's name, and `parameters` are sent
                         with every request
 
     The endpoint's key is read from the environment variable MEDAGENT_API_KEY. Without `must_search` an agent may lack
     an index, and a search is then an error. `tools` are classes, such as "my_task.Doses". A ready `retriever` replaces
     `index` and `tools`. `engine` samples an exported agent's turns.
+
+    Raises:
+        MedagentError: there is no such agent or model, or it lacks an index. The message names the remedy.
     """
+    given, name = name, full_name(name)
+    looked = f"agent {given}: " + ("" if name == given or is_gguf(given) else NO_FOLDER)
     exported = not (name == STARTER or name.startswith(("http://", "https://", "hf:")))
     if must_search and retriever is None and index is None and not exported:
         raise InputError(
-            f"agent {name}: has no index to search. Give one with --index. The packaged one is made by: "
-            "medagent index build starter --out indexes/starter"
+            f"{looked}it has no index to search. Give one with --index. The packaged one is made by: medagent index "
+            "build starter --out indexes/starter"
         )
     if not (exported or engine is None or isinstance(engine, InProcessEngine)):
         raise InputError(f"agent {name}: another engine serves an exported agent. Give its folder.")
@@ -187,9 +202,12 @@ def open_agent(
         device = fastest_device()
         base_model = name.removeprefix("hf:")
         refuse_unmerged(base_model)
-        precision = resolve_precision(AUTO, base_model, device=device)
-        print(f"{base_model}: in {precision.dtype}, as {precision.reason}.", file=sys.stderr)
-        weights, tokenizer = load_causal_lm(base_model, dtype=precision.dtype, device=device)
+        try:
+            precision = resolve_precision(AUTO, base_model, device=device)
+            print(f"{base_model}: in {precision.dtype}, as {precision.reason}.", file=sys.stderr)
+            weights, tokenizer = load_causal_lm(base_model, dtype=precision.dtype, device=device)
+        except ConfigError as error:
+            raise ConfigError(f"{looked}{error}") from error
         protocol = TagProtocol(chat=bool(tokenizer.chat_template))
         longest, limits = longest_text(weights.config), UNTRAINED_LIMITS
         if longest is not None:

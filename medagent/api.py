@@ -132,7 +132,7 @@ def load_agent(
     show: Shown = "partly",
     entailment: str | None = None,
 ) -> LoadedAgent:
-    """An agent that is ready to answer: an exported folder, "starter", "hf:MODEL", a GGUF file, or an endpoint.
+    """An agent that is ready to answer, by its name: see `medagent.agent_folder.open_agent`.
 
     `index` is the folder to search instead of the agent's own; `retriever` replaces both. `model` names an endpoint's
     model, and `parameters` are sent with its requests. `tools` are classes of the agent's tools, by their path. `show`
@@ -142,11 +142,8 @@ def load_agent(
     Raises:
         MedagentError: there is no such agent, or it lacks an index. The message names the remedy.
     """
-    found = str(name)
-    if Path(found).suffix == ".gguf":
-        found = f"hf:{found}"
     agent = open_agent(
-        found,
+        str(name),
         index=None if index is None else str(index),
         model=model,
         parameters=parameters,

@@ -12,12 +12,13 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
     """The `__getattr__` and `__dir__` of a package whose names live in other modules.
 
     Use: `__getattr__, __dir__ = lazy(__name__, {"GAE": "medagent.training.advantages"})`. Import the same names below
-    `if TYPE_CHECKING:`, so that type checkers see them.
+    `if TYPE_CHECKING:`, so that type checkers see them. A home `PACKAGE.NAME` is the subpackage itself.
     """
 
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return vars(import_module(homes[name]))[name]
+        module = import_module(homes[name])
+        return module if homes[name] == f"{package}.{name}" else vars(module)[name]
 
     return get, lambda: sorted({*vars(sys.modules[package]), *homes})

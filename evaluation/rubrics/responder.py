@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from medagent.agent import Agent, Job
-from medagent.agent_folder import open_agent
+from medagent.agent_folder import full_name, open_agent
 from medagent.evaluation.fingerprints import agent_fingerprint
 from medagent.evaluation.rubrics.rows import Message
 from medagent.models.base_models import STARTER
@@ -72,9 +72,8 @@ class NamedAgent:
             parameters=self.parameters,
             must_search=False,
         )
-        return Responder(
-            agent, trained=not (self.name == STARTER or self.name.startswith(("http://", "https://", "hf:")))
-        )
+        untrained = self.name == STARTER or full_name(self.name).startswith(("http://", "https://", "hf:"))
+        return Responder(agent, trained=not untrained)
 
     def described(self) -> dict[str, Any]:
         """The entries that name it in a report."""

@@ -7,13 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import medagent
 from medagent.api import LoadedAgent
-from medagent.errors import InputError, PolicyError
+from medagent.cli.main import main
+from medagent.errors import ConfigError, InputError, PolicyError
 from medagent.evidence.check import EvidenceCheck
 from medagent.policies.scripted import ScriptedPolicy
 from tests.medagent.serving.support import GOUT, Corpus, says
@@ -94,3 +96,42 @@ def test_an_error_of_the_model_reaches_the_caller(tokenizer: Any) -> None:
     failing = LoadedAgent(medagent.Agent(ScriptedPolicy(tokenizer, fails), Corpus()), EvidenceCheck())
     with failing as agent, pytest.raises(PolicyError, match="no memory"):
         agent.answer(QUESTION)
+
+
+def test_the_subpackages_come_with_medagent() -> None:
+    code = (
+        "import sys, medagent; assert not [name for name in sys.modules if name.startswith('medagent.retrieval')];"
+        "assert callable(medagent.retrieval.build_index) and callable(medagent.evaluation.compare);"
+        "assert medagent.training is sys.modules['medagent.training'] and 'training' in dir(medagent)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+    assert callable(medagent.retrieval.build_index)  # mypy sees it
+
+
+def test_a_bare_hub_name_is_a_model_where_no_folder_has_it(
+    tmp_path: Path, index_folder: Path, starter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded: list[str] = []
+
+    def on_the_hub(name: str, **_: Any) -> Any:
+        loaded.append(name)
+        if name == "org/typo":
+            raise ConfigError(f"base model {name!r}: cannot be loaded.")
+        return starter
+
+    monkeypatch.setattr("medagent.agent_folder.load_causal_lm", on_the_hub)
+    medagent.load_agent("org/name", index=index_folder).close()
+    with pytest.raises(ConfigError, match=r"agent org/typo: there is no such folder.*hub.*'org/typo'"):
+        medagent.load_agent("org/typo", index=index_folder)
+    with pytest.raises(InputError, match=r"agent org/typo: there is no such folder.*hub.*--index"):
+        medagent.load_agent("org/typo")
+    assert loaded == ["org/name", "org/typo"]
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"agent org/name: no agent\.json"):
+        medagent.load_agent("org/name", index=index_folder)
+
+
+def test_ask_takes_a_bare_hub_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "What treats gout?", "--agent", "org/typo"]) == 1
+    assert "no such folder" in capsys.readouterr().err

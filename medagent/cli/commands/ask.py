@@ -28,7 +28,8 @@ def ask(
 
     Args:
         question: The question.
-        agent: Folder of an exported agent, "starter" (the untrained base policy) or "hf:MODEL"; see evaluate.
+        agent: Folder of an exported agent, "starter" (the untrained base policy), or a model, as in evaluate:
+            "org/name" of the hub, or "hf:FOLDER".
         options: Answer options for multiple choice, e.g. --options '["aspirin", "colchicine"]'.
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
@@ -77,7 +78,8 @@ def chat(
     A question that leaves something unsaid ("And how is it treated?") takes it from those before it.
 
     Args:
-        agent: Folder of an exported agent, "starter" (the untrained base policy) or "hf:MODEL"; see evaluate.
+        agent: Folder of an exported agent, "starter" (the untrained base policy), or a model, as in evaluate:
+            "org/name" of the hub, or "hf:FOLDER".
         index: Index to search instead of the agent's own.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.
         where: Search only passages that fit these conditions, as --where 'year>=2020 type=guideline'; see search.
@@ -131,7 +133,8 @@ def serve(
     POST /v1/answers gives every step. /v1/chat/completions and /v1/models follow OpenAI's API.
 
     Args:
-        agent: Folder of an exported agent, "starter" (the untrained base policy) or "hf:MODEL"; see evaluate.
+        agent: Folder of an exported agent, "starter" (the untrained base policy), or a model, as in evaluate:
+            "org/name" of the hub, or "hf:FOLDER".
         index: Index to search instead of the agent's own.
         model: Name of the model at an endpoint, or at the servers.
         tools: Classes of the agent's tools, as --tools '[my_task.Doses]'. An agent trained with tools needs them.

@@ -45,8 +45,8 @@ def evaluate(
     medagent evaluate --config configs/eval/medqa.yaml --agent runs/mine/agent
 
     Args:
-        agent: Folder of an exported agent, "starter" (the untrained base policy), "hf:MODEL" (a causal language model
-            by hub name, folder, .gguf file or as "hf:smollm2"), or the address of an OpenAI-compatible endpoint,
+        agent: Folder of an exported agent, "starter" (the untrained base policy), "org/name" of the hub, "hf:MODEL"
+            (also a model's folder, .gguf file or "hf:smollm2"), or the address of an OpenAI-compatible endpoint,
             such as http://localhost:8000/v1.
         benchmark: Name of a benchmark, or a class of yours, as --benchmark my_task.MyBenchmark. "starter" is packaged,
             "jsonl" reads your own questions, and "open" reads questions with several right answers.
