@@ -35,7 +35,7 @@ from medagent.training.batching import split_update
 from medagent.training.compatibility import check_composition, check_engine, warn_of_tight_limits
 from medagent.training.default_callbacks import tokens_to_sample
 from medagent.training.engines import Engine, InProcessEngine
-from medagent.training.experience import Experience, Reduction, loss_weights
+from medagent.training.experience import Experience, Reduction, step_weights
 from medagent.training.memory.batch_size_tuning import Work
 from medagent.training.metrics import Largest, explained_variance, logprob_gap, rollout_metrics, worst_of_ranks
 from medagent.training.module import AgentModule
@@ -268,6 +268,8 @@ class _Iteration(IterableDataset[Experience]):
     ) -> Iterator[Experience]:
         data = self._data
         lengths = experience.attention_BT.sum(dim=1).tolist()
+        factor = float(self._trainer.world_size)
+        weights_of = partial(step_weights, reduction=data.reduction, reduce=reduce, factor=factor)
         for epoch in range(data.num_critic_epochs + data.num_epochs):
             shuffle = rollout_seed(data.seed, iteration=iteration, question_id="minibatches", sample=epoch)
             for parts in split_update(
@@ -277,26 +279,13 @@ class _Iteration(IterableDataset[Experience]):
                 num_micro_batches=data.num_micro_batches,
                 seed=shuffle,
             ):
-                indices = [row for part in parts for row in part]
-                weighted = replace(
-                    experience,
-                    loss_weights_BT=self._weights(experience.mask_BT, indices, reduce),
-                    value_weights_BT=self._weights(value_mask_BT, indices, reduce),
+                step, rows = experience.step(parts), [row for part in parts for row in part]
+                yield replace(
+                    step,
+                    loss_weights_BT=weights_of(step.mask_BT),
+                    value_weights_BT=weights_of(value_mask_BT[rows, : step.mask_BT.shape[1]]),
                     critic_only=epoch < data.num_critic_epochs,
                 )
-                yield weighted.step(parts)
-
-    def _weights(self, mask_BT: Tensor, indices: list[int], reduce: Reduce) -> Tensor:
-        """[B, T] loss weights in the optimizer step of the given rows."""
-        chosen = mask_BT[torch.tensor(indices)]
-        counts = reduce(torch.tensor([float(chosen.sum()), float(chosen.any(dim=1).sum())]))
-        return loss_weights(
-            mask_BT,
-            reduction=self._data.reduction,
-            num_tokens=int(counts[0]),
-            num_rollouts=int(counts[1]),
-            factor=float(self._trainer.world_size),
-        )
 
     def _rollouts(self, module: AgentModule, iteration: int) -> list[Rollout]:
         data, trainer = self._data, self._trainer

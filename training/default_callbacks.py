@@ -100,6 +100,13 @@ def _distinct(texts: list[list[int]]) -> int:
     return sum(map(len, texts)) - sum(shared)
 
 
+def log_at_once(trainer: Trainer, module: LightningModule, metrics: Mapping[str, float]) -> None:
+    """Log an iteration's figures now: Lightning writes them after the checkpoint, and a kill would lose them."""
+    module.log_dict(metrics, logger=False, rank_zero_only=True)  # type: ignore[arg-type]
+    for logger in trainer.loggers:
+        logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+
+
 class CountedTokens(Callback):
     """Logs the tokens read since the run began, over all ranks and all of its starts. It is in every run."""
 
@@ -121,16 +128,11 @@ class CountedTokens(Callback):
             _counts(pl_module).take()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the totals at once, as a kill would lose what Lightning keeps until later."""
+        """Log the totals."""
         self._totals = self.so_far(trainer, pl_module)
         _counts(pl_module).take()
-        metrics = {
-            "compute/forward_tokens": float(self._totals[0]),
-            "compute/backward_tokens": float(self._totals[1]),
-        }
-        pl_module.log_dict(metrics, logger=False, rank_zero_only=True)
-        for logger in trainer.loggers:
-            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+        names = ("compute/forward_tokens", "compute/backward_tokens")
+        log_at_once(trainer, pl_module, dict(zip(names, map(float, self._totals), strict=True)))
 
     def so_far(self, trainer: Trainer, pl_module: LightningModule) -> list[int]:
         """Tokens forward and backward up to this moment. All ranks must call it."""

@@ -8,7 +8,7 @@ Shapes: B rollouts, T tokens, K turns and the end of the last one, F numbers of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from itertools import count, islice
 from typing import Any, Literal
@@ -268,3 +268,11 @@ def loss_weights(mask_BT: Tensor, *, reduction: Reduction, num_tokens: int, num_
     weights_BT = mask_BT * (factor / max(1, num_rollouts))
     lengths_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
     return weights_BT if reduction == "rollout-sum" else weights_BT / lengths_B1
+
+
+def step_weights(mask_BT: Tensor, *, reduction: Reduction, reduce: Callable[[Tensor], Tensor], factor: float) -> Tensor:
+    """`loss_weights` in a step over all rows that `mask_BT` marks, on all ranks: `reduce` sums over them."""
+    counts = reduce(torch.tensor([float(mask_BT.sum()), float(mask_BT.any(dim=1).sum())]))
+    return loss_weights(
+        mask_BT, reduction=reduction, num_tokens=int(counts[0]), num_rollouts=int(counts[1]), factor=factor
+    )

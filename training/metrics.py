@@ -26,33 +26,17 @@ METRICS: dict[str, str] = {
     "rollout/truncated": "Share of rollouts that a limit of turns or tokens cut.",
     "rollout/staleness": "Mean age of the rollouts, in iterations of the policy; 0 is on-policy.",
     "rollout/search_retries": "Searches that failed and were tried again.",
-    "rollout/logprob_gap": (
-        "Mean difference between the sampler's and the trainer's log-probs, in nats per action token. "
-        "Decoupled importance weights only."
-    ),
+    "rollout/logprob_gap": "Mean gap of sampler's and trainer's log-probs, in nats per token. Decoupled weights only.",
     "rollout/logprob_gap_max": "The largest of these differences, in nats.",
-    "routing/differs": (
-        "Share of action tokens for which some layer of the trainer chooses other experts than the sampler did. "
-        "`routing_replay` r3, on the rollouts of one pass."
-    ),
-    "routing/logprob_gap": (
-        "Mean difference between the sampler's and the trainer's log-probs with the sampler's experts replayed, in "
-        "nats per action token. `routing_replay` r3, on the same rollouts."
-    ),
+    "routing/differs": "Share of action tokens whose experts differ from the sampler's in some layer. r3, one pass.",
+    "routing/logprob_gap": "Mean gap of log-probs with the sampler's experts replayed, in nats per token. r3 only.",
     "routing/logprob_gap_live": "The same without replay.",
     "policy/loss": "Policy loss of an optimizer step: the negative clipped surrogate, without KL and entropy.",
     "policy/clip_fraction": "Share of action tokens whose term is clipped, so that it carries no gradient.",
-    "policy/token_clip_fraction": (
-        "Share of action tokens that a weight per token with a range of 0.2 would clip, for comparing levels."
-    ),
-    "policy/ratio_outside": (
-        "Share of action tokens whose importance weight lies outside the clip range, whichever way the "
-        "advantage points."
-    ),
+    "policy/token_clip_fraction": "Share of action tokens that a weight per token with a range of 0.2 would clip.",
+    "policy/ratio_outside": "Share of action tokens whose importance weight is outside the clip range.",
     "policy/ratio_max": "Largest importance weight of an optimizer step.",
-    "policy/approx_kl": (
-        "Estimate of the KL divergence from the sampling policy to the present one, in nats per action token."
-    ),
+    "policy/approx_kl": "Estimate of KL(sampling policy || present policy), in nats per action token.",
     "policy/entropy": "Entropy of the policy, in nats per action token.",
     "policy/grad_norm": "L2 norm of the policy's gradient before gradient clipping.",
     "policy/clip_bias_norm": "L2 norm of the gradient that clipping removes. Needs `ClippingBiasCorrection`.",
@@ -60,18 +44,10 @@ METRICS: dict[str, str] = {
         "Factor that `ClippingBiasCorrection` puts on the policy's learning rate in this step, or on its gradient; "
         "1 changes nothing. Formula: [algorithms](../algorithms.md#clipping-bias-correction)."
     ),
-    "update/skipped": (
-        "Optimizer steps of an iteration that were skipped, as a loss or a gradient was not finite; 0 when all is "
-        "well. They are in no other figure of the update."
-    ),
-    "update/max_tokens": (
-        "Tokens that a pass of the base reads at most, where `execution.max_tokens` is null and the free memory sets "
-        "a limit."
-    ),
+    "update/skipped": "Optimizer steps skipped in an iteration, as a number was not finite; in no other figure.",
+    "update/max_tokens": "Most tokens of a pass, where `execution.max_tokens` is null and the free memory limits it.",
     "critic/loss": "Squared error of the critic's values against the returns, halved.",
-    "critic/explained_variance": (
-        "1 - Var(return - value) / Var(return), on rollouts that the critic has not been taught."
-    ),
+    "critic/explained_variance": "1 - Var(return - value) / Var(return), on rollouts not trained on yet.",
     "critic/grad_norm": "L2 norm of the critic's gradient before gradient clipping.",
     "kl/reference": "k3 estimate of KL(policy || reference), in nats per action token. Not with `kl_coef` 0.",
     "preference/loss": "Loss of an optimizer step's pairs, per pair. `medagent preference` only, as all of these.",
@@ -79,9 +55,7 @@ METRICS: dict[str, str] = {
     "preference/margin": "Mean margin of the pairs, whose loss is -log sigmoid(margin).",
     "preference/chosen_logratio": "log pi - log pi_ref, summed over a right rollout's action tokens, in nats.",
     "preference/rejected_logratio": "The same of wrong rollouts.",
-    "preference/chosen_kl": (
-        "KL(pi_ref || pi) over the vocabulary, summed over a right rollout's action tokens, in nats. Not with DPO."
-    ),
+    "preference/chosen_kl": "KL(pi_ref || pi), summed over a right rollout's action tokens, in nats. Not with DPO.",
     "preference/rejected_kl": "The same of wrong rollouts. Not with DPO.",
     "preference/pairs": "Pairs that are trained on, over all ranks.",
     "preference/held_out": "Pairs that are held out.",
@@ -96,12 +70,8 @@ METRICS: dict[str, str] = {
     ),
     "sft/part_NUMBER": "Dialogues drawn from a part of `MixedDemonstrations`, counted from 1. `medagent sft` only.",
     "sft/held_out": "Dialogues held out, over all ranks. `medagent sft` only.",
-    "sft/held_out_loss": (
-        "Negative log-likelihood of held-out dialogues, in nats per action token. Needs `HeldOutLoss`."
-    ),
-    "sft/held_out_turns": (
-        "Share of held-out turns whose every token is the likeliest after what stands before it. Needs `HeldOutLoss`."
-    ),
+    "sft/held_out_loss": "Negative log-likelihood of held-out dialogues, in nats per token. Needs `HeldOutLoss`.",
+    "sft/held_out_turns": "Share of held-out turns that greedy decoding would write exactly. Needs `HeldOutLoss`.",
     "validation/accuracy": "Accuracy of greedy answers to the held-out questions. Needs `HeldOutEvaluation`.",
     "validation/KIND": "The same for each kind of question.",
     "validation/exact_match": "Share of open answers that equal a right one by SQuAD's normalisation.",
@@ -120,17 +90,11 @@ METRICS: dict[str, str] = {
     "sampler/probe_gap": ("Mean difference between sampler and trainer on the probe after a sync, in nats per token."),
     "sampler/probe_moved": "Root mean square of the trainer's change on the probe since the last sync, in nats.",
     "sampler/measurable": "1 where that change is large enough for the probe to judge, else 0.",
-    "sampler/arrived": (
-        "Share of the trainer's change that the sampler followed; 1 when all is well. Left out where it is not "
-        "measurable."
-    ),
+    "sampler/arrived": "Share of the trainer's change that the sampler followed; 1 is well. Only where measurable.",
     "sampler/merge_lost": "Share of the policy's LoRA that rounding took from the merge. Merged syncs only.",
     "sampler/replicas": "Servers or actors that sample.",
     "sampler/lost": "Ray actors lost since the start of the run.",
-    "compute/forward_tokens": (
-        "Tokens read forward since the run began: sampling, scoring and updates, over all ranks. Padding and what only "
-        "measures are left out."
-    ),
+    "compute/forward_tokens": "Tokens read forward since the run began, over all ranks, without padding and measuring.",
     "compute/backward_tokens": "Tokens that a backward pass has gone through since the run began, over all ranks.",
     "time/rollout": "Seconds per iteration that the trainer waited for rollouts.",
     "time/update": "Seconds per iteration from its start to its last update, rollouts left out.",

@@ -20,6 +20,7 @@ from medagent.training.callbacks.collapse_signs import HELD_OUT, WATCHED, Collap
 from medagent.training.callbacks.export import AgentExport
 from medagent.training.callbacks.held_out import HeldOutEvaluation
 from medagent.training.data import RolloutData
+from medagent.training.default_callbacks import log_at_once
 from medagent.training.module import AgentModule
 
 Action = Literal["report", "stop", "rollback"]
@@ -131,9 +132,7 @@ class CollapseMonitor(Callback):
             means = trainer.strategy.reduce(means.to(trainer.strategy.root_device), reduce_op="mean").cpu()
         verdict = self._detector.observe(dict(zip(names, means.tolist(), strict=True)))
         metrics = {"monitor/signs": float(len(verdict.signs)), "monitor/alarm": float(verdict.alarm)}
-        pl_module.log_dict(metrics, logger=False, rank_zero_only=True)
-        for logger in trainer.loggers:
-            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+        log_at_once(trainer, pl_module, metrics)
         if verdict.good and self._candidate:
             self._keep(trainer, self._candidate)
         if verdict.alarm:

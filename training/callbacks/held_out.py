@@ -12,6 +12,7 @@ from medagent.evaluation.metrics import summarize
 from medagent.evaluation.run import run_benchmark
 from medagent.retrieval.tools import without_failures
 from medagent.training.agent_data import AgentData
+from medagent.training.default_callbacks import log_at_once
 from medagent.training.module import AgentModule
 from medagent.types import Question
 
@@ -56,8 +57,4 @@ class HeldOutEvaluation(Callback):
         measures = {f"validation/{name}": found.value for name, found in summary.measures.items()}
         metrics = {"validation/accuracy": summary.overall.accuracy, **by_type, **measures}
         self.latest = trainer.current_epoch, summary.overall.accuracy
-        pl_module.log_dict(metrics, logger=False, rank_zero_only=True)
-        # Written at once: Lightning writes an epoch's metrics after its checkpoint, and a kill in between would lose
-        # them.
-        for logger in trainer.loggers:
-            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+        log_at_once(trainer, pl_module, metrics)

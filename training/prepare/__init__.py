@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,8 +19,8 @@ from medagent.training.experience import (
     Experience,
     Reduction,
     RolloutTensors,
-    loss_weights,
     rollout_name,
+    step_weights,
     tensorize,
 )
 from medagent.training.finite_steps import in_words, rows_not_finite
@@ -81,6 +82,7 @@ def prepare(
     for stage in AFTER:
         stage(draft)
     names = tuple(map(rollout_name, rollouts))
+    weights_of = partial(step_weights, reduction=reduction, reduce=reduce, factor=1.0)
     _warn_of_not_finite(
         names,
         {
@@ -109,8 +111,8 @@ def prepare(
         rewards_BT=draft.tensors.rewards_BT,
         advantages_BT=advantages_BT,
         returns_BT=returns_BT,
-        loss_weights_BT=_whole_step(draft.tensors.mask_BT, reduction, reduce),
-        value_weights_BT=_whole_step(draft.value_mask(), reduction, reduce),
+        loss_weights_BT=weights_of(draft.tensors.mask_BT),
+        value_weights_BT=weights_of(draft.value_mask()),
         metrics=draft.metrics,
         names=names,
         experts_BTLK=draft.experts_BTLK,
@@ -125,14 +127,6 @@ def _warn_of_not_finite(names: Sequence[str], tensors: Mapping[str, Tensor]) -> 
                 "model and the sampler, or set model.dtype to float32.",
                 stacklevel=3,
             )
-
-
-def _whole_step(mask_BT: Tensor, reduction: Reduction, reduce: Reduce) -> Tensor:
-    """[B, T] loss weights of one optimizer step over all rollouts of all ranks."""
-    counts = reduce(torch.tensor([float(mask_BT.sum()), float(mask_BT.any(dim=1).sum())]))
-    return loss_weights(
-        mask_BT, reduction=reduction, num_tokens=int(counts[0]), num_rollouts=int(counts[1]), factor=1.0
-    )
 
 
 def _passes(module: AgentModule, tensors: RolloutTensors) -> list[list[int]]:
