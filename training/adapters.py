@@ -1,8 +1,4 @@
-"""Policy, critic and reference on ONE copy of the base weights: two LoRA adapters, and the base with adapters off.
-
-A policy that starts as an adapter has a frozen copy of it as reference. Without a critic there is one adapter and no
-value head: algorithms that take the baseline from other rollouts need none.
-"""
+"""Policy, critic and reference on ONE copy of the base weights: LoRA adapters, and the base with adapters off."""
 
 from __future__ import annotations
 
@@ -282,11 +278,7 @@ class SharedBase(nn.Module):
 
     @torch.no_grad()
     def merged_policy(self, loss: MergeLoss | None = None) -> Iterator[tuple[str, Tensor]]:
-        """(name, W + delta W) for every name of `adapted_weights`, one at a time; biases are as they were.
-
-        The sum is made in float32 and rounded once to the base's dtype. `loss` counts what that takes. Where the base
-        is sharded, all ranks must call it.
-        """
+        """(name, W + delta W) of `adapted_weights`, rounded once; `loss` counts that. All ranks must call it."""
         counted = MergeLoss() if loss is None else loss
         for name, layer, base in self._adapted_layers():
             delta = layer.get_delta_weight(POLICY)  # type: ignore[attr-defined]

@@ -1,8 +1,7 @@
 """Advantages: pure functions over action tokens, and one class per estimator, each a setting of `data.advantage`.
 
-Shapes: B rollouts, T tokens, A action tokens of the longest rollout. The environment's tokens are skipped, never
-bootstrapped through. An estimator sees this rank's whole rollout batch at once; `reduce` sums a tensor over ranks.
-All inputs are constants, and nothing here has a gradient.
+Shapes: B rollouts, T tokens, A action tokens of the longest rollout. The environment's tokens are skipped. `reduce`
+sums a tensor over ranks. Nothing here has a gradient.
 """
 
 from __future__ import annotations

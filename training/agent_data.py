@@ -14,7 +14,7 @@ from medagent.protocol import TagProtocol, TurnProtocol
 from medagent.retrieval.retriever import Retriever
 from medagent.training.engines import Engine, EngineSetup, ModuleWeights
 from medagent.training.execution import TokenLimit
-from medagent.training.memory.batch_size_tuning import HasWork, Work, token_limit_of
+from medagent.training.memory.batch_size_tuning import Work, token_limit_of
 from medagent.training.module import AgentModule
 from medagent.training.rollouts.stale_rollouts import Background
 from medagent.training.sharding import ShardedBase
@@ -58,6 +58,10 @@ class AgentData(LightningDataModule):
         self.questions: list[Question] = []
         self.background = Background()
 
+    def work(self, world_size: int) -> Work | None:
+        """The work of one of `world_size` ranks; None where nothing is known of it."""
+        return None
+
     def work_of(self, rollouts: int, *, parts: int, longest: int, together: int = 1) -> Work:
         """A rank's work: `rollouts` of at most `longest` tokens in `parts` that never divide `together`."""
         return Work(
@@ -74,9 +78,8 @@ class AgentData(LightningDataModule):
         assert self.trainer is not None
         module = self.trainer.lightning_module
         assert isinstance(module, AgentModule)
-        if not isinstance(self, HasWork):
-            return TokenLimit(0, "nothing is known of the work")
-        return token_limit_of(self.trainer, module, self.work(self.trainer.world_size))
+        work = self.work(self.trainer.world_size)
+        return token_limit_of(self.trainer, module, work) if work else TokenLimit(0, "nothing is known of the work")
 
     def start_engine(self, module: AgentModule, prompt_ids: Sequence[int]) -> None:
         """Start the engine, or have it refuse what it cannot serve. `prompt_ids` is a text to compare log-probs on."""

@@ -22,10 +22,7 @@ def split_minibatches(num_rollouts: int, *, num_minibatches: int, seed: int) -> 
 
 
 def split_by_length(indices: Sequence[int], lengths: Sequence[int], *, parts: int) -> list[list[int]]:
-    """Indices sorted by length and cut into `parts` non-empty groups of nearly equal padded size.
-
-    Rows of like length share a group, so little is padding. Fewer indices than parts is an error: the caller pads.
-    """
+    """Indices sorted by length, in `parts` groups of nearly equal size; ValueError if some would be empty."""
     if len(indices) < parts:
         raise ValueError(f"{len(indices)} rollouts cannot fill {parts} micro-batches; lower num_micro_batches.")
     ordered = sorted(indices, key=lambda index: (lengths[index], index))
@@ -124,10 +121,7 @@ def split_by_tokens(lengths: list[int], *, max_tokens: int, packed: bool) -> lis
 
 
 def split_by_distinct_tokens(token_ids_BT: Tensor, attention_BT: Tensor, *, max_tokens: int) -> list[list[int]]:
-    """Numbers of rows, in their order, in groups whose trees have at most `max_tokens` tokens; 0: one group.
-
-    A token that an earlier row of the group has counts `READ_AGAIN`. A row that is longer is a group by itself.
-    """
+    """Rows in order, in groups of `max_tokens` (0: any); a shared token counts `READ_AGAIN`."""
     ids, there = token_ids_BT.cpu(), attention_BT.cpu()
     if not max_tokens:
         return [list(range(len(ids)))]

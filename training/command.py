@@ -1,7 +1,4 @@
-"""`medagent train`, `sft` and `preference`: runs by configuration.
-
-The parser takes a user's classes by their methods, and explains why one does not fit.
-"""
+"""`medagent train`, `sft` and `preference`: runs by configuration, whose parser explains why a class does not fit."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Experience as a Lightning data source.
+"""Experience as a Lightning data source: one epoch is one iteration, collected with the weights at its first `next()`.
 
-One epoch is one policy iteration, collected with the current weights at the first `next()`. The dataset is sized and
-lazy, so Lightning asks for a batch only when it is due. Rollouts therefore never lag the weights.
-
-Which questions an iteration asks follows from a seeded permutation and the iteration's number. So a resumed run asks
-the same ones.
+Questions follow from a seeded permutation and the iteration's number, so a resumed run asks the same ones.
 """
 
 from __future__ import annotations

@@ -40,11 +40,7 @@ class WholeIterations(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: Experience, batch_idx: int
     ) -> None:
-        """Refuse to stop here: the checkpoint and the agent would be of part of an iteration.
-
-        Raises:
-            ConfigError: the trainer is to stop, and optimizer steps are left.
-        """
+        """Raise ConfigError if the trainer is to stop here: checkpoint and agent would be of part of an iteration."""
         if trainer.should_stop and batch_idx + 1 < trainer.num_training_batches:
             raise ConfigError(
                 f"trainer.should_stop: found true in iteration {trainer.current_epoch} after step "
@@ -73,11 +69,7 @@ BACKWARD_COST = 2  # a backward pass costs about two forward passes (arXiv 2001.
 
 
 def budget_units(forward: float, backward: float) -> float:
-    """Compute in units of one token read forward.
-
-    >>> budget_units(100, 10)
-    120
-    """
+    """Compute in units of one token read forward."""
     return forward + BACKWARD_COST * backward
 
 

@@ -1,7 +1,4 @@
-"""How the passes of an update are computed: memory against time.
-
-Every setting learns the same up to rounding, except for a base in 4 bits.
-"""
+"""How the passes of an update are computed: memory against time. Only a base in 4 bits learns otherwise."""
 
 from __future__ import annotations
 
@@ -84,12 +81,8 @@ class TokenLimit:
 def checkpoint_layers(base: PreTrainedModel, active: Callable[[], State], activate: Callable[[State], None]) -> None:
     """Switch gradient checkpointing on for a base whose adapters are switched between forward passes.
 
-    A layer is computed again in the backward pass, when another adapter may be active, and another routing. So the
-    state of its forward pass is put back for that moment. Without that the gradients would be wrong, and no error would
-    say so.
-
-    transformers checkpoints a layer only where its `training` is true. While the layer computes it is false, so that
-    dropout stays off. OPT, BioGPT and Falcon ask the layer itself whether to drop.
+    A layer is computed again with the adapter and routing of its forward pass; with others gradients would be wrong.
+    transformers checkpoints a layer if its `training` is true. While it computes it is false, so dropout stays off.
     """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -144,13 +137,10 @@ class _Recomputing(Generic[State]):
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory that the tensors of a pass free for those of the next.
+    """Let glibc keep freed memory for the next pass, unless the environment has settings of its own.
 
-    By itself glibc returns it to the system, which clears every page again. For a small model on a CPU that takes up to
-    a tenth of a pass. Resident memory is larger for it. Blocks above 32 MiB still go back at once, and so does the free
-    end of the main thread's heap once it reaches 512 MiB.
-
-    It changes nothing with another C library, or where the environment has settings of its own.
+    Otherwise the system clears every page again, up to a tenth of a pass of a small model on a CPU. Blocks above 32 MiB
+    still go back, and so does the heap's free end of 512 MiB.
     """
     own = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if platform.libc_ver()[0] == "glibc" and not own:

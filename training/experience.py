@@ -1,7 +1,4 @@
-"""Two records of a micro-batch: `RolloutTensors` as sampled, and `Experience` ready for the loss.
-
-Position t holds what belongs to token t: the alignment is made once, here. `tensorize` makes the first record from
-rollouts, `medagent.training.prepare.prepare` the second from the first. The same tensors serve every algorithm.
+"""Two records of rollouts: `RolloutTensors` as sampled, and `Experience` ready for the loss. Position t is of token t.
 
 Shapes: B rollouts, T tokens, K turns and the end of the last one, F numbers of evidence.
 """
@@ -258,11 +255,7 @@ def turn_starts(mask_BT: Tensor, turn_ids_BT: Tensor) -> Tensor:
 
 
 def loss_weights(mask_BT: Tensor, *, reduction: Reduction, num_tokens: int, num_rollouts: int, factor: float) -> Tensor:
-    """Each action token's weight in a step of `num_tokens` action tokens and `num_rollouts` rollouts over all ranks.
-
-    token-mean: 1 / num_tokens. rollout-mean: 1 / (|y| num_rollouts). rollout-sum: 1 / num_rollouts. `factor`: what
-    DDP divides by later, the number of ranks.
-    """
+    """Each action token's weight: 1 / num_tokens, 1 / (|y| num_rollouts) or 1 / num_rollouts, times `factor`."""
     if reduction == "token-mean":
         return mask_BT * (factor / max(1, num_tokens))
     weights_BT = mask_BT * (factor / max(1, num_rollouts))

@@ -1,7 +1,4 @@
-"""Optimizer steps whose loss or gradient is not finite: skipped and counted; the third in a row ends the run.
-
-One NaN in a gradient would make every trained weight NaN, and AdamW's moments with them.
-"""
+"""Optimizer steps whose loss or gradient is not finite: skipped and counted; the third in a row ends the run."""
 
 from __future__ import annotations
 

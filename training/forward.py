@@ -57,9 +57,8 @@ def selected_hidden_states(
 ) -> SelectedHiddenStates:
     """Read the rows once, and keep the states that predict the marked tokens.
 
-    Rows are padded on the right, so causal attention alone keeps padding away from every real token. A marked position
-    may also be the first after a row's end. The state of the row's last token predicts it. Tokens after the state
-    that predicts a row's last marked token are not read. `routing` replays or records the experts of the tokens.
+    Rows are padded on the right. Tokens after the state that predicts a row's last marked token are not read. A marked
+    position may be the first after a row's end. `routing` replays or records experts.
 
     Raises:
         ValueError: the first token of a row is marked, which nothing predicts.
@@ -145,13 +144,9 @@ class TokenCounts:
 
 @torch.no_grad()
 def check_packing(base: PreTrainedModel, execution: Execution) -> None:
-    """Read short rows packed and apart; with `shared_prefixes`, a row that begins as another one too.
+    """Read short rows packed and apart; ConfigError if one sees the other, or is read at other positions.
 
-    transformers keeps packed rows apart by their positions, which begin anew. Not every family makes its masks from
-    them. The decoder's config tells limits that only longer rows would show.
-
-    Raises:
-        ConfigError: one of them sees the other, or is read at other positions.
+    transformers keeps packed rows apart by positions, but not every family makes its masks from them.
     """
     family, shared_prefixes = type(base).__name__, execution.shared_prefixes
     setting = "shared_prefixes" if shared_prefixes else "packed"

@@ -1,7 +1,6 @@
 """Log-prob, concentration and entropy of chosen tokens, without keeping vocabulary scores for the backward pass.
 
-The gradient of a chosen token's log-prob with respect to its state is (W[token] - p W) / temperature. It is made in
-the forward pass, while p is there. So the scores exist for some rows at a time, and nothing is computed again.
+The gradient of a log-prob by its state, (W[token] - p W) / temperature, is made in the forward pass, while p is there.
 
 Shapes: R rows, H hidden size, V vocabulary.
 """
@@ -41,10 +40,7 @@ def frozen_head(model: PreTrainedModel) -> nn.Linear | None:
 def chosen_scores(
     head: nn.Linear, states_RH: Tensor, tokens_R: Tensor, *, temperature: float, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Each [R]: log-probs of the tokens, sums of the squared probabilities, and entropies in nats.
-
-    Only the log-probs carry a gradient, to the states. Scores of at most `rows` rows exist at a time.
-    """
+    """[R] log-probs of the tokens, with gradient; sums of squared probabilities; entropies. `rows` at a time."""
     if states_RH.device.type == "cpu":
         rows = min(rows, CPU_ROWS)
     apply: Callable[..., tuple[Tensor, Tensor, Tensor]] = _ChosenScores.apply

@@ -60,11 +60,7 @@ class LoraSettings:
         )
 
     def check_start(self, base_model: str, *, quantise: str) -> None:
-        """Compare the settings of the adapter of `start` with those of a run, before a model is loaded.
-
-        Raises:
-            ConfigError: the adapter is absent, not plain LoRA, of another rank or alpha, or of another base.
-        """
+        """Compare the adapter of `start` with a run; ConfigError if rank, alpha, base or bits differ."""
         if self.start is None:
             return
         folder, where = adapter_folder(self.start), f"model.policy_lora.start {self.start}"
@@ -111,11 +107,7 @@ def adapter_folder(start: str) -> Path:
 
 @torch.no_grad()
 def start_from(model: PeftModel, start: str, *, policy: str, reference: str) -> None:
-    """Add the adapter of `start` to the model under the name `reference`, and copy it into the adapter `policy`.
-
-    Raises:
-        ConfigError: it does not fit the base, or has other layers or scalings than the policy's.
-    """
+    """Add the adapter of `start` as `reference`, and copy it into `policy`; ConfigError if it does not fit."""
     folder, where = adapter_folder(start), f"model.policy_lora.start {start}"
     try:
         read = model.load_adapter(str(folder), reference)

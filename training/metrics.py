@@ -1,7 +1,4 @@
-"""What is logged of an iteration's rollouts: figures of all ranks together.
-
-`reduce` sums a tensor over ranks. Every rank calls the same functions in the same order. With one rank no bit changes.
-"""
+"""What is logged of an iteration's rollouts: figures of all ranks together, which `reduce` sums."""
 
 from __future__ import annotations
 
@@ -165,11 +162,7 @@ LEAST = ("sampler/arrived", "throughput/queries_per_search")
 
 
 def worst_of_ranks(own: Mapping[str, float], reduce: Reduce, largest: Largest) -> dict[str, float]:
-    """Each figure over all ranks: the sum, or that of the rank that is worst off.
-
-    Ranks may have different figures: after a resumption one may have sampled anew what another kept. A name that
-    `medagent.training.metrics` does not hold stays the rank's own.
-    """
+    """Each figure over all ranks, which may have different ones: the sum, or the worst; unknown names stay."""
     signs = torch.tensor([-1.0 if name in LEAST else 1.0 for name in METRICS], dtype=torch.float64)
     values = torch.tensor([own.get(name, math.nan) for name in METRICS], dtype=torch.float64)
     there = ~values.isnan()

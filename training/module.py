@@ -1,8 +1,4 @@
-"""The LightningModule: one optimizer step per batch, by manual optimisation (`AgentModule.training_step`).
-
-The policy loss is a class that the YAML names. Algorithms are callbacks (`medagent.training.callbacks`). With neither
-set this is PPO with token-level ratios.
-"""
+"""The LightningModule: one optimizer step per batch, by manual optimisation (`AgentModule.training_step`)."""
 
 from __future__ import annotations
 
@@ -179,9 +175,8 @@ class AgentModule(LightningModule):
     def training_step(self, batch: Experience, batch_idx: int) -> None:
         """Make one optimizer step, whose gradient is the sum over its micro-batches.
 
-        The losses are the critic's, and policy + KL - entropy. All of them are sums that are weighted for the whole
-        step. A micro-batch over the limit of tokens is split into parts with losses of their own, so one graph exists
-        at a time.
+        All losses are sums, weighted for the whole step. A micro-batch over the limit of tokens is split, and one graph
+        exists at a time.
         """
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)

@@ -183,10 +183,7 @@ class ClippedSurrogate(PolicyLoss):
 def token_ratio_metrics(
     policy_logprobs_BT: Tensor, *, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor
 ) -> dict[str, Tensor]:
-    """Sums over action tokens of figures of each token's own ratio, whatever the loss and the level.
-
-    `approx_kl`: the k3 estimate of KL(old || policy). `token_clip_fraction`: tokens that PPO would clip at 0.2.
-    """
+    """Sums over action tokens of the k3 estimate of KL(old || policy), and of tokens that PPO would clip at 0.2."""
     gap_BT = torch.where(mask_BT, policy_logprobs_BT - old_logprobs_BT, 0.0)
     bounded_BT = gap_BT.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     ratio_BT = bounded_BT.exp()
@@ -239,12 +236,9 @@ def value_loss(
 
 
 def logit_space_squares(coefficients_BT: Tensor, probability_BT: Tensor, collision_BT: Tensor) -> Tensor:
-    """[B] each rollout's squared norm over the logits of a scalar whose derivative by log pi_t is c_t.
+    """[B] sum over t of c^2 (1 - 2 p_t + sum_v p_v^2): squared norms over logits of scalars with d/d log pi_t = c_t.
 
-    It is the sum over t of c^2 (1 - 2 p_t + sum_v p_v^2).
-
-    `probability_BT` is p_t of the sampled token, `collision_BT` sum_v p_v^2. Squares of rollouts, micro-batches and
-    ranks add up.
+    `probability_BT` is p_t, `collision_BT` sum_v p_v^2. Squares of rollouts, micro-batches and ranks add up.
     """
     # The squared length of the token's one-hot less pi, which rounding can make negative.
     length_BT = (1 - 2 * probability_BT + collision_BT).clamp(min=0)

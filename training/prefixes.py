@@ -86,10 +86,7 @@ class PrefixTree:
         return hidden_1NH[0]
 
     def mask(self, row: int, window: int | None, *, together: int, dtype: torch.dtype) -> Tensor | None:
-        """[1, 1, together own, length] to be added to scores: which tokens of its path each own one of a row sees.
-
-        `together` is how many heads share keys. None where a row is plainly causal.
-        """
+        """[1, 1, together own, length] to add to scores; `together` heads share keys; None if the row is causal."""
         if (row, window) not in self.masks:
             first, length = self.shared[row], self.lengths[row]
             self.masks[row, window] = None
@@ -120,11 +117,7 @@ def common_prefixes(ids_BT: Tensor, there_BT: Tensor, rows: slice, row: int) -> 
 
 
 def use_shared_prefixes(model: PreTrainedModel) -> None:
-    """Let a model read `PrefixTree`s; everything else it reads as with sdpa.
-
-    Raises:
-        ValueError: transformers cannot exchange the family's attention.
-    """
+    """Let a model read `PrefixTree`s, or else sdpa; ValueError if its attention cannot be exchanged."""
     AttentionInterface.register(SHARED_PREFIXES, _attention)
     AttentionMaskInterface.register(SHARED_PREFIXES, sdpa_mask)
     model.set_attn_implementation(SHARED_PREFIXES)

@@ -1,7 +1,4 @@
-"""The reward of a rollout is its grade: 1 for a right answer, a little for a well-formed wrong one, 0 otherwise.
-
-Open answers can earn a part: `F1`, `ExactMatch` and `ContainsAnswer` score them from 0 to 1.
-"""
+"""The reward of a rollout is its grade; open answers can earn a part: `F1`, `ExactMatch`, `ContainsAnswer`."""
 
 from __future__ import annotations
 

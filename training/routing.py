@@ -56,11 +56,7 @@ class Routing:
 
 
 def distinct(token_ids_BT: Tensor, experts_BTLK: Tensor | None) -> Tensor:
-    """[B, T] integer: equal where the tokens are, and their records.
-
-    Rollouts share the tokens of a prefix as long as these are equal. Where records disagree, each keeps its own. Two
-    records that differ have the same number once in 2^64.
-    """
+    """[B, T] integer: equal where the tokens are, and their records (two others collide once in 2^64)."""
     if experts_BTLK is None:
         return token_ids_BT
     generator = torch.Generator().manual_seed(0)
@@ -72,11 +68,7 @@ def distinct(token_ids_BT: Tensor, experts_BTLK: Tensor | None) -> Tensor:
 
 
 def experts_of(rollouts: Sequence[Rollout], width: int) -> Tensor | None:
-    """[B, T, L, K] the sampler's experts, marked where it read no token; none where nothing was recorded.
-
-    Raises:
-        PolicyError: a record is not of the tokens before the last sampled one.
-    """
+    """[B, T, L, K] the sampler's experts; None without records; PolicyError if one fits other tokens."""
     records = [rollout.routing for rollout in rollouts]
     first = next((record for record in records if record is not None), None)
     if first is None:

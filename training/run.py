@@ -161,11 +161,7 @@ def run_checkpoints(run: Path) -> ModelCheckpoint:
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    """The newest checkpoint of whole iterations.
-
-    Passed over, and named, are one torn by a kill, one from inside an iteration, and one of weights alone. A run that
-    went on from inside an iteration would end with other weights.
-    """
+    """The newest checkpoint of whole iterations; torn ones and those inside an iteration are named and passed over."""
     found = sorted(run.glob("checkpoints/*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found:
         try:
@@ -256,14 +252,10 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def end_rank() -> None:
-    """End this process when its work is done, if it is one of several gloo ranks (processes on CPUs).
+    """End a gloo rank without the interpreter's finalisation, in which its threads abort (pytorch issue 190489).
 
-    Otherwise return. Threads are waited for, and what is registered with `atexit` runs, as at any end. The
-    interpreter's finalisation does not run. A thread of gloo's that releases a tensor during finalisation aborts the
-    process. The launcher then stops the ranks that still write (pytorch issue 190489).
-
-    Destroying the group does not end those threads: a sharded base, and DDP, hold the group for as long as they live. A
-    rank that failed ends as any process does, with a status other than 0 either way.
+    Others return. Threads are waited for, and `atexit` runs. Destroying the group would not end gloo's threads:
+    a sharded base, and DDP, hold it for as long as they live.
     """
     if not distributed.is_initialized() or distributed.get_backend() != "gloo":
         return

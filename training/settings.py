@@ -1,8 +1,6 @@
-"""Checks of settings before a model is loaded: what Lightning's trainer may be told, and the numbers of an update.
+"""Checks of settings before a model is loaded: Lightning's trainer, and the numbers of an update.
 
-The update has its own precision, gradient clipping, micro-batches and held-out evaluation. A setting of the trainer
-that changes these from outside would be ignored, or would break them in silence. Each is refused with its remedy.
-`medagent.training.compatibility` checks whether the parts of a run go together.
+A trainer's setting that the update would ignore, or that would break it, is refused with its remedy.
 """
 
 from __future__ import annotations

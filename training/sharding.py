@@ -1,7 +1,4 @@
-"""Several ranks: a base whose layers are sharded over them by FSDP2, and tensors reduced over them.
-
-Adapters are replicated as under DDP. All ranks must make the same calls in the same order.
-"""
+"""Several ranks, which make the same calls in the same order: a base sharded by FSDP2, and reductions over them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Watches a run for collapse and reports it.
-
-On request it stops the run, or takes it back to the last good weights with a smaller step.
-"""
+"""Watches a run for collapse: reports it, stops the run, or takes it back to the last good weights."""
 
 from __future__ import annotations
 

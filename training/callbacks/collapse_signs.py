@@ -1,9 +1,6 @@
-"""Recognises collapse from an iteration's metrics alone.
+"""Recognises collapse from an iteration's metrics alone, of a run or of a record.
 
-It needs neither model nor trainer, so recorded runs are judged by the same code.
-
-A fall of success is an alarm by itself. Every other sign is a warning that tells what went wrong. Several warnings
-together are an alarm before success falls.
+A fall of success is an alarm by itself. Other signs are warnings, of which several together are an alarm.
 """
 
 from __future__ import annotations
@@ -97,10 +94,7 @@ class Sign:
 
 @dataclass(frozen=True)
 class CollapseVerdict:
-    """What an iteration's metrics say: the signs, whether they are a collapse, and whether the policy is good.
-
-    The policy is good when the one that sampled is as good as any before.
-    """
+    """The signs, whether they are a collapse, and whether the policy that sampled is as good as any before."""
 
     signs: tuple[Sign, ...]
     alarm: bool

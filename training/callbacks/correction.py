@@ -1,7 +1,6 @@
-"""Clipping-bias correction: scales the policy's update by a function of ||C||.
+"""Clipping-bias correction (S-PPO, ST-PPO; arXiv 2511.20718): scales the policy's update by a function of ||C||.
 
-C is the gradient that clipping dropped. Source: arXiv 2511.20718 (S-PPO, ST-PPO).
-C is accumulated and reduced over ranks like the gradient, and its norm is taken last. The critic is never touched.
+C is the gradient that clipping dropped, summed over micro-batches and ranks before its norm is taken.
 """
 
 from __future__ import annotations

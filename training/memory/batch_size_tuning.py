@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from lightning import Trainer
 
@@ -16,10 +15,7 @@ from medagent.types import Limits
 
 @dataclass(frozen=True)
 class Work:
-    """What a rank does in an iteration, as the data module says.
-
-    `limits` are those of a rollout. `trainer_share` is the part of a GPU that a sampler leaves to the trainer.
-    """
+    """What a rank does in an iteration; `trainer_share` is what a sampler leaves of a GPU."""
 
     rollouts: int
     micro_batch_rows: int
@@ -27,14 +23,6 @@ class Work:
     in_process: bool
     weight_sync: str = "auto"
     trainer_share: float = 1.0
-
-
-@runtime_checkable
-class HasWork(Protocol):
-    """A data module that tells the work of a rank."""
-
-    def work(self, world_size: int) -> Work:
-        """The work of one of `world_size` ranks."""
 
 
 def token_limit_of(trainer: Trainer, module: AgentModule, work: Work) -> TokenLimit:

@@ -1,8 +1,6 @@
 """What a training run holds in memory: one formula for `medagent plan` and for the run itself.
 
-No weights are loaded, and parameters are counted on torch's meta device. The memory that autograd keeps for a layer is
-linear in the layer's sizes (counted with saved-tensor hooks, docs/scaling.md). The figures assume that every rollout is
-as long as the limits allow.
+Autograd's memory of a layer is linear in its sizes (docs/scaling.md). Every rollout counts as long as limits allow.
 """
 
 from __future__ import annotations
@@ -246,11 +244,7 @@ class Load:
 
 
 def fit_token_limit(load: Load, free: float) -> TokenLimit:
-    """The limit of tokens with which the passes of an update fit into half of `free` bytes.
-
-    The other half is for what the figures leave out, and for others. The limit is a number of
-    rollouts of full length. It is never below one, which cannot be split.
-    """
+    """The limit of tokens, in rollouts of full length, with which an update fits into half of `free` bytes."""
     room, longest = SHARE * free, load.limits.max_total_tokens
 
     def needed(max_tokens: int) -> float:

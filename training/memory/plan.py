@@ -10,7 +10,7 @@ import torch
 from lightning import Trainer
 
 from medagent.errors import ConfigError
-from medagent.models.precision import Precision, resolve_precision
+from medagent.models.precision import resolve_precision
 from medagent.training.agent_data import rows_of_micro_batch
 from medagent.training.command import AgentParser
 from medagent.training.data import RolloutData
@@ -21,18 +21,16 @@ from medagent.training.module import AgentModule
 from medagent.types import Limits
 
 
-def load_of(config: Any, *, world_size: int) -> Load:
+def load_of(config: Any, dtype: str, *, world_size: int) -> Load:
     """The work of one rank, from a parsed (not instantiated) configuration of `medagent train`."""
     model, data = config.model, config.data
     rollouts = data.num_questions * data.num_samples // world_size
     lora = [LoraSettings(each.rank, each.alpha) if each else None for each in (model.policy_lora, model.critic_lora)]
-    limits = Limits(
-        **vars(data.agent.limits)
-    )  # the last passages may go over the limit, which is asked before the next turn
+    limits = Limits(**vars(data.agent.limits))  # which the last passages may exceed
     assert lora[0] is not None, "the policy has an adapter"
     return Load(
         ModelShape.of(model.base_model),
-        precision_of(config).dtype,
+        dtype,
         lora[0],
         lora[1],
         Execution(**vars(model.execution)),
@@ -43,24 +41,14 @@ def load_of(config: Any, *, world_size: int) -> Load:
             parts=data.num_minibatches * data.num_micro_batches,
             together=data.num_samples if model.execution.shared_prefixes else 1,
         ),
-        data.engine.class_path.rsplit(".", 1)[-1] == "InProcessEngine",
+        _name(data.engine) == "InProcessEngine",
         "cpu" if config.trainer.accelerator == "cpu" else "gpu",
-        world_size if _is_sharded(config.trainer.strategy) else 1,
+        world_size if _name(config.trainer.strategy) == "ShardedBase" else 1,
         model.critic_inputs,
         (vars(data.engine.init_args) if "init_args" in data.engine else {}).get("weight_sync", "auto"),
         model.routing_replay,
         config.trainer.accelerator == "cpu",
     )
-
-
-def precision_of(config: Any) -> Precision:
-    """The dtype of the base on the device of a parsed configuration, and why."""
-    device = "cpu" if config.trainer.accelerator == "cpu" else "cuda"
-    return resolve_precision(config.model.dtype, config.model.base_model, device=device)
-
-
-def _is_sharded(strategy: Any) -> bool:
-    return str(getattr(strategy, "class_path", "")).rsplit(".", 1)[-1] == "ShardedBase"
 
 
 def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
@@ -105,13 +93,6 @@ def report(load: Load, *, world_size: int, memory_gib: float | None) -> str:
     return text
 
 
-def available_gib(device: str) -> float | None:
-    """Memory of the first GPU, or of this machine; None if this machine lacks the GPU."""
-    if device != "cpu":
-        return torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else None
-    return float(psutil.virtual_memory().total) / GIB
-
-
 def settled_load(load: Load, *, free_gib: float | None, share: float, sharing: int) -> Load:
     """The load with the limit of tokens that a run would choose for the trainer's `share` of `free_gib`."""
     if load.execution.max_tokens is not None:
@@ -127,13 +108,16 @@ def settled_load(load: Load, *, free_gib: float | None, share: float, sharing: i
     return replace(load, execution=replace(load.execution, max_tokens=found.max_tokens))
 
 
-def beside_vllm(engine: Any) -> float:
+def _name(setting: Any) -> str:
+    """The class that a setting names."""
+    return str(setting.class_path).rsplit(".", 1)[-1] if "class_path" in setting else ""
+
+
+def _trainer_share(engine: Any) -> float:
     """The trainer's share of a GPU: what vLLM leaves where both are on it at once."""
-    if engine.class_path.rsplit(".", 1)[-1] != "VllmEngine":
+    if _name(engine) != "VllmEngine" or engine.init_args.colocated or engine.init_args.settings.devices:
         return 1.0
-    settings = engine.init_args
-    apart = settings.colocated or settings.settings.devices
-    return 1.0 if apart else 1.0 - float(settings.settings.gpu_memory)
+    return 1.0 - float(engine.init_args.settings.gpu_memory)
 
 
 def plan(args: list[str]) -> None:
@@ -152,11 +136,17 @@ def plan(args: list[str]) -> None:
     devices = config.trainer.devices
     count = len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdigit() else 1
     world_size = count * config.trainer.num_nodes
-    load = load_of(config, world_size=world_size)
-    room = config.memory_gib if config.memory_gib is not None else available_gib(load.device)
-    share = beside_vllm(config.data.engine) if load.device != "cpu" else 1.0
+    device = "cpu" if config.trainer.accelerator == "cpu" else "cuda"
+    precision = resolve_precision(config.model.dtype, config.model.base_model, device=device)
+    load = load_of(config, precision.dtype, world_size=world_size)
+    room: float | None = config.memory_gib
+    if room is None and device == "cpu":
+        room = psutil.virtual_memory().total / GIB
+    elif room is None and torch.cuda.is_available():
+        room = torch.cuda.get_device_properties(0).total_memory / GIB
+    share = _trainer_share(config.data.engine) if device != "cpu" else 1.0
     room = room * share if room is not None else None
-    print(f"model.dtype: {(precision := precision_of(config)).dtype}, as {precision.reason}")
+    print(f"model.dtype: {precision.dtype}, as {precision.reason}")
     load = settled_load(load, free_gib=config.memory_gib, share=share, sharing=count)
     print(report(load, world_size=world_size, memory_gib=room))
     print(

@@ -1,8 +1,4 @@
-"""From graded rollouts to experience, and what is logged of them.
-
-Reference and proximal log-probs, values, rewards with their penalties and advantages are constants of the update.
-They are read once, before the first optimizer step on these rollouts.
-"""
+"""From graded rollouts to experience: the constants of the update, read once before its first optimizer step."""
 
 from __future__ import annotations
 
@@ -62,11 +58,7 @@ def prepare(
 ) -> Experience:
     """The rollouts as experience, weighted for one optimizer step over all of them; `reduce` sums over ranks.
 
-    `truncated` says what a truncated rollout counts as: an end like any other ("terminal"), "bootstrap" or "mask". The
-    stages are in `medagent.training.prepare.stages`.
-
-    Raises:
-        ConfigError: see `check_bootstrap`.
+    `truncated`: see `RolloutData`. Raises ConfigError as `check_bootstrap` does.
     """
     if truncated == "bootstrap":
         check_bootstrap(module, estimator)

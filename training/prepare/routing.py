@@ -1,8 +1,4 @@
-"""How far the sampler's routing lies from the trainer's, and what replaying it does to log-probs.
-
-It is measured before an update, on the rollouts of one pass, which the policy reads twice more: with its own routing
-and with the sampler's.
-"""
+"""How far the sampler's routing lies from the trainer's, measured before an update by two passes over some rollouts."""
 
 from __future__ import annotations
 

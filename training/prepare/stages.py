@@ -104,11 +104,7 @@ def penalise_kl(draft: ExperienceDraft) -> None:
 
 
 def bootstrap_truncated(draft: ExperienceDraft) -> None:
-    """Add gamma times the critic's value of where a rollout was truncated to its last reward.
-
-    No action follows the search of the last turn allowed, so the critic is never taught there. The value before the
-    rollout's last token stands for it.
-    """
+    """Add gamma V of where a rollout was truncated to its last reward; after the last turn's search V before it."""
     if draft.truncated != "bootstrap":
         return
     assert isinstance(draft.estimator, GAE)

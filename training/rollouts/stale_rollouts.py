@@ -1,8 +1,4 @@
-"""Rollouts that wait for their update.
-
-With staleness s, iteration i trains on rollouts that the policy of iteration i - s sampled. They are written whole and
-without loss, as JSON keeps a double exactly. So a run that is killed in between goes on to the same numbers.
-"""
+"""Rollouts that wait for their update: with staleness s those of the policy of s iterations ago, as whole files."""
 
 from __future__ import annotations
 
@@ -24,10 +20,7 @@ FOLDER = "stale_rollouts"
 
 
 class Background:
-    """At most one piece of work beside the trainer.
-
-    A caller that needs what it makes, or what it uses, waits for it first.
-    """
+    """At most one piece of work beside the trainer; whoever needs its result waits for it first."""
 
     def __init__(self) -> None:
         self._thread: Thread | None = None
@@ -69,9 +62,7 @@ class StaleRollouts:
     def take(self, iteration: int, *, last: int, collect: Callable[[int], list[Rollout]]) -> list[Rollout]:
         """The rollouts that `iteration` trains on.
 
-        First the questions of iteration + s are rolled out with the present policy, up to iteration `last`. The first
-        iteration also rolls out those in between. `collect` samples and grades the rollouts of the iteration it is
-        given. The background must have finished.
+        `collect` rolls out those up to iteration + s, at most `last`, that have no file. The background must be done.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         for coming in range(iteration, min(iteration + self._staleness, last) + 1):
