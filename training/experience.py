@@ -6,9 +6,9 @@ Shapes: B rollouts, T tokens, K turns and the end of the last one, F numbers of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
 from itertools import count, islice
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -19,8 +19,36 @@ from medagent.types import Rollout
 Reduction = Literal["rollout-mean", "token-mean", "rollout-sum"]
 
 
+class _Rows:
+    """What both records can do with their tensors, whose first dimension counts rollouts."""
+
+    token_ids_BT: Tensor
+    attention_BT: Tensor
+    experts_BTLK: Tensor | None
+
+    @property
+    def sharing_keys(self) -> Tensor:
+        """[B, T] integer: what must be equal for rollouts to share a token."""
+        return distinct(self.token_ids_BT, self.experts_BTLK)
+
+    def to(self, device: torch.device | str, **kwargs: Any) -> Self:
+        """A copy on the device (Lightning calls this)."""
+        return self._with(lambda _, tensor: tensor.to(device, **kwargs))
+
+    def rows(self, indices: Sequence[int]) -> Self:
+        """The chosen rollouts, truncated to the longest of them."""
+        index = torch.tensor(indices, dtype=torch.long)
+        width = max(1, int(self.attention_BT[index].sum(dim=1).max()))
+        return self._with(lambda name, each: each[index, :width] if _per_token(name) else each[index])
+
+    def _with(self, change: Callable[[str, Tensor], Tensor]) -> Self:
+        tensors = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
+        changed = {name: change(name, each) for name, each in tensors.items()}
+        return replace(self, **changed)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class RolloutTensors:
+class RolloutTensors(_Rows):
     """Rollouts as sampled, padded to the longest; floats are 0 off the mask."""
 
     token_ids_BT: Tensor
@@ -41,22 +69,9 @@ class RolloutTensors:
     """[B, T, L, K] uint8 or int16: the sampler's experts, see `medagent.training.routing`; none where it recorded
     none."""
 
-    @property
-    def sharing_keys(self) -> Tensor:
-        """[B, T] integer: what must be equal for rollouts to share a token."""
-        return distinct(self.token_ids_BT, self.experts_BTLK)
-
-    def to(self, device: torch.device | str, **kwargs: Any) -> RolloutTensors:
-        """A copy on the device."""
-        return replace(self, **_moved(self, device, **kwargs))
-
-    def rows(self, indices: Sequence[int]) -> RolloutTensors:
-        """The chosen rollouts, cut to the longest of them."""
-        return replace(self, **_chosen(self, indices))
-
 
 @dataclass
-class Experience:
+class Experience(_Rows):
     """The rollouts of an optimizer step, ready for the loss; only `ratio_segments_BT` may be assigned to."""
 
     token_ids_BT: Tensor
@@ -104,11 +119,6 @@ class Experience:
     micro_batches: tuple[tuple[int, ...], ...] = ()
     """The rows of each micro-batch of an optimizer step; none where all rows are one micro-batch."""
 
-    @property
-    def sharing_keys(self) -> Tensor:
-        """[B, T] integer: what must be equal for rollouts to share a token."""
-        return distinct(self.token_ids_BT, self.experts_BTLK)
-
     def __setattr__(self, name: str, value: object) -> None:
         """Set a field once; `ratio_segments_BT` again.
 
@@ -122,14 +132,10 @@ class Experience:
             )
         object.__setattr__(self, name, value)
 
-    def to(self, device: torch.device | str, **kwargs: Any) -> Experience:
-        """A copy on the device (Lightning calls this)."""
-        return replace(self, **_moved(self, device, **kwargs))
-
     def rows(self, indices: Sequence[int]) -> Experience:
         """The chosen rollouts, truncated to the longest of them, without metrics and micro-batches."""
         names = tuple(self.names[index] for index in indices) if self.names else ()
-        return replace(self, **_chosen(self, indices), metrics={}, names=names, micro_batches=())
+        return replace(super().rows(indices), metrics={}, names=names, micro_batches=())
 
     def step(self, parts: Sequence[Sequence[int]]) -> Experience:
         """The rows of one optimizer step, in these micro-batches."""
@@ -156,23 +162,6 @@ class Experience:
             loss_weights_BT=zero,
             value_weights_BT=zero,
         )
-
-
-def _tensors(batch: RolloutTensors | Experience) -> dict[str, Tensor]:
-    found = {item.name: getattr(batch, item.name) for item in fields(batch)}
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
-
-
-def _moved(batch: RolloutTensors | Experience, device: torch.device | str, **kwargs: Any) -> dict[str, Any]:
-    return {name: tensor.to(device, **kwargs) for name, tensor in _tensors(batch).items()}
-
-
-def _chosen(batch: RolloutTensors | Experience, indices: Sequence[int]) -> dict[str, Any]:
-    index = torch.tensor(indices, dtype=torch.long)
-    width = max(1, int(batch.attention_BT[index].sum(dim=1).max()))
-    return {
-        name: tensor[index, :width] if _per_token(name) else tensor[index] for name, tensor in _tensors(batch).items()
-    }
 
 
 def _per_token(name: str) -> bool:

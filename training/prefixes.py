@@ -73,7 +73,7 @@ class PrefixTree:
         )
 
     def states(self, model: PreTrainedModel) -> Tensor:
-        """[N, H] the last hidden state at every token of the sequence; `model` is one of `use_shared_prefixes`."""
+        """[N, H] the last hidden state at every token of the sequence; `model` is one of `share_prefixes`."""
         none = torch.empty(1, 1, 0, 0, device=self.tokens_N.device)  # of four dimensions, so that no mask is made
         hidden_1NH = hidden_states(
             model,
@@ -116,30 +116,25 @@ def common_prefixes(ids_BT: Tensor, there_BT: Tensor, rows: slice, row: int) -> 
     return same.int().cumprod(dim=1).sum(dim=1)
 
 
-def use_shared_prefixes(model: PreTrainedModel) -> None:
-    """Let a model read `PrefixTree`s, or else sdpa; ValueError if its attention cannot be exchanged."""
-    AttentionInterface.register(SHARED_PREFIXES, _attention)
-    AttentionMaskInterface.register(SHARED_PREFIXES, sdpa_mask)
-    model.set_attn_implementation(SHARED_PREFIXES)
-    if torch.cuda.is_available():
-        # cuDNN plans a kernel for each shape, and hardly two rows have the same: 0.6 ms a call on an H200.
-        torch.backends.cuda.enable_cudnn_sdp(False)
-
-
 def share_prefixes(base: PreTrainedModel) -> None:
-    """`use_shared_prefixes` for a run; ConfigError if the model cannot read trees."""
+    """Let a base read `PrefixTree`s, and all else as with sdpa; ConfigError if its attention cannot be exchanged."""
     if base.config._attn_implementation != "sdpa":
         raise ConfigError(
             f"model.execution.shared_prefixes: {type(base).__name__} attends with {base.config._attn_implementation}, "
             "wanted a model that can attend with sdpa. Set it to false."
         )
+    AttentionInterface.register(SHARED_PREFIXES, _attention)
+    AttentionMaskInterface.register(SHARED_PREFIXES, sdpa_mask)
     try:
-        use_shared_prefixes(base)
+        base.set_attn_implementation(SHARED_PREFIXES)
     except ValueError as error:
         raise ConfigError(
             f"model.execution.shared_prefixes: {type(base).__name__} has an attention of its own ({error}). Set it to "
             "false."
         ) from error
+    if torch.cuda.is_available():
+        # cuDNN plans a kernel for each shape, and hardly two rows have the same: 0.6 ms a call on an H200.
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _attention(

@@ -18,6 +18,7 @@ from medagent.training.execution import Execution
 from medagent.training.lora import LoraSettings
 from medagent.training.memory.estimate import GIB, MOMENTS, Load, ModelShape, fit_token_limit, free_memory
 from medagent.training.module import AgentModule
+from medagent.training.settings import num_ranks
 from medagent.types import Limits
 
 
@@ -133,8 +134,7 @@ def plan(args: list[str]) -> None:
     parser.add_argument("--config", action="config")
     parser.add_argument("--memory_gib", type=float | None, default=None, help="memory of a GPU, or of the machine")
     config = parser.parse_args(args)
-    devices = config.trainer.devices
-    count = len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdigit() else 1
+    count = num_ranks(config.trainer.devices, 1) or 1
     world_size = count * config.trainer.num_nodes
     device = "cpu" if config.trainer.accelerator == "cpu" else "cuda"
     precision = resolve_precision(config.model.dtype, config.model.base_model, device=device)

@@ -13,7 +13,6 @@ from medagent.training.advantages import AdvantageEstimator, Reduce
 from medagent.training.batching import pack_rows, split_by_length
 from medagent.training.experience import (
     Experience,
-    Reduction,
     RolloutTensors,
     rollout_name,
     step_weights,
@@ -54,7 +53,6 @@ def prepare(
     num_samples: int = 1,
     off_policy: OffPolicy = OffPolicy(),
     truncated: TruncatedMode = "terminal",
-    reduction: Reduction = "rollout-mean",
 ) -> Experience:
     """The rollouts as experience, weighted for one optimizer step over all of them; `reduce` sums over ranks.
 
@@ -74,7 +72,7 @@ def prepare(
     for stage in AFTER:
         stage(draft)
     names = tuple(map(rollout_name, rollouts))
-    weights_of = partial(step_weights, reduction=reduction, reduce=reduce, factor=1.0)
+    weights_of = partial(step_weights, reduction="rollout-mean", reduce=reduce, factor=1.0)
     _warn_of_not_finite(
         names,
         {
