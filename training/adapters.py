@@ -31,13 +31,10 @@ POLICY, CRITIC, REFERENCE = "policy", "critic", "reference"
 
 
 class SharedBase(nn.Module):
-    """One base model with a policy adapter, a critic adapter and a value head.
+    """One base model with a policy adapter, and a critic that is an adapter with a value head, or a network, or none.
 
-    The critic reads V_t from the hidden state that predicts token t. Its head starts at zero, so values start at its
-    bias.
-
-    With `num_evidence_features` and no adapter the critic is a small network that makes no pass of the base. It reads
-    this many numbers, which the context does not hold (`medagent.training.prepare.evidence`).
+    The critic reads V_t from the hidden state that predicts token t; values start at its bias. The network reads
+    `num_evidence_features` numbers that the context does not hold (`medagent.training.prepare.evidence`).
     """
 
     def __init__(

@@ -161,10 +161,7 @@ class TellsTokenLimit(Protocol):
 
 
 class AutoMaxTokens(Callback):
-    """Sets `execution.max_tokens` where it is null, prints number and reason, and keeps the number in checkpoints.
-
-    Over several ranks the smallest number counts. A run that goes on takes the number that it began with.
-    """
+    """Sets and prints `execution.max_tokens` where it is null: the smallest over ranks, kept in checkpoints."""
 
     def __init__(self) -> None:
         self._kept: int | None = None

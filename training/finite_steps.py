@@ -22,13 +22,10 @@ OverRanks = Callable[[Tensor], Tensor]
 
 
 class FiniteSteps:
-    """Judges each optimizer step before anything is changed by it.
+    """Judges each optimizer step before it changes anything; `largest` takes a tensor's maximum over ranks.
 
-    `skipped`: whether the present step is left out. It has then no gradient, so that no weight, moment or step count of
-    AdamW changes. A callback that keeps figures of a step should ask for it. `in_a_row`: skipped steps up to the
-    present one. `in_iteration`: those of the present iteration.
-
-    All ranks decide alike: `largest` takes a tensor's largest entries over ranks.
+    `skipped`: the present step is left out and has no gradient, so AdamW changes nothing. `in_a_row`: skipped steps up
+    to the present one. `in_iteration`: those of the present iteration.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
 """Policy and value objectives as pure functions, and the policy losses that a YAML names.
 
-No objective knows the algorithm, which shows only in `ratio_segments_BT`. Tokens of one segment share one importance
-weight, the geometric mean of their ratios. A segment is a token (PPO), a turn (Turn-PPO) or a rollout (GSPO). Sources:
-arXiv 2511.20718, and for GSPO arXiv 2507.18071.
+Tokens of one segment share one importance weight, the geometric mean of their ratios: a token (PPO), a turn (Turn-PPO,
+arXiv 2511.20718) or a rollout (GSPO, arXiv 2507.18071), as `ratio_segments_BT` says.
 
 Shapes: B rollouts, T tokens. `loss_weights_BT` is each action token's share of the optimizer step, 0 elsewhere.
 """

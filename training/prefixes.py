@@ -1,13 +1,8 @@
-"""A pass that reads what rollouts have in common once.
+"""A pass that reads what rollouts have in common once, such as the prompt of a question's samples.
 
-Samples of a question share their prompt, and often the first search and its passages. As rows of a batch each of them
-would be read again. Here the rows of a micro-batch are paths through one tree of tokens, packed without padding. Every
-token is read once, at its own position, and sees what lies before it on its path. States and gradients are those of
-the rows read apart, up to rounding.
-
-A row's own tokens are a contiguous end of its path: a prefix that an earlier row has is that row's. So the attention of
-a row is one call, with its own tokens as queries and its whole path as keys. A row that shares something needs a mask
-of own tokens times path, which all layers have in common.
+The rows of a micro-batch are paths through one tree of tokens, packed without padding. Each token is read once, at its
+own position, and sees what lies before it on its path. States and gradients are those of the rows read apart, up to
+rounding. A row's attention is one call: its own tokens, the end of its path, are queries; its whole path is keys.
 """
 
 from __future__ import annotations

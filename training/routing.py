@@ -1,7 +1,6 @@
 """Routing replay of a mixture of experts (arXiv 2512.01374): the policy's passes choose the experts of a record.
 
-`r2` replays what the trainer's policy chose before the update, `r3` what the sampler chose. Reference and critic keep
-their own routing. A token without a record keeps the live one; the last sampled token is never read.
+`r2` replays the trainer's choice before the update, `r3` the sampler's. Tokens without a record choose live.
 
 Shapes: B rollouts, T tokens, N tokens of a pass, L routers, K experts per token.
 """

@@ -32,7 +32,7 @@ from medagent.run_folder import LOCK, RunFolder
 from medagent.starter.world import World
 from medagent.training.callbacks.export import read_metrics
 from medagent.training.command import train_command
-from medagent.training.run import _refuse_changes, newest_checkpoint
+from medagent.training.run import _claim, _refuse_changes, newest_checkpoint
 from tests.retrieval.server import Serving
 from tests.training.support import arguments, numbers
 
@@ -211,6 +211,21 @@ def test_a_truncated_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
     os.utime(tmp_path / "checkpoints" / "epoch=1.ckpt", (2e9, 2e9))
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "epoch=0.ckpt"
     assert "cannot be read" in capsys.readouterr().out
+
+
+def test_a_run_of_an_earlier_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.yaml").write_text("trainer: {accumulate_grad_batches: 4}\n")
+    progress = {"optimizer": {"step": {"total": {"completed": 8}}}}
+    loops = {"fit_loop": {"epoch_loop.automatic_optimization.optim_progress": progress}}
+    checkpoint = {"epoch": 0, "state_dict": {}, "optimizer_states": [], "loops": loops}
+    torch.save(checkpoint, tmp_path / "checkpoints" / "epoch=0.ckpt")
+    folder = RunFolder(tmp_path, "run", "--trainer.default_root_dir")
+    folder.mark()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"earlier version.*wanted.*--trainer\.default_root_dir.*--overwrite true"):
+        _claim(folder, {"trainer": {}}, 2, overwrite=False)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 @pytest.mark.long

@@ -1,12 +1,8 @@
 """What a critic may know and the policy may not: how near a rollout is to its evidence, and how its group ended.
 
 This is an asymmetric actor-critic (arXiv 1710.06542). A baseline may depend on anything that a turn's tokens do not
-decide. The gold answer and the gold passages of a training question therefore bias no gradient. Neither do the outcomes
-of the question's other rollouts, which were sampled without regard to this one. RLOO's baseline is of that kind (arXiv
-2402.14740). Here it is one of several inputs, and without the KL penalty.
-
-Where values are targets too, the critic's errors enter the gradient, as with any critic. That is so with `lam` below 1,
-and for truncated rollouts that are bootstrapped. The policy never sees any of this, in training or after.
+decide, such as gold passages, or the outcomes of the question's other rollouts (RLOO, arXiv 2402.14740). Where values
+are targets too, with `lam` below 1 or bootstrap, the critic's errors enter the gradient, as with any critic.
 """
 
 from __future__ import annotations

@@ -50,10 +50,7 @@ class Background:
 
 
 class StaleRollouts:
-    """The rollouts of the coming iterations, one file each, in `RUN/stale_rollouts`.
-
-    With `overlap` those of the latest iteration are sampled in the background.
-    """
+    """The rollouts of coming iterations in `RUN/stale_rollouts`; with `overlap` the latest are sampled beside."""
 
     def __init__(self, run: Path, *, staleness: int, rank: int, background: Background, overlap: bool = False) -> None:
         self._folder, self._staleness, self._rank = run / FOLDER, staleness, rank
