@@ -20,8 +20,11 @@ from medagent.training.adapters import REFERENCE, SharedBase
 class ShardedBase(DDPStrategy):
     """DDP, but the ranks share out the decoder layers of the frozen base (FSDP2, arXiv 2304.11277).
 
-    A layer is gathered while one pass computes it. What is trained, embeddings and head stay whole on every rank. All
-    ranks must make every pass together. `timeout_s`: how long a rank waits for the others.
+    Each rank holds an equal part of each layer. A layer is gathered for as long as one pass computes it.
+
+    What is trained is small and stays whole on every rank. So optimizer, clipping, checkpoints and syncs are those
+    of DDP. Embeddings and head stay whole too. All ranks must make every pass together. `timeout_s`: how long a rank
+    waits for the others.
     """
 
     def __init__(self, timeout_s: float = 1800.0) -> None:
