@@ -43,10 +43,9 @@ class Analyser:
     """Turns a text into tokens. Equal names give equal tokens, so the name alone is stored with an index."""
 
     def __init__(self, name: AnalyserName = "medical") -> None:
-        """Name the analyser.
+        """ "medical" stems and joins variants of spelling, "biomedical" stems alone, "words" takes lower-case words.
 
-        "medical" stems English words, and takes variants of spelling for one word. "biomedical" stems alone, and
-        "biomedical-unstemmed" does not: older indexes have them. "words" takes lower-case words as they are.
+        "biomedical-unstemmed" does not stem; older indexes have it.
         """
         self.name, self._variants = name, name == "medical"
         stemmer = Stemmer.Stemmer("english")

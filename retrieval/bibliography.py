@@ -80,10 +80,7 @@ class Bibliography:
 
     @staticmethod
     def of_row(row: Mapping[str, Any]) -> Bibliography:
-        """The bibliography of a user's row; several authors may stand in one text, between semicolons.
-
-        Only addresses of the web count, so that none can run code where it is shown.
-        """
+        """The bibliography of a user's row; texts split at semicolons, and only addresses of the web count."""
         found: dict[str, Any] = {}
         for name in NAMES:
             value = next((row[key] for key in (name, *_OTHER_NAMES.get(name, ())) if _says(row.get(key))), None)

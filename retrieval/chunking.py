@@ -1,7 +1,4 @@
-"""Documents to passages: whole sentences, up to a limit of the embedder's tokens, with an overlap.
-
-Titles and sections stay with the text.
-"""
+"""Documents to passages of whole sentences, up to a limit of tokens, with an overlap; headings stay with the text."""
 
 from __future__ import annotations
 
@@ -84,11 +81,7 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 
 
 def chunk_document(document: Document, chunking: Chunking, count: CountTokens) -> Iterator[Passage]:
-    """The passages of a document.
-
-    A document that makes one passage keeps its id. The passages of others are numbered: "pmid:1#2". `count` gives the
-    tokens of texts. A passage's title and section count too, as they are embedded with it.
-    """
+    """The passages of a document: one keeps its id, several are numbered "pmid:1#2"; `count` gives tokens of texts."""
     title = _shortened(strip_invisible(document.title), chunking.max_tokens // 3, count)
     pieces = []
     for section in document.sections:
@@ -111,10 +104,7 @@ def chunk_document(document: Document, chunking: Chunking, count: CountTokens) -
 
 
 def _shortened(heading: str, max_tokens: int, count: CountTokens) -> str:
-    """A heading that leaves room for the text.
-
-    It is embedded with every passage, and some titles are as long as abstracts.
-    """
+    """A heading that leaves room for the text, as it is embedded with every passage."""
     if not max_tokens or count([heading])[0] <= max_tokens:
         return heading
     words = heading.split()

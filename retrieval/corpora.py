@@ -20,10 +20,9 @@ KINDS = f"wanted {', '.join(READERS)} (or these with .gz)"
 
 @dataclass(frozen=True)
 class CorpusPart:
-    """A part of a corpus that is read in one go; its fingerprint changes when its content does.
+    """A part of a corpus, read in one go; `size` is in bytes, rows or passages, 0 where unknown.
 
-    `size` is in bytes, rows or passages, the same unit in all parts; 0 where it is unknown. `read` gives documents and
-    what had to be skipped, each with how much of the part was read by then.
+    `read` gives documents and what had to be skipped, each with how much of the part was read by then.
     """
 
     name: str
@@ -81,10 +80,7 @@ def memory_corpus(passages: Sequence[Passage], name: str = "passages") -> Corpus
 
 
 def file_corpus(*paths: Path) -> Corpus:
-    """Files, or all files below folders, in the order of their names; hidden files and indexes are left out.
-
-    The corpus of several paths is known by the folder that holds them all.
-    """
+    """Files, or all below folders, by name, without hidden ones and indexes; known by the folder of all."""
     whole = [path.resolve() for path in paths]
     if len(paths) == 1:
         parts = _parts_of(paths[0], paths[0] if paths[0].is_dir() else paths[0].parent)
@@ -148,10 +144,7 @@ def _unread(path: Path, top: Path, reason: str) -> CorpusPart:
 
 
 def _found_below(folder: Path, top: Path) -> Iterator[CorpusPart]:
-    """The files below a folder, and what cannot be read there, named by their paths from `top`.
-
-    Links to files are followed, and links to folders are not: they may lead around in a circle.
-    """
+    """The files below a folder, and what cannot be read there; links to folders are not followed."""
     unread: list[CorpusPart] = []
 
     def closed(error: OSError) -> None:
@@ -181,10 +174,7 @@ def _found_below(folder: Path, top: Path) -> Iterator[CorpusPart]:
 
 
 def hub_corpus(name: str) -> Corpus:
-    """`NAME` or `NAME:SPLIT` (train where none is given) of the Hugging Face hub, or of a local folder in its formats.
-
-    Rows are streamed; MedRAG's layout is id, title, content.
-    """
+    """`NAME` or `NAME:SPLIT` of the Hugging Face hub, or of a local folder in its formats; rows are streamed."""
     dataset, _, split = name.partition(":")
     split = split or "train"
     try:

@@ -40,8 +40,8 @@ class IndexedDocument:
 class Withdrawal:
     """A name that must stay out: of a document, of a passage, or "digest:..." of what a passage says.
 
-    Deleted documents may come back in a newer version. Retracted and removed ones stay out until they are restored by
-    the name that was `asked` for: then they are "allowed", whatever a notice says.
+    Deleted documents may come back in a newer version. Others stay out until they are restored by the `asked` name:
+    then they are "allowed", whatever a notice says.
     """
 
     name: str
@@ -55,10 +55,7 @@ class Withdrawal:
 
 @dataclass
 class DocumentChanges:
-    """Changes of one transaction: `replaced` documents lose their old passages, and `gone` ones are deleted.
-
-    `seen` are documents that stand in another part too than that which is held.
-    """
+    """Changes of one transaction: `replaced` documents lose passages, `gone` ones go, `seen` stand elsewhere too."""
 
     held: dict[str, IndexedDocument] = field(default_factory=dict)
     aliases: set[tuple[str, str]] = field(default_factory=set)

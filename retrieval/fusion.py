@@ -25,10 +25,7 @@ LEVELS = {"guideline": 1.0, "systematic review": 0.9, "rct": 0.7, "trial": 0.5, 
 
 
 def nearest_rows(found: list[tuple[float, int]], top_k: int) -> Ranking:
-    """Rows of (distance, row) pairs by distance, then by number.
-
-    Chroma chooses by chance among rows as distant as the last, so all of them are left out.
-    """
+    """Rows of (distance, row) pairs by distance, then number; ties of the last, drawn by chance, are left out."""
     nearest = sorted(found)
     if len(nearest) > top_k and nearest[0][0] < nearest[-1][0]:
         nearest = [pair for pair in nearest if pair[0] < nearest[-1][0]]
@@ -56,12 +53,7 @@ def fused_hits(
     words: QueryWords,
     reranker: Reranker | None,
 ) -> list[Hit]:
-    """At most `top_k` hits of the fused rankings, best first.
-
-    A reranker has the last word on the order, so `settings.evidence_weight` does not count with one.
-
-    Left out are those that repeat a better one, and those that have too few of the query's words (`settings.floor`).
-    """
+    """At most `top_k` hits, best first, without repeats and those below `settings.floor`; a reranker orders last."""
     fused = fuse(dense, lexical, settings)
     if settings.evidence_weight and reranker is None:
         fused = _by_evidence(fused, fetch, settings.evidence_weight)
@@ -105,8 +97,7 @@ def _with_enough(
 def drop_duplicates(ranked: Iterable[tuple[Passage, float]], threshold: float) -> Iterator[tuple[Passage, float]]:
     """The (passage, score) pairs that repeat none before them; all of them where `threshold` is 0.
 
-    Two passages repeat each other when they hold the same numbers, and the Jaccard similarity of their runs of three
-    words is at least `threshold`. A dose or a date that differs is a difference, however long the rest.
+    A repeat holds the same numbers, and the Jaccard similarity of its runs of three words reaches `threshold`.
     """
     kept: list[tuple[frozenset[tuple[str, ...]], Counter[str]]] = []
     for passage, score in ranked:

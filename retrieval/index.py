@@ -1,10 +1,8 @@
-"""An index is one folder: passages and vectors are the source of truth (`medagent.retrieval.store`).
+"""An index is one folder: the source of truth (`medagent.retrieval.store`), and Chroma and BM25 made from it.
 
-Chroma and BM25 are made from them.
-
-    manifest.json                      embedder, settings, counts and digests; `complete` is set last
-    passages.sqlite, embeddings.f32    source of truth
-    chroma/, bm25/                     search structures
+manifest.json                      embedder, settings, counts and digests; `complete` is set last
+passages.sqlite, embeddings.f32    source of truth
+chroma/, bm25/                     search structures
 """
 
 from __future__ import annotations
@@ -118,10 +116,7 @@ def add_to_index(
     progress: Progress = no_progress,
     changes: Changes | None = None,
 ) -> Manifest:
-    """Add sources to an index, with its own settings and, unless one is given, its embedder.
-
-    After a kill the same call goes on. `changes` collects what became of each document.
-    """
+    """Add sources to an index, with its own settings; after a kill the same call goes on. See `build_index`."""
     return _update(Path(index), as_corpus(sources), embedder, progress, Changes() if changes is None else changes)
 
 
@@ -170,10 +165,7 @@ def _update(
 
 
 def open_chroma(folder: Path, manifest: Manifest) -> ChromaVectors:
-    """The Chroma collection of an index.
-
-    On a server it is named after the index's id, for paths are not unique there.
-    """
+    """The Chroma collection of an index; on a server it is named after the index's id."""
     if not manifest.settings.chroma:
         return ChromaVectors.local(folder)
     return ChromaVectors.remote(manifest.settings.chroma, f"medagent-{manifest.id}")
@@ -194,10 +186,7 @@ def open_vectors(folder: Path, manifest: Manifest) -> ChromaVectors:
 
 
 def _same(folder: Path, found: Manifest, wanted: Manifest, corpus: Corpus) -> bool:
-    """Whether a complete index is what a build would make.
-
-    Equal fingerprints count as equal content: reading all again may take hours.
-    """
+    """Whether a complete index is what a build would make; equal fingerprints count as equal content."""
     if (found.embedder, found.settings, found.corpus) != (wanted.embedder, wanted.settings, wanted.corpus):
         return False
     with closing(PassageStore(folder, found.dimension)) as store:
@@ -235,10 +224,7 @@ def _fill(
 
 
 def make_search_structures(folder: Path, store: PassageStore, manifest: Manifest, progress: Progress) -> Manifest:
-    """Chroma and BM25 for what the store holds, then the manifest that says so.
-
-    Vectors that Chroma holds already are kept.
-    """
+    """Chroma and BM25 for what the store holds, then the manifest that says so."""
     store.blank_gaps()
     rows = store.rows()
     open_chroma(folder, manifest).hold(
@@ -292,10 +278,7 @@ def _wipe(folder: Path) -> None:
 
 
 def check_undamaged(folder: Path, manifest: Manifest) -> None:
-    """Refuse a complete index whose passages or vectors are not those that its manifest names.
-
-    Damage is never made the truth.
-    """
+    """Refuse a complete index whose passages or vectors are not those that its manifest names."""
     if not manifest.complete:
         return
     with closing(PassageStore(folder, manifest.dimension)) as store:

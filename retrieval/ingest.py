@@ -1,7 +1,4 @@
-"""A corpus into the store, batch by batch: cut, compare with what is held, embed, commit.
-
-After a kill it goes on where it was.
-"""
+"""A corpus into the store, batch by batch: cut, compare with what is held, embed, commit; a killed run goes on."""
 
 from __future__ import annotations
 
@@ -28,10 +25,7 @@ Unit = ChunkedDocument | Skipped | Withdrawn
 
 @dataclass
 class _Batch:
-    """The content of one transaction.
-
-    Small files share a batch, as a model embeds many passages at once far quicker than few.
-    """
+    """The content of one transaction. Small files share a batch, as a model embeds many passages quicker than few."""
 
     units: list[tuple[Unit, str, str]] = field(default_factory=list)  # each with its part and the part's fingerprint
     parts: dict[str, PartState] = field(default_factory=dict)
@@ -60,7 +54,7 @@ def ingest(
 ) -> None:
     """Read what of the corpus is not stored yet, and note in `changes` what became of each document.
 
-    Parts that changed since are read again with `changed_again`; without it they are an error. See `decide`.
+    Parts that changed since are read again with `changed_again`; without it they are an error.
     """
     states = store.parts()
     prints = {part.name: part.fingerprint for part in corpus.parts}
@@ -160,10 +154,9 @@ def _vectors(store: PassageStore, passages: list[Passage], embedder: Embedder) -
 
 
 def remove_lost(store: PassageStore, corpus: Corpus, changes: Changes) -> bool:
-    """Take out the documents of a corpus that its last reading did not see, and forget the parts that it lost.
+    """Take out documents of a corpus that its last reading did not see, and forget the parts that it lost.
 
-    Documents of a part that could not be read stay, as the disk may not be mounted. All documents stay if none would
-    be left. Returns whether parts must be read once more, since a document that one part lost stands in another.
+    Documents of unreadable parts stay, and all where none would be left. Returns whether parts must be read again.
     """
     gone, lost = _gone(store, corpus, changes, {corpus.key(p): p.fingerprint for p in corpus.parts})
     if gone and len(gone) == store.documents.count():

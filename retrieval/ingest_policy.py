@@ -60,7 +60,7 @@ class Changes:
         self.rows += other.rows
 
     def write(self, folder: Path) -> Path:
-        """Write all but the unchanged into the index's folder, a JSON object in a line; returns the file."""
+        """Write all but the unchanged as JSON lines into the index's folder; returns the file."""
         path = folder / CHANGES_FILE
         rows = (
             {"change": what, "document": which, **({"reason": why} if why else {})} for what, which, why in self.rows
@@ -77,10 +77,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class ChunkedDocument:
-    """A document's passages, with its name, where it stands, its version and its other names.
-
-    `by_path`: its name is the path of its file within its corpus.
-    """
+    """A document's passages, where it stands, its version and other names; `by_path`: its name is its file's path."""
 
     name: str
     where: str
@@ -271,10 +268,7 @@ class _IngestPolicy:
         return replace(passage, id=f"{passage.id}~{suffix}")
 
     def _kept_out_by(self, found: ChunkedDocument, part: str) -> Withdrawal | None:
-        """The withdrawal that keeps a document out, if any.
-
-        Names without a letter are used by many files, and keep out what is of the same part alone.
-        """
+        """The withdrawal that keeps a document out, if any; a name without a letter counts within its part alone."""
         said = [self._withdrawn[key] for key in (found.name, *found.aliases) if key in self._withdrawn]
         if any(each.kind == "allowed" for each in said):
             return None

@@ -142,11 +142,7 @@ class LexicalIndex:
         allowed: NDArray[np.int64] | None = None,
         near_words: bool = False,
     ) -> list[list[int]]:
-        """For each query at most `top_k` rows with a score above 0, best first; `allowed` rows only, where given.
-
-        With `near_words` a word that no passage has stands for the nearest that some have
-        (`medagent.retrieval.query_match`).
-        """
+        """For each query at most `top_k` rows with a score above 0, best first; `allowed` rows only, where given."""
         outside = None if allowed is None else ~np.isin(self._rows, allowed)
         return [self._best(self.words.searched(query, near_words=near_words), top_k, outside) for query in queries]
 
@@ -203,11 +199,7 @@ class LexicalShard:
     """One of several indexes of words. Passages that are `excluded` count nowhere."""
 
     def __init__(self, folder: Path, index: LexicalIndex, excluded: NDArray[np.int64]) -> None:
-        """`excluded` are row numbers.
-
-        Raises:
-            IndexMismatchError: the lengths are not stored, or are not those of the passages.
-        """
+        """`excluded` are row numbers; an `IndexMismatchError` where the lengths are not those of the passages."""
         self._index, self._excluded = index, np.isin(index.rows, excluded)
         path = folder / FOLDER / LENGTHS
         try:
@@ -236,10 +228,7 @@ class LexicalShard:
     def best(
         self, variants: list[list[str]], of_all: WordStatistics, *, top_k: int, allowed: NDArray[np.int64] | None
     ) -> list[tuple[float, int]]:
-        """At most `top_k` (score, row) pairs with a score above 0, best first; `allowed` rows only, where given.
-
-        A passage has the best score of the variants of a query.
-        """
+        """At most `top_k` (score, row) pairs above 0, by the best variant; `allowed` rows only, where given."""
         scores = self._scores(variants[0], of_all)
         for tokens in variants[1:]:
             scores = np.maximum(scores, self._scores(tokens, of_all))

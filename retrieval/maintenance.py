@@ -44,11 +44,7 @@ class Check:
 
 
 def verify_index(folder: Path, embedder: Embedder, *, progress: Progress = no_progress) -> list[Check]:
-    """Compare an index with its source of truth.
-
-    Stored passages and vectors are compared with their digests, Chroma and BM25 with both. Chroma's vectors are
-    compared one by one. BM25 is made again and compared byte by byte, and some passages are embedded once more.
-    """
+    """Compare an index with its source of truth: digests, Chroma by vector, BM25 by byte, some embeddings."""
     manifest = Manifest.read(folder)
     check_embedder(folder, manifest, embedder)
     reading = ReadLock(folder)
@@ -130,10 +126,7 @@ def _against_words(folder: Path, manifest: Manifest, store: PassageStore) -> str
 
 
 def index_stats(folder: Path) -> dict[str, Any]:
-    """Statistics of an index as plain data.
-
-    It has counts, sources, years, lengths, what was skipped and why, and the size on disk in bytes.
-    """
+    """Statistics of an index as plain data; sizes in bytes."""
     manifest = Manifest.read(folder)
     with closing(PassageStore(folder, manifest.dimension)) as store:
         words = np.array([len(passage.text.split()) for _, passage in store.stream()])
@@ -191,10 +184,7 @@ def show_stats(found: dict[str, Any], *, as_json: bool) -> str:
 
 
 def rebuild_index(folder: Path, embedder: Embedder | None = None, *, progress: Progress = no_progress) -> Manifest:
-    """Make Chroma and BM25 afresh from the stored passages and vectors, which must be those that the manifest names.
-
-    With an embedder, damaged vectors are made afresh too. After an interrupted removal the manifest names no digests,
-    and what is stored counts.
+    """Make Chroma and BM25 afresh from stored passages and vectors; with an embedder, damaged vectors too.
 
     Raises:
         IndexMismatchError: passages or vectors are damaged, or a part of a corpus is half read.
@@ -218,10 +208,7 @@ def rebuild_index(folder: Path, embedder: Embedder | None = None, *, progress: P
 
 
 def restore_in_index(folder: Path, names: Sequence[str]) -> int:
-    """Let documents come back that were removed or retracted; returns how many names that were.
-
-    They are read again by the next `add` or `sync` of their source. Unknown names are an error.
-    """
+    """Let removed or retracted documents come back with the next `add` or `sync`; returns how many names."""
     manifest = Manifest.read(folder)
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
         store.upgrade()
@@ -235,11 +222,7 @@ def restore_in_index(folder: Path, names: Sequence[str]) -> int:
 
 
 def remove_from_index(folder: Path, ids: Sequence[str], *, progress: Progress = no_progress) -> tuple[Manifest, int]:
-    """Remove passages, or all passages of documents, by id; returns how many passages went.
-
-    They stay out, and so does any passage of the same words, until they are restored by the same name. Unknown ids are
-    an error, and nothing is removed.
-    """
+    """Remove passages, or all passages of documents, by id; returns how many passages went. They stay out."""
     manifest = Manifest.read(folder)
     with writing(folder), closing(PassageStore(folder, manifest.dimension)) as store:
         check_undamaged(folder, manifest)

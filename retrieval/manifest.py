@@ -21,11 +21,7 @@ PROBE = "Which drug is given first for acute gout?"
 
 @dataclass(frozen=True)
 class Manifest:
-    """The settings that an index was built with, and its content in numbers.
-
-    `probe` is the beginning of the vector of a fixed query, which tells a changed model apart. `id` is drawn when a
-    build begins.
-    """
+    """The settings and content of an index; `probe` begins the vector of a fixed query, which tells a changed model."""
 
     embedder: str
     dimension: int

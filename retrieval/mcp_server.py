@@ -1,7 +1,4 @@
-"""An index for assistants, over the Model Context Protocol.
-
-It has one tool, `search`, and every passage as a resource `passage://ID`.
-"""
+"""An index for assistants, over the Model Context Protocol: a tool `search`, and resources `passage://ID`."""
 
 from __future__ import annotations
 

@@ -13,14 +13,7 @@ URL = ("http://", "https://")
 
 
 def open_index(index: str, *, where: str = "") -> HybridRetriever | RemoteRetriever | ShardedRetriever:
-    """The retriever of an index folder with the index's own settings, or of an index served at an address.
-
-    Several folders are searched as one: "indexes/a,indexes/b". `where` is a filter (`medagent.retrieval.filters`) that
-    holds for every search.
-
-    Raises:
-        RetrievalError: an address among several names.
-    """
+    """The retriever of an index folder, several ("indexes/a,indexes/b") or an address; `where` filters each search."""
     if index.startswith(URL) and "," not in index:
         return RemoteRetriever(index, where=where)
     folders = index_folders(index)
@@ -30,11 +23,7 @@ def open_index(index: str, *, where: str = "") -> HybridRetriever | RemoteRetrie
 
 
 def index_folders(index: str) -> list[str]:
-    """The folders of a name; a folder whose own name has a comma is one.
-
-    Raises:
-        RetrievalError: an address among several names.
-    """
+    """The folders of a name; a folder whose own name has a comma is one. An address among several is an error."""
     if "," not in index or Path(index).exists():
         return [index]
     names = [name.strip() for name in index.split(",")]

@@ -1,7 +1,4 @@
-"""A passage is the unit of retrieval and citation.
-
-Its id follows from its content, so it is stable across rebuilds.
-"""
+"""A passage is the unit of retrieval and citation. Its id follows from its content, so it is stable across rebuilds."""
 
 from __future__ import annotations
 
@@ -140,10 +137,7 @@ class Hit:
 
 
 def passage_from_row(row: Any) -> Passage:
-    """The passage of a JSON object with `text` (MedRAG: `content`) and optionally the other fields.
-
-    A year that names none ("n.d.") is left out. A ValueError says what is wrong.
-    """
+    """The passage of a JSON object with `text` (MedRAG: `content`); a ValueError says what is wrong."""
     if not isinstance(row, dict):
         raise ValueError(f"found a {type(row).__name__}, wanted an object")
     text = next((row[name] for name in TEXT_FIELDS if not _empty(row.get(name))), None)
@@ -180,8 +174,5 @@ def _empty(value: Any) -> bool:
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with lone surrogates replaced by question marks.
-
-    JSON and PDFs may hold them, and UTF-8 cannot.
-    """
+    """The text with lone surrogates, which UTF-8 cannot hold, replaced by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,7 +1,4 @@
-"""The words of a query against those of an index: which count, and how much of a query a text has.
-
-A word that no passage has stands for the nearest that some have: typing errors, lost accents.
-"""
+"""The words of a query against those of an index: which count, near words and synonyms, and how much a text has."""
 
 from __future__ import annotations
 
@@ -67,11 +64,10 @@ class QueryWords:
         return {word: near for word in self._tokens(query) if not self._count(word) and (near := self.near(word))}
 
     def coverage(self, query: str, texts: Iterable[str]) -> list[float]:
-        """How much of a query each text has: the share of its words, each weighted by how rare it is (0 to 1).
+        """How much of a query each text has (0 to 1): the share of its words, weighted by BM25's idf.
 
-        The weight is BM25's idf, log(1 + (N - n + 0.5) / (n + 0.5)) with n of N passages having the word. A word that
-        no passage has counts most, and a near one does not stand for it: it may be another drug. A compound counts as
-        one word where it is joined, or by its parts. The best variant by synonyms counts.
+        A word that no passage has counts most, and a near one does not stand for it. A compound counts joined or by its
+        parts. The best variant by synonyms counts.
         """
         groups = self._groups(query)
         plain = [word for group in groups for word in group]
@@ -102,10 +98,8 @@ class QueryWords:
     def _near(self, word: str) -> tuple[str, ...]:
         """At most three words of the index near a word that it lacks, those of most passages first.
 
-        Near is a word of the same first letter with one letter more, less or swapped (Damerau, 1964). A vowel may
-        stand for another in words of eight letters and more, and two letters may be more or less in those of
-        twelve. Other letters do not stand for one another: "dysphagia" is not "dysphasia". Nor do opposites, such as
-        "hyper" and "hypo". Short words and numbers have none: another dose is no typing error.
+        Near is one letter more, less or swapped after the same first letter (Damerau, 1964). A vowel may stand for
+        another from eight letters on, and two letters may be more or less from twelve on. Opposites are not near.
         """
         if len(word) < SHORTEST or not word.isalpha():
             return ()
@@ -155,10 +149,7 @@ class Synonyms:
                 self._of.setdefault(term.words, []).append((number, term))
 
     def variants(self, words: Sequence[str], query: str) -> list[list[str]]:
-        """The words of a query, and the same with one term replaced by each of its synonyms, 32 at most.
-
-        The longest of nested terms counts. A repeated term is replaced at its first place.
-        """
+        """The words of a query, and the same with one term (the longest of nested ones) replaced by each synonym."""
         found, position, seen = [list(words)], 0, set[tuple[str, ...]]()
         while self._of and position < len(words) and len(found) < MAX_VARIANTS:
             for size in range(min(LONGEST, len(words) - position), 0, -1):
@@ -184,11 +175,7 @@ class Synonyms:
 
 
 def read_synonyms(folder: Path) -> list[list[Term]]:
-    """The terms that an index keeps; none where it was given none.
-
-    Raises:
-        RetrievalError: the file is damaged.
-    """
+    """The terms that an index keeps; a `RetrievalError` where the file is damaged."""
     path = folder / SYNONYMS_FILE
     if not path.exists():
         return []
@@ -203,10 +190,7 @@ def read_synonyms(folder: Path) -> list[list[Term]]:
 
 
 def set_synonyms(folder: Path, file: Path) -> tuple[int, int]:
-    """Keep a file's terms with an index, in place of any before.
-
-    Returns how many groups of terms there are, and how many terms were left out: those without a word, those of more
-    than eight, and those that are the same words as another.
+    """Keep a file's terms with an index, in place of any before; returns how many groups, and how many left out.
 
     Raises:
         RetrievalError: the file cannot be read, or has no two terms of one meaning.

@@ -16,11 +16,7 @@ from medagent.retrieval.passages import Hit, Passage
 
 
 class CircuitBreaker:
-    """After `threshold` failures in a row, refuses for `cooldown_s` seconds.
-
-    Then one call may try, and its outcome decides. So a server that is down gets no load, and callers fail at once
-    instead of waiting for a timeout.
-    """
+    """After `threshold` failures in a row, refuses for `cooldown_s` seconds; then one call may try and decides."""
 
     def __init__(self, threshold: int = 3, cooldown_s: float = 5.0) -> None:
         self._threshold, self._cooldown_s = threshold, cooldown_s

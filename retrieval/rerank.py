@@ -14,10 +14,7 @@ class Reranker(Protocol):
 
     @property
     def num_candidates(self) -> int:
-        """How many of the fused candidates it reads; more if more hits are asked for.
-
-        The others are left out.
-        """
+        """How many of the fused candidates it reads, others being left out; more if more hits are asked for."""
         ...
 
     def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:

@@ -31,11 +31,7 @@ from medagent.retrieval.vectors import exact_nearest
 
 
 class IndexRetriever(ABC):
-    """The searches of indexes on this machine, one or several as one; safe to call from threads.
-
-    Results are cached, as queries repeat often in training. No index can be changed while it is open, so a cached
-    result is always equal to that of a search.
-    """
+    """The searches of indexes on this machine, one or several as one, cached; safe to call from threads."""
 
     words: QueryWords  # what is known of the words of queries
 

@@ -72,11 +72,7 @@ class RetrieveRequest(BaseModel):
 def make_app(
     retriever: HybridRetriever, *, max_batch: int = 256, timeout_s: float = 120.0, hosts: Sequence[str] = LOOPBACK
 ) -> FastAPI:
-    """The service over an open index. Queries of all requests are gathered into common batches.
-
-    Requests to another host name than `hosts` are refused. So no web page can reach a local service by a name of its
-    own.
-    """
+    """The service over an open index, in common batches. Other host names than `hosts` are refused."""
     batcher = SearchBatcher(retriever, top_k=5, max_batch=max_batch, retries=0, timeout_s=timeout_s)
 
     @asynccontextmanager

@@ -1,7 +1,4 @@
-"""Settings of building and searching an index.
-
-The values are plain and written into its manifest, so that every caller searches alike.
-"""
+"""Settings of building and searching an index, written into its manifest, so that every caller searches alike."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Several indexes behind one retriever, with the results of one index over all their passages.
 
-Rankings are merged before they are fused: vectors by distance, words by BM25 with the statistics of all indexes. Ties
-are broken by index and then by row. For consecutive parts of a corpus that is the order of its rows.
+Rankings are merged before fusion: vectors by distance, BM25 with the statistics of all. Ties go by index, then row.
 """
 
 from __future__ import annotations

@@ -91,10 +91,7 @@ class PassageStore(StoredRows):
         counts: Counter[str] | None = None,
         changes: DocumentChanges | None = None,
     ) -> None:
-        """Add passages, each with the name of its document, and record how far the parts of the corpus were read.
-
-        The passages of documents that are `gone`, or replaced, are deleted. It is one transaction.
-        """
+        """Add passages, each with its document's name, and record how far parts were read, in one transaction."""
         first = self.num_rows
         self._write_vectors(first, vectors)
         marks = ", ".join("?" * (len(COLUMNS) + 4))
@@ -148,10 +145,7 @@ class PassageStore(StoredRows):
         self._db.execute("INSERT OR REPLACE INTO counts VALUES ('rows', ?)", (rows,))
 
     def remove(self, by_name: Mapping[str, Sequence[int]]) -> None:
-        """Delete the rows of each name, which must stay out from now on, with all that has the same words.
-
-        Their text is overwritten on disk and their vectors are set to zero.
-        """
+        """Delete the rows of each name, which must stay out from now on, on disk and in the vectors."""
         number = self.num_rows
         out: dict[str, Withdrawal] = {}
         rows = sorted({row for found in by_name.values() for row in found})
@@ -195,10 +189,9 @@ class PassageStore(StoredRows):
             self._db.executemany("DELETE FROM parts WHERE name = ?", [(name,) for name in names])
 
     def restore(self, names: Sequence[str]) -> str | None:
-        """Let what was withdrawn under these names come back when its source is read again.
+        """Let what was withdrawn under these names come back; every part then counts as unread.
 
-        Every part counts as unread then: which of them has it is not known. Returns a name under which nothing was
-        withdrawn, and changes nothing where there is one.
+        Returns a name under which nothing was withdrawn, and changes nothing where there is one.
         """
         try:
             with self._db:
@@ -243,10 +236,7 @@ class PassageStore(StoredRows):
 
 
 def add_owners(database: sqlite3.Connection, passages: str, columns: Sequence[str]) -> None:
-    """Format 2 to 3: passages get the document that they are of, which follows from their fields.
-
-    `passages` makes the new table, and `columns` are those of a passage. Searches are the same before and after.
-    """
+    """Format 2 to 3: passages, in the table that `passages` makes, get the document that they are of."""
     named = ", ".join(columns)
     with database:
         database.execute("BEGIN IMMEDIATE")

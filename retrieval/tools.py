@@ -1,7 +1,4 @@
-"""Tools beside the corpus.
-
-An agent calls them by its search tag, and reads, numbers and cites their results like passages.
-"""
+"""Tools beside the corpus: called by the search tag, and read, numbered and cited like passages."""
 
 from __future__ import annotations
 
@@ -53,10 +50,7 @@ class Tool(ABC):
 
 
 class Toolbox:
-    """A retriever that sends a query such as "dose: 15 mg 70 kg" to the tool named `dose`, and others to the corpus.
-
-    Say in `protocol.instructions` which tools there are. A result is one passage with the call for its title.
-    """
+    """Sends a query such as "dose: 15 mg 70 kg" to the tool named `dose`, and others to the corpus."""
 
     def __init__(self, retriever: Retriever, tools: list[Tool]) -> None:
         names = [tool.name.lower() for tool in tools]

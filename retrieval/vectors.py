@@ -86,10 +86,7 @@ class ChromaVectors:
     def hold(
         self, store: PassageStore, rows: NDArray[np.int64], *, space: Space, progress: Callable[[int], None]
     ) -> None:
-        """Hold the vectors of these rows and no others; what is there already is kept.
-
-        A collection of this machine that cannot be used, as after a full disk, is made anew.
-        """
+        """Hold the vectors of these rows and no others; a local collection that cannot be used is made anew."""
         try:
             self._match(store, rows, space, progress)
         except ChromaError as error:
@@ -130,10 +127,7 @@ class ChromaVectors:
         return int(self.collection.count())
 
     def match(self, store: PassageStore, rows: NDArray[np.int64], progress: Callable[[int], None]) -> None:
-        """Hold these rows and no others. Those that are there stay, so that an interrupted call goes on.
-
-        `progress` is told how many it holds.
-        """
+        """Hold these rows and no others; those that are there stay. `progress` is told how many it holds."""
         held = np.array(sorted(self.ids()), dtype=np.int64)
         surplus, missing = np.setdiff1d(held, rows), np.setdiff1d(rows, held)
         for start in range(0, len(surplus), BATCH):
@@ -185,8 +179,7 @@ def exact_nearest(
 ) -> list[list[tuple[float, int]]]:
     """The exact form of `ChromaVectors.nearest` over the given rows only: (distance, row), ties by row.
 
-    A distance is a sum in float64 that is rounded to float32. Its last bit would else depend on the vectors beside it,
-    and with it the order of passages that are equally near.
+    Sums are rounded from float64 to float32, as their last bit would else depend on the vectors beside them.
     """
     best: list[list[tuple[float, int]]] = [[] for _ in queries]
     asked = _unit(queries.astype(np.float64)) if space == "cosine" else queries.astype(np.float64)

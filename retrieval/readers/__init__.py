@@ -1,8 +1,4 @@
-"""One reader per kind of file: a file -> documents, and what had to be skipped and why.
-
-A reader never raises for what is wrong with a file. It yields `Skipped` and goes on where it can. So one bad file
-cannot end a long build.
-"""
+"""One reader per kind of file. It never raises for what is wrong with a file: it yields `Skipped` and goes on."""
 
 from __future__ import annotations
 

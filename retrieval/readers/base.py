@@ -84,21 +84,14 @@ class OpenFile:
         self._raw.close()
 
     def whole(self) -> bytes:
-        """All of the file, unpacked.
-
-        Raises:
-            EOFError: it is longer than `MAX_FILE_BYTES`, as a small archive may be.
-        """
+        """All of the file, unpacked; an `EOFError` beyond `MAX_FILE_BYTES`."""
         raw = self.stream.read(MAX_FILE_BYTES + 1)
         if len(raw) > MAX_FILE_BYTES:
             raise EOFError(f"is longer than {MAX_FILE_BYTES >> 20} MiB as one document; cut it into several files")
         return raw
 
     def text(self, *, declared: re.Pattern[bytes] | None = None) -> str:
-        """The whole file as text, by `encoding_of`, with marks in place of what is wrong; empty for what is no text.
-
-        `declared` finds the name of its encoding where such files give one.
-        """
+        """The whole file as text, by `encoding_of`, with marks in place of what is wrong; empty for what is no text."""
         raw = self.whole()
         if b"\x00" in raw[:SAMPLE] and not raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return ""
@@ -108,11 +101,9 @@ class OpenFile:
 
 
 def encoding_of(head: bytes, *, declared: str = "") -> str:
-    """The encoding of a text's beginning.
+    """The encoding of a text's beginning: byte order mark, UTF-8, what it declares, Windows' Western or a guess.
 
-    By its byte order mark. UTF-8 where it is that but for a few places. Else what it declares. Else Windows' Western
-    encoding, unless much of it is in another script: on short texts guesses by statistics turn a dose's µ into
-    something else.
+    Only long texts in another script are guessed: on short ones statistics turn a dose's µ into something else.
     """
     marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
     for mark, name in marks.items():

@@ -97,10 +97,7 @@ def _paragraph(text: str, tail: str | None = None) -> HtmlElement:
 
 
 def _plain_table(table: HtmlElement) -> None:
-    """A table without spans, with one row that names the columns; its caption stands before it.
-
-    Tables that hold tables or headings lay out a page and stay as they are.
-    """
+    """A table without spans, one row naming its columns, after its caption; those that lay out a page stay."""
     parent = table.getparent()
     if parent is None or table.get("role") == "presentation" or table.find(".//table") is not None:
         return
@@ -140,8 +137,7 @@ def _plain_table(table: HtmlElement) -> None:
 def _spread(rows: list[HtmlElement]) -> tuple[list[list[str]], list[bool]]:
     """The texts of rows with spans written out, and whether each row names columns.
 
-    A cell over several rows stands in each of them. One over several columns stands in each where it names them, and
-    in the first elsewhere.
+    A cell over several columns stands in each where it names them, and in the first elsewhere.
     """
     found: list[list[str]] = []
     heads: list[bool] = []

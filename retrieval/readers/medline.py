@@ -26,10 +26,7 @@ _PMID = re.compile(r"\bPMID:? ?(\d+)")
 
 
 def article(element: Element, name: str) -> Item:
-    """The document of a <PubmedArticle>, or why there is none.
-
-    An article is left out where its type, its title, or a link to a notice says that it was retracted.
-    """
+    """The document of a <PubmedArticle>, or why there is none; type, title or links may say that it was retracted."""
     pmid = text_of(element.find("MedlineCitation/PMID"))
     where = f"{name}, PMID {pmid or '(none)'}"
     found = element.find("MedlineCitation/Article")

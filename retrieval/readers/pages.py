@@ -55,10 +55,7 @@ def read_html(file: OpenFile) -> Iterator[Item]:
 
 
 def _sections_of(body: etree._Element, title: str) -> tuple[Section, ...]:
-    """Sections by the headings of trafilatura's tree: elements head, p, list, item, row, cell and others.
-
-    A heading stands after those above it, "Medicines > First line". The title is none.
-    """
+    """Sections by the headings of trafilatura's tree, "Medicines > First line"; the title is none."""
     sections: list[tuple[str, list[str]]] = [("", [])]
     above: list[tuple[str, str]] = []  # level and words of the headings that a section stands under
     for node in body.iter("head", "p", "item", "table", "quote", "code"):

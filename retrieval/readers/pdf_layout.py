@@ -40,11 +40,7 @@ Part = Column | PlainTable
 
 
 def in_order(pieces: Sequence[LinePart], depth: int = 0) -> Iterator[Part]:
-    """The parts of a page or of a stretch of it, in reading order.
-
-    The page is split at the gutter with the most lines on both sides. The part above it comes first, then left, right
-    and below.
-    """
+    """The parts of a page in reading order: split at the gutter with most lines, above, left, right, below."""
     found = _gutter(pieces) if depth < MAX_DEPTH else None
     if found is None:
         if pieces:
@@ -287,10 +283,7 @@ def _fill(
     across: Sequence[DrawnLine],
     down: Sequence[DrawnLine],
 ) -> list[list[list[Word]]]:
-    """The words of each cell. Without a line between them, neighbours are one cell.
-
-    A cell over several columns stands in the first of them, one over several rows in each of them.
-    """
+    """The words of each cell; neighbours without a line between them are one cell, which stands in each of its rows."""
     columns, rows = len(xs) - 1, len(ys) - 1
     cells: list[list[list[Word]]] = [[[] for _ in range(columns)] for _ in range(rows)]
     for word in words:

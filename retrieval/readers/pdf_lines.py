@@ -175,11 +175,7 @@ def _is_broken_on_purpose(above: LinePart, below: LinePart, right: float) -> boo
 
 
 def joined(lines: Iterable[str], hyphenated: frozenset[str]) -> str:
-    """Lines as one, without the hyphens of parted words.
-
-    A hyphen stays in words that the document writes with one elsewhere (`hyphenated`), and before what is no small
-    letter: "COVID-" and "19".
-    """
+    """Lines as one, without the hyphens of parted words but for `hyphenated` ones."""
     text = ""
     for line in lines:
         line = " ".join(line.split())

@@ -1,7 +1,4 @@
-"""Words of a PDF's page with their places, and the rules and boxes that are drawn on it, by PDFium.
-
-Places are in points, x to the right and y downwards, as one reads: a page that lies on its side is turned upright.
-"""
+"""Words of a PDF's page, and the lines drawn on it, by PDFium, in points: x to the right, y down, as one reads."""
 
 from __future__ import annotations
 
@@ -148,11 +145,7 @@ def _rules(page: pypdfium2.PdfPage, angle: int) -> Iterator[DrawnLine]:
 
 
 def with_marks(words: list[Word]) -> list[Word]:
-    """The words with raised and lowered ones in their place.
-
-    Marks of references and footnotes are left out. An exponent of a number gets a circumflex, "10^9"; what is raised
-    otherwise ("m2") or lowered ("H2O") is part of its word.
-    """
+    """The words with raised and lowered ones in their place: see `superscript`."""
     kept: list[Word] = []
     for at, word in enumerate(words):
         host = kept[-1] if kept else None

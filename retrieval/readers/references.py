@@ -1,7 +1,4 @@
-"""Exports of reference managers: MEDLINE text (.nbib), RIS (by rispy) and BibTeX (by bibtexparser).
-
-A record with an abstract is a document.
-"""
+"""Exports of reference managers with abstracts: MEDLINE text (.nbib), RIS (rispy) and BibTeX (bibtexparser)."""
 
 from __future__ import annotations
 

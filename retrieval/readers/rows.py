@@ -1,7 +1,4 @@
-"""Rows with a text: JSON lines, JSON arrays, and hub datasets.
-
-MedRAG's layout (id, title, content) is one of them.
-"""
+"""Rows with a text: JSON lines, JSON arrays, and hub datasets, MedRAG's (id, title, content) among them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""CSV and TSV with a header: delimiter and encoding are found out, and columns are known by their common names.
-
-Quotes follow RFC 4180. A quote that is never closed costs its own line, and not those after it.
-"""
+"""CSV and TSV with a header, by RFC 4180: delimiter, encoding and names are found out; an open quote costs one line."""
 
 from __future__ import annotations
 

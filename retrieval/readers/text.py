@@ -64,10 +64,7 @@ def read_markdown(file: OpenFile) -> Iterator[Item]:
 
 
 def join_wrapped_lines(text: str) -> str:
-    """Each paragraph in one line.
-
-    A line that was wrapped is no end of a sentence. List items and table rows stay apart.
-    """
+    """Each paragraph in one line, but list items and table rows apart."""
     lines = []
     for paragraph in _PARAGRAPHS.split(text):
         listed = re.search(r"^\s*([-*+|]|\d+[.)])\s", paragraph, re.MULTILINE)
@@ -81,11 +78,7 @@ def expand_ligatures(text: str) -> str:
 
 
 def superscript(text: str, before: str) -> str:
-    """The text that a superscript adds to the text before it.
-
-    Marks of references and footnotes say nothing. Exponents of numbers get a circumflex: ten to the ninth must not read
-    as 109. Other superscripts are part of their word, as in "m2", "SpO2" and "1st".
-    """
+    """What a superscript adds to the text before it: nothing for marks, "^9" for exponents, else itself ("m2")."""
     if before[-1:].isdigit() and _EXPONENT.fullmatch(text):
         return f"^{text}"
     if _MARK.fullmatch(text) and (_MARKED.search(before) or before[-1:].isdigit()):

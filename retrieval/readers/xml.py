@@ -1,7 +1,4 @@
-"""MEDLINE XML, JATS, BITS and OAI-PMH, article by article, so that a file of any size fits in memory.
-
-defusedxml refuses entity tricks.
-"""
+"""MEDLINE XML, JATS, BITS and OAI-PMH, article by article in bounded memory; defusedxml refuses entity tricks."""
 
 from __future__ import annotations
 

@@ -44,10 +44,7 @@ def text_of(element: Element | None) -> str:
 
 
 def running_text(element: Element, silent: Collection[str]) -> str:
-    """The text of an element with one line per block, without `silent` elements and reference marks.
-
-    A reference in words stays: "According to Muster et al. (2009)", "in Table 1".
-    """
+    """The text of an element, a line per block, without `silent` elements and marks; references in words stay."""
     lines = [""]
 
     def walk(node: Element) -> None:
