@@ -43,7 +43,7 @@ class Analyser:
     """Turns a text into tokens. Equal names give equal tokens, so the name alone is stored with an index."""
 
     def __init__(self, name: AnalyserName = "medical") -> None:
-        """ "medical" stems and joins variants of spelling, "biomedical" stems alone, "words" takes lower-case words.
+        """Make the analyser "medical" (stems, joins variants), "biomedical" (stems), or "words" (lower case alone).
 
         "biomedical-unstemmed" does not stem; older indexes have it.
         """
